@@ -33,6 +33,12 @@ pub fn request(bytes: &[u8]) {
     assert_eq!(verdict, drip_verdict, "the verdict depends on the cut");
     assert_eq!(whole.payload().bytes(), dripped.payload().bytes());
 
+    let raw = RawRequest::take(&mut BytesMut::from(bytes));
+    if raw.is_some() {
+        let mut head = Framing::new();
+        head.feed_head(bytes);
+        assert!(head.has_head(), "a refused head is kept as received");
+    }
     if !whole.has_head() {
         return;
     }
@@ -57,9 +63,13 @@ pub fn request(bytes: &[u8]) {
     let Ok(ours) = http1::head::request(&head, whole.lines()) else {
         return;
     };
-    if whole.has_plain_target()
-        && let Some(raw) = RawRequest::of(&head)
-    {
+    if let Some((raw, body)) = raw {
+        assert_eq!(*raw.bytes(), head);
+        let mut framing = Framing::new();
+        framing.skip_head(body);
+        framing.feed(bytes.get(head.len()..).unwrap_or_default());
+        assert_eq!(framing.is_ended(), whole.is_ended());
+        assert_eq!(framing.payload().bytes(), whole.payload().bytes());
         same_raw_request(&raw, &ours);
     }
     assert_eq!(theirs.method, Some(ours.method.as_str()));
@@ -91,9 +101,11 @@ fn same_raw_request(raw: &RawRequest, ours: &request::Parts) {
 
 /// Asserts that a head has the same meaning as received, in a map, and after it was written from its lines.
 fn same_raw_response(head: &Bytes, lines: usize) {
-    let Some(raw) = RawResponse::of(head) else {
+    let mut buffer = BytesMut::from(&head[..]);
+    let Some(raw) = RawResponse::take(&mut buffer) else {
         return;
     };
+    assert!(buffer.is_empty(), "a head ends early");
     let read = |head: &Bytes| http1::head::response(head, lines, limits::FIELDS_MAX);
     let ours = read(head).expect("a head is malformed only in a map");
     assert_eq!(raw.status(), ours.status);
@@ -442,6 +454,20 @@ mod tests {
         }
     }
 
+    /// Requests in the usual form. Most changes make them unusual or wrong.
+    const REQUESTS: [&str; 3] = [
+        "GET /a/b?c=d HTTP/1.1\r\nHost: h.example\r\nUser-Agent: x/1.0\r\nAccept: */*\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 5\r\nx_y: a b\r\n\r\nhello",
+        "PUT /%41 HTTP/1.1\r\ntransfer-encoding: chunked\r\nhost: h\r\n\r\n1\r\na\r\n0\r\n\r\n",
+    ];
+
+    #[test]
+    fn seed_requests() {
+        for request in REQUESTS {
+            super::request(request.as_bytes());
+        }
+    }
+
     /// Payloads of real frames, and random ones.
     fn payload() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
@@ -451,6 +477,18 @@ mod tests {
             Just(vec![]),
             proptest::collection::vec(any::<u8>(), 0..20),
         ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn changed_requests(which in 0..REQUESTS.len(), at in 0..90_usize, cut in 0..6_usize, put in "[ -~\t\r\n\u{7f}é]{0,6}") {
+            let mut bytes = REQUESTS[which].as_bytes().to_vec();
+            let end = (at + cut).min(bytes.len());
+            bytes.splice(at.min(end)..end, put.bytes());
+            super::request(&bytes);
+        }
     }
 
     proptest! {

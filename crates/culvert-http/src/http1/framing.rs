@@ -73,8 +73,6 @@ enum State {
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
     is_1_1: bool,
-    /// Whether the target is a path in normal form.
-    is_plain: bool,
     hosts: u8,
     body: BodyLength,
 }
@@ -113,9 +111,10 @@ impl Framing {
         self.section_lines
     }
 
-    /// Whether the target of a complete head is a path in normal form.
-    pub(crate) fn has_plain_target(&self) -> bool {
-        self.head.is_plain
+    /// The head was [read otherwise](super::raw::RawRequest::take), and has this body.
+    pub(crate) fn skip_head(&mut self, body: BodyReader) {
+        self.payload = body;
+        self.state = State::Body;
     }
 
     /// Whether the message is complete.
@@ -220,7 +219,7 @@ impl Framing {
         match self.state {
             State::Start if content.is_empty() => self.state = State::RequestLine,
             State::Start | State::RequestLine => {
-                (self.head.is_1_1, self.head.is_plain) = check_request_line(content)?;
+                self.head.is_1_1 = check_request_line(content)?;
                 self.state = State::Fields;
             }
             State::Fields if content.is_empty() => {
@@ -267,15 +266,15 @@ impl Head {
     }
 }
 
-/// Checks a request line. Returns whether the version is 1.1, and whether the target is a path in normal form.
-fn check_request_line(line: &[u8]) -> Result<(bool, bool), Violation> {
+/// Checks a request line. Returns whether the version is 1.1.
+fn check_request_line(line: &[u8]) -> Result<bool, Violation> {
     let line = head::request_line(line).map_err(Violation::Malformed)?;
     if line.method == b"CONNECT" {
         return Err(Violation::Method);
     }
-    let is_plain = target::check(line.target, line.method == b"OPTIONS");
-    let is_plain = is_plain.map_err(Violation::Malformed)?;
-    Ok((line.version == Version::HTTP_11, is_plain))
+    let checked = target::check(line.target, line.method == b"OPTIONS");
+    checked.map_err(Violation::Malformed)?;
+    Ok(line.version == Version::HTTP_11)
 }
 
 #[cfg(test)]

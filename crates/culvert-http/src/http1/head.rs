@@ -210,6 +210,11 @@ impl End {
         None
     }
 
+    /// Whether no byte was scanned.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.seen == 0
+    }
+
     /// Number of field lines of a complete head.
     pub(crate) fn fields(&self) -> usize {
         self.lines.saturating_sub(2)
@@ -304,31 +309,65 @@ fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
+/// What a byte is in a name (RFC 9110 5.6.2): 0 if no token has it, 3 for letters, digits and `-`, 1 for others.
+const NAME_BYTES: [u8; 256] = {
+    let mut table = [0; 256];
+    let extra = b"!#$%&'*+.^_`|~";
+    let mut at = 0;
+    while at < 256 {
+        let is_plain = (at as u8).is_ascii_alphanumeric() || at as u8 == b'-';
+        table[at] = if is_plain { 3 } else { 0 };
+        at += 1;
+    }
+    at = 0;
+    while at < extra.len() {
+        table[extra[at] as usize] = 1;
+        at += 1;
+    }
+    table
+};
+
 /// Whether a byte may be in a token (RFC 9110 5.6.2).
 pub(crate) fn is_token(byte: u8) -> bool {
-    const TOKEN: [bool; 256] = {
-        let mut table = [false; 256];
-        let extra = b"!#$%&'*+-.^_`|~";
-        let mut at = 0;
-        while at < 256 {
-            table[at] = (at as u8).is_ascii_alphanumeric();
-            at += 1;
+    NAME_BYTES[usize::from(byte)] != 0
+}
+
+/// How many bytes at the front are in a token, and whether these are only letters, digits and `-`.
+pub(crate) fn token(bytes: &[u8]) -> (usize, bool) {
+    let mut common = 3;
+    let end = bytes.iter().position(|byte| {
+        let class = NAME_BYTES[usize::from(*byte)];
+        if class != 0 {
+            common &= class;
         }
-        at = 0;
-        while at < extra.len() {
-            table[extra[at] as usize] = true;
-            at += 1;
+        class == 0
+    });
+    (end.unwrap_or(bytes.len()), common == 3)
+}
+
+/// How many bytes at the front may be in a field value and are no tab.
+pub(crate) fn text_length(bytes: &[u8]) -> usize {
+    let mut words = bytes.chunks_exact(8);
+    let mut length = 0;
+    for word in &mut words {
+        let word = word.try_into().map_or(0, u64::from_le_bytes);
+        match controls(word) {
+            0 => length += 8,
+            found => return length + found.trailing_zeros() as usize / 8,
         }
-        table
-    };
-    TOKEN[usize::from(byte)]
+    }
+    let rest = words.remainder().iter();
+    length
+        + rest
+            .take_while(|byte| is_field_byte(**byte) && **byte != b'\t')
+            .count()
 }
 
 /// Whether all bytes may be in a field value (RFC 9110 5.5).
 pub(crate) fn are_field_bytes(bytes: &[u8]) -> bool {
     // Eight bytes at a time: few values have a tab, and only those are checked byte by byte.
     let mut words = bytes.chunks_exact(8);
-    let is_plain = |word: [u8; 8]| !has_control(u64::from_le_bytes(word));
+    let is_plain = |word: [u8; 8]| controls(u64::from_le_bytes(word)) == 0;
     let are_plain = match bytes.last_chunk::<8>() {
         // The last word overlaps the one before.
         Some(last) => words.all(|word| word.try_into().is_ok_and(is_plain)) && is_plain(*last),
@@ -337,14 +376,15 @@ pub(crate) fn are_field_bytes(bytes: &[u8]) -> bool {
     are_plain || bytes.iter().copied().all(is_field_byte)
 }
 
-/// Whether one of eight bytes is below 0x20 or is 0x7F.
-fn has_control(word: u64) -> bool {
+/// The high bit of each of eight bytes that is below 0x20 or is 0x7F. Only the lowest bit is exact: behind the first such
+/// byte, others may have it too.
+fn controls(word: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const HIGH: u64 = ONES << 7;
     let delete = word ^ (ONES * 0x7F);
     let below = word.wrapping_sub(ONES * 0x20) & !word;
     let zero = delete.wrapping_sub(ONES) & !delete;
-    (below | zero) & HIGH != 0
+    (below | zero) & HIGH
 }
 
 /// Whether a byte may be in a field value (RFC 9110 5.5).
@@ -381,6 +421,26 @@ mod tests {
             }
         }
         assert!(are_field_bytes(b""));
+    }
+
+    #[test]
+    fn text_ends_before_the_first_control_character() {
+        for length in 0..20 {
+            for at in 0..length {
+                for byte in 0..=u8::MAX {
+                    let mut value = vec![b'a'; length];
+                    value[at] = byte;
+                    let ends = byte < 0x20 || byte == 0x7F;
+                    let expected = if ends { at } else { length };
+                    assert_eq!(text_length(&value), expected, "{byte} at {at} of {length}");
+                    // Whatever follows.
+                    if let Some(next) = value.get_mut(at + 1) {
+                        *next = b' ';
+                    }
+                    assert_eq!(text_length(&value), expected, "{byte} at {at} of {length}");
+                }
+            }
+        }
     }
 
     #[test]

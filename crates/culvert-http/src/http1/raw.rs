@@ -1,8 +1,9 @@
 //! Heads as received: the bytes, and where the fields are in them. Such a head is forwarded by copying its lines, without
 //! a map of its fields.
 //!
-//! Only heads in the usual form are kept so: HTTP/1.1, at most [`RAW_FIELDS_MAX`] fields, one space behind each colon and
-//! none at the end of a line, and a target that needs no normalisation. All others are read into maps.
+//! Only heads in the usual form are kept so: HTTP/1.1, at most [`RAW_FIELDS_MAX`] fields and 16 KiB, one space behind each
+//! colon and none at the end of a line, no tabs, and a target that needs no normalisation. They are read in one pass. All
+//! others are read into maps.
 
 use bytes::{Bytes, BytesMut};
 use http::{Method, StatusCode, Version, request, response};
@@ -10,12 +11,16 @@ use memchr::memchr;
 
 use crate::http1::body::{BodyLength, BodyReader};
 use crate::http1::head;
+use crate::target;
 
 /// Most fields of a head that is kept as received.
 pub const RAW_FIELDS_MAX: usize = 32;
 /// Most bytes of a head of HTTP/2 that is kept as text. Heads share memory, so a long one would keep more of it than its own
 /// bytes, which are all that counts against the allowance of its connection.
 pub(crate) const DRAFT_BYTES_MAX: usize = 4 << 10;
+
+/// Most bytes of a head of HTTP/1 that is kept as received. It is below the limits of a line and of all lines.
+const HEAD_BYTES_MAX: usize = 16 << 10;
 
 const END: &[u8] = b"\r\n";
 /// Bytes of a line of HTTP/1.1 besides those of name and value.
@@ -28,6 +33,11 @@ struct LinePosition {
     colon: u16,
     /// The end of the value.
     end: u16,
+}
+
+/// The front of a buffer, as far as a head in the usual form reaches.
+fn usual(buffer: &[u8]) -> &[u8] {
+    buffer.get(..HEAD_BYTES_MAX).unwrap_or(buffer)
 }
 
 /// A field of a head.
@@ -71,48 +81,63 @@ pub struct RawFields {
     bytes: Bytes,
     places: [LinePosition; RAW_FIELDS_MAX],
     count: usize,
+    /// Whether all names consist of letters, digits and `-`.
+    has_plain_names: bool,
     /// Where the first line begins, and where the last ends.
     start: usize,
     end: usize,
 }
 
 impl RawFields {
-    /// The lines of a complete head from `start` on; `None` if one is not in the usual form. Their characters are not
-    /// checked.
-    fn find(bytes: &Bytes, start: usize) -> Option<Self> {
-        let all: &[u8] = bytes;
-        // All places are in 16 bits.
-        u16::try_from(all.len()).ok()?;
+    /// Reads the field lines from `start` on, in one pass that also checks their characters; `None` if one is not in the
+    /// usual form, or the head is incomplete. `accept` gets each field, and may refuse it. Sets all but the memory.
+    fn read(
+        bytes: &[u8],
+        start: usize,
+        mut accept: impl FnMut(RawField<'_>) -> bool,
+    ) -> Option<Self> {
         let mut places = [LinePosition::default(); RAW_FIELDS_MAX];
-        let (mut count, mut at) = (0, start);
+        let (mut count, mut at, mut has_plain_names) = (0, start, true);
         loop {
-            let rest = all.get(at..)?;
-            if rest == END {
+            let line = bytes.get(at..)?;
+            if line.starts_with(END) {
                 break;
             }
-            let line = rest.get(..memchr(b'\n', rest)?)?.strip_suffix(b"\r")?;
-            let colon = memchr(b':', line)?;
-            let value = line.get(colon + 1..)?.strip_prefix(b" ")?;
-            let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-            if is_blank(value.first()) || is_blank(value.last()) || is_blank(line.first()) {
+            let (name_bytes, is_plain) = head::token(line);
+            has_plain_names &= is_plain;
+            let (name, rest) = line.split_at_checked(name_bytes)?;
+            let rest = rest.strip_prefix(b": ")?;
+            let (value, rest) = rest.split_at_checked(head::text_length(rest))?;
+            let is_usual = !name.is_empty()
+                && value.first() != Some(&b' ')
+                && value.last() != Some(&b' ')
+                && rest.starts_with(END);
+            if !is_usual || !accept(RawField { name, value }) {
                 return None;
             }
-            let end = at + line.len();
+            let colon = at + name.len();
+            let end = colon + 2 + value.len();
             *places.get_mut(count)? = LinePosition {
                 start: at as u16,
-                colon: (at + colon) as u16,
+                colon: colon as u16,
                 end: end as u16,
             };
             count += 1;
             at = end + END.len();
         }
         Some(Self {
-            bytes: bytes.clone(),
+            bytes: Bytes::new(),
             places,
             count,
+            has_plain_names,
             start,
             end: at,
         })
+    }
+
+    /// Takes the memory of the head off the front of `buffer`, from which it was read.
+    fn take_memory(&mut self, buffer: &mut BytesMut) {
+        self.bytes = buffer.split_to(self.end + END.len()).freeze();
     }
 
     fn places(&self) -> &[LinePosition] {
@@ -127,6 +152,11 @@ impl RawFields {
             name: part(usize::from(place.start), usize::from(place.colon)),
             value: part(usize::from(place.colon) + 2, usize::from(place.end)),
         })
+    }
+
+    /// Whether all names consist of letters, digits and `-`.
+    pub fn have_plain_names(&self) -> bool {
+        self.has_plain_names
     }
 
     /// The field at a position.
@@ -209,17 +239,37 @@ pub struct RawRequest {
 }
 
 impl RawRequest {
-    /// A head that was checked and whose target is in normal form; `None` if it is not in the usual form.
-    pub(crate) fn of(head: &Bytes) -> Option<Self> {
-        let line_end = memchr(b'\n', head)?;
-        let line = head.get(..line_end)?.strip_suffix(b" HTTP/1.1\r")?;
-        let blank = memchr(b' ', line)?;
-        Some(Self {
-            method: Method::from_bytes(line.get(..blank)?).ok()?,
-            target: (blank + 1, line.len()),
-            fields: RawFields::find(head, line_end + 1)?,
+    /// Takes a head off the front of `buffer`, with the reader of its body. `None` if it is incomplete, not in the usual
+    /// form, or refused, which [`Framing`](super::Framing) decides. All that this accepts, `Framing` accepts too.
+    pub(crate) fn take(buffer: &mut BytesMut) -> Option<(Box<Self>, BodyReader)> {
+        let bytes = usual(buffer);
+        let (method, rest) = bytes.split_at_checked(head::token(bytes).0)?;
+        let rest = rest.strip_prefix(b" ")?;
+        let (target, rest) = rest.split_at_checked(memchr(b' ', rest)?)?;
+        let is_usual =
+            rest.starts_with(b" HTTP/1.1\r\n") && target::check(target, false) == Ok(true);
+        let method = Method::from_bytes(method).ok()?;
+        if !is_usual || method == Method::CONNECT {
+            return None;
+        }
+        let to = bytes.len() - rest.len();
+        let (mut hosts, mut body) = (0_usize, BodyLength::default());
+        let fields = RawFields::read(bytes, to + b" HTTP/1.1\r\n".len(), |field| {
+            hosts += usize::from(field.is("host"));
+            body.note(field.name, field.value).is_ok()
+        })?;
+        if hosts != 1 {
+            return None;
+        }
+        let body = body.of_request().ok()?;
+        let mut raw = Box::new(Self {
+            method,
+            target: (to - target.len(), to),
+            fields,
             sensitive: FieldSet::default(),
-        })
+        });
+        raw.fields.take_memory(buffer);
+        Some((raw, body))
     }
 
     /// The method.
@@ -275,6 +325,7 @@ pub(crate) struct RawDraft<'r> {
     places: [LinePosition; RAW_FIELDS_MAX],
     sensitive: FieldSet,
     count: usize,
+    has_plain_names: bool,
     start: usize,
 }
 
@@ -305,14 +356,14 @@ impl<'r> RawDraft<'r> {
             places: [LinePosition::default(); RAW_FIELDS_MAX],
             sensitive: FieldSet::default(),
             count: 0,
+            has_plain_names: true,
         };
         draft.add(b"host", host, false).then_some(draft)
     }
 
     /// Adds a field, which was checked. False if there is no space for it.
     pub(crate) fn add(&mut self, name: &[u8], value: &[u8], is_sensitive: bool) -> bool {
-        let start = self.room.len();
-        if !self.place(start + name.len(), value.len()) {
+        if !self.place(name, value.len()) {
             return false;
         }
         if is_sensitive {
@@ -327,7 +378,7 @@ impl<'r> RawDraft<'r> {
     /// Adds a field, which was checked, from a line that ends in `value_bytes` and CRLF. False if there is no space for it.
     pub(crate) fn add_line(&mut self, line: &[u8], value_bytes: usize) -> bool {
         let name_bytes = line.len().saturating_sub(value_bytes + LINE_OVERHEAD);
-        let has_place = self.place(self.room.len() + name_bytes, value_bytes);
+        let has_place = self.place(line.get(..name_bytes).unwrap_or_default(), value_bytes);
         if has_place {
             self.room.extend_from_slice(line);
         }
@@ -335,8 +386,9 @@ impl<'r> RawDraft<'r> {
     }
 
     /// Takes the place of the next field. False if there is no space for it.
-    fn place(&mut self, colon: usize, value_bytes: usize) -> bool {
+    fn place(&mut self, name: &[u8], value_bytes: usize) -> bool {
         let start = self.room.len();
+        let colon = start + name.len();
         let end = colon + 2 + value_bytes;
         let Some(place) = self.places.get_mut(self.count) else {
             return false;
@@ -350,6 +402,7 @@ impl<'r> RawDraft<'r> {
             end: end as u16,
         };
         self.count += 1;
+        self.has_plain_names &= head::token(name) == (name.len(), true);
         self.room.reserve(end + END.len() - start);
         true
     }
@@ -364,6 +417,7 @@ impl<'r> RawDraft<'r> {
                 bytes: self.room.split().freeze(),
                 places: self.places,
                 count: self.count,
+                has_plain_names: self.has_plain_names,
                 start: self.start,
                 end,
             },
@@ -382,33 +436,32 @@ pub struct RawResponse {
 }
 
 impl RawResponse {
-    /// A complete head; `None` if it is not in the usual form, or malformed.
-    pub(crate) fn of(head: &Bytes) -> Option<Self> {
-        let line_end = memchr(b'\n', head)?;
-        let line = head::status_line(head.get(..line_end)?.strip_suffix(b"\r")?).ok()?;
+    /// Takes a head off the front of `buffer`; `None` if it is incomplete, not in the usual form, or malformed.
+    pub(crate) fn take(buffer: &mut BytesMut) -> Option<Box<Self>> {
+        let bytes = usual(buffer);
+        let line_end = memchr(b'\n', bytes)?;
+        let line = head::status_line(bytes.get(..line_end)?.strip_suffix(b"\r")?).ok()?;
         if line.version != Version::HTTP_11 || line.status.is_informational() {
             return None;
         }
-        let fields = RawFields::find(head, line_end + 1)?;
         let (mut length, mut closes) = (BodyLength::default(), false);
-        for field in fields.iter() {
-            head::check_field(field.name, field.value).ok()?;
-            length.note(field.name, field.value).ok()?;
+        let fields = RawFields::read(bytes, line_end + 1, |field| {
             if field.is("connection") {
                 let is_close = field.value.eq_ignore_ascii_case(b"close");
-                // Other options name fields that do not pass.
-                if !is_close && !field.value.eq_ignore_ascii_case(b"keep-alive") {
-                    return None;
-                }
                 closes |= is_close;
+                // Other options name fields that do not pass.
+                return is_close || field.value.eq_ignore_ascii_case(b"keep-alive");
             }
-        }
-        Some(Self {
+            length.note(field.name, field.value).is_ok()
+        })?;
+        let mut raw = Box::new(Self {
             status: line.status,
             length,
             closes,
             fields,
-        })
+        });
+        raw.fields.take_memory(buffer);
+        Some(raw)
     }
 
     /// The status.

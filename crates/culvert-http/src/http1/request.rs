@@ -72,6 +72,14 @@ impl RequestReader {
     ///
     /// When the request is refused. The caller must respond with the violation's status and close the connection.
     pub fn head(&mut self, buffer: &mut BytesMut) -> Result<Option<RequestHead>, Violation> {
+        let is_first = self.framing.is_untouched();
+        if is_first
+            && !self.reads_maps
+            && let Some((raw, body)) = RawRequest::take(buffer)
+        {
+            self.framing.skip_head(body);
+            return Ok(Some(RequestHead::Raw(raw)));
+        }
         let rest = buffer.get(self.fed..).unwrap_or_default();
         self.fed += self.framing.feed_head(rest);
         if let Some(violation) = self.framing.refused() {
@@ -80,13 +88,15 @@ impl RequestReader {
         if !self.framing.has_head() {
             return Ok(None);
         }
-        let head = buffer.split_to(std::mem::take(&mut self.fed)).freeze();
-        if !self.reads_maps
-            && self.framing.has_plain_target()
-            && let Some(raw) = RawRequest::of(&head)
+        let length = std::mem::take(&mut self.fed);
+        // It has arrived in pieces.
+        if !is_first
+            && !self.reads_maps
+            && let Some((raw, _)) = RawRequest::take(buffer)
         {
-            return Ok(Some(RequestHead::Raw(Box::new(raw))));
+            return Ok(Some(RequestHead::Raw(raw)));
         }
+        let head = buffer.split_to(length).freeze();
         match head::request(&head, self.framing.lines()) {
             Ok(parts) => Ok(Some(RequestHead::Parts(parts))),
             Err(what) => {

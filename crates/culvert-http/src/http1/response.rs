@@ -106,6 +106,10 @@ impl ResponseReader {
     ///
     /// When the head is malformed, exceeds a limit, or leaves the length of the body ambiguous. The text names the defect.
     pub fn head(&mut self, buffer: &mut BytesMut) -> Result<Option<ResponseHead>, &'static str> {
+        let is_first = self.end.is_untouched();
+        if is_first && let Some(raw) = self.take_raw(buffer) {
+            return self.raw(raw);
+        }
         let Some(end) = self.end.find(buffer) else {
             if buffer.len() > RESPONSE_HEAD_BYTES_MAX {
                 return Err(TOO_LONG);
@@ -116,14 +120,11 @@ impl ResponseReader {
         if end > RESPONSE_HEAD_BYTES_MAX {
             return Err(TOO_LONG);
         }
-        let head = buffer.split_to(end).freeze();
-        if self.keeps_raw
-            && let Some(raw) = RawResponse::of(&head)
-        {
-            self.payload = Some(raw.body(self.is_head)?);
-            self.keeps_alive &= !raw.closes();
-            return Ok(Some(ResponseHead::Final(FinalHead::Raw(Box::new(raw)))));
+        // It has arrived in pieces.
+        if !is_first && let Some(raw) = self.take_raw(buffer) {
+            return self.raw(raw);
         }
+        let head = buffer.split_to(end).freeze();
         let parts = head::response(&head, lines, RESPONSE_FIELDS_MAX)?;
         if parts.status.is_informational() && parts.status != StatusCode::SWITCHING_PROTOCOLS {
             self.interims += 1;
@@ -136,6 +137,16 @@ impl ResponseReader {
         self.payload = Some(length.of_response(parts.status, self.is_head)?);
         self.keeps_alive &= keeps_alive(&parts);
         Ok(Some(ResponseHead::Final(FinalHead::Parts(parts))))
+    }
+
+    fn take_raw(&self, buffer: &mut BytesMut) -> Option<Box<RawResponse>> {
+        self.keeps_raw.then(|| RawResponse::take(buffer)).flatten()
+    }
+
+    fn raw(&mut self, raw: Box<RawResponse>) -> Result<Option<ResponseHead>, &'static str> {
+        self.payload = Some(raw.body(self.is_head)?);
+        self.keeps_alive &= !raw.closes();
+        Ok(Some(ResponseHead::Final(FinalHead::Raw(raw))))
     }
 
     /// Takes the next part of the body off the front of `buffer`.
