@@ -5,19 +5,29 @@ use std::borrow::Cow;
 use http::Uri;
 use http::header::HeaderValue;
 
-/// A character of a host name.
-fn is_host_byte(byte: u8) -> bool {
-    const HOST: [bool; 256] = {
-        let mut table = [false; 256];
+/// How many characters at the front are those of a host name, and whether one of them is an upper-case letter.
+fn host_length(text: &str) -> (usize, bool) {
+    /// 0 for characters of no host name, 3 for upper-case letters, 1 for others.
+    const CLASSES: [u8; 256] = {
+        let mut table = [0; 256];
         let mut byte = 0u8;
         while byte < 128 {
-            table[byte as usize] =
-                byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+            table[byte as usize] = match byte {
+                b'A'..=b'Z' => 3,
+                b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' => 1,
+                _ => 0,
+            };
             byte += 1;
         }
         table
     };
-    HOST[usize::from(byte)]
+    let mut seen = 0;
+    let end = text.bytes().position(|byte| {
+        let class = CLASSES[usize::from(byte)];
+        seen |= class;
+        class == 0
+    });
+    (end.unwrap_or(text.len()), seen == 3)
 }
 
 /// An authority without user information.
@@ -47,39 +57,32 @@ impl<'a> Authority<'a> {
     ///
     /// When the text is malformed.
     pub fn parse(text: &'a str) -> Result<Self, AuthorityError> {
-        let (host, port) = match text.strip_prefix('[') {
+        let (host, after, has_upper) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (host, after) = rest.split_once(']').ok_or(AuthorityError::Malformed)?;
                 if host.parse::<std::net::Ipv6Addr>().is_err() {
                     return Err(AuthorityError::Malformed);
                 }
-                let port = match after.strip_prefix(':') {
-                    Some(port) => Some(port),
-                    None if after.is_empty() => None,
-                    None => return Err(AuthorityError::Malformed),
-                };
-                (host, port)
+                (host, after, host.bytes().any(|b| b.is_ascii_uppercase()))
             }
-            None => match text.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (text, None),
-            },
+            None => {
+                let (length, has_upper) = host_length(text);
+                let (host, after) = text.split_at(length);
+                (host, after, has_upper)
+            }
         };
         // An empty port is allowed by the grammar (`host:`), a number out of range is not.
         let is_port = |port: &str| {
             port.is_empty()
                 || (port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok())
         };
-        if !port.is_none_or(is_port) {
-            return Err(AuthorityError::Malformed);
-        }
         let host = host.strip_suffix('.').unwrap_or(host);
-        let is_host = (1..=253).contains(&host.len())
-            && (text.starts_with('[') || host.bytes().all(is_host_byte));
-        if !is_host {
+        let is_authority = (1..=253).contains(&host.len())
+            && (after.is_empty() || after.strip_prefix(':').is_some_and(is_port));
+        if !is_authority {
             return Err(AuthorityError::Malformed);
         }
-        let host = if host.bytes().any(|b| b.is_ascii_uppercase()) {
+        let host = if has_upper {
             Cow::Owned(host.to_ascii_lowercase())
         } else {
             Cow::Borrowed(host)
@@ -141,12 +144,14 @@ mod tests {
             ("a:", "a"),
             ("127.0.0.1:1", "127.0.0.1"),
             ("[::1]:80", "::1"),
+            ("[::AB]", "::ab"),
+            ("A_b-9.", "a_b-9"),
         ] {
             assert_eq!(Authority::parse(text).unwrap().host, host, "{text}");
         }
         for wrong in [
             "", ":80", "a:b", "a:99999", "a:1:2", "u@a", "a,b", "a b", "[::1", "[::1]x", "[x]",
-            "a/b", ".",
+            "a/b", ".", "é", "aé:1", "a:1.", ":", "a..:x",
         ] {
             assert_eq!(
                 Authority::parse(wrong),
