@@ -26,3 +26,4 @@ pub mod reload;
 pub mod server;
 mod statistics;
 pub mod telemetry;
+mod to_agents;

@@ -36,11 +36,12 @@ use crate::certificate_file::{self, CertificateFiles};
 use crate::cluster::{self, Membership};
 use crate::config::{self, Invalid, Role, Settings};
 use crate::data_dir_lock::DataDirLock;
-use crate::ingress::{self, ToAgents};
+use crate::ingress;
 use crate::keys::{self, MasterKey};
 use crate::metrics::{self, samples, statistics};
 use crate::reload::Reload;
 use crate::statistics::NodeSource;
+use crate::to_agents::ToAgents;
 use crate::{issuer, memory, rate_exchange};
 
 pub(crate) use parts::{edge_settings, ip_data_files};
