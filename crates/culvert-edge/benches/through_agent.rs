@@ -166,6 +166,8 @@ async fn serve(host: &str, ca_file: &str, stop: CancellationToken) {
         unauthenticated_per_source: 64,
     };
     let ingress = Ingress::new(listener, Arc::new(tls(ca_file)), Arc::new(server), limits);
+    let threads = edge.clone();
+    let ingress = ingress.with_runtimes(move || threads.next_thread());
     println!("{}", edge.http_addr().unwrap());
     println!("localhost:{}", address.port());
     tokio::join!(edge.run(stop.clone()), ingress.run(stop));

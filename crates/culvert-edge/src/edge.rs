@@ -21,6 +21,7 @@ use culvert_policy::shared_counts::SharedCounts;
 use culvert_statistics::Traffic;
 use culvert_upstream::Network;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -318,6 +319,12 @@ impl Edge {
     /// When the request cannot be sent. A response of the endpoint is never an error.
     pub async fn replay(&self, request: ReplayRequest) -> Result<Replayed, NotReplayed> {
         replay::replay(&self.shared, request).await
+    }
+
+    /// The runtime of one of its threads, of each in turn: for a connection whose streams it uses. `None` if it has no
+    /// threads. They end with the last clone of the edge.
+    pub fn next_thread(&self) -> Option<Handle> {
+        self.shared.threads.next().cloned()
     }
 
     /// Waits while the overload level holds new agents back (reliability 5).

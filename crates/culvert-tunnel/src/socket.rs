@@ -10,6 +10,7 @@ use bytes::{Buf, BytesMut};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 
 /// Size of the read-ahead buffer. The TLS library reads 4 KiB at a time, a quarter of a record.
 const AHEAD_BYTES: usize = 64 << 10;
@@ -57,6 +58,14 @@ impl Socket {
             prompt: Some(prompt),
             ..socket
         })
+    }
+
+    /// Has another runtime watch it from now on. It must have no waiting task.
+    pub(crate) fn move_to(&mut self, runtime: &Handle) -> io::Result<()> {
+        let tcp = SockRef::from(&self.tcp).try_clone()?;
+        let _entered = runtime.enter();
+        self.tcp = TcpStream::from_std(tcp.into())?;
+        Ok(())
     }
 
     fn acknowledge(&self) {
@@ -152,6 +161,43 @@ mod tests {
         };
         let ((), got) = tokio::join!(writing, reading);
         assert!(got == sent, "{} bytes of {}", got.len(), sent.len());
+    }
+
+    #[test]
+    fn a_socket_that_moved_needs_its_former_runtime_no_more() {
+        let runtime = || {
+            let mut builder = tokio::runtime::Builder::new_current_thread();
+            builder.enable_all().build().unwrap()
+        };
+        let (former, next) = (runtime(), runtime());
+        let (mut socket, far) = former.block_on(pair());
+        let mut far = far.into_std().unwrap();
+        far.set_nonblocking(false).unwrap();
+        // It has bytes that were read ahead and bytes in the kernel when it moves.
+        std::io::Write::write_all(&mut far, &[7; 9_000]).unwrap();
+        let mut part = [0; 4096];
+        former.block_on(socket.read_exact(&mut part)).unwrap();
+        former.block_on(socket.read_exact(&mut part[..10])).unwrap();
+        socket.move_to(next.handle()).unwrap();
+        drop(former);
+
+        let rest = &mut [0; 9_000 - 4096 - 10];
+        next.block_on(socket.read_exact(rest)).unwrap();
+        assert_eq!(rest, &[7; 9_000 - 4096 - 10]);
+        next.block_on(async {
+            let waits = std::future::poll_fn(|cx| {
+                let mut part = ReadBuf::new(&mut part);
+                Poll::Ready(Pin::new(&mut socket).poll_read(cx, &mut part).is_pending())
+            });
+            assert!(waits.await);
+            std::io::Write::write_all(&mut far, b"late").unwrap();
+            let mut late = [0; 4];
+            socket.read_exact(&mut late).await.unwrap();
+            assert_eq!(&late, b"late");
+            socket.write_all(b"back").await.unwrap();
+        });
+        std::io::Read::read_exact(&mut far, &mut part[..4]).unwrap();
+        assert_eq!(&part[..4], b"back");
     }
 
     #[tokio::test]

@@ -26,6 +26,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
@@ -179,6 +180,11 @@ struct Running {
 const LEGS: [&str; 2] = ["one.test:4443", "two.test:4443"];
 
 async fn start() -> Running {
+    start_moving_on(|| None).await
+}
+
+/// Moves the bytes of agents on the runtimes that `next` returns.
+async fn start_moving_on(next: impl Fn() -> Option<Handle> + Send + Sync + 'static) -> Running {
     let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -209,7 +215,8 @@ async fn start() -> Running {
         unauthenticated: 64,
         unauthenticated_per_source: 16,
     };
-    tasks.spawn(Ingress::new(listener, Arc::new(tls), server, room).run(stop.clone()));
+    let ingress = Ingress::new(listener, Arc::new(tls), server, room).with_runtimes(next);
+    tasks.spawn(ingress.run(stop.clone()));
     Running {
         address,
         authority: made.cert.pem(),
@@ -382,6 +389,40 @@ async fn a_published_agent_serves_connections_and_comes_back_after_a_cut() {
     assert_eq!(seen.binds[1], ("ts_0".into(), id.clone()));
     expect_echo(running.dial(&id).await, 100_000).await;
     assert_eq!(tunnel.url(), public);
+}
+
+/// As on a server, whose edge has threads of its own: see [`Ingress::with_runtimes`].
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_bytes_of_an_agent_move_on_the_runtime_that_uses_its_streams() {
+    let edge = Builder::new_current_thread().enable_all().build().unwrap();
+    let handle = edge.handle().clone();
+    let end = CancellationToken::new();
+    let ends = end.clone();
+    let thread = std::thread::spawn(move || edge.block_on(ends.cancelled()));
+    let next = handle.clone();
+    let mut running = start_moving_on(move || Some(next.clone())).await;
+    let upstream = echo_server(&mut running.tasks).await;
+    assert_eq!(handle.metrics().num_alive_tasks(), 0);
+
+    let session = running.published("right").await.unwrap();
+    let url = format!("tcp://{upstream}").parse().unwrap();
+    let _tunnel = soon(session.tcp_endpoint().listen_and_forward(url))
+        .await
+        .unwrap();
+    assert_eq!(handle.metrics().num_alive_tasks(), 1);
+    let id = running.seen.borrow().binds[0].1.clone();
+    // A stream that is used on the runtime, and one that is not.
+    let stream = running.dial(&id).await;
+    soon(handle.spawn(expect_echo(stream, 3_000_000)))
+        .await
+        .unwrap();
+    expect_echo(running.dial(&id).await, 3_000_000).await;
+
+    running.stop.cancel();
+    soon(running.tasks.join_all()).await;
+    assert_eq!(handle.metrics().num_alive_tasks(), 0);
+    end.cancel();
+    thread.join().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -377,7 +377,10 @@ impl Server {
                     .context("the agent ingress has no certificate")?;
                 let limits = settings.limits.agent_connections(legs);
                 let tls = ingress::tls(resolver, &[])?;
-                let ingress = Ingress::new(listener, tls, server.clone(), limits);
+                let mut ingress = Ingress::new(listener, tls, server.clone(), limits);
+                if let Some(edge) = edge.clone() {
+                    ingress = ingress.with_runtimes(move || edge.next_thread());
+                }
                 parts.agents.start("agents", |stop| ingress.run(stop));
             }
             if !settings.agents.ssh_addr.is_empty() {

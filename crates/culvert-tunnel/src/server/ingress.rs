@@ -1,5 +1,6 @@
 //! Accepts agents over TCP and TLS, and limits unauthenticated connections.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -18,13 +20,25 @@ use crate::socket::Socket;
 /// Timeout of the TLS handshake.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
+/// The runtime that moves the bytes of the next connection; `None` for the current one.
+type NextRuntime = dyn Fn() -> Option<Handle> + Send + Sync;
+
 /// The listener for agents.
-#[derive(Debug)]
 pub struct Ingress {
     listener: TcpListener,
     tls: Arc<ServerConfig>,
     server: Arc<Server>,
     limits: ConnectionLimits,
+    next_runtime: Arc<NextRuntime>,
+}
+
+impl fmt::Debug for Ingress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ingress")
+            .field("listener", &self.listener)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Ingress {
@@ -40,6 +54,17 @@ impl Ingress {
             tls,
             server,
             limits,
+            next_runtime: Arc::new(|| None),
+        }
+    }
+
+    /// Moves the bytes of each connection on the runtime that this returns, after its TLS handshake. It should be the
+    /// one that uses the streams: then neither wakes another thread, and the bytes of many streams go out together.
+    #[must_use]
+    pub fn with_runtimes(self, next: impl Fn() -> Option<Handle> + Send + Sync + 'static) -> Self {
+        Self {
+            next_runtime: Arc::new(next),
+            ..self
         }
     }
 
@@ -51,6 +76,7 @@ impl Ingress {
             tls,
             server,
             limits,
+            next_runtime,
         } = self;
         let accepting = stop.child_token();
         let closing = async {
@@ -67,6 +93,7 @@ impl Ingress {
             |socket, peer, permit| {
                 let tls = TlsAcceptor::from(Arc::clone(&tls));
                 let (server, stop) = (Arc::clone(&server), stop.clone());
+                let next_runtime = Arc::clone(&next_runtime);
                 async move {
                     let greeted = tokio::select! {
                         greeted = greet(socket, peer, tls, &permit) => greeted,
@@ -74,8 +101,11 @@ impl Ingress {
                         () = stop.cancelled() => None,
                     };
                     match greeted {
-                        Some((socket, origin)) => {
-                            server.serve(socket, origin, permit, stop).await;
+                        Some((mut socket, origin)) => {
+                            let moves_to = next_runtime()
+                                .filter(|runtime| socket.get_mut().0.move_to(runtime).is_ok())
+                                .unwrap_or_else(Handle::current);
+                            server.serve(socket, origin, permit, stop, &moves_to).await;
                         }
                         None => server.meters().handshakes_failed.up(),
                     }

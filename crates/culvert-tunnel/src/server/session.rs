@@ -9,6 +9,7 @@ use std::time::Duration;
 use culvert_base::{Refusal, Secret, code};
 use culvert_mux::{Ending, ErrorCode, Limits, OURS_STREAMS_MAX, Side};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -146,20 +147,22 @@ impl Server {
         &self.bindings
     }
 
-    /// Serves one connection to its end. `permit` counts it as unauthenticated.
+    /// Serves one connection to its end. `permit` counts it as unauthenticated. Its bytes move on `runtime`, to which
+    /// the socket belongs.
     pub(crate) async fn serve<S>(
         self: &Arc<Self>,
         socket: S,
         origin: Origin,
         permit: UnauthenticatedPermit,
         stop: CancellationToken,
+        runtime: &Handle,
     ) where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (session, driver) = driver::connect(socket, Side::Server, Limits::unauthenticated());
         // A task, so that bytes do not wake the conversation. It ends if this future is dropped.
         let mut driving = JoinSet::new();
-        driving.spawn(async { drop(driver.run().await) });
+        driving.spawn_on(async { drop(driver.run().await) }, runtime);
         let connection = Connection {
             server: Arc::clone(self),
             origin,
