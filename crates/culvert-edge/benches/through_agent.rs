@@ -209,7 +209,7 @@ async fn agent(server: &str, ca_file: &str, upstream: &str, stop: CancellationTo
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    // As in a server and an agent on one core. The edge's connections have a thread of their own.
+    // As in a server and an agent on one core. The edge has one more thread for connections.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

@@ -391,7 +391,7 @@ async fn a_published_agent_serves_connections_and_comes_back_after_a_cut() {
     assert_eq!(tunnel.url(), public);
 }
 
-/// As on a server, whose edge has threads of its own: see [`Ingress::with_runtimes`].
+/// As on a server whose edge has threads: see [`Ingress::with_runtimes`].
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_bytes_of_an_agent_move_on_the_runtime_that_uses_its_streams() {
     let edge = Builder::new_current_thread().enable_all().build().unwrap();
@@ -400,8 +400,9 @@ async fn the_bytes_of_an_agent_move_on_the_runtime_that_uses_its_streams() {
     let ends = end.clone();
     let thread = std::thread::spawn(move || edge.block_on(ends.cancelled()));
     let next = handle.clone();
-    let mut running = start_moving_on(move || Some(next.clone())).await;
-    let upstream = echo_server(&mut running.tasks).await;
+    let running = start_moving_on(move || Some(next.clone())).await;
+    let mut services = JoinSet::new();
+    let upstream = echo_server(&mut services).await;
     assert_eq!(handle.metrics().num_alive_tasks(), 0);
 
     let session = running.published("right").await.unwrap();
