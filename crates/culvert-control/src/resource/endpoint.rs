@@ -448,13 +448,13 @@ impl Endpoint {
 
     /// The host below the platform domain whose certificate it presents if it terminates TLS.
     pub(crate) fn certificate_host(&self, platform: &HostName) -> Option<&str> {
-        let host = HostName::parse(&self.address.host).ok()?;
         let has_tls = matches!(
             self.address.scheme,
             AddressScheme::Https | AddressScheme::Tls
         );
-        let is_platforms = has_tls && host.is_within(platform);
-        is_platforms.then_some(self.address.host.as_str())
+        let host = &self.address.host;
+        let is_platforms = has_tls && HostName::parse(host).ok()?.is_within(platform);
+        is_platforms.then_some(host)
     }
 
     /// The pool address that it holds itself, without a reservation.
