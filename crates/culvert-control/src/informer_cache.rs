@@ -41,32 +41,40 @@ impl<T> InformerCache<T> {
         let (until, touched) = store.touched(self.complete_to.unwrap_or(0)).await;
         // Read everything before changing the cache, so that a failed refresh changes nothing.
         let (mut written, mut removed) = (Vec::new(), Vec::new());
+        let mut changes = Vec::new();
+        let mut read = |document: Document| {
+            let id = document.head.id.clone();
+            written.push((id, make(document)));
+        };
         match touched.filter(|_| self.complete_to.is_some()) {
             Some(touched) => {
                 let of_kind = touched.into_iter().filter(|one| one.kind == self.kind);
                 let ids: BTreeSet<String> = of_kind.map(|one| one.id).collect();
                 for id in ids {
                     match store.get(self.kind, &id).await? {
-                        Some(document) => written.push(document),
+                        Some(document) => read(document),
                         None => removed.push(id),
                     }
                 }
             }
             None => {
-                written = store.changed(self.kind, self.revision).await?;
-                let is_new = |one: &&Document| !self.members.contains_key(&one.head.id);
+                // Documents are converted while the database reads the next ones.
+                store.each_changed(self.kind, self.revision, read).await?;
+                let is_new = |(id, _): &&(String, T)| !self.members.contains_key(id);
                 let n_members = self.members.len() + written.iter().filter(is_new).count();
                 if store.count(self.kind).await? != n_members {
                     let there: HashSet<String> = store.ids(self.kind).await?.into_iter().collect();
                     let gone = self.members.keys().filter(|id| !there.contains(*id));
                     removed.extend(gone.cloned());
-                    written.retain(|one| there.contains(&one.head.id));
+                    // Those that were removed after they were read.
+                    let gone = written.extract_if(.., |(id, _)| !there.contains(id));
+                    changes.extend(gone.map(|(id, _)| (id, None)));
                 }
             }
         }
-        let mut changes = Vec::new();
-        for document in written {
-            changes.push(self.put(document, &mut make));
+        for (id, made) in written {
+            let before = self.members.insert(id.clone(), made);
+            changes.push((id, before));
         }
         for id in removed {
             if let Some(made) = self.members.remove(&id) {
@@ -77,16 +85,6 @@ impl<T> InformerCache<T> {
         self.revision = self.revision.max(until);
         self.complete_to = Some(until);
         Ok(changes)
-    }
-
-    fn put(
-        &mut self,
-        document: Document,
-        make: &mut impl FnMut(Document) -> T,
-    ) -> (String, Option<T>) {
-        let id = document.head.id.clone();
-        let before = self.members.insert(id.clone(), make(document));
-        (id, before)
     }
 
     /// The value of the document with this ID.
@@ -102,6 +100,11 @@ impl<T> InformerCache<T> {
     /// The values, ordered by ID.
     pub(crate) fn made(&self) -> impl Iterator<Item = &T> {
         self.members.values()
+    }
+
+    /// The IDs with their values, ordered by ID.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &T)> {
+        self.members.iter()
     }
 
     /// Whether there is a document with this ID.

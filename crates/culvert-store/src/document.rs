@@ -176,6 +176,11 @@ impl Document {
         })
     }
 
+    /// The revision and the ID of the document in a row.
+    pub(crate) fn place(row: &Row) -> Result<(i64, String), sqlx::Error> {
+        Ok((row.get(3)?, row.get(0)?))
+    }
+
     /// The document's keys, references and topics, as stored in its row.
     pub(crate) fn links(&self) -> Result<String, sqlx::Error> {
         let links = LinksOf {

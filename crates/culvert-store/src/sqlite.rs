@@ -419,8 +419,8 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 /// commit, so that the caller learns that nothing was written.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(4);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// Rows that the driver's thread may read ahead.
-const ROW_BUFFER: usize = 128;
+/// Rows that the driver's thread may read ahead: at least a page of documents, so that it never waits for the reader.
+const ROW_BUFFER: usize = 1024;
 /// Commits within this time are copied back together.
 const CHECKPOINT_AFTER: Duration = Duration::from_millis(100);
 /// How long the checkpointer may make writers wait, in milliseconds.

@@ -212,25 +212,51 @@ impl Store {
         }
     }
 
-    /// Every document of a kind written after a revision, in the order of writing. It is read in pages, so that the
-    /// time limit of a read does not limit how many there are. A document that is written meanwhile may appear again,
-    /// later and with its new revision.
+    /// Every document of a kind written after a revision, in the order of writing. A document that is written
+    /// meanwhile may appear again, later and with its new revision.
     pub async fn changed(&self, kind: &str, after: i64) -> Result<Vec<Document>, Fault> {
-        let mut documents: Vec<Document> = Vec::new();
-        loop {
-            let (revision, id) = match documents.last() {
-                Some(last) => (last.head.revision, &*last.head.id),
-                None => (after, BEHIND_EVERY_ID),
+        let mut documents = Vec::new();
+        let push = |document| documents.push(document);
+        self.each_changed(kind, after, push).await?;
+        Ok(documents)
+    }
+
+    /// Passes the documents of [`Self::changed`] to `each`. They are read in pages, so that the time limit of a read does
+    /// not limit how many there are. The database reads the next page while `each` has the documents of one.
+    pub async fn each_changed(
+        &self,
+        kind: &str,
+        after: i64,
+        mut each: impl FnMut(Document),
+    ) -> Result<(), Fault> {
+        let doing = "reading documents";
+        let page = async |revision: i64, id: &str| {
+            let length = Arg::Int(i64::try_from(PAGE_LENGTH).unwrap_or(i64::MAX));
+            let arguments = [Arg::Text(kind), Arg::Int(revision), Arg::Text(id), length];
+            let pool = self.pool();
+            pool.rows(doing, state::NEXT_CHANGED, &arguments).await
+        };
+        let mut rows = page(after, BEHIND_EVERY_ID).await?;
+        while let Some(last) = rows.last() {
+            let is_full = rows.len() == PAGE_LENGTH;
+            let (revision, id) = Document::place(last).during(doing)?;
+            let next = async {
+                match is_full {
+                    true => page(revision, &id).await,
+                    false => Ok(Vec::new()),
+                }
             };
-            let page = Arg::Int(i64::try_from(PAGE_LENGTH).unwrap_or(i64::MAX));
-            let arguments = [Arg::Text(kind), Arg::Int(revision), Arg::Text(id), page];
-            let next = self.documents(state::NEXT_CHANGED, &arguments).await?;
-            let is_last = next.len() < PAGE_LENGTH;
-            documents.extend(next);
-            if is_last {
-                return Ok(documents);
-            }
+            let pass = async {
+                for row in &rows {
+                    each(Document::read(row).during(doing)?);
+                }
+                Ok(())
+            };
+            // The first one is polled first, which starts the read.
+            let (next, ()) = tokio::try_join!(biased; next, pass)?;
+            rows = next;
         }
+        Ok(())
     }
 
     /// The latest revision known here, and the documents that commits after `since` touched.
