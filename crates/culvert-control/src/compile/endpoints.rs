@@ -2,6 +2,7 @@
 //! bind them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use culvert_base::Fault;
 use culvert_edge::{EndpointBinding, Operator, Operators};
@@ -189,7 +190,7 @@ fn ready(
     Ok(Ready {
         facts,
         certificate_host: host.map(str::to_owned),
-        endpoint: ready,
+        endpoint: Arc::new(ready),
         served,
     })
 }

@@ -84,7 +84,7 @@ pub(super) struct Due {
 /// A compiled endpoint for the edge.
 #[derive(Debug)]
 pub(super) struct Ready {
-    pub(super) endpoint: culvert_edge::Endpoint,
+    pub(super) endpoint: Arc<culvert_edge::Endpoint>,
     /// The host below the platform domain whose certificate it presents.
     pub(super) certificate_host: Option<String>,
     /// The endpoint's ID and the run that its agent is connected to, for an agent's endpoint.
@@ -134,12 +134,13 @@ impl CompileState {
     }
 
     /// An endpoint for the edge, with the Kubernetes operators that select it.
-    pub(super) fn bound(&self, ready: &Ready) -> culvert_edge::Endpoint {
-        let mut endpoint = ready.endpoint.clone();
-        if let Some(facts) = &ready.facts {
-            let selecting = self.operators.selecting(&endpoint.account, facts);
-            endpoint.binding = EndpointBinding::Kubernetes(selecting);
-        }
-        endpoint
+    pub(super) fn bound(&self, ready: &Ready) -> Arc<culvert_edge::Endpoint> {
+        let Some(facts) = &ready.facts else {
+            return Arc::clone(&ready.endpoint);
+        };
+        let mut endpoint = culvert_edge::Endpoint::clone(&ready.endpoint);
+        let selecting = self.operators.selecting(&endpoint.account, facts);
+        endpoint.binding = EndpointBinding::Kubernetes(selecting);
+        Arc::new(endpoint)
     }
 }

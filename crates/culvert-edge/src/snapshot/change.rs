@@ -1,6 +1,7 @@
 //! The difference between two snapshots.
 
 use std::fmt;
+use std::sync::Arc;
 
 use culvert_tls::acme::Challenge;
 
@@ -11,7 +12,7 @@ use crate::snapshot::operators::Operators;
 /// The changes from one snapshot to the next.
 #[derive(Default)]
 pub struct Change {
-    pub(super) put: Vec<Endpoint>,
+    pub(super) put: Vec<Arc<Endpoint>>,
     pub(super) removed: Vec<String>,
     pub(super) challenges: Option<Vec<Challenge>>,
     pub(super) operators: Option<Operators>,
@@ -30,8 +31,8 @@ impl fmt::Debug for Change {
 
 impl Change {
     /// Adds an endpoint, or replaces the one with its ID.
-    pub fn put(&mut self, endpoint: Endpoint) {
-        self.put.push(endpoint);
+    pub fn put(&mut self, endpoint: impl Into<Arc<Endpoint>>) {
+        self.put.push(endpoint.into());
     }
 
     /// Removes the endpoint with this id, if there is one.

@@ -16,7 +16,7 @@ use crate::pools::Pool;
 use crate::route::Hosts;
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::change::Change;
-use crate::snapshot::endpoint::{Endpoint, Restriction};
+use crate::snapshot::endpoint::{Endpoint, EndpointBinding, Restriction};
 use crate::snapshot::group::{Group, Member};
 use crate::snapshot::input::{NamedCertificate, Snapshot};
 use crate::snapshot::live::Live;
@@ -26,8 +26,7 @@ use crate::snapshot::removal::Removal;
 /// Compiles snapshots, and keeps what outlives one.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotCompiler {
-    /// With the number of endpoints that forward to each.
-    pools: HashMap<(Arc<str>, Upstream), (Arc<Pool>, usize)>,
+    pools: Pools,
     /// By certificate chain.
     presented: HashMap<Vec<CertificateDer<'static>>, Arc<ServerCertificate>>,
     prepared: PreparedChallenges,
@@ -37,11 +36,60 @@ pub(crate) struct SnapshotCompiler {
     restrictions: HashMap<Arc<str>, Arc<Restriction>>,
 }
 
-/// Where an endpoint is, and what ends its open relays.
+/// An endpoint, and what ends its open relays.
 #[derive(Debug)]
 struct Placed {
-    address: EndpointAddress,
+    endpoint: Arc<Endpoint>,
     removal: Arc<Removal>,
+}
+
+/// The pools of each account, with the number of endpoints that forward to each.
+#[derive(Debug, Default)]
+struct Pools(HashMap<Arc<str>, HashMap<Upstream, (Arc<Pool>, usize)>>);
+
+impl Pools {
+    /// The pool of an endpoint.
+    fn of(&self, endpoint: &Endpoint) -> Option<&Arc<Pool>> {
+        let of_account = self.0.get(&endpoint.account)?;
+        let pool = of_account.get(endpoint.upstream.as_ref()?);
+        pool.map(|(pool, _)| pool)
+    }
+
+    /// Counts one more endpoint that forwards to its upstream. Its pool is that of `before`, if it had one.
+    fn acquire(&mut self, endpoint: &Endpoint, before: Option<&Self>) {
+        let Some(upstream) = &endpoint.upstream else {
+            return;
+        };
+        let of_account = match self.0.get_mut(&endpoint.account) {
+            Some(of_account) => of_account,
+            None => self.0.entry(Arc::clone(&endpoint.account)).or_default(),
+        };
+        if let Some((_, count)) = of_account.get_mut(upstream) {
+            *count += 1;
+            return;
+        }
+        let known = before.and_then(|before| before.of(endpoint)).cloned();
+        let pool = known.unwrap_or_else(|| Arc::new(Pool::new(upstream.clone())));
+        of_account.insert(upstream.clone(), (pool, 1));
+    }
+
+    /// Counts one less, and forgets the pool after the last.
+    fn release(&mut self, endpoint: &Endpoint) {
+        let Some(of_account) = self.0.get_mut(&endpoint.account) else {
+            return;
+        };
+        if let Some(upstream) = &endpoint.upstream
+            && let Some((_, count)) = of_account.get_mut(upstream)
+        {
+            *count -= 1;
+            if *count == 0 {
+                of_account.remove(upstream);
+            }
+        }
+        if of_account.is_empty() {
+            self.0.remove(&endpoint.account);
+        }
+    }
 }
 
 impl SnapshotCompiler {
@@ -61,11 +109,7 @@ impl SnapshotCompiler {
         self.places.clear();
         let mut placed = std::mem::take(&mut self.by_id);
         for endpoint in snapshot.endpoints {
-            let endpoint = Arc::new(endpoint);
-            if let Some(key) = pool_key(&endpoint) {
-                let known = before.get(&key).map(|(pool, _)| pool);
-                self.acquire(key, known);
-            }
+            self.pools.acquire(&endpoint, Some(&before));
             live.data_readers.insert(&endpoint);
             let removal = placed.remove(&endpoint.id).map(|before| before.removal);
             let place = self.place(&endpoint, removal);
@@ -101,12 +145,10 @@ impl SnapshotCompiler {
         }
         let mut touched: HashSet<EndpointAddress> = HashSet::new();
         let mut released = Vec::new();
-        let put: Vec<Arc<Endpoint>> = change.put.into_iter().map(Arc::new).collect();
+        let put = change.put;
         // A pool stays open if another endpoint takes it over.
         for endpoint in &put {
-            if let Some(key) = pool_key(endpoint) {
-                self.acquire(key, None);
-            }
+            self.pools.acquire(endpoint, None);
         }
         let mut placed = HashMap::new();
         let ids = change.removed.iter().chain(put.iter().map(|one| &one.id));
@@ -115,12 +157,12 @@ impl SnapshotCompiler {
                 continue;
             };
             placed.insert(id.clone(), before.removal);
-            let place = before.address;
+            let place = EndpointAddress::of(&before.endpoint);
             if let Some(there) = self.places.get_mut(&place) {
                 let of_id = there.extract_if(.., |endpoint| endpoint.id == *id);
                 for endpoint in of_id {
                     live.data_readers.remove(&endpoint);
-                    released.extend(pool_key(&endpoint));
+                    released.push(endpoint);
                 }
                 if there.is_empty() {
                     self.places.remove(&place);
@@ -139,8 +181,8 @@ impl SnapshotCompiler {
         for gone in placed.into_values() {
             gone.remove();
         }
-        for key in released {
-            self.release(&key);
+        for endpoint in released {
+            self.pools.release(&endpoint);
         }
         for place in touched {
             let endpoints = self.places.get(&place).map_or(&[][..], Vec::as_slice);
@@ -152,15 +194,17 @@ impl SnapshotCompiler {
     /// Whether Kubernetes operators reach one of the endpoints with these ids.
     pub(crate) fn is_bound<'a>(&self, mut ids: impl Iterator<Item = &'a String>) -> bool {
         ids.any(|id| {
-            let placed = self.by_id.get(id).map(|placed| &placed.address);
-            matches!(placed, Some(EndpointAddress::Kubernetes(..)))
+            let placed = self.by_id.get(id);
+            placed.is_some_and(|placed| {
+                matches!(placed.endpoint.binding, EndpointBinding::Kubernetes(_))
+            })
         })
     }
 
     /// The ports of TCP endpoints among those with these ids.
     pub(crate) fn ports_of<'a>(&self, ids: impl Iterator<Item = &'a String>) -> Vec<u16> {
         let places = ids.filter_map(|id| self.by_id.get(id));
-        let port = |placed: &Placed| match placed.address {
+        let port = |placed: &Placed| match EndpointAddress::of(&placed.endpoint) {
             EndpointAddress::Port(port) => Some(port),
             _ => None,
         };
@@ -198,53 +242,34 @@ impl SnapshotCompiler {
         Ok(())
     }
 
-    /// Records the address of an endpoint. `removal` is that of its open relays, if it was in the snapshot before.
-    fn place(&mut self, endpoint: &Endpoint, removal: Option<Arc<Removal>>) -> EndpointAddress {
-        let address = EndpointAddress::of(endpoint);
+    /// Records an endpoint, and returns its address. `removal` is that of its open relays, if it was in the snapshot
+    /// before.
+    fn place(
+        &mut self,
+        endpoint: &Arc<Endpoint>,
+        removal: Option<Arc<Removal>>,
+    ) -> EndpointAddress {
         let placed = Placed {
-            address: address.clone(),
+            endpoint: Arc::clone(endpoint),
             removal: removal.unwrap_or_default(),
         };
         self.by_id.insert(endpoint.id.clone(), placed);
-        address
-    }
-
-    /// Counts one more endpoint that forwards to an upstream. `known` is its pool, if there was one.
-    fn acquire(&mut self, key: (Arc<str>, Upstream), known: Option<&Arc<Pool>>) {
-        let upstream = key.1.clone();
-        let entry = self.pools.entry(key).or_insert_with(|| match known {
-            Some(pool) => (Arc::clone(pool), 0),
-            None => (Arc::new(Pool::new(upstream)), 0),
-        });
-        entry.1 += 1;
-    }
-
-    /// Counts one less, and forgets the pool after the last.
-    fn release(&mut self, key: &(Arc<str>, Upstream)) {
-        if let Some((_, count)) = self.pools.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                self.pools.remove(key);
-            }
-        }
+        EndpointAddress::of(endpoint)
     }
 
     /// The group of the endpoints at an address.
     fn group(&self, place: &EndpointAddress, endpoints: &[Arc<Endpoint>]) -> Option<Arc<Group>> {
-        let member = |endpoint: &Arc<Endpoint>| {
-            let pool = pool_key(endpoint).and_then(|key| self.pools.get(&key));
-            Member {
-                id: endpoint.id.as_str().into(),
-                endpoint: Arc::clone(endpoint),
-                pool: pool.map(|(pool, _)| Arc::clone(pool)),
-                stand_ins: Vec::new(),
-                counted: Slot::default(),
-                removal: self
-                    .by_id
-                    .get(&endpoint.id)
-                    .map(|placed| Arc::clone(&placed.removal))
-                    .unwrap_or_default(),
-            }
+        let member = |endpoint: &Arc<Endpoint>| Member {
+            id: endpoint.id.as_str().into(),
+            endpoint: Arc::clone(endpoint),
+            pool: self.pools.of(endpoint).cloned(),
+            stand_ins: Vec::new(),
+            counted: Slot::default(),
+            removal: self
+                .by_id
+                .get(&endpoint.id)
+                .map(|placed| Arc::clone(&placed.removal))
+                .unwrap_or_default(),
         };
         let restriction = |first: &Member| match place {
             // The endpoint that forwards has checked the client.
@@ -256,14 +281,10 @@ impl SnapshotCompiler {
 
     /// The pools in use.
     pub(crate) fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
-        self.pools.values().map(|(pool, _)| pool)
+        let pools = self.pools.0.values().flat_map(HashMap::values);
+        pools.map(|(pool, _)| pool)
     }
 }
 
-/// The key of an endpoint's pool.
-fn pool_key(endpoint: &Endpoint) -> Option<(Arc<str>, Upstream)> {
-    let upstream = endpoint.upstream.clone()?;
-    Some((Arc::clone(&endpoint.account), upstream))
-}
 #[cfg(test)]
 mod tests;

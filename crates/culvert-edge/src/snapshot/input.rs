@@ -18,7 +18,7 @@ pub(super) type NamedCertificate = (Vec<HostName>, Arc<CertifiedKey>);
 /// Endpoints, certificates and restrictions of one moment.
 #[derive(Clone, Default)]
 pub struct Snapshot {
-    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) endpoints: Vec<Arc<Endpoint>>,
     pub(super) restrictions: Vec<Restriction>,
     pub(super) certificates: Vec<NamedCertificate>,
     pub(super) fallback: Vec<NamedCertificate>,
@@ -75,8 +75,8 @@ pub struct SnapshotBuilder(Snapshot);
 impl SnapshotBuilder {
     /// Adds an endpoint. Several with the same scheme, host and port share the load in turn.
     #[must_use]
-    pub fn endpoint(mut self, endpoint: Endpoint) -> Self {
-        self.0.endpoints.push(endpoint);
+    pub fn endpoint(mut self, endpoint: impl Into<Arc<Endpoint>>) -> Self {
+        self.0.endpoints.push(endpoint.into());
         self
     }
 

@@ -97,10 +97,14 @@ fn changes_compile_to_the_tables_of_a_whole_snapshot() {
         let expected = whole.compile(snapshot.clone()).unwrap();
         assert_eq!(found(&live, &places), found(&expected, &places), "{round}");
         let pools = |compiler: &SnapshotCompiler| -> BTreeMap<String, usize> {
-            let pools = compiler.pools.iter();
-            pools
-                .map(|(key, (_, count))| (format!("{key:?}"), *count))
-                .collect()
+            let accounts = compiler.pools.0.iter();
+            let pools = accounts.flat_map(|(account, pools)| {
+                let named = |upstream: &Upstream| format!("{account} {upstream:?}");
+                pools
+                    .iter()
+                    .map(move |(upstream, (_, count))| (named(upstream), *count))
+            });
+            pools.collect()
         };
         assert_eq!(pools(&compiler), pools(&whole), "{round}");
     }
