@@ -18,7 +18,8 @@ use std::time::Duration;
 use culvert_base::{Clock, OsEntropy, SystemClock};
 use culvert_delivery::target::file;
 use culvert_delivery::{
-    Delivery, Destination, DestinationIds, Settings, Source, Table, TargetSettings,
+    Delivery, Destination, DestinationIds, Settings, Source, Subscription, TableChange,
+    TargetSettings,
 };
 use culvert_events::{
     Bool, Capture, Cookies, Filter, HTTP_REQUEST_COMPLETE as HTTP, HeaderRules, Headers, Int32,
@@ -184,13 +185,17 @@ async fn plane(folder: &Path, is_filed: bool, is_kept: bool) -> Arc<Delivery> {
         filter: Some(Arc::new(filter)),
         destinations: vec!["ed_1".to_owned()],
     };
-    delivery.publish(Table {
+    let subscription = Subscription {
         sources: match is_filed {
             true => vec![source.into()],
             false => Vec::new(),
         },
-        destinations: vec![destination],
-        ..Table::default()
+        is_entitled: false,
+    };
+    delivery.apply(TableChange {
+        subscriptions: [("esb_1".to_owned(), Some(subscription))].into(),
+        destinations: [("ed_1".to_owned(), Some(destination))].into(),
+        ..TableChange::default()
     });
     delivery
 }

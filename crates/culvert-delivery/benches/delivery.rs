@@ -25,7 +25,7 @@ use culvert_delivery::guard::Rules;
 use culvert_delivery::target::webhook;
 use culvert_delivery::{
     Delivery, Destination, DestinationIds, JetStreamSettings, NatsServers, STREAM_LEASE, Settings,
-    Source, Table, TargetSettings,
+    Source, Subscription, TableChange, TargetSettings,
 };
 use culvert_events::{
     Capture, HTTP_REQUEST_COMPLETE as HTTP, Int32, Record, Selection, Slot, Text,
@@ -228,22 +228,25 @@ async fn plane(
         "http.request.url.path",
         "http.response.status_code",
     ];
-    let table = Table {
-        sources: vec![
-            Source {
-                subscription: "esb_1".to_owned(),
-                account: ACCOUNT.into(),
-                kind: &HTTP,
-                selection: Selection::parse(&HTTP, &names).unwrap(),
-                filter: None,
-                destinations: ids.clone(),
-            }
-            .into(),
-        ],
-        destinations: destinations.collect(),
-        ..Table::default()
+    let source = Source {
+        subscription: "esb_1".to_owned(),
+        account: ACCOUNT.into(),
+        kind: &HTTP,
+        selection: Selection::parse(&HTTP, &names).unwrap(),
+        filter: None,
+        destinations: ids.clone(),
     };
-    delivery.publish(table);
+    let subscription = Subscription {
+        sources: vec![source.into()],
+        is_entitled: false,
+    };
+    delivery.apply(TableChange {
+        subscriptions: [("esb_1".to_owned(), Some(subscription))].into(),
+        destinations: destinations
+            .map(|one| (one.id.clone(), Some(one)))
+            .collect(),
+        ..TableChange::default()
+    });
     delivery
 }
 

@@ -38,7 +38,7 @@ use crate::search_turns::SearchTurns;
 use crate::settings::Settings;
 use crate::spill::SpillTask;
 use crate::spill_writer::SpillWriter;
-use crate::subscription::{Compiled, Table};
+use crate::subscription::TableChange;
 use crate::tail::{self, Tail};
 use crate::target::context::TargetContext;
 use crate::target::verdict::{Outcome, Verdict};
@@ -97,6 +97,7 @@ impl Delivery {
                 store,
                 targets,
                 table: ArcSwap::default(),
+                compiler: Mutex::default(),
                 tables: watch::Sender::new(0),
                 rights: watch::Sender::new(0),
                 offers: Arc::new(RecordShards::new(
@@ -128,19 +129,10 @@ impl Delivery {
         self.plane.offers.clone()
     }
 
-    /// Publishes a table. It also applies to records that wait in the recorder.
-    pub fn publish(&self, table: Table) {
-        let compiled = Compiled::new(table, &self.plane.all_counters);
-        self.plane
-            .all_counters
-            .keep(|id| compiled.destination(id).is_some());
-        let compiled = Arc::new(compiled);
-        let before = self.plane.table.swap(Arc::clone(&compiled));
-        self.plane.tables.send_modify(|n| *n = n.saturating_add(1));
-        self.plane.recapture();
-        // Workers of unchanged destinations need not be woken.
-        let edited = compiled.unlike(&before).chain(before.unlike(&compiled));
-        self.plane.notifier.wake_each(edited);
+    /// Applies a change to the table: the first one has everything. It also applies to records that wait in the
+    /// recorder.
+    pub fn apply(&self, change: TableChange) {
+        self.plane.apply(change);
     }
 
     /// Notes that the published table has the rights of this revision of the store, or later ones.

@@ -74,7 +74,7 @@ pub use meters::Meters;
 pub use net::Net;
 pub use replay::{EventBound, Replay, TrafficRange};
 pub use settings::{DESTINATION_KIND, PUT_DEADLINE, Settings};
-pub use subscription::{Destination, Source, Table};
+pub use subscription::{Destination, Source, Subscription, TableChange};
 pub use tail::Tail;
 pub use target::{DestinationIds, Target, TargetContext, TargetSettings, TargetType};
 

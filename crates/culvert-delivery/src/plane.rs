@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use culvert_base::sync::lock;
 use culvert_base::{Clock, Entropy};
 use culvert_store::{Queue, Store};
 
@@ -20,7 +21,7 @@ use crate::retained_pieces::{self, PieceQueue};
 use crate::retry::RetryBudget;
 use crate::settings::Settings;
 use crate::spill_writer::SpillWriter;
-use crate::subscription::Compiled;
+use crate::subscription::{Compiled, TableChange, TableCompiler};
 use crate::target::context::TargetContext;
 use crate::worker_notifier::WorkerNotifier;
 
@@ -37,6 +38,8 @@ pub(crate) struct Plane {
     pub(crate) entropy: Arc<dyn Entropy>,
     pub(crate) targets: TargetContext,
     pub(crate) table: ArcSwap<Compiled>,
+    /// Held while the table changes.
+    pub(crate) compiler: Mutex<TableCompiler>,
     /// Number of published tables; incremented after the table is stored.
     pub(crate) tables: watch::Sender<u64>,
     /// The table has the rights of this revision of the store, or later ones.
@@ -81,6 +84,27 @@ impl Plane {
             counters.dropped.add(why, one.events());
             self.meters.dropped.add(why, one.events());
         }
+    }
+
+    /// Applies a change to the table. It also applies to records that wait in the recorder.
+    pub(crate) fn apply(&self, change: TableChange) {
+        let edited: Vec<String> = change.destinations.keys().cloned().collect();
+        let mut compiler = lock(&self.compiler);
+        let table = compiler.apply(&self.table.load(), change, &self.all_counters);
+        self.table.store(Arc::new(table));
+        drop(compiler);
+        self.tables.send_modify(|n| *n = n.saturating_add(1));
+        self.recapture();
+        // Workers of unchanged destinations need not be woken.
+        self.notifier.wake_each(edited.iter().map(String::as_str));
+    }
+
+    /// Removes the counters of deleted destinations without waiting events.
+    pub(crate) fn forget_deleted(&self) {
+        // No destination appears meanwhile.
+        let _compiler = lock(&self.compiler);
+        let table = self.table.load();
+        self.all_counters.keep(|id| table.destination(id).is_some());
     }
 
     /// Whether the retry budget allows an attempt.

@@ -205,7 +205,7 @@ impl Flusher {
     ) {
         for group in table.groups(record.kind(), record.account()) {
             let mut is_written = false;
-            for reader in &group.readers {
+            for reader in &*group.readers {
                 let n = u64::try_from(reader.destinations.len()).unwrap_or(u64::MAX);
                 tally.offered += n;
                 match reader.filter.as_ref().map(|filter| filter.matches(record)) {

@@ -88,7 +88,7 @@ impl Replayer {
     pub(crate) async fn pass(&mut self) -> Result<Duration, Fault> {
         let table = self.plane.table.load_full();
         let mut pause = SWEEP_EVERY;
-        for replay in &table.replays {
+        for replay in &*table.replays {
             if self.done.contains(&replay.id) {
                 continue;
             }
@@ -229,7 +229,7 @@ fn write(
 ) {
     let mut is_subscribed = false;
     for group in table.groups(record.kind(), record.account()) {
-        for reader in &group.readers {
+        for reader in &*group.readers {
             let mut destinations = reader.destinations.iter();
             if !destinations.any(|destination| *destination.id == *replay.destination) {
                 continue;
@@ -256,7 +256,7 @@ fn write(
 pub(crate) async fn needed_from(plane: &Plane) -> Result<Option<i64>, Fault> {
     let table = plane.table.load_full();
     let mut needed: Option<i64> = None;
-    for replay in &table.replays {
+    for replay in &*table.replays {
         let value = plane.queue.cursor(&Replay::cursor(&replay.id)).await?;
         let position = Replay::position(&replay.range, value);
         if position < replay.range.last {

@@ -1,11 +1,14 @@
 //! The compiled subscriptions, in the form for the recorder.
 //!
-//! Control publishes a [`Table`]. It is indexed by kind, then account, then one group for each distinct selection, so a
-//! record finds its subscriptions without a search and is encoded once for each selection.
+//! Control describes changes ([`TableChange`]). [`TableCompiler`] applies them to the table in use, whose copies share
+//! unchanged parts, so a change costs the same with few destinations and with many. The table is indexed by kind, then
+//! account, then one group for each distinct selection, so a record finds its subscriptions without a search and is
+//! encoded once for each selection.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use culvert_base::PersistentMap;
 use culvert_events::{Capture, EventKind, Filter, Selection};
 use culvert_store::BatchClass;
 use serde::Deserialize;
@@ -16,19 +19,27 @@ use crate::replay::Replay;
 use crate::settings::Settings;
 use crate::target::target_type::Target;
 
-/// Input of the delivery plane. Replaced as a whole.
+/// Input of the delivery plane: what changed since the last input. The first one has everything.
 #[derive(Debug, Default)]
-pub struct Table {
-    /// Sources of traffic kinds; the store matches audit kinds. Unchanged sources are shared with other tables.
+pub struct TableChange {
+    /// Destinations by ID; `None` removes one.
+    pub destinations: BTreeMap<String, Option<Destination>>,
+    /// Subscriptions by ID; `None` removes one.
+    pub subscriptions: BTreeMap<String, Option<Subscription>>,
+    /// Replaces all replays, including completed ones. Each has whether it is entitled, as in a [`Subscription`].
+    pub replays: Option<Vec<(Replay, bool)>>,
+    /// Replaces the audit kinds that only entitled subscriptions and replays get, although the store matches them for
+    /// others too.
+    pub private_kinds: Option<HashSet<String>>,
+}
+
+/// A subscription.
+#[derive(Debug, Default)]
+pub struct Subscription {
+    /// Its sources of traffic kinds; the store matches audit kinds.
     pub sources: Vec<Arc<Source>>,
-    /// Every destination.
-    pub destinations: Vec<Destination>,
-    /// Replays, including completed ones.
-    pub replays: Vec<Replay>,
-    /// Audit kinds that not every subscription may get, although the store matches them.
-    pub private_kinds: HashSet<String>,
-    /// IDs of the subscriptions and replays that get those kinds.
-    pub entitled: HashSet<String>,
+    /// Whether it gets private audit kinds.
+    pub is_entitled: bool,
 }
 
 /// One source of one subscription.
@@ -61,28 +72,30 @@ pub struct Destination {
     pub target: Arc<dyn Target>,
 }
 
-/// The index of a [`Table`].
-#[derive(Debug, Default)]
+/// The table in use. A clone is cheap and shares what it has in common.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Compiled {
-    pub(crate) replays: Vec<Replay>,
-    private_kinds: HashSet<String>,
-    entitled: HashSet<String>,
+    pub(crate) replays: Arc<[Replay]>,
+    private_kinds: Arc<HashSet<String>>,
+    /// IDs of the subscriptions and replays that get those kinds.
+    entitled: PersistentMap<String, ()>,
     kinds: Vec<KindPlan>,
-    destinations: HashMap<Arc<str>, Arc<CompiledDestination>>,
+    destinations: PersistentMap<Arc<str>, Arc<CompiledDestination>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct KindPlan {
     kind: &'static EventKind,
     capture: Capture,
-    accounts: HashMap<Arc<str>, Vec<Group>>,
+    accounts: PersistentMap<Arc<str>, Arc<Vec<Group>>>,
 }
 
 /// Sources that select the same fields.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Group {
-    pub(crate) selection: Selection,
-    pub(crate) readers: Vec<Reader>,
+    pub(crate) selection: Arc<Selection>,
+    /// Ordered by subscription.
+    pub(crate) readers: Arc<Vec<Arc<Reader>>>,
 }
 
 /// One source within a group.
@@ -130,95 +143,260 @@ fn kind_of(envelope: &[u8]) -> Option<String> {
     Some(kind.event_type)
 }
 
-impl Compiled {
-    pub(crate) fn new(table: Table, all_counters: &AllCounters) -> Self {
-        let destinations: HashMap<Arc<str>, Arc<CompiledDestination>> = table
-            .destinations
-            .into_iter()
-            .map(|destination| {
-                let id: Arc<str> = destination.id.into();
-                let compiled = CompiledDestination {
-                    counters: all_counters.of(&id),
-                    id: id.clone(),
-                    account: destination.account.into(),
-                    revision: destination.revision,
-                    limits: destination.target.limits(),
-                    target: destination.target,
-                };
-                (id, Arc::new(compiled))
-            })
-            .collect();
-        let mut kinds: Vec<KindPlan> = Vec::new();
-        for source in table.sources {
+/// Applies changes to the table in use. It has what the table itself does not need.
+#[derive(Debug, Default)]
+pub(crate) struct TableCompiler {
+    /// The sources of each subscription.
+    sources: HashMap<String, Vec<Arc<Source>>>,
+    /// The subscriptions that name each destination, also destinations that do not exist.
+    naming: HashMap<String, BTreeSet<String>>,
+    /// The sets of fields that sources in the table capture, with the number of those sources, for each kind.
+    captures: HashMap<&'static str, Vec<(Capture, usize)>>,
+}
+
+impl TableCompiler {
+    /// The table with a change. The time depends on the change and on the subscriptions that it concerns.
+    pub(crate) fn apply(
+        &mut self,
+        table: &Compiled,
+        change: TableChange,
+        all_counters: &AllCounters,
+    ) -> Compiled {
+        let mut table = table.clone();
+        if let Some(kinds) = change.private_kinds {
+            table.private_kinds = Arc::new(kinds);
+        }
+        if let Some(replays) = change.replays {
+            for before in &*table.replays {
+                table.entitled.remove(&before.id);
+            }
+            for (replay, _) in replays.iter().filter(|(_, is_entitled)| *is_entitled) {
+                table.entitled.insert(replay.id.clone(), ());
+            }
+            table.replays = replays.into_iter().map(|(replay, _)| replay).collect();
+        }
+        // Subscriptions whose readers change, because they or their destinations do.
+        let mut touched: BTreeSet<String> = change.subscriptions.keys().cloned().collect();
+        for id in change.destinations.keys() {
+            touched.extend(self.naming.get(id).into_iter().flatten().cloned());
+        }
+        for subscription in &touched {
+            self.remove_readers(&mut table, subscription);
+        }
+        for (id, destination) in change.destinations {
+            let Some(destination) = destination else {
+                table.destinations.remove(&*id);
+                continue;
+            };
+            let id: Arc<str> = id.into();
+            let compiled = CompiledDestination {
+                counters: all_counters.of(&id),
+                id: id.clone(),
+                account: destination.account.into(),
+                revision: destination.revision,
+                limits: destination.target.limits(),
+                target: destination.target,
+            };
+            table.destinations.insert(id, Arc::new(compiled));
+        }
+        for (id, subscription) in change.subscriptions {
+            self.set_sources(&mut table, id, subscription);
+        }
+        for subscription in &touched {
+            self.add_readers(&mut table, subscription);
+        }
+        table
+    }
+
+    /// Replaces the sources and the right of a subscription, whose readers were removed.
+    fn set_sources(
+        &mut self,
+        table: &mut Compiled,
+        id: String,
+        subscription: Option<Subscription>,
+    ) {
+        let named = |sources: &[Arc<Source>]| -> BTreeSet<String> {
+            let named = sources.iter().flat_map(|source| &source.destinations);
+            named.cloned().collect()
+        };
+        for destination in named(&self.sources.remove(&id).unwrap_or_default()) {
+            if let Some(naming) = self.naming.get_mut(&destination) {
+                naming.remove(&id);
+                if naming.is_empty() {
+                    self.naming.remove(&destination);
+                }
+            }
+        }
+        table.entitled.remove(&id);
+        let Some(subscription) = subscription else {
+            return;
+        };
+        for destination in named(&subscription.sources) {
+            self.naming
+                .entry(destination)
+                .or_default()
+                .insert(id.clone());
+        }
+        if subscription.is_entitled {
+            table.entitled.insert(id.clone(), ());
+        }
+        if !subscription.sources.is_empty() {
+            self.sources.insert(id, subscription.sources);
+        }
+    }
+
+    /// Adds the readers of a subscription to the table.
+    fn add_readers(&mut self, table: &mut Compiled, subscription: &str) {
+        for source in self.sources.get(subscription).into_iter().flatten() {
             let destinations: Vec<Arc<CompiledDestination>> = source
                 .destinations
                 .iter()
-                .filter_map(|id| destinations.get(id.as_str()).cloned())
+                .filter_map(|id| table.destinations.get(id.as_str()).cloned())
                 .collect();
             if destinations.is_empty() {
                 // No destination receives it, so it is not captured.
                 continue;
             }
-            let at = kinds
-                .iter()
-                .position(|plan| plan.kind.name == source.kind.name)
-                .unwrap_or_else(|| {
-                    kinds.push(KindPlan {
-                        kind: source.kind,
-                        capture: Capture::NONE,
-                        accounts: HashMap::new(),
-                    });
-                    kinds.len() - 1
-                });
-            let plan = &mut kinds[at];
-            plan.capture = plan.capture.union(source.selection.capture());
-            if let Some(filter) = &source.filter {
-                plan.capture = plan.capture.union(filter.capture());
-            }
-            let groups = plan
-                .accounts
-                .entry(Arc::clone(&source.account))
-                .or_default();
-            let reader = Reader {
+            let reader = Arc::new(Reader {
                 subscription: source.subscription.as_str().into(),
                 filter: source.filter.clone(),
                 destinations,
-            };
-            // The encoded event depends on the set of fields, not on their order.
-            match groups
-                .iter_mut()
-                .find(|group| group.selection.capture() == source.selection.capture())
-            {
-                Some(group) => group.readers.push(reader),
-                None => groups.push(Group {
-                    selection: source.selection.clone(),
-                    readers: vec![reader],
-                }),
+            });
+            let known = table.kinds.iter().position(|plan| plan.is_of(source.kind));
+            let at = known.unwrap_or_else(|| {
+                table.kinds.push(KindPlan {
+                    kind: source.kind,
+                    capture: Capture::NONE,
+                    accounts: PersistentMap::default(),
+                });
+                table.kinds.len() - 1
+            });
+            let plan = &mut table.kinds[at];
+            let capture = source.capture();
+            plan.capture = plan.capture.union(capture);
+            let captures = self.captures.entry(source.kind.name).or_default();
+            match captures.iter_mut().find(|(known, _)| *known == capture) {
+                Some((_, count)) => *count += 1,
+                None => captures.push((capture, 1)),
             }
-        }
-        Self {
-            replays: table.replays,
-            private_kinds: table.private_kinds,
-            entitled: table.entitled,
-            kinds,
-            destinations,
+            // Taken out of the map, the list has one owner and is not copied.
+            let groups = plan.accounts.get(&source.account).cloned();
+            plan.accounts.remove(&source.account);
+            let mut groups = groups.unwrap_or_default();
+            Group::add(Arc::make_mut(&mut groups), source, reader);
+            plan.accounts.insert(Arc::clone(&source.account), groups);
         }
     }
 
+    /// Removes the readers of a subscription from the table.
+    fn remove_readers(&mut self, table: &mut Compiled, subscription: &str) {
+        for source in self.sources.get(subscription).into_iter().flatten() {
+            let mut named = source.destinations.iter();
+            if !named.any(|id| table.destinations.get(id.as_str()).is_some()) {
+                // It has no reader.
+                continue;
+            }
+            let Some(at) = table.kinds.iter().position(|plan| plan.is_of(source.kind)) else {
+                continue;
+            };
+            let plan = &mut table.kinds[at];
+            plan.remove_reader(source);
+            let Some(captures) = self.captures.get_mut(source.kind.name) else {
+                continue;
+            };
+            let capture = source.capture();
+            for (_, count) in captures.iter_mut().filter(|(known, _)| *known == capture) {
+                *count -= 1;
+            }
+            captures.retain(|(_, count)| *count > 0);
+            let remaining = captures.iter().map(|(capture, _)| *capture);
+            plan.capture = remaining.fold(Capture::NONE, Capture::union);
+            if captures.is_empty() {
+                self.captures.remove(source.kind.name);
+                table.kinds.remove(at);
+            }
+        }
+    }
+}
+
+impl KindPlan {
+    fn is_of(&self, kind: &'static EventKind) -> bool {
+        std::ptr::eq(self.kind, kind) || self.kind.name == kind.name
+    }
+
+    /// Removes a reader of this source's subscription from the group of the source.
+    fn remove_reader(&mut self, source: &Source) {
+        let Some(mut groups) = self.accounts.get(&source.account).cloned() else {
+            return;
+        };
+        // Taken out of the map, the list has one owner and is not copied.
+        self.accounts.remove(&source.account);
+        let remaining = Arc::make_mut(&mut groups);
+        for group in remaining.iter_mut().filter(|group| group.is_of(source)) {
+            let readers = Arc::make_mut(&mut group.readers);
+            let at = readers.partition_point(|one| *one.subscription < *source.subscription);
+            let reader = readers.get(at);
+            if reader.is_some_and(|one| *one.subscription == *source.subscription) {
+                readers.remove(at);
+            }
+        }
+        remaining.retain(|group| !group.readers.is_empty());
+        if !remaining.is_empty() {
+            self.accounts.insert(Arc::clone(&source.account), groups);
+        }
+    }
+}
+
+impl Group {
+    /// Adds the reader of a source to its group.
+    fn add(groups: &mut Vec<Self>, source: &Source, reader: Arc<Reader>) {
+        match groups.iter_mut().find(|group| group.is_of(source)) {
+            Some(group) => {
+                let readers = Arc::make_mut(&mut group.readers);
+                let at = readers.partition_point(|one| one.subscription <= reader.subscription);
+                readers.insert(at, reader);
+            }
+            None => groups.push(Self {
+                selection: Arc::new(source.selection.clone()),
+                readers: Arc::new(vec![reader]),
+            }),
+        }
+    }
+
+    /// Whether a source belongs to it. The encoded event depends on the set of fields, not on their order.
+    fn is_of(&self, source: &Source) -> bool {
+        self.selection.capture() == source.selection.capture()
+    }
+}
+
+impl Source {
+    /// The fields that it and its filter need.
+    fn capture(&self) -> Capture {
+        let filter = self.filter.as_ref().map(|filter| filter.capture());
+        let filter = filter.unwrap_or(Capture::NONE);
+        self.selection.capture().union(filter)
+    }
+}
+
+impl Compiled {
     /// Whether not every subscription may get an audit kind.
     pub(crate) fn is_private(&self, kind: &str) -> bool {
         self.private_kinds.contains(kind)
     }
 
+    fn is_entitled(&self, reader: &str) -> bool {
+        self.entitled.get(reader).is_some()
+    }
+
     /// Whether a subscription or replay may not get an audit kind.
     pub(crate) fn is_withheld(&self, reader: &str, kind: &str) -> bool {
-        self.is_private(kind) && !self.entitled.contains(reader)
+        self.is_private(kind) && !self.is_entitled(reader)
     }
 
     /// Whether each event of a batch must be withheld from its reader now; `None` if none must. If all readers are
     /// entitled to private kinds, this costs one check per reader.
     pub(crate) fn withheld_of(&self, batch: &Batch) -> Option<Vec<bool>> {
-        let may_get_all = |reader: &Arc<str>| self.entitled.contains(&**reader);
+        let may_get_all = |reader: &Arc<str>| self.is_entitled(reader);
         if batch.class() != BatchClass::Audit
             || self.private_kinds.is_empty()
             || batch.subscriptions().iter().all(may_get_all)
@@ -242,28 +420,21 @@ impl Compiled {
     pub(crate) fn groups(&self, kind: &'static EventKind, account: &str) -> &[Group] {
         self.kinds
             .iter()
-            .find(|plan| std::ptr::eq(plan.kind, kind) || plan.kind.name == kind.name)
+            .find(|plan| plan.is_of(kind))
             .and_then(|plan| plan.accounts.get(account))
-            .map_or(&[], Vec::as_slice)
+            .map_or(&[], |groups| groups.as_slice())
     }
 
     pub(crate) fn n_destinations(&self) -> u64 {
         u64::try_from(self.destinations.len()).unwrap_or(u64::MAX)
     }
 
-    /// Destinations that are missing from `other` or differ there.
-    pub(crate) fn unlike<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = &'a str> {
-        let is_unlike = move |destination: &&Arc<CompiledDestination>| {
-            other.destination(&destination.id).is_none_or(|there| {
-                there.revision != destination.revision
-                    || !Arc::ptr_eq(&there.target, &destination.target)
-            })
-        };
-        let destinations = self.destinations.values().filter(is_unlike);
-        destinations.map(|destination| &*destination.id)
-    }
-
     pub(crate) fn destination(&self, id: &str) -> Option<&Arc<CompiledDestination>> {
         self.destinations.get(id)
     }
 }
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod whole;

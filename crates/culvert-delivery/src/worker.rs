@@ -66,6 +66,7 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
             match plane.log.backlog().await {
                 Ok(backlog) => {
                     plane.all_counters.refresh(look, &backlog);
+                    plane.forget_deleted();
                     plane.check_disk();
                     for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
                         plane.notifier.wake(&waiting.destination);

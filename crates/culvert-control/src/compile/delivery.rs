@@ -1,9 +1,10 @@
 //! The table of delivery: subscriptions, destinations and replays.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use culvert_base::Fault;
-use culvert_delivery::{Destination, DestinationIds, Source, Table, Target};
+use culvert_delivery::{Destination, DestinationIds, Source, Subscription, TableChange};
 use culvert_events::{Filter, Selection};
 use culvert_store::Document;
 use tracing::error;
@@ -20,7 +21,17 @@ impl Control {
     pub(super) async fn compile_delivery(&self, state: &mut CompileState) -> Result<(), Fault> {
         // All that is read below includes at least this revision.
         let revision = *self.store.watch().borrow();
-        // Changes that were read stay due while passes fail.
+        self.read_delivery(state).await?;
+        if let Some(change) = self.delivery_change(state) {
+            self.delivery.apply(change);
+        }
+        self.delivery.has_rights_of(revision);
+        Ok(())
+    }
+
+    /// Reads and compiles what has changed. It stays due while passes fail.
+    async fn read_delivery(&self, state: &mut CompileState) -> Result<(), Fault> {
+        let due = &mut state.due_for_delivery;
         let read = |document: Document| {
             subscribed(&document).unwrap_or_else(|fault| {
                 error!(cause = %fault.chain(), "subscription skipped");
@@ -28,80 +39,93 @@ impl Control {
             })
         };
         let changes = state.subscriptions.refresh(&self.store, read).await?;
-        state.has_delivery &= changes.is_empty();
+        due.subscriptions
+            .extend(changes.into_iter().map(|(id, _)| id));
         let may_have_all = |document: Document| {
             let user = stored::read::<User>(&document);
             user.is_ok_and(|user| user.active && user.role == Role::Admin)
         };
         let changes = state.users.refresh(&self.store, may_have_all).await?;
-        state.has_delivery &= changes.is_empty();
+        // Few changes of a user change its right.
+        let changed: BTreeSet<String> = changes
+            .into_iter()
+            .filter(|(id, before)| {
+                before.unwrap_or(false) != state.users.get(id).copied().unwrap_or(false)
+            })
+            .map(|(id, _)| id)
+            .collect();
+        if !changed.is_empty() {
+            let owned = state.subscriptions.iter();
+            let owned = owned.filter(|(_, one)| changed.contains(&one.owner_id));
+            due.subscriptions.extend(owned.map(|(id, _)| id.clone()));
+            due.replays = true;
+        }
         let changes = state.destinations.refresh(&self.store, |document| document);
-        state.has_delivery &= changes.await?.is_empty();
+        let changes = changes.await?;
+        due.destinations
+            .extend(changes.into_iter().map(|(id, _)| id));
         let read = |document: Document| {
             let compiled = replay::compile(&document);
             let report = |fault: &Fault| error!(cause = %fault.chain(), "replay skipped");
             compiled.inspect_err(report).ok()
         };
         let changes = state.replays.refresh(&self.store, read).await?;
-        state.has_delivery &= changes.is_empty();
-        if state.has_delivery {
-            self.delivery.has_rights_of(revision);
-            return Ok(());
-        }
-        // A bot is never an admin. Documents stored without an owner wait for an admin.
-        let is_entitled = |owner_id: &str| state.users.get(owner_id).is_some_and(|may| *may);
-        let subscriptions = state.subscriptions.made();
-        let subscriptions = subscriptions.map(|one| (&one.id, &one.owner_id));
-        let replays = state.replays.made().flatten();
-        let replays = replays.map(|(replay, owner_id)| (&replay.id, owner_id));
-        let entitled = subscriptions
-            .chain(replays)
-            .filter(|(_, owner_id)| is_entitled(owner_id));
-        let mut table = Table {
-            private_kinds: event_kinds::names()
-                .filter(|kind| event_kinds::is_private(kind))
-                .collect(),
-            entitled: entitled.map(|(id, _)| id.clone()).collect(),
-            sources: state
-                .subscriptions
-                .made()
-                .flat_map(|one| one.sources.iter().cloned())
-                .collect(),
-            replays: (state.replays.made().flatten())
-                .map(|(replay, _)| replay.clone())
-                .collect(),
-            ..Table::default()
-        };
-        // Drop the targets of removed destinations.
-        let known = std::mem::take(&mut state.targets);
-        for document in state.destinations.made() {
-            let head = &document.head;
-            let target = match known.get(&head.id) {
-                // The target of an unchanged destination stays open.
-                Some((revision, target)) if *revision == head.revision => Ok(target.clone()),
-                _ => self.open_target(document),
-            };
-            match target {
-                Ok(target) => {
-                    let open = (head.revision, target.clone());
-                    state.targets.insert(head.id.clone(), open);
-                    table.destinations.push(Destination {
-                        id: head.id.clone(),
-                        account: head.account.clone(),
-                        revision: head.revision,
-                        target,
-                    });
-                }
-                Err(fault) => error!(cause = %fault.chain(), "destination skipped"),
-            }
-        }
-        self.delivery.publish(table);
-        self.delivery.has_rights_of(revision);
-        state.has_delivery = true;
+        due.replays |= !changes.is_empty();
         Ok(())
     }
 
-    fn open_target(&self, document: &Document) -> Result<Arc<dyn Target>, Fault> {
+    /// What is due; `None` if nothing is.
+    fn delivery_change(&self, state: &mut CompileState) -> Option<TableChange> {
+        let due = std::mem::take(&mut state.due_for_delivery);
+        let is_first = !std::mem::replace(&mut state.has_delivery, true);
+        let is_due = is_first
+            || due.replays
+            || !due.subscriptions.is_empty()
+            || !due.destinations.is_empty();
+        if !is_due {
+            return None;
+        }
+        let mut change = TableChange::default();
+        if is_first {
+            let private = event_kinds::names().filter(|kind| event_kinds::is_private(kind));
+            change.private_kinds = Some(private.collect());
+        }
+        // A bot is never an admin. Documents stored without an owner wait for an admin.
+        let is_entitled = |owner_id: &str| state.users.get(owner_id).is_some_and(|may| *may);
+        for id in due.subscriptions {
+            let subscription = state.subscriptions.get(&id).map(|one| Subscription {
+                sources: one.sources.clone(),
+                is_entitled: is_entitled(&one.owner_id),
+            });
+            change.subscriptions.insert(id, subscription);
+        }
+        if due.replays {
+            let replays = state.replays.made().flatten();
+            let replays = replays.map(|(replay, owner_id)| (replay.clone(), is_entitled(owner_id)));
+            change.replays = Some(replays.collect());
+        }
+        for id in due.destinations {
+            let document = state.destinations.get(&id);
+            // The target of an unchanged destination stays open.
+            let revision = document.map(|document| document.head.revision);
+            if revision.is_some() && state.opened.get(&id) == revision.as_ref() {
+                continue;
+            }
+            state.opened.remove(&id);
+            let destination = document.and_then(|document| {
+                let opened = self.open_destination(document);
+                let report = |fault: &Fault| error!(cause = %fault.chain(), "destination skipped");
+                opened.inspect_err(report).ok()
+            });
+            if let Some(destination) = &destination {
+                state.opened.insert(id.clone(), destination.revision);
+            }
+            change.destinations.insert(id, destination);
+        }
+        Some(change)
+    }
+
+    fn open_destination(&self, document: &Document) -> Result<Destination, Fault> {
         let head = &document.head;
         let destination: EventDestination = stored::read(document)?;
         let (ty, configuration) = destination.target(&self.seal, head)?;
@@ -109,8 +133,14 @@ impl Control {
             destination: &head.id,
             account: &head.account,
         };
-        (ty.open)(&configuration, self.delivery.targets(), ids)
-            .map_err(|refusal| Fault::new(format!("opening destination {}", head.id), refusal))
+        let target = (ty.open)(&configuration, self.delivery.targets(), ids)
+            .map_err(|refusal| Fault::new(format!("opening destination {}", head.id), refusal))?;
+        Ok(Destination {
+            id: head.id.clone(),
+            account: head.account.clone(),
+            revision: head.revision,
+            target,
+        })
     }
 }
 
@@ -118,7 +148,6 @@ fn subscribed(document: &Document) -> Result<Subscribed, Fault> {
     let subscription: EventSubscription = stored::read(document)?;
     Ok(Subscribed {
         sources: sources(document, &subscription),
-        id: document.head.id.clone(),
         owner_id: subscription.owner_id,
     })
 }
@@ -156,4 +185,157 @@ fn sources(document: &Document, subscription: &EventSubscription) -> Vec<Arc<Sou
         }
     }
     compiled
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::tests::Rig;
+
+    /// What delivery was told so far.
+    #[derive(Debug, Default, PartialEq)]
+    struct Known {
+        /// With their revisions.
+        destinations: BTreeMap<String, i64>,
+        /// The destinations of each source, and whether the subscription is entitled.
+        subscriptions: BTreeMap<String, (Vec<Vec<String>>, bool)>,
+        replays: Vec<(String, bool)>,
+    }
+
+    impl Known {
+        fn learn(&mut self, change: TableChange) {
+            for (id, one) in change.destinations {
+                self.destinations.remove(&id);
+                self.destinations.extend(one.map(|one| (id, one.revision)));
+            }
+            for (id, one) in change.subscriptions {
+                self.subscriptions.remove(&id);
+                let of = |source: &Arc<Source>| source.destinations.clone();
+                let one = one.map(|one| (one.sources.iter().map(of).collect(), one.is_entitled));
+                self.subscriptions.extend(one.map(|one| (id, one)));
+            }
+            if let Some(replays) = change.replays {
+                let named = replays.into_iter();
+                self.replays = named
+                    .map(|(one, is_entitled)| (one.id, is_entitled))
+                    .collect();
+            }
+        }
+    }
+
+    /// Reads what changed. Returns how many destinations and subscriptions delivery is told about.
+    async fn read(rig: &Rig, state: &mut CompileState, known: &mut Known) -> (usize, usize) {
+        rig.control.read_delivery(state).await.unwrap();
+        let Some(change) = rig.control.delivery_change(state) else {
+            return (0, 0);
+        };
+        let len = (change.destinations.len(), change.subscriptions.len());
+        known.learn(change);
+        len
+    }
+
+    fn id(made: &Value) -> String {
+        made["id"].as_str().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn changes_add_up_to_what_a_new_process_reads() {
+        let rig = Rig::start().await;
+        let empty = || CompileState::empty(Arc::clone(&rig.control.logins));
+        let (mut state, mut known) = (empty(), Known::default());
+        let other = rig.user("ada@x.example", Role::Member, true).await;
+        let (mut destinations, mut subscriptions) = (Vec::new(), Vec::new());
+        let mut seed: usize = 7;
+        let mut next = |below: usize| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let kind = culvert_events::HTTP_REQUEST_COMPLETE.name;
+        for round in 0..150 {
+            // Some passes read several changes.
+            for _ in 0..1 + next(3) {
+                match next(7) {
+                    0 | 1 => {
+                        let body = rig.sample("event_destinations", round).await;
+                        let made = rig.post("/event_destinations", body).await.body();
+                        destinations.push(id(&made));
+                    }
+                    2 | 3 if !destinations.is_empty() => {
+                        let to = destinations[next(destinations.len())].clone();
+                        let body = json!({"destination_ids": [to], "sources": [{"type": kind}]});
+                        let caller = [&rig.admin, &other][next(2)];
+                        let made = rig.call(caller, "POST", "/event_subscriptions", body);
+                        subscriptions.push(id(&made.await.body()));
+                    }
+                    4 if !destinations.is_empty() => {
+                        let one = destinations[next(destinations.len())].clone();
+                        let body = json!({"metadata": format!("changed {round}")});
+                        let path = format!("/event_destinations/{one}");
+                        rig.patch(&path, body).await.body();
+                    }
+                    5 if !subscriptions.is_empty() => {
+                        let one = subscriptions.swap_remove(next(subscriptions.len()));
+                        rig.delete(&format!("/event_subscriptions/{one}")).await;
+                    }
+                    6 => {
+                        let role = ["member", "admin"][next(2)];
+                        let path = format!("/users/{}", other.owner_id);
+                        rig.patch(&path, json!({ "role": role })).await.body();
+                    }
+                    _ if destinations.len() > 3 => {
+                        let one = destinations.swap_remove(next(destinations.len()));
+                        rig.delete(&format!("/event_destinations/{one}")).await;
+                    }
+                    _ => {}
+                }
+            }
+            read(&rig, &mut state, &mut known).await;
+            let (mut new, mut expected) = (empty(), Known::default());
+            read(&rig, &mut new, &mut expected).await;
+            assert_eq!(known, expected, "{round}");
+        }
+        assert!(known.destinations.len() > 3 && known.subscriptions.len() > 3);
+    }
+
+    #[tokio::test]
+    async fn delivery_is_told_what_changed_however_much_there_is() {
+        let rig = Rig::start().await;
+        let (mut destinations, mut subscriptions) = (Vec::new(), Vec::new());
+        let kind = culvert_events::HTTP_REQUEST_COMPLETE.name;
+        for n in 0..20 {
+            let body = rig.sample("event_destinations", n).await;
+            let made = rig.post("/event_destinations", body).await.body();
+            let body = json!({"destination_ids": [made["id"]], "sources": [{"type": kind}]});
+            destinations.push(id(&made));
+            let made = rig.post("/event_subscriptions", body).await.body();
+            subscriptions.push(id(&made));
+        }
+        let mut state = CompileState::empty(Arc::clone(&rig.control.logins));
+        let mut known = Known::default();
+        let mut told = async || read(&rig, &mut state, &mut known).await;
+        assert_eq!(told().await, (20, 20));
+        assert_eq!(told().await, (0, 0));
+        let path = format!("/event_destinations/{}", destinations[3]);
+        rig.patch(&path, json!({"metadata": "changed"}))
+            .await
+            .body();
+        assert_eq!(told().await, (1, 0));
+        let path = format!("/event_subscriptions/{}", subscriptions[5]);
+        rig.patch(&path, json!({"description": "changed"}))
+            .await
+            .body();
+        assert_eq!(told().await, (0, 1));
+        // Its owner's name is no right.
+        let other = rig.user("ada@x.example", Role::Member, true).await;
+        assert_eq!(told().await, (0, 0));
+        let path = format!("/users/{}", other.owner_id);
+        rig.patch(&path, json!({"role": "admin"})).await.body();
+        assert_eq!(told().await, (0, 0));
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use culvert_delivery::{Replay, Source, Target};
+use culvert_delivery::{Replay, Source};
 use culvert_edge::EndpointBinding;
 use culvert_login::{Logins, Revoked, UserKey};
 use culvert_store::Document;
@@ -57,10 +57,12 @@ pub(super) struct CompileState {
     pub(super) policies_at: Option<i64>,
     /// Uploaded certificates in use, by ID. A certificate never changes under its ID.
     pub(super) certificates: HashMap<String, Arc<CertifiedKey>>,
-    /// Whether delivery has received the table.
+    /// Changes that delivery does not have yet.
+    pub(super) due_for_delivery: DueForDelivery,
+    /// Whether delivery has a table.
     pub(super) has_delivery: bool,
-    /// Open targets by destination, with the revision they were opened from.
-    pub(super) targets: HashMap<String, (i64, Arc<dyn Target>)>,
+    /// Destinations with an open target, and the revisions that the targets were opened from.
+    pub(super) opened: HashMap<String, i64>,
     /// Traffic policies in use.
     pub(super) policies: Compiled,
     /// Sessions that ended early, and whether the edge has them.
@@ -81,6 +83,14 @@ pub(super) struct Due {
     pub(super) locations: bool,
 }
 
+/// Changes that were read since delivery was last updated. They stay due while passes fail.
+#[derive(Debug, Default)]
+pub(super) struct DueForDelivery {
+    pub(super) subscriptions: BTreeSet<String>,
+    pub(super) destinations: BTreeSet<String>,
+    pub(super) replays: bool,
+}
+
 /// A compiled endpoint for the edge.
 #[derive(Debug)]
 pub(super) struct Ready {
@@ -98,7 +108,6 @@ pub(super) struct Ready {
 pub(super) struct Subscribed {
     /// The compiled traffic sources.
     pub(super) sources: Vec<Arc<Source>>,
-    pub(super) id: String,
     /// The owner, whose role decides whether events for admins are sent.
     pub(super) owner_id: String,
 }
@@ -124,8 +133,9 @@ impl CompileState {
             restrictions_at: None,
             policies_at: None,
             certificates: HashMap::new(),
+            due_for_delivery: DueForDelivery::default(),
             has_delivery: false,
-            targets: HashMap::new(),
+            opened: HashMap::new(),
             policies: Compiled::new(logins),
             ends: InformerCache::of(login::KIND),
             has_ends: false,

@@ -70,15 +70,15 @@ const AGENTS: AgentLimits = AgentLimits {
 };
 
 /// Control with its store, clock, edge and first key.
-struct Rig {
-    control: Arc<Control>,
+pub(crate) struct Rig {
+    pub(crate) control: Arc<Control>,
     clock: Arc<ManualClock>,
     store: Store,
     queue: Queue,
     /// Token of the first key.
     token: Secret,
     /// Its owner.
-    admin: Caller,
+    pub(crate) admin: Caller,
     edge: Arc<HeldEdge>,
     /// The edge's sign-in entries.
     entries: Mutex<Option<tokio::sync::mpsc::Receiver<culvert_login::JournalEntry>>>,
@@ -114,7 +114,7 @@ impl EdgePort for HeldEdge {
 
 /// The result of an operation.
 #[derive(Debug, PartialEq)]
-enum Answered {
+pub(crate) enum Answered {
     Created(Value),
     Ok(Value),
     NoContent,
@@ -123,7 +123,7 @@ enum Answered {
 }
 
 impl Answered {
-    fn body(self) -> Value {
+    pub(crate) fn body(self) -> Value {
         match self {
             Self::Created(body) | Self::Ok(body) => body,
             other => panic!("{other:?}"),
@@ -154,7 +154,7 @@ async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 }
 
 impl Rig {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(None, AGENTS).await
     }
 
@@ -250,7 +250,13 @@ impl Rig {
     }
 
     /// Runs the operation that `method` and `path` name; the query follows a `?`.
-    async fn call(&self, caller: &Caller, method: &str, path: &str, body: Value) -> Answered {
+    pub(crate) async fn call(
+        &self,
+        caller: &Caller,
+        method: &str,
+        path: &str,
+        body: Value,
+    ) -> Answered {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let given: Vec<&str> = path.split('/').collect();
         let fits = |operation: &&Operation| {
@@ -293,7 +299,7 @@ impl Rig {
         }
     }
 
-    async fn post(&self, path: &str, body: Value) -> Answered {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answered {
         self.call(&self.admin, "POST", path, body).await
     }
 
@@ -301,11 +307,11 @@ impl Rig {
         self.call(&self.admin, "GET", path, Value::Null).await
     }
 
-    async fn patch(&self, path: &str, body: Value) -> Answered {
+    pub(crate) async fn patch(&self, path: &str, body: Value) -> Answered {
         self.call(&self.admin, "PATCH", path, body).await
     }
 
-    async fn delete(&self, path: &str) -> Answered {
+    pub(crate) async fn delete(&self, path: &str) -> Answered {
         self.call(&self.admin, "DELETE", path, Value::Null).await
     }
 
@@ -327,7 +333,7 @@ impl Rig {
     }
 
     /// A user of the admin's account, as a caller.
-    async fn user(&self, email: &str, role: Role, active: bool) -> Caller {
+    pub(crate) async fn user(&self, email: &str, role: Role, active: bool) -> Caller {
         self.user_of(&self.admin.account, email, role, active).await
     }
 
@@ -419,7 +425,7 @@ impl Rig {
     }
 
     /// The body of a new object of any resource, made distinct by `n`.
-    async fn sample(&self, collection: &str, n: u32) -> Value {
+    pub(crate) async fn sample(&self, collection: &str, n: u32) -> Value {
         match collection {
             "api_keys" => json!({"description": format!("key {n}")}),
             "bot_users" | "service_users" => json!({"name": format!("{collection} {n}")}),

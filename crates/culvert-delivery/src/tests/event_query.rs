@@ -8,9 +8,10 @@ use culvert_store::Order;
 use serde_json::Value;
 
 use super::bench::{Bench, record};
+use crate::Settings;
 use crate::event_query::{EventQuery, LoggedEvent, page_within};
 use crate::fake::until;
-use crate::{Settings, Table};
+use crate::subscription::whole::Table;
 
 const PATH: Slot<Text> = HTTP_REQUEST_COMPLETE.slot("http.request.url.path");
 

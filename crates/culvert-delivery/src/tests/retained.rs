@@ -13,7 +13,8 @@ use crate::fake::until;
 use crate::replay::TrafficRange;
 use crate::settings::Settings;
 use crate::stored_piece::StoredEvent;
-use crate::subscription::{Destination, Source, Table};
+use crate::subscription::whole::Table;
+use crate::subscription::{Destination, Source};
 use crate::{Replay, TailSpec, Tailed, retained};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
