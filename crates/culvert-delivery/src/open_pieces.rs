@@ -17,13 +17,13 @@ use culvert_base::Entropy;
 use culvert_events::{EventId, EventIds, Record};
 
 use crate::meters::Meters;
-use crate::record_shards::{SHARDS, shard_of_this_thread};
+use crate::record_shards::{Apart, n_shards, thread_number};
 use crate::retained_pieces::{OpenPiece, PieceQueue};
 
 /// The open piece of each shard.
 #[derive(Debug)]
 pub(crate) struct OpenPieces {
-    shards: [Mutex<Shard>; SHARDS],
+    shards: Box<[Apart<Mutex<Shard>>]>,
     /// Shards with a piece. It changes under the lock of the shard.
     n_open: AtomicUsize,
     queue: Arc<PieceQueue>,
@@ -43,14 +43,14 @@ impl OpenPieces {
         queue: Arc<PieceQueue>,
         meters: Arc<Meters>,
     ) -> Self {
-        let shard = |()| {
-            Mutex::new(Shard {
+        let shard = |_| {
+            Apart(Mutex::new(Shard {
                 ids: EventIds::new(Arc::clone(entropy)),
                 piece: None,
-            })
+            }))
         };
         Self {
-            shards: [(); SHARDS].map(shard),
+            shards: (0..n_shards()).map(shard).collect(),
             n_open: AtomicUsize::new(0),
             queue,
             meters,
@@ -83,13 +83,14 @@ impl OpenPieces {
     pub(crate) fn close(&self) {
         if self.has_any() {
             for shard in &self.shards {
-                self.close_if(true, self.lock(shard));
+                self.close_if(true, self.lock(&shard.0));
             }
         }
     }
 
     fn shard_of_this_thread(&self) -> MutexGuard<'_, Shard> {
-        self.lock(&self.shards[shard_of_this_thread()])
+        let shard = thread_number() % self.shards.len();
+        self.lock(&self.shards[shard].0)
     }
 
     fn lock<'s>(&self, shard: &'s Mutex<Shard>) -> MutexGuard<'s, Shard> {

@@ -1,12 +1,13 @@
 //! Records that planes offer, before the flusher takes them.
 //!
-//! A record is pushed onto one of a few lists under a short lock, or it is dropped and counted if the lists are full.
-//! If traffic is retained, the offering thread packs the event first, under the lock of its piece (`open_pieces`), and
-//! only records that a subscription or a tail may need are pushed.
+//! A record is pushed onto the list of its thread under a short lock, or it is dropped and counted if the lists are
+//! full. If traffic is retained, the offering thread packs the event first, under the lock of its piece
+//! (`open_pieces`), and only records that a subscription or a tail may need are pushed.
 //!
 //! If a record is dropped, its event is retained, and its captured messages are lost and counted.
 
 use std::cell::Cell;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -20,8 +21,14 @@ use culvert_events::{Capture, EventKind, Family, Record, Recorder};
 use crate::meters::{Dropped, Meters};
 use crate::open_pieces::OpenPieces;
 
-/// Number of lists; a thread always uses the same one.
-pub(crate) const SHARDS: usize = 8;
+/// Least and most lists. There is one for each processor between them, and a thread always uses the same one.
+const SHARDS_MIN: usize = 8;
+const SHARDS_MAX: usize = 64;
+
+/// A value that shares its cache lines with no other. Threads that write neighbouring values do not wait for each other.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Apart<T>(pub(crate) T);
 
 /// Lists of offered records.
 #[derive(Debug)]
@@ -31,11 +38,8 @@ pub(crate) struct RecordShards {
     updating: Mutex<()>,
     /// Whether any kind is followed. If not, records skip the search for their kind.
     has_followers: AtomicBool,
-    shards: [Mutex<Vec<Record>>; SHARDS],
-    records: AtomicUsize,
-    bytes: AtomicUsize,
-    /// Records accepted since the start.
-    accepted: AtomicU64,
+    shards: Box<[Apart<Mutex<Vec<Record>>>]>,
+    counts: Apart<OfferCounts>,
     limits: OfferLimits,
     pub(crate) wake: Notify,
     /// Whether the flusher sleeps until the next record, with no other reason to wake.
@@ -45,6 +49,17 @@ pub(crate) struct RecordShards {
     bodies: Option<Arc<BodyBudget>>,
     /// `None` if traffic is not retained.
     pieces: Option<OpenPieces>,
+}
+
+/// What each offer of a record writes. All other fields are read by each request.
+#[derive(Debug, Default)]
+struct OfferCounts {
+    /// Waiting records.
+    records: AtomicUsize,
+    /// Their bytes.
+    bytes: AtomicUsize,
+    /// Records accepted since the start.
+    accepted: AtomicU64,
 }
 
 /// The kinds that are captured, with their fields.
@@ -85,10 +100,8 @@ impl RecordShards {
             captures: ArcSwap::default(),
             updating: Mutex::default(),
             has_followers: AtomicBool::new(false),
-            shards: Default::default(),
-            records: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            accepted: AtomicU64::new(0),
+            shards: (0..n_shards()).map(|_| Apart::default()).collect(),
+            counts: Apart::default(),
             limits,
             wake: Notify::new(),
             is_sleeping: AtomicBool::new(false),
@@ -151,11 +164,11 @@ impl RecordShards {
 
     /// Records accepted since the start.
     pub(crate) fn accepted(&self) -> u64 {
-        self.accepted.load(Ordering::Relaxed)
+        self.counts.0.accepted.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.records.load(Ordering::Acquire) == 0 && !self.has_open_piece()
+        self.counts.0.records.load(Ordering::Acquire) == 0 && !self.has_open_piece()
     }
 
     fn has_open_piece(&self) -> bool {
@@ -173,12 +186,12 @@ impl RecordShards {
     pub(crate) fn arm_wake(&self) -> bool {
         self.is_sleeping.store(true, Ordering::SeqCst);
         // `offer` checks in the opposite order, so one of the two sees the other.
-        self.records.load(Ordering::SeqCst) == 0 && !self.has_open_piece()
+        self.counts.0.records.load(Ordering::SeqCst) == 0 && !self.has_open_piece()
     }
 
     pub(crate) fn is_full_enough(&self) -> bool {
-        self.records.load(Ordering::Relaxed) >= self.limits.wake_records
-            || self.bytes.load(Ordering::Relaxed) >= self.limits.wake_bytes
+        self.counts.0.records.load(Ordering::Relaxed) >= self.limits.wake_records
+            || self.counts.0.bytes.load(Ordering::Relaxed) >= self.limits.wake_bytes
     }
 
     /// Moves all offered records to the end of `into`, ordered by time.
@@ -186,11 +199,7 @@ impl RecordShards {
     /// All lists are locked together, so a later record of a connection is never taken before an earlier one.
     pub(crate) fn take(&self, into: &mut Vec<Record>) {
         let before = into.len();
-        let mut shards = self.shards.each_ref().map(|shard| {
-            shard
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner())
-        });
+        let mut shards: Vec<_> = self.shards.iter().map(|shard| lock(&shard.0)).collect();
         for shard in &mut shards {
             // The list keeps its capacity.
             into.append(shard);
@@ -200,9 +209,9 @@ impl RecordShards {
         // The input consists of a few sorted runs, for which this sort is fast.
         taken.sort_by_key(Record::at);
         let bytes: usize = taken.iter().map(Record::bytes).sum();
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        self.records
-            .fetch_sub(into.len() - before, Ordering::Release);
+        self.counts.0.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let taken = into.len() - before;
+        self.counts.0.records.fetch_sub(taken, Ordering::Release);
     }
 }
 
@@ -226,11 +235,11 @@ impl Recorder for RecordShards {
             record.assign_id(pieces.keep_copy(&record));
         }
         let size = record.bytes();
-        let records = self.records.fetch_add(1, Ordering::SeqCst) + 1;
-        let bytes = self.bytes.fetch_add(size, Ordering::Relaxed) + size;
+        let records = self.counts.0.records.fetch_add(1, Ordering::SeqCst) + 1;
+        let bytes = self.counts.0.bytes.fetch_add(size, Ordering::Relaxed) + size;
         if records > self.limits.records_max || bytes > self.limits.bytes_max {
-            self.records.fetch_sub(1, Ordering::Relaxed);
-            self.bytes.fetch_sub(size, Ordering::Relaxed);
+            self.counts.0.records.fetch_sub(1, Ordering::Relaxed);
+            self.counts.0.bytes.fetch_sub(size, Ordering::Relaxed);
             if may_be_delivered {
                 self.meters.offered.add(1);
                 self.meters.dropped.add(Dropped::OfferFull, 1);
@@ -240,11 +249,9 @@ impl Recorder for RecordShards {
             }
             return;
         }
-        self.accepted.fetch_add(1, Ordering::Relaxed);
-        self.shards[shard_of_this_thread()]
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .push(record);
+        self.counts.0.accepted.fetch_add(1, Ordering::Relaxed);
+        let shard = thread_number() % self.shards.len();
+        lock(&self.shards[shard].0).push(record);
         let crossed = bytes / self.limits.wake_bytes != (bytes - size) / self.limits.wake_bytes;
         let is_first = self.has_slept();
         if is_first || records.is_multiple_of(self.limits.wake_records) || crossed {
@@ -257,17 +264,22 @@ impl Recorder for RecordShards {
     }
 }
 
-/// The number of the lists and pieces that this thread fills.
-pub(crate) fn shard_of_this_thread() -> usize {
+/// The number of lists, and of pieces that threads fill.
+pub(crate) fn n_shards() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    processors.clamp(SHARDS_MIN, SHARDS_MAX)
+}
+
+/// The number of this thread. Its remainder by the number of lists says which one it fills.
+pub(crate) fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
-        static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
+        static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
     }
-    SHARD.with(|shard| {
-        if shard.get() == usize::MAX {
-            shard.set(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS);
-        }
-        shard.get()
+    NUMBER.get().unwrap_or_else(|| {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        NUMBER.set(Some(number));
+        number
     })
 }
 
