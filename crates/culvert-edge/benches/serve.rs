@@ -1,9 +1,9 @@
 //! An edge with one endpoint for `benches/instructions`: no API, and an event of each request that is filtered and
 //! written to memory, or retained in a database. So it is built in minutes, and what it does is the path of a request.
 //!
-//! `serve UPSTREAM HOST` serves `http://HOST` and `https://HOST` until its input ends. It prints both addresses. With
-//! `captured` behind them, it writes events. With `kept FOLDER`, it has a server's recorder, which retains events for
-//! 24 hours in a database in that folder, and no subscription.
+//! `serve UPSTREAM HOST [threads=N]` serves `http://HOST` and `https://HOST` until its input ends, with one thread if it
+//! names no number. It prints both addresses. With `captured` at the end, it writes events. With `kept FOLDER`, it has a
+//! server's recorder, which retains events for 24 hours in a database in that folder, and no subscription.
 
 #![allow(
     clippy::print_stdout,
@@ -119,17 +119,21 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [upstream, host, rest @ ..] = &words[..] else {
         // `cargo test` and `cargo bench` start it without arguments.
-        println!("usage: serve UPSTREAM HOST [captured | kept FOLDER]");
+        println!("usage: serve UPSTREAM HOST [threads=N] [captured | kept FOLDER]");
         return;
     };
     if upstream.starts_with('-') {
         return;
     }
     let host = HostName::parse(host).unwrap();
+    let (threads, rest) = match rest.first().and_then(|word| word.strip_prefix("threads=")) {
+        Some(threads) => (threads.parse().unwrap(), &rest[1..]),
+        None => (1, rest),
+    };
     let settings = Settings {
         http_addr: Some((Ipv4Addr::LOCALHOST, 0).into()),
         https_addr: Some((Ipv4Addr::LOCALHOST, 0).into()),
-        threads: 1,
+        threads,
         ..Settings::default()
     };
     let snapshot = Snapshot::builder()
