@@ -125,6 +125,8 @@ culvert_io::delegate_io!(AsyncWrite for Socket { Self { tcp, .. } => tcp });
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
@@ -174,7 +176,7 @@ mod tests {
         let mut far = far.into_std().unwrap();
         far.set_nonblocking(false).unwrap();
         // It has bytes that were read ahead and bytes in the kernel when it moves.
-        std::io::Write::write_all(&mut far, &[7; 9_000]).unwrap();
+        far.write_all(&[7; 9_000]).unwrap();
         let mut part = [0; 4096];
         former.block_on(socket.read_exact(&mut part)).unwrap();
         former.block_on(socket.read_exact(&mut part[..10])).unwrap();
@@ -190,13 +192,13 @@ mod tests {
                 Poll::Ready(Pin::new(&mut socket).poll_read(cx, &mut part).is_pending())
             });
             assert!(waits.await);
-            std::io::Write::write_all(&mut far, b"late").unwrap();
+            far.write_all(b"late").unwrap();
             let mut late = [0; 4];
             socket.read_exact(&mut late).await.unwrap();
             assert_eq!(&late, b"late");
             socket.write_all(b"back").await.unwrap();
         });
-        std::io::Read::read_exact(&mut far, &mut part[..4]).unwrap();
+        far.read_exact(&mut part[..4]).unwrap();
         assert_eq!(&part[..4], b"back");
     }
 

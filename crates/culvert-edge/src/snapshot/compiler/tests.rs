@@ -99,7 +99,7 @@ fn changes_compile_to_the_tables_of_a_whole_snapshot() {
         let pools = |compiler: &SnapshotCompiler| -> BTreeMap<String, usize> {
             let accounts = compiler.pools.0.iter();
             let pools = accounts.flat_map(|(account, pools)| {
-                let named = |upstream: &Upstream| format!("{account} {upstream:?}");
+                let named = move |upstream: &Upstream| format!("{account} {upstream:?}");
                 pools
                     .iter()
                     .map(move |(upstream, (_, count))| (named(upstream), *count))
