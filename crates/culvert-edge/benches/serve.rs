@@ -111,7 +111,7 @@ async fn keeper(folder: &Path) -> Arc<Delivery> {
         ..culvert_delivery::Settings::default()
     };
     let delivery = Delivery::new(settings, queue, store, clock(), Arc::new(OsEntropy));
-    delivery.publish(culvert_delivery::Table::default());
+    delivery.apply(culvert_delivery::TableChange::default());
     delivery
 }
 
