@@ -14,6 +14,8 @@ use bytes::Bytes;
 use culvert_http::http2::{ConnectionError, Flood, IncomingHead, Protocol, Reason, StreamClosed};
 use culvert_http::slow_reader::SlowReader;
 use culvert_io::{Alarm, RelayClient};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http::{HeaderMap, Version};
 use http_body::Body;
 use tokio::io::AsyncWriteExt;
@@ -26,7 +28,6 @@ use crate::http::plain::{ClientHead, ClientResponse};
 use crate::http::request_body::Upload;
 use crate::http::response_body::ResponseBody;
 use crate::http::server::{CLOSES_WITHIN, discard_input};
-use crate::http2::exchanges::Exchanges;
 use crate::http2::server::{Http2Server, Over};
 use crate::http2::stream::{Receiver, Sender, Tunnelled};
 use crate::socket::Wire;
@@ -62,7 +63,7 @@ enum Last {
 
 /// Serves the streams of a connection until there are no more.
 async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
-    let mut exchanges = Exchanges::new();
+    let mut exchanges = FuturesUnordered::new();
     let mut watch = Watch::new(Instant::now());
     let last = poll_fn(|cx| {
         down.conn.driver.register(cx.waker());
@@ -74,17 +75,16 @@ async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
                 match incoming {
                     Ok(incoming) => {
                         uncounted += incoming.head_bytes;
-                        exchanges.push(|| {
-                            let (receiver, sender) = client.stream(&incoming);
-                            let (client, state) = (client.clone(), &down.edge.state);
-                            let (head, down) = (incoming.head, Arc::clone(down));
-                            state.contain(exchange(client, down, head, receiver, sender))
-                        });
+                        let (receiver, sender) = client.stream(&incoming);
+                        let (client, state) = (client.clone(), &down.edge.state);
+                        let head = incoming.head;
+                        let exchange = exchange(client, Arc::clone(down), head, receiver, sender);
+                        exchanges.push(state.contain(exchange));
                     }
                     Err(over) => return Poll::Ready(last(over, down)),
                 }
             }
-            exchanges.poll(cx);
+            while let Poll::Ready(Some(())) = exchanges.poll_next_unpin(cx) {}
             let is_held_back = client.is_full();
             match client.poll_send(cx) {
                 Poll::Ready(Ok(())) => {}

@@ -3,6 +3,5 @@
 //!
 //! HTTP/2 to upstreams uses a library. The meaning of requests is in [`http`](crate::http).
 
-pub(crate) mod exchanges;
 pub(crate) mod server;
 pub(crate) mod stream;
