@@ -87,13 +87,16 @@ test('a store that is away is told on every page, which goes on by itself', asyn
 test('the demo prints a link that signs in once', { skip: !process.env.CULVERT_PROGRAM }, async () => {
   const demo = spawn(process.env.CULVERT_PROGRAM, ['demo'], { stdio: ['ignore', 'pipe', 'ignore'] });
   try {
-    let said = '';
-    let link;
-    for await (const piece of demo.stdout) {
-      said += piece;
-      link = /(http:\S+\/console\/#sign-in=\S+)\n/.exec(said)?.[1];
-      if (link) break;
-    }
+    // Its output is read to the end: the demo ends if nobody reads it.
+    const link = await new Promise((resolve, reject) => {
+      let said = '';
+      demo.stdout.on('data', (piece) => {
+        said += piece;
+        const found = /(http:\S+\/console\/#sign-in=\S+)\n/.exec(said);
+        if (found) resolve(found[1]);
+      });
+      demo.on('exit', () => reject(new Error(`the demo ended: ${said}`)));
+    });
     const context = await browser.newContext();
     await fromFolder(context);
     context.setDefaultTimeout(60_000);

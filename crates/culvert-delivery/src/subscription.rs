@@ -435,6 +435,4 @@ impl Compiled {
 }
 
 #[cfg(test)]
-mod tests;
-#[cfg(test)]
-pub(crate) mod whole;
+pub(crate) mod tests;

@@ -74,7 +74,7 @@ impl Control {
         Ok(())
     }
 
-    /// What is due; `None` if nothing is.
+    /// The change that is due, if any.
     fn delivery_change(&self, state: &mut CompileState) -> Option<TableChange> {
         let due = std::mem::take(&mut state.due_for_delivery);
         let is_first = !std::mem::replace(&mut state.has_delivery, true);

@@ -1,3 +1,7 @@
+//! Tables from random changes, compared with tables from everything.
+
+pub(crate) mod whole;
+
 use culvert_base::BoxFuture;
 use culvert_events::{HTTP_REQUEST_COMPLETE, TCP_CONNECTION_CLOSED};
 

@@ -21,7 +21,7 @@ use crate::delivery::Delivery;
 use crate::dispatcher::Dispatcher;
 use crate::failure::{Failure, FailureClass};
 use crate::settings::{DESTINATION_KIND, Settings};
-use crate::subscription::whole::Table;
+use crate::subscription::tests::whole::Table;
 use crate::subscription::{Destination, Source};
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::Verdict;

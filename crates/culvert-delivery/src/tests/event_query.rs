@@ -11,7 +11,7 @@ use super::bench::{Bench, record};
 use crate::Settings;
 use crate::event_query::{EventQuery, LoggedEvent, page_within};
 use crate::fake::until;
-use crate::subscription::whole::Table;
+use crate::subscription::tests::whole::Table;
 
 const PATH: Slot<Text> = HTTP_REQUEST_COMPLETE.slot("http.request.url.path");
 

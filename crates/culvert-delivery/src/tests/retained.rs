@@ -13,7 +13,7 @@ use crate::fake::until;
 use crate::replay::TrafficRange;
 use crate::settings::Settings;
 use crate::stored_piece::StoredEvent;
-use crate::subscription::whole::Table;
+use crate::subscription::tests::whole::Table;
 use crate::subscription::{Destination, Source};
 use crate::{Replay, TailSpec, Tailed, retained};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::*;
+use super::super::*;
 use crate::delivery::Delivery as Plane;
 
 /// Everything that a table has.
