@@ -43,9 +43,12 @@ struct Placed {
     removal: Arc<Removal>,
 }
 
-/// The pools of each account, with the number of endpoints that forward to each.
+/// The pools of each account.
 #[derive(Debug, Default)]
-struct Pools(HashMap<Arc<str>, HashMap<Upstream, (Arc<Pool>, usize)>>);
+struct Pools(HashMap<Arc<str>, HashMap<Upstream, CountedPool>>);
+
+/// A pool, with the number of endpoints that forward to it.
+type CountedPool = (Arc<Pool>, usize);
 
 impl Pools {
     /// The pool of an endpoint.
