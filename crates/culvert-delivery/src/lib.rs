@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Delivery from the queue is at least once, with the same id at every attempt. Traffic never waits
-//! for delivery. Control compiles subscriptions and destinations into a [`Table`] and publishes it.
+//! for delivery. Control compiles subscriptions and destinations, and passes on each [`TableChange`].
 //!
 //! Not here: how an event was produced, who may configure what, how metrics are exported.
 
