@@ -227,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Reads what changed. Returns how many destinations and subscriptions delivery is told about.
+    /// Reads the changes and tells delivery. Returns the numbers of destinations and of subscriptions in them.
     async fn read(rig: &Rig, state: &mut CompileState, known: &mut Known) -> (usize, usize) {
         rig.control.read_delivery(state).await.unwrap();
         let Some(change) = rig.control.delivery_change(state) else {
