@@ -67,7 +67,9 @@ pub struct Connection {
     streams: BTreeMap<StreamId, Box<Stream>>,
     next_id: u32,
     /// Streams that the peer opened and that are not accepted yet, oldest first.
-    accepted: VecDeque<StreamId>,
+    unaccepted: BTreeMap<u64, StreamId>,
+    /// Number of streams that the peer opened.
+    opened: u64,
     /// The highest stream id that the peer opened, for a GOAWAY.
     last_accepted: u32,
     retired: Retired,
@@ -132,7 +134,8 @@ impl Connection {
             events: VecDeque::new(),
             streams: BTreeMap::new(),
             next_id: side.first_id(),
-            accepted: VecDeque::new(),
+            unaccepted: BTreeMap::new(),
+            opened: 0,
             last_accepted: 0,
             retired: Retired::default(),
             cooling: VecDeque::new(),
@@ -251,7 +254,11 @@ impl Connection {
 
     /// Accepts the oldest stream that the peer opened.
     pub fn accept(&mut self) -> Option<StreamId> {
-        self.accepted.pop_front()
+        let (_, id) = self.unaccepted.pop_first()?;
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.unaccepted = None;
+        }
+        Some(id)
     }
 
     /// Reads at most `max` bytes of a stream, as far as they are in one piece. `max` must not be zero.
@@ -487,6 +494,9 @@ impl Connection {
             if let Some(place) = stream.rests {
                 self.resting.remove(&place);
             }
+            if let Some(place) = stream.unaccepted {
+                self.unaccepted.remove(&place);
+            }
             self.held -= stream.unread.clear();
             self.queued -= stream.queue.clear();
         }
@@ -531,7 +541,7 @@ impl Connection {
         self.resting.clear();
         self.relieve_at = None;
         self.current = None;
-        while let Some(id) = self.accepted.pop_front() {
+        while let Some(id) = self.accept() {
             self.remove(id);
         }
         for (id, stream) in &mut self.streams {
@@ -596,7 +606,11 @@ impl Connection {
         }
         assert_eq!(held, self.held, "held bytes are miscounted");
         assert_eq!(queued, self.queued, "queued bytes are miscounted");
-        assert!(self.accepted.len() <= self.limits.accept_max.max(self.streams.len()));
+        for (place, id) in &self.unaccepted {
+            let waits = self.streams.get(id).and_then(|stream| stream.unaccepted);
+            assert_eq!(waits, Some(*place), "{id:?} waits nowhere");
+        }
+        assert!(self.unaccepted.len() <= self.limits.accept_max.max(self.streams.len()));
     }
 }
 

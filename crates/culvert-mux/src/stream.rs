@@ -106,6 +106,8 @@ pub(crate) struct Stream {
     pub(crate) lingers: bool,
     /// Its place among the idle streams.
     pub(crate) rests: Option<u64>,
+    /// Its place among the streams that are not accepted yet.
+    pub(crate) unaccepted: Option<u64>,
 }
 
 impl Stream {
@@ -130,6 +132,7 @@ impl Stream {
             released: false,
             lingers: false,
             rests: None,
+            unaccepted: None,
         }
     }
 

@@ -140,15 +140,18 @@ impl Connection {
             self.retired.insert(id);
             return Ok(false);
         }
-        if self.accepted.len() >= self.limits.accept_max {
+        if self.unaccepted.len() >= self.limits.accept_max {
             self.answer_rst(id, ErrorCode::ACCEPT_QUEUE_FULL);
             self.retired.insert(id);
             return Ok(false);
         }
         self.retired.remove(id);
         self.last_accepted = self.last_accepted.max(id.get());
-        self.streams.insert(id, Box::new(Stream::new(false, now)));
-        self.accepted.push_back(id);
+        self.opened += 1;
+        let mut stream = Box::new(Stream::new(false, now));
+        stream.unaccepted = Some(self.opened);
+        self.streams.insert(id, stream);
+        self.unaccepted.insert(self.opened, id);
         self.events.push_back(Event::Opened);
         Ok(true)
     }
@@ -242,9 +245,8 @@ impl Connection {
         if std::mem::take(&mut stream.writer_waits) {
             self.events.push_back(Event::Writable(id));
         }
-        if let Some(at) = self.accepted.iter().position(|waiting| *waiting == id) {
-            // The stream was not accepted yet, so no user holds it.
-            self.accepted.remove(at);
+        if stream.unaccepted.is_some() {
+            // No user holds it.
             self.remove(id);
             return;
         }

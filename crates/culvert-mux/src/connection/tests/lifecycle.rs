@@ -202,6 +202,35 @@ fn streams_that_nobody_takes_are_refused_after_the_first() {
 }
 
 #[test]
+fn streams_that_are_reset_before_they_are_accepted_leave_the_others_in_order() {
+    let mut pair = Pair::with(Limits {
+        accept_max: 300,
+        ..Limits::default()
+    });
+    let numbers: Vec<u32> = (0..300).map(|n| 2 * n + 3).collect();
+    let opened: Vec<_> = numbers.iter().map(|n| syn(*n, b"")).collect();
+    pair.send(&opened);
+    let is_reset = |n: &&u32| **n % 3 == 0;
+    for number in numbers.iter().rev().filter(is_reset) {
+        pair.send(&[rst(*number, ErrorCode::STREAM_CANCELLED)]);
+        // Nothing remains of it.
+        pair.send(&[rst(*number, ErrorCode::STREAM_CANCELLED)]);
+        pair.here.check();
+    }
+    // Its number may be used again, and then it is the last.
+    pair.send(&[syn(3, b"again")]);
+    let left = numbers.iter().filter(|n| !is_reset(n)).chain([&3]);
+    for number in left {
+        assert_eq!(pair.here.accept(), Some(id(*number)));
+        pair.here.check();
+    }
+    assert_eq!(pair.here.accept(), None);
+    pair.send(&[rst(5, ErrorCode::STREAM_CANCELLED)]);
+    pair.here.check();
+    assert!(pair.read(id(5)).is_err());
+}
+
+#[test]
 fn late_data_is_answered_once_and_in_silence_where_the_peer_could_not_know() {
     let mut pair = Pair::server();
     pair.send(&[data(5, b"who"), fin(5), fin(7), data(9, b"")]);
