@@ -21,6 +21,7 @@ pub mod splice;
 pub mod tcp_options;
 pub mod threads;
 mod timed_relay;
+mod turn;
 mod upload_progress;
 pub mod write;
 
@@ -33,4 +34,5 @@ pub use relay::{Relay, RelayClient, RelayEnd};
 pub use splice::Pipe;
 pub use threads::ConnectionThreads;
 pub use timed_relay::{RelayLimits, run_relay};
+pub use turn::yield_turn;
 pub use upload_progress::{Awaited, UploadMeter, UploadProgress};

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
 use crate::splice::Pipe;
+use crate::turn::yield_turn;
 
 /// Size of the first reads.
 const READ_BYTES_MIN: usize = 8 << 10;
@@ -161,8 +162,7 @@ impl<C: RelayClient> Direction<C> {
         let mut moved = 0;
         while self.phase == Phase::Open {
             if moved >= TURN_BYTES_MAX {
-                cx.waker().wake_by_ref();
-                return Poll::Pending;
+                return yield_turn(cx);
             }
             let read = if self.pipe.is_some() {
                 self.poll_spliced(cx, from, to)

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use culvert_http::coding::{Coding, Encoder};
+use culvert_io::yield_turn;
 use http::HeaderMap;
 use http_body::Frame;
 use tokio::sync::OwnedSemaphorePermit;
@@ -85,8 +86,7 @@ impl Encoded {
             };
             if !self.waiting.is_empty() {
                 if slices == SLICES_MAX {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
+                    return yield_turn(cx);
                 }
                 slices += 1;
                 let slice = self.waiting.split_to(self.waiting.len().min(SLICE_BYTES));

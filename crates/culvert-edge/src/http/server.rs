@@ -10,7 +10,7 @@ use std::time::Duration;
 use culvert_http::fields::has_token;
 use culvert_http::http1::head::write_response;
 use culvert_http::http1::{BodyWriter, RequestHead, Violation, WriteBuffer};
-use culvert_io::{Pipe, RelayClient};
+use culvert_io::{Pipe, RelayClient, yield_turn};
 use culvert_policy::problem::Problem;
 use http::header::{CONNECTION, HeaderValue, TE};
 use http::{Method, Version};
@@ -323,8 +323,7 @@ fn poll_move(
             return Poll::Pending;
         }
         if moved >= TURN_BYTES_MAX {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+            return yield_turn(cx);
         }
         let bytes = match source.movable() {
             0 => 0,
