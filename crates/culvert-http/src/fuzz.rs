@@ -4,8 +4,9 @@
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, Uri, request};
 
+use crate::http1::follow::{self, Follower, MessagePart};
 use crate::http1::{
-    self, BodyLength, FieldSet, Framing, Progress, RawRequest, RawResponse, limits,
+    self, BodyLength, BodyReader, FieldSet, Framing, Progress, RawRequest, RawResponse, limits,
 };
 use crate::http2::hpack::{self, Decoder, Field};
 use crate::http2::session::{ConnectionError, Session, Step};
@@ -33,6 +34,7 @@ pub fn request(bytes: &[u8]) {
     assert_eq!(verdict, drip_verdict, "the verdict depends on the cut");
     assert_eq!(whole.payload().bytes(), dripped.payload().bytes());
 
+    same_passing_request(bytes);
     let raw = RawRequest::take(&mut BytesMut::from(bytes));
     if raw.is_some() {
         let mut head = Framing::new();
@@ -118,6 +120,48 @@ fn same_raw_response(head: &Bytes, lines: usize) {
     assert_eq!((again.status, again.headers), (ours.status, ours.headers));
 }
 
+/// Asserts that a head that passes by has the same meaning in one pass as line by line.
+fn same_passing_request(bytes: &[u8]) {
+    let Some(usual) = follow::usual_request(bytes, |_| ()) else {
+        return;
+    };
+    let mut rest = bytes;
+    let Some(MessagePart::Head(head)) = Follower::default().next_part(&mut rest) else {
+        panic!("the head is found in one pass only");
+    };
+    assert_eq!(head.len(), usual.bytes);
+    let (line, fields) = http1::head::split_head(&head).expect("it has lines");
+    let line = http1::head::request_line(line).expect("its request line is accepted");
+    assert_eq!((line.method, line.target), (usual.method, usual.target));
+    let length = http1::head::body_length(fields).expect("its fields are accepted");
+    let body = length.of_request().expect("its length is accepted");
+    same_body(&body, &usual.body);
+}
+
+/// The same for the response to a request that was HEAD or another.
+fn same_passing_response(bytes: &[u8], to_head: bool) {
+    let Some((status, usual, length)) = follow::usual_response(bytes, to_head) else {
+        return;
+    };
+    let mut rest = bytes;
+    let Some(MessagePart::Head(head)) = Follower::default().next_part(&mut rest) else {
+        panic!("the head is found in one pass only");
+    };
+    assert_eq!(head.len(), length);
+    let (line, fields) = http1::head::split_head(&head).expect("it has lines");
+    let line = http1::head::status_line(line).expect("its status line is accepted");
+    assert_eq!(line.status, status);
+    let length = http1::head::body_length(fields).expect("its fields are accepted");
+    let body = length.of_response(status, to_head);
+    same_body(&body.expect("its length is accepted"), &usual);
+}
+
+fn same_body(one: &BodyReader, other: &BodyReader) {
+    assert_eq!(one.size_hint().exact(), other.size_hint().exact());
+    assert_eq!(one.is_ended(), other.is_ended());
+    assert_eq!(one.ends_with_connection(), other.ends_with_connection());
+}
+
 /// Asserts that both parsers saw the same fields. The order of fields with distinct names may differ.
 fn same_fields(theirs: &[httparse::Header<'_>], ours: &HeaderMap) {
     assert_eq!(theirs.len(), ours.len());
@@ -173,6 +217,8 @@ pub fn chunks(bytes: &[u8]) {
 ///
 /// When the invariant is broken.
 pub fn response(bytes: &[u8]) {
+    same_passing_response(bytes, false);
+    same_passing_response(bytes, true);
     let whole = read_response(bytes, bytes.len().max(1));
     let dripped = read_response(bytes, 1);
     assert_eq!(whole, dripped, "the response depends on the cut");

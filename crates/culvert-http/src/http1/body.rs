@@ -451,8 +451,8 @@ fn chunk_size(line: &[u8], may_pad: bool) -> Result<u64, &'static str> {
         Some(at) => line.split_at(at),
         None => (line, &[][..]),
     };
-    if may_pad {
-        digits = digits.trim_ascii_end();
+    while may_pad && let Some((b' ' | b'\t', rest)) = digits.split_last() {
+        digits = rest;
     }
     if digits.is_empty() || digits.len() > CHUNK_DIGITS_MAX {
         return Err("a chunk size has not 1 to 16 digits");

@@ -5,11 +5,17 @@
 
 use std::borrow::Cow;
 
-use crate::http1::body::{BodyReader, Piece};
+use http::StatusCode;
+
+use crate::http1::body::{BodyLength, BodyReader, Piece};
 use crate::http1::head::{self, End};
+use crate::http1::raw::RawField;
+use crate::http1::{read_lines, read_request_line, read_status_line};
 
 /// Longest head, in bytes.
 pub const HEAD_BYTES_MAX: usize = 96 << 10;
+
+const EMPTY_LINE_BYTES: usize = 2;
 
 /// The next part of the bytes.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,6 +29,56 @@ pub enum MessagePart<'a> {
     End,
     /// The bytes are not HTTP/1, or exceed a limit. No further part follows.
     Lost,
+}
+
+/// The head of a request in the usual form.
+#[derive(Debug)]
+pub struct UsualRequest<'a> {
+    /// A token.
+    pub method: &'a [u8],
+    /// As received.
+    pub target: &'a [u8],
+    /// The body that follows.
+    pub body: BodyReader,
+    /// Length of the head.
+    pub bytes: usize,
+}
+
+/// Reads a head in the usual form at the front of `bytes`, in one pass. `None` if it is incomplete or in another form;
+/// then the [`Follower`] finds it. `each` gets its fields, even if the result is `None`.
+pub fn usual_request<'a>(
+    bytes: &'a [u8],
+    mut each: impl FnMut(RawField<'a>),
+) -> Option<UsualRequest<'a>> {
+    let bytes = bytes.get(..HEAD_BYTES_MAX).unwrap_or(bytes);
+    let (method, target, start) = read_request_line(bytes)?;
+    if !head::are_field_bytes(target) {
+        return None;
+    }
+    let mut body = BodyLength::default();
+    let end = read_lines(bytes, start, |field, _, _| {
+        each(field);
+        body.note(field.name, field.value).is_ok()
+    })?;
+    Some(UsualRequest {
+        method,
+        target,
+        body: body.of_request().ok()?,
+        bytes: end + EMPTY_LINE_BYTES,
+    })
+}
+
+/// The status of a final response whose head is in the usual form, the body that follows, and the length of the head. As
+/// [`usual_request`]. `to_head` if the method of the request was HEAD.
+pub fn usual_response(bytes: &[u8], to_head: bool) -> Option<(StatusCode, BodyReader, usize)> {
+    let bytes = bytes.get(..HEAD_BYTES_MAX).unwrap_or(bytes);
+    let (status, start) = read_status_line(bytes)?;
+    let mut body = BodyLength::default();
+    let end = read_lines(bytes, start, |field, _, _| {
+        body.note(field.name, field.value).is_ok()
+    })?;
+    let body = body.of_response(status, to_head).ok()?;
+    Some((status, body, end + EMPTY_LINE_BYTES))
 }
 
 /// One direction of a connection.
@@ -116,6 +172,12 @@ impl Follower {
     /// Says that the last head has no body and that another head follows, as after an interim response.
     pub fn expect_head(&mut self) {
         *self = Self::default();
+    }
+
+    /// Whether the next byte is the first of a head. The caller may then read the head itself, and call
+    /// [`expect`](Self::expect).
+    pub fn is_before_head(&self) -> bool {
+        matches!(&self.0, State::Head(begun, end) if begun.is_empty() && end.is_untouched())
     }
 
     /// Whether the last message is complete and no byte of another has arrived.

@@ -24,7 +24,10 @@ pub use write_buffer::WriteBuffer;
 pub(crate) use {
     body::Piece,
     framing::{Framing, Progress},
-    raw::{DRAFT_BYTES_MAX, LINE_OVERHEAD, RawDraft, make_lower},
+    raw::{
+        DRAFT_BYTES_MAX, LINE_OVERHEAD, RawDraft, make_lower, read_lines, read_request_line,
+        read_status_line,
+    },
 };
 
 /// Limits of what a peer may send. Lengths are in bytes, other values are counts.

@@ -40,6 +40,55 @@ fn usual(buffer: &[u8]) -> &[u8] {
     buffer.get(..HEAD_BYTES_MAX).unwrap_or(buffer)
 }
 
+/// Reads the field lines of a head from `start` on, in one pass that also checks their characters. Returns where the empty
+/// line begins; `None` if a line is not in the usual form, or the head is incomplete. `each` gets each field, where its line
+/// begins, and whether its name consists of letters, digits and `-`; it may refuse the field.
+#[inline]
+pub(crate) fn read_lines<'h>(
+    bytes: &'h [u8],
+    start: usize,
+    mut each: impl FnMut(RawField<'h>, usize, bool) -> bool,
+) -> Option<usize> {
+    let mut at = start;
+    loop {
+        let line = bytes.get(at..)?;
+        if line.starts_with(END) {
+            return Some(at);
+        }
+        let (name_bytes, is_plain) = head::token(line);
+        let (name, rest) = line.split_at_checked(name_bytes)?;
+        let rest = rest.strip_prefix(b": ")?;
+        let (value, rest) = rest.split_at_checked(head::text_length(rest))?;
+        let is_usual = !name.is_empty()
+            && value.first() != Some(&b' ')
+            && value.last() != Some(&b' ')
+            && rest.starts_with(END);
+        if !is_usual || !each(RawField { name, value }, at, is_plain) {
+            return None;
+        }
+        at += name.len() + LINE_OVERHEAD + value.len();
+    }
+}
+
+/// The parts of a request line in the usual form: the method, the target, and where the line ends.
+pub(crate) fn read_request_line(bytes: &[u8]) -> Option<(&[u8], &[u8], usize)> {
+    const VERSION: &[u8] = b" HTTP/1.1\r\n";
+    let (method, rest) = bytes.split_at_checked(head::token(bytes).0)?;
+    let rest = rest.strip_prefix(b" ")?;
+    let (target, rest) = rest.split_at_checked(memchr(b' ', rest)?)?;
+    let rest = rest.strip_prefix(VERSION)?;
+    (!method.is_empty()).then_some((method, target, bytes.len() - rest.len()))
+}
+
+/// The status of a response of HTTP/1.1 in the usual form, and where the status line ends. `None` also for an interim
+/// response.
+pub(crate) fn read_status_line(bytes: &[u8]) -> Option<(StatusCode, usize)> {
+    let end = memchr(b'\n', bytes)?;
+    let line = head::status_line(bytes.get(..end)?.strip_suffix(b"\r")?).ok()?;
+    let is_usual = line.version == Version::HTTP_11 && !line.status.is_informational();
+    is_usual.then_some((line.status, end + 1))
+}
+
 /// A field of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawField<'h> {
@@ -97,41 +146,28 @@ impl RawFields {
         mut accept: impl FnMut(RawField<'_>) -> bool,
     ) -> Option<Self> {
         let mut places = [LinePosition::default(); RAW_FIELDS_MAX];
-        let (mut count, mut at, mut has_plain_names) = (0, start, true);
-        loop {
-            let line = bytes.get(at..)?;
-            if line.starts_with(END) {
-                break;
-            }
-            let (name_bytes, is_plain) = head::token(line);
+        let (mut count, mut has_plain_names) = (0, true);
+        let end = read_lines(bytes, start, |field, at, is_plain| {
             has_plain_names &= is_plain;
-            let (name, rest) = line.split_at_checked(name_bytes)?;
-            let rest = rest.strip_prefix(b": ")?;
-            let (value, rest) = rest.split_at_checked(head::text_length(rest))?;
-            let is_usual = !name.is_empty()
-                && value.first() != Some(&b' ')
-                && value.last() != Some(&b' ')
-                && rest.starts_with(END);
-            if !is_usual || !accept(RawField { name, value }) {
-                return None;
-            }
-            let colon = at + name.len();
-            let end = colon + 2 + value.len();
-            *places.get_mut(count)? = LinePosition {
+            let colon = at + field.name.len();
+            let Some(place) = places.get_mut(count).filter(|_| accept(field)) else {
+                return false;
+            };
+            *place = LinePosition {
                 start: at as u16,
                 colon: colon as u16,
-                end: end as u16,
+                end: (colon + 2 + field.value.len()) as u16,
             };
             count += 1;
-            at = end + END.len();
-        }
+            true
+        })?;
         Some(Self {
             bytes: Bytes::new(),
             places,
             count,
             has_plain_names,
             start,
-            end: at,
+            end,
         })
     }
 
@@ -243,18 +279,15 @@ impl RawRequest {
     /// form, or refused, which [`Framing`](super::Framing) decides. All that this accepts, `Framing` accepts too.
     pub(crate) fn take(buffer: &mut BytesMut) -> Option<(Box<Self>, BodyReader)> {
         let bytes = usual(buffer);
-        let (method, rest) = bytes.split_at_checked(head::token(bytes).0)?;
-        let rest = rest.strip_prefix(b" ")?;
-        let (target, rest) = rest.split_at_checked(memchr(b' ', rest)?)?;
-        let is_usual =
-            rest.starts_with(b" HTTP/1.1\r\n") && target::check(target, false) == Ok(true);
+        let (method, target, line_end) = read_request_line(bytes)?;
+        let from = method.len() + 1;
+        let to = from + target.len();
         let method = Method::from_bytes(method).ok()?;
-        if !is_usual || method == Method::CONNECT {
+        if target::check(target, false) != Ok(true) || method == Method::CONNECT {
             return None;
         }
-        let to = bytes.len() - rest.len();
         let (mut hosts, mut body) = (0_usize, BodyLength::default());
-        let fields = RawFields::read(bytes, to + b" HTTP/1.1\r\n".len(), |field| {
+        let fields = RawFields::read(bytes, line_end, |field| {
             hosts += usize::from(field.is("host"));
             body.note(field.name, field.value).is_ok()
         })?;
@@ -264,7 +297,7 @@ impl RawRequest {
         let body = body.of_request().ok()?;
         let mut raw = Box::new(Self {
             method,
-            target: (to - target.len(), to),
+            target: (from, to),
             fields,
             sensitive: FieldSet::default(),
         });
@@ -439,13 +472,9 @@ impl RawResponse {
     /// Takes a head off the front of `buffer`; `None` if it is incomplete, not in the usual form, or malformed.
     pub(crate) fn take(buffer: &mut BytesMut) -> Option<Box<Self>> {
         let bytes = usual(buffer);
-        let line_end = memchr(b'\n', bytes)?;
-        let line = head::status_line(bytes.get(..line_end)?.strip_suffix(b"\r")?).ok()?;
-        if line.version != Version::HTTP_11 || line.status.is_informational() {
-            return None;
-        }
+        let (status, line_end) = read_status_line(bytes)?;
         let (mut length, mut closes) = (BodyLength::default(), false);
-        let fields = RawFields::read(bytes, line_end + 1, |field| {
+        let fields = RawFields::read(bytes, line_end, |field| {
             if field.is("connection") {
                 let is_close = field.value.eq_ignore_ascii_case(b"close");
                 closes |= is_close;
@@ -455,7 +484,7 @@ impl RawResponse {
             length.note(field.name, field.value).is_ok()
         })?;
         let mut raw = Box::new(Self {
-            status: line.status,
+            status,
             length,
             closes,
             fields,

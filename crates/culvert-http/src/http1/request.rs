@@ -88,16 +88,15 @@ impl RequestReader {
         if !self.framing.has_head() {
             return Ok(None);
         }
-        let length = std::mem::take(&mut self.fed);
+        let mut head = buffer.split_to(std::mem::take(&mut self.fed));
         // It has arrived in pieces.
         if !is_first
             && !self.reads_maps
-            && let Some((raw, _)) = RawRequest::take(buffer)
+            && let Some((raw, _)) = RawRequest::take(&mut head)
         {
             return Ok(Some(RequestHead::Raw(raw)));
         }
-        let head = buffer.split_to(length).freeze();
-        match head::request(&head, self.framing.lines()) {
+        match head::request(&head.freeze(), self.framing.lines()) {
             Ok(parts) => Ok(Some(RequestHead::Parts(parts))),
             Err(what) => {
                 self.refuse(Violation::Malformed(what));
