@@ -1,7 +1,8 @@
 //! The heads of forwarded messages, as far as the list of recent exchanges needs them.
 
-use culvert_http::http1::BodyReader;
+use culvert_http::http1::follow::{usual_request, usual_response};
 use culvert_http::http1::head::{body_length, field_line, request_line, split_head, status_line};
+use culvert_http::http1::{BodyLength, BodyReader};
 use http::StatusCode;
 
 /// The head of a request.
@@ -14,25 +15,49 @@ pub(crate) struct RequestHead<'a> {
     pub(crate) client: Option<&'a str>,
 }
 
+const FORWARDED_FOR: &[u8] = b"x-forwarded-for";
+
 /// Parses a request head; `None` if it is invalid or its body cannot be followed.
 pub(crate) fn request(head: &[u8]) -> Option<RequestHead<'_>> {
-    let (line, _) = split_head(head)?;
+    let (line, fields) = split_head(head)?;
     let line = request_line(line).ok()?;
-    if line.method == b"CONNECT" {
-        return None;
-    }
-    let fields = || split_head(head).into_iter().flat_map(|(_, fields)| fields);
-    let mut client = None;
-    for field in fields() {
+    let (mut client, mut body) = (None, BodyLength::default());
+    for field in fields {
         let (name, value) = field_line(field).ok()?;
-        if name.eq_ignore_ascii_case(b"x-forwarded-for") {
+        if name.eq_ignore_ascii_case(FORWARDED_FOR) {
             client = Some(value);
         }
+        body.note(name, value).ok()?;
+    }
+    let body = body.of_request().ok()?;
+    request_head(line.method, line.target, body, client)
+}
+
+/// As [`request`], and the length of the head, if the head at the front of `bytes` is complete and in the usual form.
+pub(crate) fn usual(bytes: &[u8]) -> Option<(RequestHead<'_>, usize)> {
+    let mut client = None;
+    let read = usual_request(bytes, |field| {
+        if field.name.eq_ignore_ascii_case(FORWARDED_FOR) {
+            client = Some(field.value);
+        }
+    })?;
+    let head = request_head(read.method, read.target, read.body, client)?;
+    Some((head, read.bytes))
+}
+
+fn request_head<'a>(
+    method: &'a [u8],
+    path: &'a [u8],
+    body: BodyReader,
+    client: Option<&'a [u8]>,
+) -> Option<RequestHead<'a>> {
+    if method == b"CONNECT" {
+        return None;
     }
     Some(RequestHead {
-        method: std::str::from_utf8(line.method).ok()?,
-        path: std::str::from_utf8(line.target).ok()?,
-        body: body_length(fields()).ok()?.of_request().ok()?,
+        method: std::str::from_utf8(method).ok()?,
+        path: std::str::from_utf8(path).ok()?,
+        body,
         client: client
             .and_then(|value| std::str::from_utf8(value).ok()?.rsplit(',').next())
             .map(str::trim),
@@ -63,6 +88,14 @@ pub(crate) fn response(head: &[u8], to_head: bool) -> Option<ResponseHead> {
         ),
     };
     Some(ResponseHead { status, body })
+}
+
+/// As [`response`], and the length of the head, if the head at the front of `bytes` is complete, that of a final response, and
+/// in the usual form.
+pub(crate) fn usual_answer(bytes: &[u8], to_head: bool) -> Option<(ResponseHead, usize)> {
+    let (status, body, length) = usual_response(bytes, to_head)?;
+    let body = Some(body);
+    Some((ResponseHead { status, body }, length))
 }
 
 #[cfg(test)]

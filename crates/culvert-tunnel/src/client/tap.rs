@@ -10,7 +10,7 @@ use http::StatusCode;
 
 use super::endpoint::Endpoint;
 use super::exchanges::{Exchange, Exchanges, Message};
-use super::heads::{self, RequestHead};
+use super::heads::{self, RequestHead, ResponseHead};
 
 /// Maximum number of requests whose responses have not begun. Beyond it, the connection is no longer watched.
 const PIPELINED_MAX: usize = 16;
@@ -66,22 +66,22 @@ impl Tap {
 
     /// Processes bytes from the client.
     pub(crate) fn request(&mut self, mut bytes: &[u8]) {
-        while !self.is_lost
-            && let Some(part) = self.requests.next_part(&mut bytes)
-        {
+        while !self.is_lost {
+            if self.requests.is_before_head()
+                && let Some((read, length)) = heads::usual(bytes)
+                && let Some((head, rest)) = bytes.split_at_checked(length)
+            {
+                self.begin_request(read, head);
+                bytes = rest;
+                continue;
+            }
+            let Some(part) = self.requests.next_part(&mut bytes) else {
+                return;
+            };
             match part {
                 MessagePart::Head(head) => match heads::request(&head) {
-                    Some(read) if self.open.len() < PIPELINED_MAX => {
-                        let began = Instant::now();
-                        self.about.endpoint.meters.requests.begin();
-                        self.open.push_back(Open {
-                            is_head: read.method == "HEAD",
-                            began,
-                            exchange: self.watch(began, &read, &head),
-                        });
-                        self.requests.expect(read.body);
-                    }
-                    _ => self.lose(),
+                    Some(read) => self.begin_request(read, &head),
+                    None => self.lose(),
                 },
                 MessagePart::Body(body) => {
                     if let Some(Open {
@@ -97,33 +97,41 @@ impl Tap {
         }
     }
 
+    fn begin_request(&mut self, read: RequestHead<'_>, head: &[u8]) {
+        if self.open.len() >= PIPELINED_MAX {
+            return self.lose();
+        }
+        let began = Instant::now();
+        self.about.endpoint.meters.requests.begin();
+        self.open.push_back(Open {
+            is_head: read.method == "HEAD",
+            began,
+            exchange: self.watch(began, &read, head),
+        });
+        self.requests.expect(read.body);
+    }
+
     /// Processes bytes from the service.
     pub(crate) fn response(&mut self, mut bytes: &[u8]) {
-        while !self.is_lost
-            && let Some(part) = self.responses.next_part(&mut bytes)
-        {
+        while !self.is_lost {
+            if self.responses.is_before_head()
+                && let Some(open) = self.open.front()
+                && let Some((read, length)) = heads::usual_answer(bytes, open.is_head)
+                && let Some((head, rest)) = bytes.split_at_checked(length)
+            {
+                self.begin_response(read, head);
+                bytes = rest;
+                continue;
+            }
+            let Some(part) = self.responses.next_part(&mut bytes) else {
+                return;
+            };
             let Some(open) = self.open.front_mut() else {
                 return self.lose();
             };
             match part {
                 MessagePart::Head(head) => match heads::response(&head, open.is_head) {
-                    Some(read) => {
-                        let Some(body) = read.body else {
-                            self.responses.expect_head();
-                            continue;
-                        };
-                        if let Some(it) = &mut open.exchange {
-                            it.status = Some(read.status.as_u16());
-                            it.response.begin(head.into_owned(), &self.all);
-                        }
-                        if read.status == StatusCode::SWITCHING_PROTOCOLS {
-                            // The bytes that follow are not HTTP messages.
-                            self.is_lost = true;
-                            self.keep_first();
-                            return;
-                        }
-                        self.responses.expect(body);
-                    }
+                    Some(read) => self.begin_response(read, &head),
                     None => self.lose(),
                 },
                 MessagePart::Body(body) => {
@@ -137,6 +145,26 @@ impl Tap {
                 MessagePart::Lost => self.lose(),
             }
         }
+    }
+
+    fn begin_response(&mut self, read: ResponseHead, head: &[u8]) {
+        let Some(body) = read.body else {
+            return self.responses.expect_head();
+        };
+        if let Some(Open {
+            exchange: Some(it), ..
+        }) = self.open.front_mut()
+        {
+            it.status = Some(read.status.as_u16());
+            it.response.begin(head.to_vec(), &self.all);
+        }
+        if read.status == StatusCode::SWITCHING_PROTOCOLS {
+            // The bytes that follow are not HTTP messages.
+            self.is_lost = true;
+            self.keep_first();
+            return;
+        }
+        self.responses.expect(body);
     }
 
     /// The service closed its side of the connection. This completes a body that is delimited by the close.
