@@ -24,6 +24,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
+use culvert_io::yield_turn;
 use culvert_mux::{Connection, Ending, Limits, Outbox, Side};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
@@ -47,9 +48,9 @@ const IDLE_READ_BYTES: usize = 1 << 10;
 const IDLE_STREAMS: usize = 2;
 /// Maximum number of slices in a vectored write.
 const SLICES: usize = 64;
-/// Number of iterations of the driver before it yields to other tasks: about 512 KiB, which a thread decrypts in less than
-/// a millisecond.
-const TURNS: usize = 8;
+/// How long the driver works before other tasks have their turn. A time, and no number of bytes: the peer chooses how
+/// much work a byte is.
+const TURN: Duration = Duration::from_millis(1);
 /// Timeout for sending the last frame.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -168,8 +169,13 @@ where
         timer: &mut Timer,
         stalled_since: &mut Option<Instant>,
     ) -> Poll<()> {
-        for _ in 0..TURNS {
+        let mut turn_ends = None;
+        loop {
             let now = Instant::now();
+            let turn_ends = *turn_ends.get_or_insert(now + TURN);
+            if now >= turn_ends {
+                return yield_turn(cx);
+            }
             let mut state = self.shared.lock();
             let idle = state.mux.stream_count() <= IDLE_STREAMS;
             if !idle && !self.lets_others && !self.out.has_remaining() && state.mux.has_output() {
@@ -204,7 +210,7 @@ where
             let waiting = self.out.remaining();
             let written = self.poll_write(cx);
             let read = if reading {
-                self.poll_read(cx, idle)
+                self.poll_read(cx, idle, turn_ends)
             } else {
                 Poll::Pending
             };
@@ -232,9 +238,6 @@ where
             timer.set(None);
             self.shared.lock().mux.expire(Instant::now());
         }
-        // Yields to other tasks.
-        cx.waker().wake_by_ref();
-        Poll::Pending
     }
 
     /// Ready when everything was written and flushed.
@@ -269,15 +272,20 @@ where
 
     /// Ready when data was read and processed. Each waiting reader is woken once for all available data: it
     /// may be on another thread, where each wake-up costs a system call.
-    fn poll_read(&mut self, cx: &mut Context<'_>, idle: bool) -> Poll<io::Result<()>> {
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        idle: bool,
+        turn_ends: Instant,
+    ) -> Poll<io::Result<()>> {
         let (mut wakers, mut taken) = (Vec::new(), 0);
         let read = loop {
             match self.poll_read_once(cx, idle, &mut wakers) {
-                Poll::Ready(Ok((length, is_wanted))) => {
+                Poll::Ready(Ok((length, at, is_wanted))) => {
                     taken += length;
                     let counts = &self.shared.counts;
                     counts.received.fetch_add(length as u64, Ordering::Relaxed);
-                    if !is_wanted || taken >= GATHER_BYTES {
+                    if !is_wanted || taken >= GATHER_BYTES || at >= turn_ends {
                         break Poll::Ready(Ok(()));
                     }
                 }
@@ -290,13 +298,13 @@ where
         read
     }
 
-    /// Processes one read. Returns the number of bytes, and whether to read again.
+    /// Processes one read. Returns the number of bytes, when they were read, and whether to read again.
     fn poll_read_once(
         &mut self,
         cx: &mut Context<'_>,
         idle: bool,
         wakers: &mut Vec<Waker>,
-    ) -> Poll<io::Result<(usize, bool)>> {
+    ) -> Poll<io::Result<(usize, Instant, bool)>> {
         let want = if idle && !self.had_much {
             if self.input.is_empty() && self.input.capacity() > IDLE_READ_BYTES {
                 self.input = BytesMut::new();
@@ -318,11 +326,12 @@ where
             self.has_ended = true;
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
+        let now = Instant::now();
         let mut state = self.shared.lock();
-        state.mux.receive(&mut self.input, Instant::now());
+        state.mux.receive(&mut self.input, now);
         state.collect_wakers(wakers);
         let is_wanted = state.mux.wants_input() && state.mux.ending().is_none();
-        Poll::Ready(Ok((read, is_wanted)))
+        Poll::Ready(Ok((read, now, is_wanted)))
     }
 
     fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<()> {

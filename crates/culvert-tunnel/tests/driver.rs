@@ -2,13 +2,18 @@
 //! or our own at the other.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_mux::{Ending, ErrorCode, Limits, OpenRefused, Side};
 use culvert_tunnel::driver::{Session, Stream, connect};
 use muxado::{Accept, OpenClose, SessionBuilder};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, duplex, split};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, duplex, split};
 use tokio::task::JoinSet;
 
 const STREAMS: usize = 40;
@@ -385,4 +390,57 @@ async fn a_stranger_that_opens_much_ends_nothing_but_its_own_streams() {
     let mut back = String::new();
     soon(calls[0].read_to_string(&mut back)).await.unwrap();
     assert_eq!(back, "call");
+}
+
+/// A peer of which one empty frame can be read at any time.
+struct Flood(Arc<AtomicUsize>);
+
+impl AsyncRead for Flood {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        // DATA without a payload, for a stream that does not exist.
+        buf.put_slice(&[0, 0, 0, 0x10, 0, 0, 0, 5]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Flood {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_peer_whose_bytes_are_much_work_does_not_keep_the_thread() {
+    let frames = Arc::new(AtomicUsize::new(0));
+    let (_session, driver) = connect(
+        Flood(Arc::clone(&frames)),
+        Side::Server,
+        Limits::unauthenticated(),
+    );
+    let flood = tokio::spawn(driver.run());
+    for _ in 0..10 {
+        let before = frames.load(Ordering::Relaxed);
+        tokio::task::yield_now().await;
+        // As many bytes as usual would be 64,000 frames.
+        let in_a_turn = frames.load(Ordering::Relaxed) - before;
+        assert!(in_a_turn < 50_000, "{in_a_turn}");
+    }
+    flood.abort();
 }

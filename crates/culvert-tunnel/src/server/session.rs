@@ -44,6 +44,10 @@ const ANSWER_TIME: Duration = Duration::from_secs(20);
 const ENDPOINTS_MAX: usize = 100;
 /// Agents open one heartbeat stream; a second may remain from before.
 const HEARTBEATS_MAX: usize = 2;
+/// How long the thread that moves an agent's bytes may take to end its connection. The last frame has two seconds.
+const DRIVER_ENDS_WITHIN: Duration = Duration::from_secs(5);
+/// Maximum number of streams that wait to be accepted. An agent opens one for each endpoint that it binds.
+const ACCEPT_MAX: usize = 1024;
 /// The minimum limit of streams for an agent that sends a limit, however low.
 const STREAMS_MIN: usize = 8;
 /// The permitted sum of an agent's heartbeat interval and tolerance.
@@ -171,7 +175,13 @@ impl Server {
             end_reason: Arc::default(),
         };
         Arc::new(connection).converse(permit, stop).await;
-        while driving.join_next().await.is_some() {}
+        let driven = async { while driving.join_next().await.is_some() {} };
+        if tokio::time::timeout(DRIVER_ENDS_WITHIN, driven)
+            .await
+            .is_err()
+        {
+            tracing::warn!("a thread of the edge does not end an agent's connection in time");
+        }
     }
 }
 
@@ -657,6 +667,7 @@ fn limits_of(auth: &AuthRequest) -> Limits {
         Ok(most) if most > 0 => Limits {
             // Leaves capacity beside heartbeats for a request and for commands to the agent.
             streams_max: most.clamp(STREAMS_MIN, OURS_STREAMS_MAX),
+            accept_max: ACCEPT_MAX,
             ..Limits::for_ours()
         },
         Ok(_) | Err(_) => Limits::default(),
