@@ -215,6 +215,8 @@ pub(crate) mod state {
          WHERE kind = $1 AND account = $2 AND field = $3 AND value >= $5 AND value < $6 \
          ORDER BY value, id LIMIT $4";
     pub(crate) const COUNT: &str = "SELECT count(*) FROM document WHERE kind = $1";
+    pub(crate) const COUNT_UNTIL: &str =
+        "SELECT count(*) FROM document WHERE kind = $1 AND revision <= $2";
     pub(crate) const IDS: &str = "SELECT id FROM document WHERE kind = $1";
 
     pub(crate) const ALL_AFTER: &str = document!("WHERE d.id > $1 ORDER BY d.id LIMIT $2");
@@ -305,6 +307,7 @@ pub(crate) mod state {
         CHANGED,
         NEXT_CHANGED,
         COUNT,
+        COUNT_UNTIL,
         IDS,
         ALL_AFTER,
         REVISION,

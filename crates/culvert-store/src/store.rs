@@ -29,6 +29,8 @@ use crate::writer::Writer;
 
 /// How many documents one read of many returns.
 const PAGE_LENGTH: usize = 1_000;
+/// How many of them are converted before the next read is looked at.
+const CONVERTED_TOGETHER: usize = 50;
 
 /// A handle to documents and the outbox. Clones share the store.
 #[derive(Clone, Debug)]
@@ -247,8 +249,12 @@ impl Store {
                 }
             };
             let pass = async {
-                for row in &rows {
-                    each(Document::read(row).during(doing)?);
+                for some in rows.chunks(CONVERTED_TOGETHER) {
+                    for row in some {
+                        each(Document::read(row).during(doing)?);
+                    }
+                    // The read has a time limit, and its rows must be taken in time.
+                    tokio::task::yield_now().await;
                 }
                 Ok(())
             };
@@ -270,7 +276,13 @@ impl Store {
 
     /// The number of documents of a kind.
     pub async fn count(&self, kind: &str) -> Result<usize, Fault> {
-        self.number(state::COUNT, kind).await
+        self.number(state::COUNT, &[Arg::Text(kind)]).await
+    }
+
+    /// The number of documents of a kind that were last written by this revision.
+    pub async fn count_until(&self, kind: &str, revision: i64) -> Result<usize, Fault> {
+        let arguments = [Arg::Text(kind), Arg::Int(revision)];
+        self.number(state::COUNT_UNTIL, &arguments).await
     }
 
     /// The id of every document of a kind.
@@ -285,7 +297,7 @@ impl Store {
 
     /// The number of references to this id.
     pub async fn n_referring(&self, to: &str) -> Result<usize, Fault> {
-        self.number(state::COUNT_REFERRERS, to).await
+        self.number(state::COUNT_REFERRERS, &[Arg::Text(to)]).await
     }
 
     /// A page like [`Self::page`], of the documents whose body contains this text. The database
@@ -464,9 +476,9 @@ impl Store {
             .collect()
     }
 
-    async fn number(&self, sql: &'static str, of: &str) -> Result<usize, Fault> {
+    async fn number(&self, sql: &'static str, arguments: &[Arg<'_>]) -> Result<usize, Fault> {
         let doing = "counting";
-        let row = self.pool().row(doing, sql, &[Arg::Text(of)]).await?;
+        let row = self.pool().row(doing, sql, arguments).await?;
         let n: i64 = row.map_or(Ok(0), |row| row.get(0)).during(doing)?;
         Ok(usize::try_from(n).unwrap_or(0))
     }

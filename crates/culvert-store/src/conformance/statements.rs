@@ -109,6 +109,7 @@ async fn a_page_is_read_from_an_index_and_no_further(db: &TestDatabase) {
         state::COUNT_REFERRERS,
         state::CHANGED,
         state::COUNT,
+        state::COUNT_UNTIL,
         state::IDS,
         state::PAGE_BY_TEXT,
         state::TEXTS_BETWEEN,
@@ -135,7 +136,7 @@ async fn a_page_is_read_from_an_index_and_no_further(db: &TestDatabase) {
 async fn plan(connection: &mut Connection, sql: &str) -> String {
     let arguments: &[&str] = match sql {
         state::COUNT_REFERRERS => &["'own_1'"],
-        state::CHANGED => &["'item'", "5"],
+        state::CHANGED | state::COUNT_UNTIL => &["'item'", "5"],
         state::COUNT | state::IDS => &["'item'"],
         state::SOME_CHANGED => &["'item'", "5", "9"],
         state::CHANGED_AT => &["'item'", "5"],
