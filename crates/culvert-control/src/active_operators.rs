@@ -25,6 +25,8 @@ pub(crate) struct ActiveOperators {
     /// `None` for an operator that binds nothing.
     operators: InformerCache<Option<CompiledOperator>>,
     owners: ActiveOwners,
+    /// Owners that became active or inactive, until their operators are reported.
+    changed_owners: BTreeSet<String>,
 }
 
 impl ActiveOperators {
@@ -32,6 +34,7 @@ impl ActiveOperators {
         Self {
             operators: InformerCache::of(KubernetesOperator::KIND),
             owners: ActiveOwners::empty(),
+            changed_owners: BTreeSet::new(),
         }
     }
 
@@ -42,13 +45,16 @@ impl ActiveOperators {
             let report = |fault: &Fault| error!(cause = %fault.chain(), "operator skipped");
             operator.inspect_err(report).ok()?.compile(&document.head)
         };
-        let owners = self.owners.refresh(store).await?;
+        self.owners.refresh(store, &mut self.changed_owners).await?;
+        let changes = self.operators.refresh(store, compile).await?;
+        // Nothing fails from here on, so no change is lost.
+        let owners = std::mem::take(&mut self.changed_owners);
         let operators = self.operators.made().flatten();
         let of_owners = operators.filter(|one| owners.contains(&one.owner_id));
         let mut accounts: BTreeSet<Arc<str>> = of_owners
             .map(|one| Arc::clone(&one.operator.account))
             .collect();
-        for (id, before) in self.operators.refresh(store, compile).await? {
+        for (id, before) in changes {
             let now = self.operators.get(&id).and_then(Option::as_ref);
             let before = before.flatten();
             let either = now.or(before.as_ref());

@@ -25,15 +25,18 @@ impl ActiveOwners {
         ])
     }
 
-    /// Reads what has changed. Returns the owners that became active or inactive.
-    pub(crate) async fn refresh(&mut self, store: &Store) -> Result<BTreeSet<String>, Fault> {
+    /// Reads what has changed. Adds the owners that became active or inactive to `changed`, also if a later read fails.
+    pub(crate) async fn refresh(
+        &mut self,
+        store: &Store,
+        changed: &mut BTreeSet<String>,
+    ) -> Result<(), Fault> {
         // An owner that cannot be read is not active.
         let is_active = |document: Document| {
             let owner = Owner::read(&document);
             let report = |fault: &Fault| error!(cause = %fault.chain(), "owner skipped");
             owner.inspect_err(report).is_ok_and(|owner| owner.active)
         };
-        let mut changed = BTreeSet::new();
         for cache in &mut self.0 {
             for (id, before) in cache.refresh(store, is_active).await? {
                 if before != cache.get(&id).copied() {
@@ -41,7 +44,7 @@ impl ActiveOwners {
                 }
             }
         }
-        Ok(changed)
+        Ok(())
     }
 
     /// Whether there is an active owner with this ID.

@@ -3,8 +3,8 @@
 //! A refresh reads the documents that changed since the last one. Commits report the documents that they changed,
 //! also those of other nodes, so a refresh reads only these. After a very large commit or a lost connection
 //! this is not known, and the refresh queries the documents written since. That query does not report
-//! removals. If the cache then has more members than the store has documents, the IDs are compared. A commit
-//! between the two reads starts another refresh, which finds its changes.
+//! removals. If the cache then has more members than the store has documents up to the same revision, the IDs are
+//! compared. A commit between the two reads starts another refresh, which finds its changes.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -42,7 +42,9 @@ impl<T> InformerCache<T> {
         // Read everything before changing the cache, so that a failed refresh changes nothing.
         let (mut written, mut removed) = (Vec::new(), Vec::new());
         let mut changes = Vec::new();
+        let mut read_to = self.revision.max(until);
         let mut read = |document: Document| {
+            read_to = read_to.max(document.head.revision);
             let id = document.head.id.clone();
             written.push((id, make(document)));
         };
@@ -62,7 +64,8 @@ impl<T> InformerCache<T> {
                 store.each_changed(self.kind, self.revision, read).await?;
                 let is_new = |(id, _): &&(String, T)| !self.members.contains_key(id);
                 let n_members = self.members.len() + written.iter().filter(is_new).count();
-                if store.count(self.kind).await? != n_members {
+                // Later documents are not counted: they could take the places of removed ones.
+                if store.count_until(self.kind, read_to).await? != n_members {
                     let there: HashSet<String> = store.ids(self.kind).await?.into_iter().collect();
                     let gone = self.members.keys().filter(|id| !there.contains(*id));
                     removed.extend(gone.cloned());
@@ -77,9 +80,9 @@ impl<T> InformerCache<T> {
             changes.push((id, before));
         }
         for id in removed {
-            if let Some(made) = self.members.remove(&id) {
-                changes.push((id, Some(made)));
-            }
+            // One that was never a member is reported too: it may have been converted by a refresh that failed.
+            let before = self.members.remove(&id);
+            changes.push((id, before));
         }
         // The cache includes all commits up to this revision.
         self.revision = self.revision.max(until);

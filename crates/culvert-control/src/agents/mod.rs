@@ -204,7 +204,9 @@ impl Control {
             .collect();
         seen.credentials.refresh(&self.store, |_| ()).await?;
         seen.keys.refresh(&self.store, |_| ()).await?;
-        seen.owners.refresh(&self.store).await?;
+        seen.owners
+            .refresh(&self.store, &mut BTreeSet::new())
+            .await?;
         let mut dismissing = JoinSet::new();
         for (id, credential_id, owner_id) in sessions {
             let (why, refusal) = if !seen.knows(&credential_id) {

@@ -112,6 +112,45 @@ async fn the_informer_cache_compiles_changed_documents_only() {
     assert_eq!(refreshed().await, (0, "d".to_owned()));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_that_is_added_during_a_refresh_hides_no_removed_one() {
+    let rig = Rig::start().await;
+    let body = json!({"description": "first"});
+    let first = rig.post("/ip_policies", body).await.body();
+    let id = first["id"].as_str().unwrap();
+    let like = rig.store.get("ip_policy", id).await.unwrap().unwrap();
+    let quiet = AuditEvent::Suppress { reason: "a test" };
+    let another = |n: usize| {
+        let mut one = like.clone();
+        one.keys = Vec::new();
+        one.head.id = format!("{}{n:06}", &id[..id.len() - 6]);
+        Changes::insert(one, quiet.clone())
+    };
+    let mut cache = InformerCache::of("ip_policy");
+    cache.refresh(&rig.store, |_| ()).await.unwrap();
+    assert!(cache.contains(id));
+
+    // So many in one commit that the refresh does not learn which.
+    let removal = Changes::remove(like.head.clone(), quiet.clone());
+    let large = (0..100).map(another).fold(removal, Changes::and);
+    rig.store.commit(large).await.unwrap();
+    let runtime = tokio::runtime::Handle::current();
+    let mut is_first = true;
+    let changes = cache.refresh(&rig.store, |_| {
+        if std::mem::take(&mut is_first) {
+            let later = rig.store.commit(another(100));
+            tokio::task::block_in_place(|| runtime.block_on(later)).unwrap();
+        }
+    });
+    let changes = changes.await.unwrap();
+    assert!(!is_first, "the refresh read the new documents");
+    assert!(changes.iter().any(|(changed, _)| changed == id));
+    assert!(!cache.contains(id));
+    // The next refresh has the later one.
+    cache.refresh(&rig.store, |_| ()).await.unwrap();
+    assert_eq!(cache.len(), 101);
+}
+
 #[tokio::test]
 async fn a_change_reads_one_document_however_many_there_are() {
     let rig = Rig::start().await;
