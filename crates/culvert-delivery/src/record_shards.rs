@@ -200,9 +200,11 @@ impl RecordShards {
     pub(crate) fn take(&self, into: &mut Vec<Record>) {
         let before = into.len();
         let mut shards: Vec<_> = self.shards.iter().map(|shard| lock(&shard.0)).collect();
+        // All lists together keep the capacity for as many records as may wait.
+        let capacity = self.limits.records_max / shards.len();
         for shard in &mut shards {
-            // The list keeps its capacity.
             into.append(shard);
+            shard.shrink_to(capacity);
         }
         drop(shards);
         let taken = &mut into[before..];

@@ -12,11 +12,12 @@ use culvert_events::{Capture, EventId, EventKind, Family, Packer, Record, Select
 use culvert_store::NewPiece;
 
 use crate::meters::Meters;
+use crate::record_shards::n_shards;
 use crate::stored_piece::{push_segment, stored};
 
-/// Maximum bytes of closed pieces in memory. The open pieces of all shards need further memory, each up to the size of
-/// a piece.
-const HELD_BYTES_MAX: u64 = 16 << 20;
+/// Maximum bytes of closed pieces in memory, for each thread that fills one: the pieces of all may be closed together. The
+/// open pieces need further memory, each up to the size of a piece.
+const HELD_BYTES_PER_SHARD: usize = 2 << 20;
 
 /// Bytes written together. The last piece may exceed it.
 const WRITE_BYTES: u64 = 4 << 20;
@@ -153,6 +154,10 @@ impl ClosedPiece {
     }
 }
 
+fn held_bytes_max() -> u64 {
+    u64::try_from(n_shards() * HELD_BYTES_PER_SHARD).unwrap_or(u64::MAX)
+}
+
 /// Pieces that wait to be written.
 #[derive(Debug, Default)]
 pub(crate) struct PieceQueue {
@@ -176,7 +181,7 @@ impl PieceQueue {
         let piece = piece.close();
         let bytes = piece.bytes();
         let mut held = self.lock();
-        if held.bytes.saturating_add(bytes) > HELD_BYTES_MAX {
+        if held.bytes.saturating_add(bytes) > held_bytes_max() {
             meters.not_retained.add(u64::from(piece.n_events));
             return;
         }
