@@ -19,11 +19,7 @@ pub(crate) fn push_text(out: &mut Vec<u8>, text: &[u8]) {
 
 /// Writes the contents of a JSON string, without quotes.
 pub(crate) fn push_inner(out: &mut Vec<u8>, text: &[u8]) {
-    let mut special = specials(tail(text));
-    for word in text.as_chunks::<8>().0 {
-        special |= specials(u64::from_le_bytes(*word));
-    }
-    if special == 0 {
+    if is_plain(text) {
         out.extend_from_slice(text);
     } else {
         push_escaped(out, text);
@@ -32,29 +28,12 @@ pub(crate) fn push_inner(out: &mut Vec<u8>, text: &[u8]) {
 
 /// Whether no byte must be escaped in a JSON string.
 pub(crate) fn is_plain(text: &[u8]) -> bool {
-    let (blocks, rest) = text.as_chunks();
-    if blocks.iter().any(has_specials) {
-        return false;
+    let mut special = 0;
+    // Without a branch, so that the compiler compares many bytes with one instruction.
+    for byte in text {
+        special |= u8::from(*byte < 0x20) | u8::from(*byte == b'"') | u8::from(*byte == b'\\');
     }
-    match text.last_chunk() {
-        Some(last) => !has_specials(last),
-        None => specials(tail(rest)) == 0 && !rest.first_chunk().is_some_and(is_special_word),
-    }
-}
-
-fn is_special_word(word: &[u8; 8]) -> bool {
-    specials(u64::from_le_bytes(*word)) != 0
-}
-
-/// Whether a byte must be escaped. Not inlined and without branches, so that the compiler compares all bytes with one
-/// instruction.
-#[inline(never)]
-fn has_specials(block: &[u8; 16]) -> bool {
-    let mut found = [0; 16];
-    for (found, byte) in found.iter_mut().zip(block) {
-        *found = u8::from(*byte < 0x20) | u8::from(*byte == b'"') | u8::from(*byte == b'\\');
-    }
-    found.iter().fold(0, |any, found| any | found) != 0
+    special == 0
 }
 
 /// Appends bytes, converted by `map` eight at a time. The last word is padded with underscores.
