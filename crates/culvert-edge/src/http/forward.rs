@@ -90,7 +90,8 @@ pub(super) async fn send_to(
     let stand_ins = &member.stand_ins;
     let forwarded = match (pool.upstream().protocol(), head) {
         (Protocol::Http2, OutgoingHead::Parts(head)) => {
-            over_http2(&pool, stand_ins, exchange, head, body).await
+            // Boxed, so that a request on HTTP/1 is small.
+            Box::pin(over_http2(&pool, stand_ins, exchange, head, body)).await
         }
         (_, head) => over_http1(&pool, stand_ins, exchange, head, body).await,
     };
@@ -177,6 +178,41 @@ async fn over_http1(
         }
         body = RequestBody::empty();
     }
+    // Boxed, so that a request that uses an open connection is small.
+    let request = NewRequest {
+        head,
+        body,
+        has_moved,
+    };
+    Box::pin(over_new_connection(
+        pool, stand_ins, exchange, &down, request,
+    ))
+    .await
+}
+
+/// A request that needs a new connection.
+struct NewRequest<'x> {
+    head: OutgoingHead<'x>,
+    body: RequestBody,
+    /// Whether it was sent to an agent that has left.
+    has_moved: bool,
+}
+
+/// As [`over_http1`], on new connections.
+async fn over_new_connection(
+    pool: &Arc<Pool>,
+    stand_ins: &[StandIn],
+    exchange: &mut HttpExchange,
+    down: &Downstream,
+    request: NewRequest<'_>,
+) -> Result<UpstreamResponse, UpstreamError> {
+    let meters = &down.edge.state.meters;
+    let NewRequest {
+        head,
+        mut body,
+        has_moved,
+    } = request;
+    let can_be_repeated = body.is_end_stream() && is_idempotent(head.method());
     let mut search = Search::new();
     if has_moved {
         search.begin();
@@ -204,9 +240,9 @@ async fn over_http1(
                     busy.get_or_insert_with(|| Arc::clone(&pool));
                 }
                 match (next, busy.take_if(|_| next.is_none() && !in_turn)) {
-                    (Some(next), _) => pool = stand_in(exchange, &down, next),
+                    (Some(next), _) => pool = stand_in(exchange, down, next),
                     (None, Some(first)) => (pool, in_turn) = (first, true),
-                    (None, None) if search.goes_on(&error, &pool, &down).await => {}
+                    (None, None) if search.goes_on(&error, &pool, down).await => {}
                     (None, None) => return Err(UpstreamError::Dial(error)),
                 }
                 continue;
@@ -214,7 +250,7 @@ async fn over_http1(
             (Err(failure), _) => return Err(failure),
         };
         exchange.recording.upstream(lease.was_used());
-        match (send(&mut lease, exchange, &down, &head, body).await?, next) {
+        match (send(&mut lease, exchange, down, &head, body).await?, next) {
             (SendResult::Responded(head), _) => return Ok(take(head, lease)),
             (SendResult::Failed(Http1ClientError::Io(error), Received::Nothing), next)
                 if refusal(&error).is_some() =>
@@ -237,7 +273,7 @@ async fn over_http1(
                         if refused.is_busy() {
                             busy.get_or_insert_with(|| Arc::clone(&pool));
                         }
-                        pool = stand_in(exchange, &down, next);
+                        pool = stand_in(exchange, down, next);
                     }
                     None if refused.is_away() => tokio::time::sleep(LOOK_FOR_AGENT_EVERY).await,
                     None => {
@@ -250,7 +286,7 @@ async fn over_http1(
             (SendResult::Failed(_, Received::Nothing), Some(next)) if can_be_repeated => {
                 meters.upstream_retries.up();
                 body = RequestBody::empty();
-                pool = stand_in(exchange, &down, next);
+                pool = stand_in(exchange, down, next);
             }
             // The connection to the agent or its node was lost, and is about to be replaced.
             (SendResult::Failed(Http1ClientError::Io(error), Received::Nothing), None)

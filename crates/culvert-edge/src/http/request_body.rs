@@ -20,9 +20,13 @@ use crate::http::fields;
 use crate::http1::server::Http1Body;
 use crate::http2::stream::Receiver;
 
-/// A request's body, as the upstream's connection reads it.
+/// A request's body, as the upstream's connection reads it. Most requests have none, so it is small.
 #[derive(Debug)]
-pub(crate) struct RequestBody {
+pub(crate) struct RequestBody(Option<Box<ReadBody>>);
+
+/// A body that is read.
+#[derive(Debug)]
+struct ReadBody {
     source: Upload,
     received: Option<Arc<AtomicU64>>,
     limit: Option<BodyLimit>,
@@ -211,15 +215,7 @@ impl Held {
 
 impl RequestBody {
     pub(crate) fn empty() -> Self {
-        Self {
-            source: Upload::None,
-            received: None,
-            limit: None,
-            is_cut: None,
-            keeps_underscores: Some(false),
-            meter: None,
-            tap: None,
-        }
+        Self(None)
     }
 
     /// Counts the bytes of the client in `received`, and limits them to `limit`.
@@ -228,7 +224,7 @@ impl RequestBody {
         received: Option<Arc<AtomicU64>>,
         limit: Option<BodyLimit>,
     ) -> Self {
-        Self {
+        Self(Some(Box::new(ReadBody {
             source,
             received,
             limit,
@@ -236,30 +232,34 @@ impl RequestBody {
             keeps_underscores: Some(false),
             meter: None,
             tap: None,
+        })))
+    }
+
+    fn with(mut self, set: impl FnOnce(&mut ReadBody)) -> Self {
+        if let Some(body) = &mut self.0 {
+            set(body);
         }
+        self
     }
 
     /// Sets whether trailers may have underscores in their names; with `None` their names are not checked.
     pub(crate) fn underscores(self, keeps_underscores: Option<bool>) -> Self {
-        Self {
-            keeps_underscores,
-            ..self
-        }
+        self.with(|body| body.keeps_underscores = keeps_underscores)
     }
 
     /// Sets `is_cut` when the client aborts it.
     pub(crate) fn cut(self, is_cut: Option<Arc<AtomicBool>>) -> Self {
-        Self { is_cut, ..self }
+        self.with(|body| body.is_cut = is_cut)
     }
 
     /// Judges how fast the client sends it.
     pub(crate) fn metered(self, meter: Option<UploadMeter>) -> Self {
-        Self { meter, ..self }
+        self.with(|body| body.meter = meter)
     }
 
     /// Copies it.
     pub(crate) fn tapped(self, tap: Option<Arc<RequestTap>>) -> Self {
-        Self { tap, ..self }
+        self.with(|body| body.tap = tap)
     }
 }
 
@@ -284,7 +284,9 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
-        let this = &mut *self;
+        let Some(this) = &mut self.0 else {
+            return Poll::Ready(None);
+        };
         match this.source.poll_frame(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
@@ -345,10 +347,13 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.source.is_ended()
+        self.0.as_ref().is_none_or(|body| body.source.is_ended())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.source.size_hint()
+        let none = || SizeHint::with_exact(0);
+        self.0
+            .as_ref()
+            .map_or_else(none, |body| body.source.size_hint())
     }
 }
