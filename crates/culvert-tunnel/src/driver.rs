@@ -68,6 +68,7 @@ where
         wants_flush: false,
         had_much: false,
         lets_others: false,
+        worked: Duration::ZERO,
         has_ended: false,
         stall: STALL,
     };
@@ -87,6 +88,8 @@ pub struct Driver<S> {
     had_much: bool,
     /// Whether the driver yielded to other tasks before its next write.
     lets_others: bool,
+    /// How long it has worked since it last waited, or since other sockets had their turn.
+    worked: Duration,
     /// Whether the peer ended the connection in order: over TLS, with `close_notify`.
     has_ended: bool,
     stall: Duration,
@@ -169,19 +172,20 @@ where
         timer: &mut Timer,
         stalled_since: &mut Option<Instant>,
     ) -> Poll<()> {
-        let mut turn_ends = None;
+        let began = Instant::now();
+        let turn_ends = began + TURN.saturating_sub(self.worked);
+        let mut now = began;
         loop {
-            let now = Instant::now();
-            let turn_ends = *turn_ends.get_or_insert(now + TURN);
-            if now >= turn_ends {
-                return yield_turn(cx);
-            }
             let mut state = self.shared.lock();
+            if state.mux.deadline().is_some_and(|at| at <= now) {
+                state.mux.expire(now);
+            }
             let idle = state.mux.stream_count() <= IDLE_STREAMS;
             if !idle && !self.lets_others && !self.out.has_remaining() && state.mux.has_output() {
                 // One stream woke this task. Others are probably about to write, so one write can send the
                 // data of all.
                 self.lets_others = true;
+                self.worked += now - began;
                 drop(state);
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -228,15 +232,19 @@ where
                 self.lose(Some("the peer did not read in time".to_owned()));
                 return Poll::Ready(());
             }
-            if read.is_ready() || written.is_ready() && has_more {
-                continue;
+            if !read.is_ready() && !(written.is_ready() && has_more) {
+                timer.set(stalled.into_iter().chain(due).min());
+                if !timer.is_due(cx) {
+                    self.worked = Duration::ZERO;
+                    return Poll::Pending;
+                }
+                timer.set(None);
             }
-            timer.set(stalled.into_iter().chain(due).min());
-            if !timer.is_due(cx) {
-                return Poll::Pending;
+            now = Instant::now();
+            if now >= turn_ends {
+                self.worked = Duration::ZERO;
+                return yield_turn(cx);
             }
-            timer.set(None);
-            self.shared.lock().mux.expire(Instant::now());
         }
     }
 
