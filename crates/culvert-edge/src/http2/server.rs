@@ -4,13 +4,14 @@ use std::io;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use culvert_base::sync::lock;
 use culvert_http::http2::{
     ConnectionError, GOAWAY_ACK_WITHIN, IncomingRequest, Reason, Session, Step,
 };
-use culvert_io::write;
+use culvert_io::{write, yield_turn};
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 
@@ -20,6 +21,8 @@ use crate::socket::Wire;
 
 /// Size of a read, unless the next frame needs more.
 const READ_BYTES: usize = 8 << 10;
+/// How long frames without a request are read before other connections have their turn.
+const TURN: Duration = Duration::from_millis(1);
 /// With more unsent bytes than this nothing is read, because frames may require replies.
 const UNSENT_BYTES_MAX: usize = 64 << 10;
 
@@ -70,15 +73,23 @@ impl Http2Server {
     ) -> Poll<Result<IncomingRequest, Over>> {
         let mut conn = lock(&self.0);
         let conn = &mut *conn;
-        let now = Instant::now().into_std();
+        let began = Instant::now();
+        let mut now = began;
         loop {
-            match conn.session.step(&mut conn.inbox, now) {
+            match conn.session.step(&mut conn.inbox, now.into_std()) {
                 Ok(Step::Request(incoming)) => return Poll::Ready(Ok(incoming)),
                 Ok(Step::Done) => {}
-                Ok(Step::More) => match ready!(conn.poll_fill(cx)) {
-                    Ok(0) | Err(_) => return Poll::Ready(Err(Over::Left)),
-                    Ok(_) => {}
-                },
+                Ok(Step::More) => {
+                    match ready!(conn.poll_fill(cx)) {
+                        Ok(0) | Err(_) => return Poll::Ready(Err(Over::Left)),
+                        Ok(_) => {}
+                    }
+                    // A client chooses how much work its bytes are.
+                    now = Instant::now();
+                    if now - began >= TURN {
+                        return yield_turn(cx);
+                    }
+                }
                 Err(end) => return Poll::Ready(Err(Over::Ended(end))),
             }
             if conn.session.is_done() {

@@ -450,6 +450,7 @@ impl Session {
         if head.has(frame::ACK) {
             return Ok(());
         }
+        let mut initial_window = None;
         for setting in payload.chunks_exact(6) {
             let (name, value) = setting.split_at(2);
             let name = name
@@ -458,13 +459,20 @@ impl Session {
             let value = frame::number(value).unwrap_or(0);
             match name {
                 frame::ENABLE_PUSH if value > 1 => return Err(WRONG),
-                frame::INITIAL_WINDOW_SIZE => self.set_initial_send_window(value)?,
+                frame::INITIAL_WINDOW_SIZE if i64::from(value) > WINDOW_MAX => {
+                    return Err(ConnectionError::Protocol(Reason::FLOW_CONTROL_ERROR));
+                }
+                frame::INITIAL_WINDOW_SIZE => initial_window = Some(value),
                 frame::MAX_FRAME_SIZE if !(0x4000..=0xFF_FFFF).contains(&value) => {
                     return Err(WRONG);
                 }
                 // We use no dynamic table, send no frame above the smallest limit, and open no streams.
                 _ => {}
             }
+        }
+        // Once, however often the frame sets it: it changes each stream.
+        if let Some(value) = initial_window {
+            self.set_initial_send_window(value)?;
         }
         self.has_settings = true;
         frame::begin(self.out.front(), 0, frame::SETTINGS, frame::ACK, 0);
@@ -473,9 +481,6 @@ impl Session {
 
     fn set_initial_send_window(&mut self, value: u32) -> Result<(), ConnectionError> {
         const WRONG: ConnectionError = ConnectionError::Protocol(Reason::FLOW_CONTROL_ERROR);
-        if i64::from(value) > WINDOW_MAX {
-            return Err(WRONG);
-        }
         let change = i64::from(value) - i64::from(self.initial_send_window);
         self.initial_send_window = value;
         for stream in &mut self.streams {
