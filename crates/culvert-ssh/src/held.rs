@@ -41,6 +41,8 @@ struct State {
     numbers: u64,
     bytes: usize,
     channels: BTreeMap<u64, Channel>,
+    /// Before this time no channel has stalled, as far as a look at all of them said.
+    none_stalled_before: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -73,6 +75,10 @@ impl State {
     /// be closed.
     fn keep(&mut self, number: u64, piece: &mut Vec<u8>, now: Instant) -> Admission {
         while self.bytes + piece.len() > HELD_BYTES_MAX {
+            // Each channel that waits asks again whenever another was read.
+            if let Some(next) = self.none_stalled_before.filter(|next| now < *next) {
+                return Admission::Full(next);
+            }
             let is_alone = self.channels.len() < 2;
             let holders = self.channels.iter().filter(|(_, it)| it.bytes > 0);
             let is_stalled = |it: &Channel| now >= it.moved_at + STALLED_AFTER;
@@ -83,7 +89,9 @@ impl State {
                 _ => {
                     let first = holders.map(|(_, it)| it.moved_at).min();
                     let next = first.map_or(now, |at| at + STALLED_AFTER);
-                    return Admission::Full(next.max(now + STALLED_AFTER / 20));
+                    let next = next.max(now + STALLED_AFTER / 20);
+                    self.none_stalled_before = Some(next);
+                    return Admission::Full(next);
                 }
             }
         }
