@@ -60,6 +60,9 @@ impl ServerCertificate {
             config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         }
         config.ticketer = aws_lc_rs::Ticketer::new()?;
+        // Each resumption brings the next one. A second would only help a client that opens several connections together,
+        // and costs every handshake.
+        config.send_tls13_tickets = 1;
         config.require_ems = true;
         // Sessions are resumed from tickets, so the server stores none.
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
