@@ -154,15 +154,23 @@ impl ClosedPiece {
     }
 }
 
-fn held_bytes_max() -> u64 {
-    u64::try_from(n_shards() * HELD_BYTES_PER_SHARD).unwrap_or(u64::MAX)
-}
-
 /// Pieces that wait to be written.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PieceQueue {
+    bytes_max: u64,
     held: Mutex<QueuedPieces>,
     wake: Notify,
+}
+
+impl Default for PieceQueue {
+    fn default() -> Self {
+        let bytes_max = n_shards() * HELD_BYTES_PER_SHARD;
+        Self {
+            bytes_max: u64::try_from(bytes_max).unwrap_or(u64::MAX),
+            held: Mutex::default(),
+            wake: Notify::new(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -181,7 +189,7 @@ impl PieceQueue {
         let piece = piece.close();
         let bytes = piece.bytes();
         let mut held = self.lock();
-        if held.bytes.saturating_add(bytes) > held_bytes_max() {
+        if held.bytes.saturating_add(bytes) > self.bytes_max {
             meters.not_retained.add(u64::from(piece.n_events));
             return;
         }
