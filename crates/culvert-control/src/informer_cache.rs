@@ -80,7 +80,7 @@ impl<T> InformerCache<T> {
             changes.push((id, before));
         }
         for id in removed {
-            // One that was never a member is reported too: it may have been converted by a refresh that failed.
+            // One that was never a member is reported too: a refresh that failed may have converted it.
             let before = self.members.remove(&id);
             changes.push((id, before));
         }

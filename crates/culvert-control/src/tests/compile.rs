@@ -151,6 +151,34 @@ async fn a_document_that_is_added_during_a_refresh_hides_no_removed_one() {
     assert_eq!(cache.len(), 101);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_that_is_removed_while_all_are_read_does_not_stay() {
+    let rig = Rig::start().await;
+    let ids = async |description: &str| {
+        let body = json!({ "description": description });
+        let made = rig.post("/ip_policies", body).await.body();
+        made["id"].as_str().unwrap().to_owned()
+    };
+    let (first, second) = (ids("a").await, ids("b").await);
+    let doomed = rig.store.get("ip_policy", &second).await.unwrap().unwrap();
+    let quiet = AuditEvent::Suppress { reason: "a test" };
+    let mut cache = InformerCache::of("ip_policy");
+    let runtime = tokio::runtime::Handle::current();
+    let changes = cache.refresh(&rig.store, |document: Document| {
+        // The second was read together with the first.
+        if document.head.id == first {
+            let removal = Changes::remove(doomed.head.clone(), quiet.clone());
+            let removal = rig.store.commit(removal);
+            tokio::task::block_in_place(|| runtime.block_on(removal)).unwrap();
+        }
+    });
+    let changes = changes.await.unwrap();
+    assert_eq!(cache.len(), 1);
+    assert!(cache.contains(&first));
+    // What was made of it is reported, so that it can be dropped.
+    assert!(changes.contains(&(second, None)));
+}
+
 #[tokio::test]
 async fn a_change_reads_one_document_however_many_there_are() {
     let rig = Rig::start().await;
