@@ -38,7 +38,7 @@ use crate::search_turns::SearchTurns;
 use crate::settings::Settings;
 use crate::spill::SpillTask;
 use crate::spill_writer::SpillWriter;
-use crate::subscription::TableChange;
+use crate::subscription::{CompiledDestination, TableChange};
 use crate::tail::{self, Tail};
 use crate::target::context::TargetContext;
 use crate::target::verdict::{Outcome, Verdict};
@@ -47,6 +47,8 @@ use crate::{retained, retained_bodies, retention, worker};
 
 /// Time limit of a test event.
 const TEST_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a test event waits for its destination to become active.
+const ACTIVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Records after which the flusher is woken: few enough to still be in the processor's cache.
 const WAKE_RECORDS: usize = 128;
@@ -317,15 +319,27 @@ impl Delivery {
         retained::range(&self.plane, from, to, account).await
     }
 
+    /// A destination, also if it becomes active within [`ACTIVE_WITHIN`], as one that was created just now does.
+    async fn active(&self, id: &str) -> Option<Arc<CompiledDestination>> {
+        let mut tables = self.plane.tables.subscribe();
+        let active = async {
+            loop {
+                if let Some(found) = self.plane.table.load().destination(id) {
+                    return Some(Arc::clone(found));
+                }
+                tables.changed().await.ok()?;
+            }
+        };
+        tokio::time::timeout(ACTIVE_WITHIN, active).await.ok()?
+    }
+
     /// Sends a `test` event to a destination: one attempt, which is not recorded. The error is a sentence for the
     /// user.
     pub async fn send_test(&self, destination: &str) -> Result<(), String> {
         let plane = &self.plane;
-        let destination = plane
-            .table
-            .load()
-            .destination(destination)
-            .cloned()
+        let destination = self
+            .active(destination)
+            .await
             .ok_or("the destination does not exist or is not active yet")?;
         let now = plane.clock.now();
         let id = EventIds::new(plane.entropy.clone()).next(now);

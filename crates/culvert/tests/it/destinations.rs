@@ -311,19 +311,11 @@ async fn found(partner: &mut Partner, question: &Value, count: usize) -> Vec<Val
     found
 }
 
-/// Sends a test event, once the destination is active, and returns the result.
+/// Sends a test event to a destination, which may have been created just now, and returns the result.
 async fn tested(culvert: &Harness, destination: &str) -> Value {
     let path = format!("/event_destinations/{destination}/test");
-    let mut said = Value::Null;
-    eventually("the destination is active", async || {
-        said = culvert
-            .call(Method::POST, &path, Some(json!({})))
-            .await
-            .body;
-        !said.to_string().contains("not active yet")
-    })
-    .await;
-    said
+    let said = culvert.call(Method::POST, &path, Some(json!({}))).await;
+    said.body
 }
 
 const BUCKET: &str = "arn:aws:s3:::event.bucket";
