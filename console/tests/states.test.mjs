@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { mkdirSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { after, before, describe, test } from 'node:test';
-import { launch, open, signIn, until } from './browser.mjs';
+import { launch, open, settled, signIn, until } from './browser.mjs';
 import { Database, postgres, program, Server } from './server.mjs';
 
 const NETWORK = { expected: [/status of (40[0-9]|503)/, /ERR_CONNECTION_REFUSED/, /ERR_INCOMPLETE_CHUNKED_ENCODING/, /ERR_EMPTY_RESPONSE/, /ERR_CONNECTION_RESET/] };
@@ -122,6 +122,7 @@ describe('wrong states', { concurrency: true }, () => {
     await server.make('vaults', { name: 'told' });
     const { page, context, faults } = await open(browser, at(server));
     await signIn(page, `/console/event_destinations/${destination.id}`, server.token, server.url);
+    await settled(page);
     await page.getByRole('button', { name: 'Send a test event' }).click();
     await page.getByRole('alert').getByText(/422/).waitFor();
     await page.getByRole('heading', { name: 'The destination did not take the test event' }).waitFor();
