@@ -232,7 +232,7 @@ where
                 self.lose(Some("the peer did not read in time".to_owned()));
                 return Poll::Ready(());
             }
-            if !read.is_ready() && !(written.is_ready() && has_more) {
+            if !(read.is_ready() || written.is_ready() && has_more) {
                 timer.set(stalled.into_iter().chain(due).min());
                 if !timer.is_due(cx) {
                     self.worked = Duration::ZERO;

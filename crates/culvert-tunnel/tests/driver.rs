@@ -183,9 +183,9 @@ async fn a_dropped_stream_is_broken_off_at_the_other_end() {
     soon(stream.read_exact(&mut first)).await.unwrap();
     drop(opened);
     let error = soon(stream.read(&mut first)).await.unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     let error = stream.write(b"x").await.unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
 }
 
 #[tokio::test]
@@ -289,7 +289,7 @@ async fn a_reader_that_stalls_loses_its_stream_and_stops_no_other() {
     };
     soon(cut).await;
     let error = soon(unread.read(&mut [0; 1])).await.unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionAborted);
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
 }
 
 #[tokio::test]
@@ -382,7 +382,7 @@ async fn a_stranger_that_opens_much_ends_nothing_but_its_own_streams() {
         .collect();
     let mut byte = [0; 1];
     let refused = soon(calls[4].read(&mut byte)).await.unwrap_err();
-    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionReset);
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionReset);
     // It has authenticated.
     server.set_limits(Limits::default());
     tasks.spawn(echo_all(server.clone()));
@@ -456,7 +456,8 @@ async fn a_peer_whose_bytes_are_much_work_does_not_keep_the_thread() {
             frames: Arc::clone(&frames),
         };
         let (_session, driver) = connect(flood, Side::Server, Limits::for_ours());
-        let flood = tokio::spawn(driver.run());
+        let mut tasks = JoinSet::new();
+        tasks.spawn(driver.run());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let far = TcpStream::connect(listener.local_addr().unwrap());
         let (far, near) = tokio::join!(far, listener.accept());
@@ -478,6 +479,5 @@ async fn a_peer_whose_bytes_are_much_work_does_not_keep_the_thread() {
             }
         };
         soon(goes_on).await;
-        flood.abort();
     }
 }

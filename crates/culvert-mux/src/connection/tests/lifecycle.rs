@@ -210,7 +210,7 @@ fn streams_that_are_reset_before_they_are_accepted_leave_the_others_in_order() {
     let numbers: Vec<u32> = (0..300).map(|n| 2 * n + 3).collect();
     let opened: Vec<_> = numbers.iter().map(|n| syn(*n, b"")).collect();
     pair.send(&opened);
-    let is_reset = |n: &&u32| **n % 3 == 0;
+    let is_reset = |n: &&u32| n.is_multiple_of(3);
     for number in numbers.iter().rev().filter(is_reset) {
         pair.send(&[rst(*number, ErrorCode::STREAM_CANCELLED)]);
         // Nothing remains of it.
