@@ -29,7 +29,7 @@ use crate::writer::Writer;
 
 /// How many documents one read of many returns.
 const PAGE_LENGTH: usize = 1_000;
-/// How many of them are converted before the next read is looked at.
+/// How many of them are converted between two turns of the next read.
 const CONVERTED_TOGETHER: usize = 50;
 
 /// A handle to documents and the outbox. Clones share the store.

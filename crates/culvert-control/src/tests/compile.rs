@@ -130,7 +130,7 @@ async fn a_document_that_is_added_during_a_refresh_hides_no_removed_one() {
     cache.refresh(&rig.store, |_| ()).await.unwrap();
     assert!(cache.contains(id));
 
-    // So many in one commit that the refresh does not learn which.
+    // A commit with more documents than notifications name.
     let removal = Changes::remove(like.head.clone(), quiet.clone());
     let large = (0..100).map(another).fold(removal, Changes::and);
     rig.store.commit(large).await.unwrap();
