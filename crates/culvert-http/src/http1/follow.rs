@@ -275,6 +275,28 @@ mod tests {
     }
 
     #[test]
+    fn a_usual_head_ends_where_any_head_ends() {
+        let fields = "Host: a\r\nContent-Length: 2\r\n\r\n";
+        let read = |line: &str| {
+            let head = format!("{line}\r\n{fields}hi");
+            usual_request(head.as_bytes(), |_| ()).map(|it| it.bytes)
+        };
+        assert_eq!(
+            read("POST /a HTTP/1.1"),
+            Some("POST /a HTTP/1.1\r\n".len() + fields.len())
+        );
+        // A line ends with its first LF, also within a target.
+        for line in [
+            "POST /a\nb HTTP/1.1",
+            "POST /a\0 HTTP/1.1",
+            "POST /a HTTP/1.0",
+            " /a HTTP/1.1",
+        ] {
+            assert_eq!(read(line), None, "{line:?}");
+        }
+    }
+
+    #[test]
     fn what_is_no_message_is_given_up() {
         assert_eq!(parts(&[b'x'; 100_000], 1000, BodyReader::none), ["lost"]);
         for bad in [
