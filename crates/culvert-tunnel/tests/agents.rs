@@ -66,8 +66,11 @@ struct Seen {
 }
 
 impl TestGate {
-    fn note(&self, change: impl FnOnce(&mut Seen)) {
-        self.seen.send_modify(change);
+    /// Changes what was seen in one step, so that two requests never get the same number.
+    fn note<T>(&self, change: impl FnOnce(&mut Seen) -> T) -> T {
+        let mut noted = None;
+        self.seen.send_modify(|seen| noted = Some(change(seen)));
+        noted.unwrap()
     }
 }
 
@@ -86,14 +89,14 @@ impl AgentAuthorizer for TestGate {
                     "nobody has this token",
                 ));
             }
-            let count = self.seen.borrow().hellos.len();
-            let session_id = match hello.former {
-                None => format!("ts_{count}"),
-                Some(former) => former.session_id,
-            };
-            self.note(|seen| {
-                seen.hellos
-                    .push((session_id.clone(), hello.server_name, hello.peer));
+            let session_id = self.note(|seen| {
+                let session_id = match hello.former {
+                    None => format!("ts_{}", seen.hellos.len()),
+                    Some(former) => former.session_id,
+                };
+                let met = (session_id.clone(), hello.server_name, hello.peer);
+                seen.hellos.push(met);
+                session_id
             });
             Ok(SessionGrant {
                 cookie: format!("cookie of {session_id}"),
@@ -113,19 +116,19 @@ impl AgentAuthorizer for TestGate {
         want: &'a EndpointRequest,
     ) -> BoxFuture<'a, Result<Binding, Refusal>> {
         Box::pin(async move {
-            let count = self.seen.borrow().binds.len();
-            let id = match &want.id {
-                none if none.is_empty() => format!("ep_{count}"),
-                former => former.clone(),
-            };
-            let name = want
-                .options
-                .requested()
-                .and_then(|name| name.rsplit("://").next())
-                .map_or_else(|| format!("{id}.example.test"), String::from);
-            self.note(|seen| {
+            let (id, name) = self.note(|seen| {
+                let id = match &want.id {
+                    none if none.is_empty() => format!("ep_{}", seen.binds.len()),
+                    former => former.clone(),
+                };
+                let name = want
+                    .options
+                    .requested()
+                    .and_then(|name| name.rsplit("://").next())
+                    .map_or_else(|| format!("{id}.example.test"), String::from);
                 seen.binds.push((grant.session_id.clone(), id.clone()));
                 seen.names.insert(id.clone(), name.clone());
+                (id, name)
             });
             Ok(Binding {
                 url: format!("{}://{name}", want.proto),
