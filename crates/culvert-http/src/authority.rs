@@ -1,6 +1,7 @@
 //! The authority of a request (RFC 3986 3.2): the host that it is for, and the port.
 
 use std::borrow::Cow;
+use std::net::Ipv6Addr;
 
 use http::Uri;
 use http::header::HeaderValue;
@@ -35,8 +36,25 @@ fn host_length(text: &str) -> (usize, bool) {
 pub struct Authority<'a> {
     /// As received, with the port.
     pub text: &'a str,
-    /// Lower case, without port, trailing dot and brackets.
+    /// In normal form: in lower case, without port, trailing dot and brackets, IPv6 addresses as RFC 5952 writes them.
     pub host: Cow<'a, str>,
+}
+
+/// Host and port as received, kept if they were not in [normal form](Authority::normal). Request heads carry it as an
+/// extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceivedAuthority(Box<str>);
+
+impl ReceivedAuthority {
+    /// Keeps a text as received.
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
 }
 
 /// A request without a usable authority.
@@ -57,18 +75,32 @@ impl<'a> Authority<'a> {
     ///
     /// When the text is malformed.
     pub fn parse(text: &'a str) -> Result<Self, AuthorityError> {
-        let (host, after, has_upper) = match text.strip_prefix('[') {
+        let (host, after) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (host, after) = rest.split_once(']').ok_or(AuthorityError::Malformed)?;
-                if host.parse::<std::net::Ipv6Addr>().is_err() {
-                    return Err(AuthorityError::Malformed);
-                }
-                (host, after, host.bytes().any(|b| b.is_ascii_uppercase()))
+                let address: Ipv6Addr = host.parse().map_err(|_| AuthorityError::Malformed)?;
+                let normal = address.to_string();
+                let is_normal = normal == host;
+                let host = if is_normal {
+                    host.into()
+                } else {
+                    normal.into()
+                };
+                (host, after)
             }
             None => {
                 let (length, has_upper) = host_length(text);
                 let (host, after) = text.split_at(length);
-                (host, after, has_upper)
+                let host = host.strip_suffix('.').unwrap_or(host);
+                // Servers may read empty labels at either end in different ways.
+                if host.starts_with('.') || host.ends_with('.') {
+                    return Err(AuthorityError::Malformed);
+                }
+                let host = match has_upper {
+                    true => Cow::Owned(host.to_ascii_lowercase()),
+                    false => Cow::Borrowed(host),
+                };
+                (host, after)
             }
         };
         // An empty port is allowed by the grammar (`host:`), a number out of range is not.
@@ -76,18 +108,41 @@ impl<'a> Authority<'a> {
             port.is_empty()
                 || (port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok())
         };
-        let host = host.strip_suffix('.').unwrap_or(host);
         let is_authority = (1..=253).contains(&host.len())
             && (after.is_empty() || after.strip_prefix(':').is_some_and(is_port));
         if !is_authority {
             return Err(AuthorityError::Malformed);
         }
-        let host = if has_upper {
-            Cow::Owned(host.to_ascii_lowercase())
-        } else {
-            Cow::Borrowed(host)
-        };
         Ok(Self { text, host })
+    }
+
+    /// Whether the text is in normal form.
+    pub fn is_normal(&self) -> bool {
+        let Cow::Borrowed(host) = &self.host else {
+            return false;
+        };
+        let brackets = if self.text.starts_with('[') { 2 } else { 0 };
+        match self.text.as_bytes().get(host.len() + brackets..) {
+            Some([] | [b':', b'0']) => true,
+            Some([b':', first, ..]) => *first != b'0',
+            // A trailing dot, or a colon without a port.
+            _ => false,
+        }
+    }
+
+    /// The text in normal form: the host in lower case and without trailing dot, and the port without leading zeros, if
+    /// there is one.
+    pub fn normal(&self) -> Cow<'a, str> {
+        if self.is_normal() {
+            return Cow::Borrowed(self.text);
+        }
+        let (open, close) = match self.host.contains(':') {
+            true => ("[", "]"),
+            false => ("", ""),
+        };
+        let port = self.port().map(|port| format!(":{port}"));
+        let port = port.unwrap_or_default();
+        Cow::Owned(format!("{open}{}{close}{port}", self.host))
     }
 
     /// The authority of a request: that of an absolute target, or else of the `Host` field. If there are both, they must
@@ -122,7 +177,7 @@ impl<'a> Authority<'a> {
     }
 
     /// The port in the text, if it has one.
-    fn port(&self) -> Option<u16> {
+    pub fn port(&self) -> Option<u16> {
         self.text
             .rsplit_once(':')
             .filter(|(_, port)| !port.contains(']'))
@@ -150,14 +205,56 @@ mod tests {
             assert_eq!(Authority::parse(text).unwrap().host, host, "{text}");
         }
         for wrong in [
-            "", ":80", "a:b", "a:99999", "a:1:2", "u@a", "a,b", "a b", "[::1", "[::1]x", "[x]",
-            "a/b", ".", "é", "aé:1", "a:1.", ":", "a..:x",
+            "",
+            ":80",
+            "a:b",
+            "a:99999",
+            "a:1:2",
+            "u@a",
+            "a,b",
+            "a b",
+            "[::1",
+            "[::1]x",
+            "[x]",
+            "a/b",
+            ".",
+            "é",
+            "aé:1",
+            "a:1.",
+            ":",
+            "a..:x",
+            "a..",
+            ".a",
+            "a%2eb",
+            "[::1%25lo]",
         ] {
             assert_eq!(
                 Authority::parse(wrong),
                 Err(AuthorityError::Malformed),
                 "{wrong}"
             );
+        }
+    }
+
+    #[test]
+    fn a_host_has_one_normal_form() {
+        for (text, normal) in [
+            ("a.example", "a.example"),
+            ("A.Example", "a.example"),
+            ("a.example.", "a.example"),
+            ("a.example:", "a.example"),
+            ("a.example:80", "a.example:80"),
+            ("a.example.:080", "a.example:80"),
+            ("a.example:0", "a.example:0"),
+            ("a.example:00", "a.example:0"),
+            ("[::1]", "[::1]"),
+            ("[::1]:8443", "[::1]:8443"),
+            ("[0:0:0:0:0:0:0:1]:0443", "[::1]:443"),
+            ("[FD00::A]", "[fd00::a]"),
+        ] {
+            let authority = Authority::parse(text).unwrap();
+            assert_eq!(authority.normal(), normal, "{text}");
+            assert_eq!(authority.is_normal(), text == normal, "{text}");
         }
     }
 
@@ -185,6 +282,19 @@ mod tests {
         fn any_text_is_read(text in "\\PC{0,40}") {
             if let Ok(authority) = Authority::parse(&text) {
                 prop_assert!(!authority.host.is_empty());
+            }
+        }
+
+        #[test]
+        fn the_normal_form_is_read_as_the_text(
+            text in "([aA0._-]{1,5}|\\[[0aA:]{2,9}\\])(|:|:0{0,2}[0-9]{0,5})",
+        ) {
+            if let Ok(authority) = Authority::parse(&text) {
+                let normal = authority.normal();
+                let again = Authority::parse(&normal).unwrap();
+                prop_assert!(again.is_normal(), "{} {}", text, normal);
+                prop_assert_eq!(&again.host, &authority.host);
+                prop_assert_eq!(again.port(), authority.port());
             }
         }
     }

@@ -106,6 +106,31 @@ pub fn strip_spellings<'n>(
     }
 }
 
+/// Whether credentials or challenges have a scheme that authenticates a connection, and not only the request that carries
+/// it: NTLM and Negotiate (RFC 4559), and those that other software has in the same way. True also where the name of
+/// another scheme begins like that, or a parameter does.
+pub fn authenticates_connection(value: &[u8]) -> bool {
+    // `Nego2` is a variant of Negotiate. Kerberos and CredSSP are those of Windows Remote Management.
+    const SCHEMES: [&[u8]; 4] = [b"ntlm", b"nego", b"kerberos", b"credssp"];
+    let is_one = |part: &[u8]| {
+        let part = part.trim_ascii_start();
+        SCHEMES.iter().any(|scheme| {
+            let start = part.get(..scheme.len());
+            start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+        })
+    };
+    let after = |at: usize| value.get(at + 1..).unwrap_or_default();
+    is_one(value) || memchr::memchr_iter(b',', value).any(|at| is_one(after(at)))
+}
+
+/// Whether one of the fields has such [credentials or challenges](authenticates_connection).
+pub fn has_connection_authentication(headers: &HeaderMap, names: [HeaderName; 2]) -> bool {
+    names.iter().any(|name| {
+        let mut values = headers.get_all(name).iter();
+        values.any(|value| authenticates_connection(value.as_bytes()))
+    })
+}
+
 /// Whether a list field contains a token, in any case.
 pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
     headers.get_all(name).iter().any(|value| {
@@ -160,6 +185,34 @@ pub fn is_banned_in_trailers(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn schemes_that_authenticate_a_connection_are_found() {
+        for value in [
+            "NTLM",
+            "ntlm TlRMTVNTUAAB",
+            "NEGOTIATE\tYII=",
+            "Negotiate,NTLM",
+            "Basic realm=\"a\", Negotiate",
+            "Basic dXNlcg==,\tNTLM TlRM",
+            "Nego2",
+            "Kerberos YII=",
+            "CredSSP TlRM",
+            "  ntlm",
+        ] {
+            assert!(authenticates_connection(value.as_bytes()), "{value}");
+        }
+        for value in [
+            "",
+            "Basic dXNlcjpwYXNz",
+            "Bearer ntlm.negotiate.kerberos",
+            "Digest username=\"a\", realm=\"ntlm\", uri=\"/negotiate\"",
+            "AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=host, Signature=c",
+            "N",
+        ] {
+            assert!(!authenticates_connection(value.as_bytes()), "{value}");
+        }
+    }
 
     #[test]
     fn split_cookies_become_one() {

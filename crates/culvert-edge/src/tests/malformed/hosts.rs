@@ -144,14 +144,14 @@ fn host_games() -> Vec<Request> {
         "app.example:80:",
         "app'example",
         "app.example|x",
+        ".app.example",
+        "app.example..",
     ] {
         games.push((Refuse(400), host(text)));
     }
     for text in [
         "other.example",
         "app..example",
-        ".app.example",
-        "app.example..",
         "127.0.0.1",
         "[::1]",
         "localhost",
