@@ -21,6 +21,7 @@ use crate::connector::Connector;
 use crate::http1_client::{Http1Client, Http1ClientError, ReuseState};
 use crate::ports::{PoolOwner, UploadBody, UpstreamHead};
 use crate::stream::UpstreamStream;
+use crate::upstream::Upstream;
 
 /// How often in a row a connection passes directly to the next waiting request. After that its stream ends,
 /// so that requests for other endpoints of the same agent get their turn.
@@ -38,6 +39,8 @@ pub(super) struct Http1<B> {
     pub(super) idle_since: Option<Instant>,
     /// Number of handovers since it was last idle.
     handovers: u8,
+    /// Whether it is closed after the exchange.
+    closes: bool,
 }
 
 /// An HTTP/1 connection leased to one exchange.
@@ -136,6 +139,7 @@ impl<B: UploadBody> Pool<B> {
             connection: Http1Client::new(wire),
             idle_since: None,
             handovers: 0,
+            closes: false,
         });
         Lease {
             link,
@@ -294,10 +298,31 @@ impl<B: UploadBody> Lease<B> {
         self.link.connection.size_hint()
     }
 
+    /// Closes the connection after this exchange, whatever it could still carry.
+    pub fn close_after(&mut self) {
+        self.link.closes = true;
+    }
+
+    /// Where the connection leads.
+    pub fn upstream(&self) -> &Upstream {
+        self.pool.upstream()
+    }
+
+    /// Gives the connection to another pool of its upstream after this exchange.
+    pub fn move_to(&mut self, pool: impl FnOnce(&Upstream) -> Arc<Pool<B>>) {
+        self.pool = pool(self.pool.upstream());
+    }
+
     /// Ends a complete exchange and keeps the connection if it is reusable. A later lease checks whether it
     /// is still open.
     pub fn give_back(self) {
         let Self { mut link, pool } = self;
+        if link.closes {
+            if link.connection.is_over() {
+                link.connection.wire().end();
+            }
+            return;
+        }
         let is_complete = link.connection.is_complete() && !pool.is_distrusted();
         if is_complete && link.handovers < HANDOVERS_MAX {
             link.handovers += 1;

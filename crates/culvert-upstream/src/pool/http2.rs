@@ -200,7 +200,15 @@ pub struct Http2Sender<B> {
     pub stream: Http2Stream<B>,
 }
 
-impl<B> Http2Sender<B> {
+impl<B: UploadBody> Http2Sender<B> {
+    fn of(stream: Http2Stream<B>) -> Self {
+        Self {
+            sender: stream.0.sender.clone(),
+            was_used: stream.0.has_served.swap(true, Ordering::Relaxed),
+            stream,
+        }
+    }
+
     /// Whether the upstream supports extended CONNECT, which only its first SETTINGS can announce.
     pub fn takes_streams(&self) -> bool {
         self.stream
@@ -232,11 +240,23 @@ impl<B: UploadBody> Pool<B> {
                 }
             }
         };
-        Ok(Http2Sender {
-            sender: stream.0.sender.clone(),
-            was_used: stream.0.has_served.swap(true, Ordering::Relaxed),
-            stream,
-        })
+        Ok(Http2Sender::of(stream))
+    }
+
+    /// The only stream of a new HTTP/2 connection, which is opened within `limit` and closes after the exchange.
+    ///
+    /// # Errors
+    ///
+    /// The upstream cannot be connected to, or does not speak HTTP/2.
+    pub async fn http2_alone(
+        &self,
+        connector: &Connector<'_, impl PoolOwner>,
+        limit: Duration,
+    ) -> Result<Http2Sender<B>, UpstreamError> {
+        let wire = self.dial_in_turn(connector, limit).await;
+        let wire = wire.map_err(UpstreamError::Dial)?;
+        let made = handshake(connector, wire).await?;
+        Ok(Http2Sender::of(made.waiting_stream()))
     }
 
     /// A stream of the first connection with capacity, so that later connections become idle. If no further
@@ -277,62 +297,13 @@ impl<B: UploadBody> Pool<B> {
         })
     }
 
-    /// Performs the HTTP/2 handshake and waits for the upstream's SETTINGS.
+    /// Opens a connection that later requests use too.
     async fn connect_http2(
         &self,
         connector: &Connector<'_, impl PoolOwner>,
         wire: UpstreamStream,
     ) -> Result<Arc<Http2<B>>, UpstreamError> {
-        let owner = connector.owner;
-        let (sender, connection) = http2::Builder::new(StreamTasks(Arc::clone(owner)))
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .initial_max_send_streams(UNKNOWN)
-            .max_frame_size(16 << 10)
-            .max_header_list_size(64 << 10)
-            // Responses that clients cancel are not the upstream's fault.
-            .max_local_error_reset_streams(None)
-            .handshake(TokioIo::new(wire))
-            .await?;
-        let settings = Arc::new(PeerSettings {
-            extended_connect: false.into(),
-            streams_max: UNKNOWN.into(),
-            task: AtomicWaker::new(),
-        });
-        let heard = Arc::clone(&settings);
-        owner.track(async move {
-            let mut connection = std::pin::pin!(connection);
-            let ended = poll_fn(|cx| {
-                heard.task.register(cx.waker());
-                let polled = connection.as_mut().poll(cx);
-                let extended_connect = connection.is_extended_connect_protocol_enabled();
-                let streams_max = connection.current_max_send_streams();
-                heard
-                    .extended_connect
-                    .store(extended_connect, Ordering::Release);
-                heard.streams_max.store(streams_max, Ordering::Release);
-                polled
-            });
-            if let Err(error) = ended.await {
-                tracing::debug!(%error, "HTTP/2 connection to an upstream failed");
-            }
-        });
-        let made_at = Instant::now();
-        while settings.streams_max.load(Ordering::Acquire) == UNKNOWN
-            && made_at.elapsed() < SETTINGS_WITHIN
-            && !sender.is_closed()
-        {
-            settings.task.wake();
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        let made = Arc::new(Http2 {
-            sender,
-            has_served: false.into(),
-            in_use: 0.into(),
-            idle_since: 0.into(),
-            made_at,
-            settings,
-        });
+        let made = handshake(connector, wire).await?;
         let open = self.http2.load();
         let open = open.iter().filter(|other| !other.sender.is_closed());
         let all = open.chain([&made]).cloned().collect();
@@ -360,6 +331,63 @@ impl<B: UploadBody> Pool<B> {
             self.http2.store(Arc::new(kept));
         }
     }
+}
+
+/// Performs the HTTP/2 handshake and waits for the upstream's SETTINGS.
+async fn handshake<B: UploadBody>(
+    connector: &Connector<'_, impl PoolOwner>,
+    wire: UpstreamStream,
+) -> Result<Arc<Http2<B>>, UpstreamError> {
+    let owner = connector.owner;
+    let (sender, connection) = http2::Builder::new(StreamTasks(Arc::clone(owner)))
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_max_send_streams(UNKNOWN)
+        .max_frame_size(16 << 10)
+        .max_header_list_size(64 << 10)
+        // Responses that clients cancel are not the upstream's fault.
+        .max_local_error_reset_streams(None)
+        .handshake(TokioIo::new(wire))
+        .await?;
+    let settings = Arc::new(PeerSettings {
+        extended_connect: false.into(),
+        streams_max: UNKNOWN.into(),
+        task: AtomicWaker::new(),
+    });
+    let heard = Arc::clone(&settings);
+    owner.track(async move {
+        let mut connection = std::pin::pin!(connection);
+        let ended = poll_fn(|cx| {
+            heard.task.register(cx.waker());
+            let polled = connection.as_mut().poll(cx);
+            let extended_connect = connection.is_extended_connect_protocol_enabled();
+            let streams_max = connection.current_max_send_streams();
+            heard
+                .extended_connect
+                .store(extended_connect, Ordering::Release);
+            heard.streams_max.store(streams_max, Ordering::Release);
+            polled
+        });
+        if let Err(error) = ended.await {
+            tracing::debug!(%error, "HTTP/2 connection to an upstream failed");
+        }
+    });
+    let made_at = Instant::now();
+    while settings.streams_max.load(Ordering::Acquire) == UNKNOWN
+        && made_at.elapsed() < SETTINGS_WITHIN
+        && !sender.is_closed()
+    {
+        settings.task.wake();
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(Arc::new(Http2 {
+        sender,
+        has_served: false.into(),
+        in_use: 0.into(),
+        idle_since: 0.into(),
+        made_at,
+        settings,
+    }))
 }
 
 /// A waiting stream on the connection with the fewest streams, if there is a connection.

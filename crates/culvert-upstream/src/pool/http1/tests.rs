@@ -61,7 +61,7 @@ impl Body for NoBody {
 
 /// A pool with a connection, and the origin's end of it.
 fn pair() -> (Arc<Pool>, Lease, TcpStream) {
-    let upstream = crate::upstream::Upstream::parse("http://127.0.0.1:1", "").unwrap();
+    let upstream = Upstream::parse("http://127.0.0.1:1", "").unwrap();
     let pool = Arc::new(Pool::new(upstream));
     let (lease, origin) = another(&pool);
     (pool, lease, origin)
@@ -148,6 +148,34 @@ async fn a_silent_connection_serves_the_next_request() {
         exchange(&mut lease, &mut origin).await;
         lease.give_back();
         lease = reused(&pool).expect("nothing has arrived");
+    }
+}
+
+/// Neither idle nor to a request that waits.
+#[tokio::test]
+async fn a_connection_that_closes_or_moves_serves_no_other_request_of_the_pool() {
+    for is_awaited in [false, true] {
+        for closes in [false, true] {
+            let (pool, mut lease, mut origin) = pair();
+            let own = Arc::new(Pool::new(pool.upstream().clone()));
+            match closes {
+                true => lease.close_after(),
+                false => lease.move_to(|_| Arc::clone(&own)),
+            }
+            if is_awaited {
+                pool.handover.enter();
+            }
+            exchange(&mut lease, &mut origin).await;
+            lease.give_back();
+            assert!(reused(&pool).is_none());
+            if is_awaited {
+                assert!(pool.handover.leave().is_empty());
+            }
+            let again = reused(&own);
+            assert_eq!(again.is_some(), !closes);
+            drop((again, own));
+            assert_eq!(origin.read(&mut [0; 1]).unwrap(), 0, "it is closed");
+        }
     }
 }
 
