@@ -1,6 +1,7 @@
 //! One accepted connection, with its access to endpoints, policies and upstreams.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use culvert_base::net::plain_address;
@@ -8,16 +9,16 @@ use culvert_base::sync::lock;
 use culvert_overload::{CensusEntry, CensusLimit};
 use culvert_policy::conn::source;
 use culvert_policy::host::ConnContext;
-use culvert_upstream::Dial;
+use culvert_upstream::{Dial, Upstream};
 
 use crate::conn_state::ConnState;
 use crate::edge_context::EdgeContext;
-use crate::pools::{Connector, Pool};
+use crate::pools::{Connector, Lease, Pool};
 use crate::snapshot::group::{Group, Member};
 use crate::snapshot::live::Live;
 
-/// Maximum number of agent endpoints for which a connection keeps streams.
-const POOLS_TO_AGENTS_MAX: usize = 8;
+/// Maximum number of upstreams to which a connection has its own connections.
+const OWN_POOLS_MAX: usize = 8;
 
 /// A connection accepted by the edge.
 #[derive(Debug)]
@@ -30,9 +31,19 @@ pub(crate) struct Downstream {
     pub(crate) tls_group: OnceLock<Arc<Group>>,
     /// What it is bound to, if a Kubernetes operator brings it.
     pub(crate) bound: OnceLock<Bound>,
-    /// Idle streams to agents between this client's requests. An agent knows the client of a stream, so
-    /// requests of other clients must not use it.
-    to_agents: Mutex<Vec<Arc<Pool>>>,
+    /// Connections to upstreams that requests of other clients must not use.
+    own_pools: Mutex<Vec<OwnPool>>,
+    /// Whether one of them is authenticated.
+    has_identity: AtomicBool,
+}
+
+/// The connections of one client to an upstream.
+#[derive(Debug)]
+struct OwnPool {
+    /// The endpoint whose requests use it, if its connections are authenticated. Otherwise it leads to an agent, which knows
+    /// the client of each stream.
+    endpoint: Option<Arc<str>>,
+    pool: Arc<Pool>,
 }
 
 /// The address that a connection of a Kubernetes operator is for.
@@ -130,7 +141,8 @@ impl Downstream {
             conn,
             tls_group: OnceLock::new(),
             bound: OnceLock::new(),
-            to_agents: Mutex::new(Vec::new()),
+            own_pools: Mutex::default(),
+            has_identity: AtomicBool::new(false),
         })
     }
 
@@ -160,21 +172,70 @@ impl Downstream {
         }
     }
 
-    /// The pool for this client's requests: the connection's own if the agent gets the address of each client, otherwise
-    /// the shared one.
-    pub(crate) fn pool(&self, shared: &Arc<Pool>) -> Arc<Pool> {
-        if !shared.upstream().keeps_clients_apart() {
+    /// The pool for this client's requests to an endpoint: the connection's own if the client is authenticated there, or if the
+    /// agent gets the address of each client. Otherwise the shared one. `None` for requests that are not the client's.
+    pub(crate) fn pool(&self, shared: &Arc<Pool>, endpoint: Option<&str>) -> Arc<Pool> {
+        let is_apart = shared.upstream().keeps_clients_apart();
+        if !is_apart && !self.has_identity.load(Ordering::Relaxed) {
             return Arc::clone(shared);
         }
-        let mut pools = lock(&self.to_agents);
-        if let Some(own) = pools.iter().find(|own| own.upstream() == shared.upstream()) {
-            return Arc::clone(own);
+        let mut pools = lock(&self.own_pools);
+        if is_apart {
+            return own_pool(&mut pools, shared.upstream(), None);
         }
-        if pools.len() >= POOLS_TO_AGENTS_MAX {
-            pools.remove(0);
-        }
-        let own = Arc::new(Pool::new(shared.upstream().clone()));
-        pools.push(Arc::clone(&own));
-        own
+        let own = pools.iter().find(|own| {
+            endpoint.is_some()
+                && own.endpoint.as_deref() == endpoint
+                && own.pool.upstream() == shared.upstream()
+        });
+        Arc::clone(own.map_or(shared, |own| &own.pool))
     }
+
+    /// Gives a connection, which is or may become authenticated, to this client's requests to an endpoint.
+    pub(crate) fn keep_for_client(&self, lease: &mut Lease, endpoint: &Arc<str>) {
+        if lease.upstream().keeps_clients_apart() {
+            // Only this client's requests use its pool.
+            return;
+        }
+        self.has_identity.store(true, Ordering::Relaxed);
+        let mut pools = lock(&self.own_pools);
+        lease.move_to(|upstream| own_pool(&mut pools, upstream, Some(endpoint)));
+    }
+
+    /// The next endpoint of a group for a request: the one where the client is authenticated, if there is one.
+    pub(crate) fn pick<'g>(&self, group: &'g Group) -> &'g Arc<Member> {
+        if self.has_identity.load(Ordering::Relaxed) {
+            let pools = lock(&self.own_pools);
+            let is_known = |member: &&Arc<Member>| {
+                let mut pools = pools.iter();
+                pools.any(|own| own.endpoint.as_deref() == Some(&*member.id))
+            };
+            if let Some(member) = group.members().find(is_known) {
+                return member;
+            }
+        }
+        group.pick(self.edge.agents())
+    }
+}
+
+/// One of these pools. If there is none, creates it, instead of the oldest if there are too many.
+fn own_pool(
+    pools: &mut Vec<OwnPool>,
+    upstream: &Upstream,
+    endpoint: Option<&Arc<str>>,
+) -> Arc<Pool> {
+    let is_it =
+        |own: &&OwnPool| own.pool.upstream() == upstream && own.endpoint.as_ref() == endpoint;
+    if let Some(own) = pools.iter().find(is_it) {
+        return Arc::clone(&own.pool);
+    }
+    if pools.len() >= OWN_POOLS_MAX {
+        pools.remove(0);
+    }
+    let pool = Arc::new(Pool::new(upstream.clone()));
+    pools.push(OwnPool {
+        endpoint: endpoint.cloned(),
+        pool: Arc::clone(&pool),
+    });
+    pool
 }

@@ -18,7 +18,7 @@ use crate::downstream::Downstream;
 use crate::http::body_memory::{BodyReservation, NotBuffered};
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
-use crate::http::forward_request::ForwardRequest;
+use crate::http::forward_request::{ForwardRequest, PolicyFields};
 use crate::http::pipeline;
 use crate::http::request_body::Upload;
 use crate::http::response::{PendingResponse, RequestTraits};
@@ -89,6 +89,7 @@ async fn internal(
         body: Upload::made(call.body),
         authority,
         is_prepared: true,
+        policies_set: PolicyFields::default(),
         is_call: true,
     };
     let response = pipeline::respond(&mut exchange, request, &UpgradeRequest::Http, &traits).await;

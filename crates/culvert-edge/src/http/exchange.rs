@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use culvert_http::authority::Authority;
+use culvert_http::fields::strip_spellings;
 use culvert_io::{Alarm, UploadProgress};
-use http::header::HeaderMap;
+use http::header::{HeaderMap, HeaderName};
 use http::{StatusCode, Version};
 
 use crate::counting::ExchangeCount;
@@ -53,6 +54,8 @@ pub(crate) struct HttpExchange {
     timeouts: Timeouts,
     /// The progress of the request's body, if it has one.
     upload: Option<Arc<UploadProgress>>,
+    /// The fields of the response that policies set or removed.
+    set_by_policies: Vec<HeaderName>,
     pub(crate) alarm: Alarm,
 }
 
@@ -86,6 +89,7 @@ impl HttpExchange {
             is_answered: false,
             timeouts: Timeouts::default(),
             upload: None,
+            set_by_policies: Vec::new(),
             alarm: down.conn.borrow_alarm(),
             down,
         })
@@ -222,9 +226,28 @@ impl HttpExchange {
         held.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Whether interim responses can be sent.
-    pub(crate) fn takes_interim(&self) -> bool {
-        !self.is_call
+    /// Whether a policy makes the request, and not the client.
+    pub(crate) fn is_call(&self) -> bool {
+        self.is_call
+    }
+
+    /// Whether all requests of the connection come from one client, one after the other: not on HTTP/2, where they are
+    /// concurrent, and not from a proxy, which may have many clients.
+    pub(crate) fn has_one_client(&self) -> bool {
+        self.is_http1 && !self.is_call && !self.down.conn.info.is_trusted
+    }
+
+    /// Notes fields of the response that a policy sets or removes.
+    pub(crate) fn note_set<'x>(&mut self, names: impl Iterator<Item = &'x HeaderName>) {
+        self.set_by_policies.extend(names.cloned());
+    }
+
+    /// Removes from the trailers of a response what policies set or removed in its head.
+    pub(crate) fn strip_set(&self, trailers: &mut HeaderMap) {
+        for name in &self.set_by_policies {
+            trailers.remove(name);
+        }
+        strip_spellings(trailers, self.set_by_policies.iter());
     }
 
     /// Records the final head of the response.

@@ -7,6 +7,8 @@ use culvert_policy::conn::ConnInfo;
 use culvert_policy::problem::is_edges_own;
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE};
 
+/// The beginning of the names that gRPC gives to fields and trailers.
+pub(crate) const GRPC_PREFIX: &str = "grpc-";
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(crate) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -18,12 +20,13 @@ pub(crate) fn says_who_calls(name: &str) -> bool {
 
 /// Turns a client's fields into those of the edge's request: removes hop-by-hop fields and adds forwarding fields.
 ///
-/// `authority` is the client's authority, as received.
+/// `authority` is the client's authority in normal form.
 pub(crate) fn to_upstream(headers: &mut HeaderMap, info: &ConnInfo, authority: HeaderValue) {
     let takes_trailers = has_token(headers, &TE, b"trailers");
     let trusted = info.is_trusted;
+    // No trailers follow, or such that need no announcement.
     strip(headers, |name| {
-        name == "expect" || (!trusted && says_who_calls(name))
+        matches!(name, "expect" | "trailer") || (!trusted && says_who_calls(name))
     });
     if let Some(length) = headers.get_mut(CONTENT_LENGTH) {
         plain_number(length);
@@ -63,18 +66,22 @@ fn joined(headers: &HeaderMap, client: &HeaderValue) -> HeaderValue {
     HeaderValue::from_bytes(&all).unwrap_or_else(|_| client.clone())
 }
 
+/// The beginning of the names that the edge gives to fields of requests.
+const EDGE_PREFIX: &str = "culvert-";
+
 /// Whether the edge sets or interprets a field.
 fn is_ours(name: &str) -> bool {
     let is_other = matches!(name, "content-length" | "expect" | "host" | "trailer");
     is_other
         || is_edges_own(name)
+        || name.starts_with(EDGE_PREFIX)
         || is_of_one_hop(name)
         || says_who_calls(name)
         || name.starts_with("sec-websocket-")
 }
 
-/// Removes a client's fields that servers may confuse with others: names with an underscore, unless those are kept, and
-/// names with other characters that fold to a field of the edge or to another field of the message.
+/// Removes a client's fields that servers may confuse with others: names with an underscore, unless those are kept and
+/// not spellings of the edge's names, and names with other characters that fold to a field of the edge or to another field of the message.
 pub(crate) fn strip_mixed_up(headers: &mut HeaderMap, keeps_underscores: bool) {
     if headers.keys().all(is_plain) {
         return;
@@ -85,10 +92,10 @@ pub(crate) fn strip_mixed_up(headers: &mut HeaderMap, keeps_underscores: bool) {
         }
         let text = name.as_str();
         let is_odd = |byte: u8| byte != b'_' && byte != b'-' && !byte.is_ascii_alphanumeric();
-        if !text.bytes().any(is_odd) {
-            return !keeps_underscores;
-        }
         let read = folded(name);
+        if !text.bytes().any(is_odd) {
+            return !keeps_underscores || read.starts_with(EDGE_PREFIX);
+        }
         let is_other = |other: &HeaderName| other != *name && folded(other) == read;
         text.contains('_') && !keeps_underscores || is_ours(&read) || headers.keys().any(is_other)
     };
@@ -106,8 +113,18 @@ pub(crate) fn to_client(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes fields that trailers must not have: framing, routing, credentials, and fields that change how the body is
-/// read.
+/// Removes from the trailers of a request all that gRPC does not define: no policy has seen them, and a server may read a
+/// trailer as a field of the head.
+pub(crate) fn strip_request_trailers(trailers: &mut HeaderMap) {
+    let is_grpc = |name: &str| {
+        let rest = name.strip_prefix(GRPC_PREFIX);
+        rest.is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'))
+    };
+    strip(trailers, |name| !is_grpc(name));
+}
+
+/// Removes fields that trailers of a response must not have: framing, routing, credentials, and fields that change how the
+/// body is read.
 pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers, |name| {
         is_banned_in_trailers(name) || says_who_calls(name) || is_edges_own(name)
@@ -161,5 +178,22 @@ mod tests {
         ]);
         strip_trailers(&mut trailers);
         assert_eq!(trailers, fields(&[("grpc-status", "0")]));
+    }
+
+    #[test]
+    fn trailers_of_requests_have_names_of_grpc_only() {
+        let mut trailers = fields(&[
+            ("authorization", "a"),
+            ("connection", "grpc-status"),
+            ("culvert.replay.of", "ev_1"),
+            ("grpc-message", "m"),
+            ("grpc-status", "0"),
+            ("grpc-status.a", "0"),
+            ("grpc_status", "0"),
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-user", "anna"),
+        ]);
+        strip_request_trailers(&mut trailers);
+        assert_eq!(trailers, fields(&[("grpc-message", "m")]));
     }
 }

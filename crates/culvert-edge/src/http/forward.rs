@@ -2,12 +2,18 @@
 //!
 //! A request is sent again only on a new connection, only if a reused one had closed without a byte of a
 //! response, and only if the request had not begun or is idempotent.
+//!
+//! Some schemes of authentication, such as NTLM, authenticate the connection that a request uses, and with it all later
+//! requests on it ([`authenticates_connection`]). Such a connection serves no other client. It belongs to the client's
+//! connection, and closes with it. If that may have several clients, or if a policy set the credentials, it closes after
+//! the response.
 
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use culvert_http::fields::{authenticates_connection, has_connection_authentication};
 use culvert_http::http1::{BodyLength, FinalHead, Violation};
 use culvert_io::{Awaited, UploadProgress};
 use culvert_policy::policy::edits::Edits;
@@ -16,7 +22,7 @@ use culvert_upstream::{
     AgentRefused, DialError, Http1ClientError, Protocol, Received, SendResult, UpstreamError,
     UpstreamHead, refusal,
 };
-use http::header::HOST;
+use http::header::{HOST, PROXY_AUTHENTICATE, WWW_AUTHENTICATE};
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{HeaderValue, Method, Request, StatusCode, Version, request, response};
 use http_body::Body;
@@ -25,7 +31,7 @@ use tokio::time::Instant;
 use crate::downstream::Downstream;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
-use crate::http::forward_request::ForwardRequest;
+use crate::http::forward_request::{ForwardRequest, OutgoingRequest, Reuse};
 use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::RequestBody;
 use crate::http::response::{Abandoned, PendingResponse};
@@ -56,8 +62,8 @@ pub(super) async fn forward(
         return Ok(Err(problem));
     }
     let member = Arc::clone(&request.member);
-    let (head, body) = request.outgoing(exchange, wanted, edits);
-    let sent = send_to(exchange, &member, OutgoingHead::Parts(head), body).await?;
+    let OutgoingRequest { head, body, reuse } = request.outgoing(exchange, wanted, edits);
+    let sent = send_to(exchange, &member, OutgoingHead::Parts(head), body, reuse).await?;
     Ok(sent.and_then(|(head, source)| general(head, source)))
 }
 
@@ -81,19 +87,20 @@ pub(super) async fn send_to(
     member: &Member,
     head: OutgoingHead<'_>,
     body: RequestBody,
+    reuse: Reuse,
 ) -> Result<Result<UpstreamResponse, Problem>, Abandoned> {
     let Some(pool) = &member.pool else {
         return Ok(Err(Problem::Unhandled));
     };
     member.wait_for_agent(exchange.down().edge.agents()).await;
-    let pool = exchange.down().pool(pool);
-    let stand_ins = &member.stand_ins;
+    let pool = pool_for(exchange, pool, member);
+    let way = Way { member, reuse };
     let forwarded = match (pool.upstream().protocol(), head) {
         (Protocol::Http2, OutgoingHead::Parts(head)) => {
             // Boxed, so that a request on HTTP/1 is small.
-            Box::pin(over_http2(&pool, stand_ins, exchange, head, body)).await
+            Box::pin(over_http2(&pool, way, exchange, head, body)).await
         }
-        (_, head) => over_http1(&pool, stand_ins, exchange, head, body).await,
+        (_, head) => over_http1(&pool, way, exchange, head, body).await,
     };
     let down = exchange.down();
     match (forwarded, down.conn.http1.broken()) {
@@ -108,6 +115,56 @@ pub(super) async fn send_to(
         (Err(_), Some(Broken::Refused(violation))) => Ok(Err(Problem::Violation(violation))),
         (Err(_), None) if exchange.is_over() => Ok(Err(Problem::Oversized)),
         (Err(failure), None) => Ok(Err(problem_of(&failure, down, member))),
+    }
+}
+
+/// The endpoint that a request has reached, and whom its connection may serve afterwards.
+#[derive(Clone, Copy)]
+struct Way<'x> {
+    member: &'x Member,
+    reuse: Reuse,
+}
+
+impl Way<'_> {
+    /// Restricts whom the connection of a request serves after it.
+    fn restrict(self, exchange: &HttpExchange, lease: &mut Lease) {
+        match self.reuse {
+            Reuse::Anyone => {}
+            Reuse::Client if exchange.has_one_client() => {
+                exchange.down().keep_for_client(lease, &self.member.id);
+            }
+            Reuse::Client | Reuse::Nobody => lease.close_after(),
+        }
+    }
+}
+
+/// The pool for a request to an endpoint.
+fn pool_for(exchange: &HttpExchange, shared: &Arc<Pool>, member: &Member) -> Arc<Pool> {
+    // A policy acts for itself, and not as the client.
+    let endpoint = (!exchange.is_call()).then_some(&*member.id);
+    exchange.down().pool(shared, endpoint)
+}
+
+/// Whether the response asks for credentials that authenticate the connection.
+fn is_challenge(head: &FinalHead) -> bool {
+    let status = head.status();
+    if ![
+        StatusCode::UNAUTHORIZED,
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED,
+    ]
+    .contains(&status)
+    {
+        return false;
+    }
+    match head {
+        FinalHead::Parts(parts) => {
+            let names = [WWW_AUTHENTICATE, PROXY_AUTHENTICATE];
+            has_connection_authentication(&parts.headers, names)
+        }
+        FinalHead::Raw(raw) => raw.fields().iter().any(|field| {
+            (field.is("www-authenticate") || field.is("proxy-authenticate"))
+                && authenticates_connection(field.value)
+        }),
     }
 }
 
@@ -141,10 +198,10 @@ fn problem_of(failure: &UpstreamError, down: &Downstream, member: &Member) -> Pr
 pub(super) type UpstreamResponse = (FinalHead, Source);
 
 /// Forwards over HTTP/1.1. If the upstream of `pool` is unreachable or closes without a response, the request
-/// goes to one of the `stand_ins`.
+/// goes to a stand-in.
 async fn over_http1(
     pool: &Arc<Pool>,
-    stand_ins: &[StandIn],
+    way: Way<'_>,
     exchange: &mut HttpExchange,
     mut head: OutgoingHead<'_>,
     mut body: RequestBody,
@@ -164,7 +221,7 @@ async fn over_http1(
     if let Some(mut lease) = poll_fn(|cx| Poll::Ready(pool.reuse(cx))).await {
         exchange.recording.upstream(true);
         meters.upstream_reused.up();
-        match send(&mut lease, exchange, &down, &head, body).await? {
+        match send(&mut lease, exchange, (&down, way), &head, body).await? {
             SendResult::Responded(head) => return Ok(take(head, lease)),
             SendResult::Failed(Http1ClientError::Io(error), Received::Nothing)
                 if can_be_repeated && is_lost(&error) =>
@@ -184,10 +241,7 @@ async fn over_http1(
         body,
         has_moved,
     };
-    Box::pin(over_new_connection(
-        pool, stand_ins, exchange, &down, request,
-    ))
-    .await
+    Box::pin(over_new_connection(pool, way, exchange, &down, request)).await
 }
 
 /// A request that needs a new connection.
@@ -201,7 +255,7 @@ struct NewRequest<'x> {
 /// As [`over_http1`], on new connections.
 async fn over_new_connection(
     pool: &Arc<Pool>,
-    stand_ins: &[StandIn],
+    way: Way<'_>,
     exchange: &mut HttpExchange,
     down: &Downstream,
     request: NewRequest<'_>,
@@ -221,7 +275,7 @@ async fn over_new_connection(
     let connect = exchange.connect_limit();
     // A refused agent has read nothing of the request.
     let can_be_moved = body.is_end_stream();
-    let mut stand_ins = stand_ins.iter();
+    let mut stand_ins = way.member.stand_ins.iter();
     let mut pool = Arc::clone(pool);
     // The first pool whose agents were busy. The request waits for it if no other is left.
     let mut busy: Option<Arc<Pool>> = None;
@@ -240,7 +294,7 @@ async fn over_new_connection(
                     busy.get_or_insert_with(|| Arc::clone(&pool));
                 }
                 match (next, busy.take_if(|_| next.is_none() && !in_turn)) {
-                    (Some(next), _) => pool = stand_in(exchange, down, next),
+                    (Some(next), _) => pool = stand_in(exchange, way, next),
                     (None, Some(first)) => (pool, in_turn) = (first, true),
                     (None, None) if search.goes_on(&error, &pool, down).await => {}
                     (None, None) => return Err(UpstreamError::Dial(error)),
@@ -250,7 +304,10 @@ async fn over_new_connection(
             (Err(failure), _) => return Err(failure),
         };
         exchange.recording.upstream(lease.was_used());
-        match (send(&mut lease, exchange, down, &head, body).await?, next) {
+        match (
+            send(&mut lease, exchange, (down, way), &head, body).await?,
+            next,
+        ) {
             (SendResult::Responded(head), _) => return Ok(take(head, lease)),
             (SendResult::Failed(Http1ClientError::Io(error), Received::Nothing), next)
                 if refusal(&error).is_some() =>
@@ -273,7 +330,7 @@ async fn over_new_connection(
                         if refused.is_busy() {
                             busy.get_or_insert_with(|| Arc::clone(&pool));
                         }
-                        pool = stand_in(exchange, down, next);
+                        pool = stand_in(exchange, way, next);
                     }
                     None if refused.is_away() => tokio::time::sleep(LOOK_FOR_AGENT_EVERY).await,
                     None => {
@@ -286,7 +343,7 @@ async fn over_new_connection(
             (SendResult::Failed(_, Received::Nothing), Some(next)) if can_be_repeated => {
                 meters.upstream_retries.up();
                 body = RequestBody::empty();
-                pool = stand_in(exchange, down, next);
+                pool = stand_in(exchange, way, next);
             }
             // The connection to the agent or its node was lost, and is about to be replaced.
             (SendResult::Failed(Http1ClientError::Io(error), Received::Nothing), None)
@@ -312,9 +369,9 @@ async fn over_new_connection(
 }
 
 /// The pool of a stand-in that serves the request.
-fn stand_in(exchange: &mut HttpExchange, down: &Downstream, stand_in: &StandIn) -> Arc<Pool> {
+fn stand_in(exchange: &mut HttpExchange, way: Way<'_>, stand_in: &StandIn) -> Arc<Pool> {
     exchange.count.stands_in(stand_in);
-    down.pool(&stand_in.pool)
+    pool_for(exchange, &stand_in.pool, way.member)
 }
 
 /// Whether a stream ended with the connection that carried it.
@@ -369,10 +426,13 @@ impl Search {
     }
 }
 
-/// Forwards over HTTP/2. If the upstream of `pool` is unreachable, the request goes to one of the `stand_ins`.
+/// Forwards over HTTP/2. If the upstream of `pool` is unreachable, the request goes to a stand-in.
+///
+/// The connections are shared. A request that could authenticate its connection, though RFC 9113 knows no such thing, has
+/// one of its own.
 async fn over_http2(
     pool: &Arc<Pool>,
-    stand_ins: &[StandIn],
+    way: Way<'_>,
     exchange: &mut HttpExchange,
     head: Box<request::Parts>,
     body: RequestBody,
@@ -384,15 +444,21 @@ async fn over_http2(
     let host = host.ok_or(UpstreamError::Unacceptable("no target"))?;
     let key = upgrade::into_stream(&mut request);
     let connect = exchange.connect_limit();
-    let mut stand_ins = stand_ins.iter();
+    let mut stand_ins = way.member.stand_ins.iter();
     let mut pool = Arc::clone(pool);
     let (mut attempts, search) = (0, Search::new());
+    // A handshake of WebSocket ends in a tunnel or with its stream.
+    let is_alone = way.reuse != Reuse::Anyone && key.is_none();
     loop {
-        let mut link = match (pool.http2(&down.connector(), connect).await, attempts) {
+        let opened = match is_alone {
+            true => pool.http2_alone(&down.connector(), connect).await,
+            false => pool.http2(&down.connector(), connect).await,
+        };
+        let mut link = match (opened, attempts) {
             (Ok(link), _) => link,
             (Err(UpstreamError::Dial(error)), 0) => match stand_ins.next() {
                 Some(next) => {
-                    pool = stand_in(exchange, &down, next);
+                    pool = stand_in(exchange, way, next);
                     continue;
                 }
                 None if search.goes_on(&error, &pool, &down).await => continue,
@@ -464,11 +530,12 @@ fn absolute(pool: &Pool, host: &HeaderValue, target: &Uri) -> Option<Uri> {
 async fn send(
     lease: &mut Lease,
     exchange: &mut HttpExchange,
-    down: &Downstream,
+    (down, way): (&Downstream, Way<'_>),
     head: &OutgoingHead<'_>,
     body: RequestBody,
 ) -> Result<SendResult, UpstreamError> {
-    let takes_more = exchange.takes_interim();
+    way.restrict(exchange, lease);
+    let takes_more = !exchange.is_call();
     let inform = |mut head: response::Parts| {
         // The edge has sent 100 (Continue) itself.
         if takes_more && head.status != StatusCode::CONTINUE {
@@ -476,7 +543,15 @@ async fn send(
             down.conn.inform(head);
         }
     };
-    in_time(exchange, lease.send(head, body, inform)).await
+    let sent = in_time(exchange, lease.send(head, body, inform)).await?;
+    if way.reuse == Reuse::Anyone
+        && let SendResult::Responded(head) = &sent
+        && is_challenge(head)
+    {
+        let reuse = Reuse::Client;
+        Way { reuse, ..way }.restrict(exchange, lease);
+    }
+    Ok(sent)
 }
 
 /// Waits for the head of a response, within the timeout of the side that has to act: the client while its

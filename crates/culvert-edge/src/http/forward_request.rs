@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use culvert_http::fields::{has_token, is_grpc, join_cookies};
-use culvert_http::http2;
+use culvert_http::fields::{has_connection_authentication, has_token, is_grpc, join_cookies};
 use culvert_http::target::{self, Received};
 use culvert_io::UploadMeter;
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::policy::replace;
 use culvert_policy::problem::Problem;
 use culvert_upstream::Protocol;
-use http::header::{EXPECT, HOST, HeaderValue, TE};
+use http::header::{AUTHORIZATION, EXPECT, HOST, HeaderValue, PROXY_AUTHORIZATION, TE};
 use http::{Method, Version, request};
 
 use crate::downstream::Downstream;
@@ -27,26 +26,63 @@ pub(super) struct ForwardRequest {
     pub(super) member: Arc<Member>,
     pub(super) parts: Box<request::Parts>,
     pub(super) body: Upload,
-    /// The host it is for.
+    /// The host it is for, in normal form.
     pub(super) authority: HeaderValue,
-    /// Whether its fields are those of the edge's own request: they are from the first hop on.
+    /// Whether its fields are those of the edge's own request: they are from the first policy on.
     pub(super) is_prepared: bool,
+    /// Whether policies set or removed credentials, or fields of gRPC.
+    pub(super) policies_set: PolicyFields,
     /// Whether a policy made it, and not the client. Then the connection stays open whatever the result.
     pub(super) is_call: bool,
 }
 
-/// The body of a client, who `may_pause` while sending it.
+/// What policies on the way set or removed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PolicyFields {
+    credentials: bool,
+    grpc: bool,
+}
+
+impl PolicyFields {
+    fn note(&mut self, edits: &Edits) {
+        for name in edits.field_names() {
+            self.credentials |= *name == AUTHORIZATION || *name == PROXY_AUTHORIZATION;
+            self.grpc |= name.as_str().starts_with(fields::GRPC_PREFIX);
+        }
+    }
+}
+
+/// Whom the connection that carries a request may serve afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reuse {
+    /// Any client.
+    Anyone,
+    /// The client of this request, which it authenticates.
+    Client,
+    /// No one.
+    Nobody,
+}
+
+/// A request as the upstream gets it.
+pub(super) struct OutgoingRequest {
+    pub(super) head: Box<request::Parts>,
+    pub(super) body: RequestBody,
+    pub(super) reuse: Reuse,
+}
+
+/// The body of a client. In a call of gRPC the client may pause while sending it, and it may have trailers.
 pub(super) fn client_body(
     exchange: &mut HttpExchange,
     body: Upload,
-    may_pause: bool,
+    is_grpc: bool,
+    has_trailers: bool,
 ) -> RequestBody {
     let rules = &Arc::clone(&exchange.down().conn.rules);
-    let progress = exchange.watch_upload(may_pause);
+    let progress = exchange.watch_upload(is_grpc);
     let received = exchange.recording.count_received();
     RequestBody::new(body, received, exchange.body_limit())
         .cut(exchange.cut())
-        .underscores(Some(rules.underscore_headers))
+        .with_trailers(has_trailers)
         .tapped(exchange.recording.request_tap())
         .metered(Some(UploadMeter::new(
             progress,
@@ -58,11 +94,8 @@ impl ForwardRequest {
     /// Rejects requests that the edge forwards to no endpoint.
     pub(super) fn check(&self, wanted: &UpgradeRequest) -> Result<(), Problem> {
         let parts = &self.parts;
-        // An extended CONNECT is checked by its protocol.
-        let is_stream = parts.extensions.get::<http2::Protocol>().is_some();
-        let is_connect = parts.method == Method::CONNECT && !is_stream;
         // `PRI` begins the preface of HTTP/2 and is no method (RFC 9113 3.4).
-        if is_connect || parts.method == Method::TRACE || parts.method.as_str() == "PRI" {
+        if matches!(parts.method.as_str(), "CONNECT" | "PRI" | "TRACE") {
             return Err(Problem::Method);
         }
         let path = parts.uri.path();
@@ -121,6 +154,7 @@ impl ForwardRequest {
         member: Arc<Member>,
     ) -> Result<(), Problem> {
         self.prepare(down, wanted);
+        self.policies_set.note(&edits);
         edits.apply_to_request(&mut self.parts.headers);
         if let Some(target) = edits.target {
             // The next policy sees this target as the one received.
@@ -147,52 +181,75 @@ impl ForwardRequest {
         exchange: &mut HttpExchange,
         wanted: &UpgradeRequest,
         edits: Option<Edits>,
-    ) -> (Box<request::Parts>, RequestBody) {
+    ) -> OutgoingRequest {
         self.prepare(exchange.down(), wanted);
+        if let Some(edits) = &edits {
+            self.policies_set.note(edits);
+        }
         let Self {
             mut parts,
             body,
             member,
+            policies_set,
             ..
         } = self;
-        if *wanted != UpgradeRequest::Http {
-            upgrade::ask(&mut parts.headers);
-        }
         if let Some(mut edits) = edits {
             edits.apply_to_request(&mut parts.headers);
             if let Some(target) = edits.target {
                 parts.uri = target;
             }
         }
+        let credentials = [AUTHORIZATION, PROXY_AUTHORIZATION];
+        let reuse = if *wanted != UpgradeRequest::Http {
+            // After a refused upgrade, a server behind the upstream may read something else than HTTP.
+            Reuse::Nobody
+        } else if !has_connection_authentication(&parts.headers, credentials) {
+            Reuse::Anyone
+        } else if policies_set.credentials {
+            // This client has no right to the identity beyond this request.
+            Reuse::Nobody
+        } else {
+            Reuse::Client
+        };
         let is_client = matches!(body, Upload::Http1(_) | Upload::Http2(_));
         if !is_client {
-            // The body comes from the operator's policy.
-            return (parts, RequestBody::new(body, None, None).underscores(None));
+            // There is none, or it is in memory.
+            return OutgoingRequest {
+                body: RequestBody::new(body, None, None),
+                head: parts,
+                reuse,
+            };
         }
         // A gRPC call may pause: on HTTP/2 it occupies one stream of the upstream, while a request on HTTP/1
         // occupies a whole connection.
-        let may_pause = parts.version == Version::HTTP_2
+        let is_grpc = parts.version == Version::HTTP_2
             && is_grpc(&parts.headers)
             && has_token(&parts.headers, &TE, b"trailers")
             && member
                 .pool
                 .as_ref()
                 .is_some_and(|pool| pool.upstream().protocol() == Protocol::Http2);
-        (parts, client_body(exchange, body, may_pause))
+        let has_trailers = is_grpc && !policies_set.grpc;
+        OutgoingRequest {
+            body: client_body(exchange, body, is_grpc, has_trailers),
+            head: parts,
+            reuse,
+        }
     }
 
-    /// Makes the client's request the edge's own, unless that is done.
-    fn prepare(&mut self, down: &Downstream, wanted: &UpgradeRequest) {
+    /// Makes the client's request the edge's own, unless that is done. Policies see the result, so that what they judge is
+    /// what is sent.
+    pub(super) fn prepare(&mut self, down: &Downstream, wanted: &UpgradeRequest) {
         if std::mem::replace(&mut self.is_prepared, true) {
             return;
         }
         let parts = &mut self.parts;
-        if let UpgradeRequest::Stream(key) = wanted {
-            upgrade::translate(parts, key);
-        }
         fields::to_upstream(&mut parts.headers, &down.conn.info, self.authority.clone());
         if parts.version == Version::HTTP_2 {
             join_cookies(&mut parts.headers);
+        }
+        if *wanted != UpgradeRequest::Http {
+            upgrade::ask(&mut parts.headers);
         }
     }
 }

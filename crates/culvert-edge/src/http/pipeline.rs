@@ -19,7 +19,7 @@ use crate::downstream::Downstream;
 use crate::http::exchange::{FIELD_OVERHEAD, HttpExchange, can_hold_head};
 use crate::http::fields;
 use crate::http::forward::forward;
-use crate::http::forward_request::ForwardRequest;
+use crate::http::forward_request::{ForwardRequest, PolicyFields};
 use crate::http::policy_chain::{PolicyChain, RequestOutcome};
 use crate::http::request_body::Upload;
 use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
@@ -37,6 +37,7 @@ pub(crate) async fn serve(
 ) -> Result<Response<ResponseBody>, Abandoned> {
     // Only the server itself marks replays.
     parts.headers.remove(REPLAY_OF);
+    let stream = upgrade::translate(&mut parts);
     let mut exchange = HttpExchange::begin(Arc::clone(&down), parts.version);
     let traits = RequestTraits::of(&parts);
     let routed = match admit(&mut exchange, &parts) {
@@ -52,17 +53,19 @@ pub(crate) async fn serve(
         Err(problem) => return Ok(refuse(exchange, problem, &traits)),
     };
     // The event has the fields as received; policies see those that are sent.
+    routing::set_authority(&mut parts, &authority);
     fields::strip_mixed_up(&mut parts.headers, down.conn.rules.underscore_headers);
     if body.size_hint().lower() > down.conn.rules.limits.body_bytes {
         return Ok(refuse(exchange, Problem::Oversized, &traits));
     }
-    let wanted = upgrade::wanted(&parts, !body.is_ended());
+    let wanted = stream.unwrap_or_else(|| upgrade::wanted(&parts, !body.is_ended()));
     let request = ForwardRequest {
         member,
         parts,
         body,
         authority,
         is_prepared: false,
+        policies_set: PolicyFields::default(),
         is_call: false,
     };
     let response = respond(&mut exchange, request, &wanted, &traits).await?;

@@ -17,7 +17,7 @@ use http::{Method, Response, StatusCode, Version, response};
 use crate::downstream::Downstream;
 use crate::http::exchange::{HttpExchange, can_hold_head};
 use crate::http::forward::{general, send_to};
-use crate::http::forward_request::client_body;
+use crate::http::forward_request::{Reuse, client_body};
 use crate::http::plain_head::{OutgoingHead, PlainRequest, PlainResponse};
 use crate::http::request_body::{RequestBody, Upload};
 use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
@@ -98,7 +98,7 @@ pub(crate) fn begin(
         lines: fields.map(|field| (field.name, field.value)),
     };
     exchange.attribute(group, recorded, &authority);
-    let member = Arc::clone(group.pick(down.edge.agents()));
+    let member = Arc::clone(down.pick(group));
     exchange.served_by(&member);
     Ok(PlainExchange {
         exchange,
@@ -123,6 +123,9 @@ fn find<'x>(
         return None;
     }
     let authority = Authority::parse(request.host()?).ok()?;
+    if !authority.is_normal() {
+        return None;
+    }
     let table = match down.conn.info.tls.get() {
         Some(_) if down.conn.info.sni() != authority.host => return None,
         Some(_) => &live.https,
@@ -149,7 +152,7 @@ impl PlainExchange {
         exchange.reached(member.endpoint.timeouts);
         let body = match body {
             Upload::None => RequestBody::empty(),
-            body => client_body(&mut exchange, body, false),
+            body => client_body(&mut exchange, body, false, false),
         };
         let head = OutgoingHead::Plain {
             request: &request,
@@ -159,7 +162,7 @@ impl PlainExchange {
                 None => "http",
             },
         };
-        let sent = send_to(&mut exchange, &member, head, body).await?;
+        let sent = send_to(&mut exchange, &member, head, body, Reuse::Anyone).await?;
         let closes = || {
             let is_closing = !request.keeps_alive || down.edge.state.is_closing();
             version != Version::HTTP_2 && is_closing

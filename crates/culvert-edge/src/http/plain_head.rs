@@ -4,7 +4,7 @@
 //! be removed is not plain; it is read into a map and takes the general path, which has the same results
 //! ([`fields`](crate::http::fields)).
 
-use culvert_http::fields::is_of_one_hop;
+use culvert_http::fields::{authenticates_connection, is_of_one_hop};
 use culvert_http::http1::{
     BodyWriter, FieldSet, RawField, RawRequest, RawResponse, WriteBuffer, end_request,
     write_request,
@@ -84,7 +84,10 @@ impl PlainRequest {
             let fate = if !is_plain(field.name) {
                 Fate::Unusual
             } else if !may_be_ours(field.name) {
-                Fate::Sent
+                match field.is("authorization") && authenticates_connection(field.value) {
+                    true => Fate::Unusual,
+                    false => Fate::Sent,
+                }
             } else if field.is("host") {
                 host = Some(position);
                 Fate::Sent
@@ -197,6 +200,7 @@ fn other(field: RawField<'_>, trusted: bool) -> Fate {
     };
     match name {
         "expect" | "te" | "transfer-encoding" | "upgrade" => Fate::Unusual,
+        "trailer" => Fate::Removed,
         _ if name == REPLAY_OF.as_str() => Fate::Unusual,
         _ if is_of_one_hop(name) => Fate::Removed,
         _ if says_who_calls(name) => match trusted {

@@ -94,7 +94,10 @@ impl PolicyChain {
                 event.tap_request(down.edge.policy.bodies.as_ref(), bytes_max);
             }
             let ran = match request.check(wanted) {
-                Ok(()) => Ok(run_request_phase(exchange, &mut request, policy, &mut memory).await),
+                Ok(()) => {
+                    request.prepare(down, wanted);
+                    Ok(run_request_phase(exchange, &mut request, policy, &mut memory).await)
+                }
                 Err(problem) => Err(problem),
             };
             request.copy_buffered(exchange);
@@ -232,6 +235,7 @@ impl PolicyRun {
                 *response = PendingResponse::of(problem, traits, &down.conn);
             }
         }
+        exchange.note_set(edits.field_names());
         edits.apply(&mut response.head.headers);
         if let Some(coding) = edits.coding {
             response.encode(coding, traits, &down.conn);

@@ -31,7 +31,7 @@ use crate::edge_context::EdgeContext;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::forward::forward;
-use crate::http::forward_request::ForwardRequest;
+use crate::http::forward_request::{ForwardRequest, PolicyFields};
 use crate::http::pipeline;
 use crate::http::request_body::Upload;
 use crate::http::response::{PendingResponse, RequestTraits};
@@ -237,7 +237,8 @@ async fn exchange(
     parts.headers = fields_of(&request.headers).ok_or(NotReplayed::Malformed)?;
     fields::strip_mixed_up(&mut parts.headers, down.conn.rules.underscore_headers);
     let value = |text| HeaderValue::from_str(text).map_err(|_| NotReplayed::Malformed);
-    let host = value(authority.text)?;
+    let normal = authority.normal();
+    let host = value(&normal)?;
     parts.headers.insert(HOST, host.clone());
     parts.headers.insert(REPLAY_OF, value(&request.event)?);
     if !request.body.is_empty() {
@@ -257,6 +258,7 @@ async fn exchange(
         body: Upload::made(request.body.into()),
         authority: host,
         is_prepared: false,
+        policies_set: PolicyFields::default(),
         is_call: false,
     };
     let pending = match request.skips_policy {

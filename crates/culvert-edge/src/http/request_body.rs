@@ -11,7 +11,6 @@ use bytes::{Bytes, BytesMut};
 use culvert_io::UploadMeter;
 use culvert_policy::capture::RequestTap;
 use culvert_upstream::UploadError;
-use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::conn_state::ConnState;
@@ -32,8 +31,8 @@ struct ReadBody {
     limit: Option<BodyLimit>,
     /// Set when the client aborts it.
     is_cut: Option<Arc<AtomicBool>>,
-    /// Whether trailers may have underscores in their names; `None` if their names are not checked.
-    keeps_underscores: Option<bool>,
+    /// Whether its protocol has trailers. Those of other requests are removed.
+    has_trailers: bool,
     /// Measures how fast the client sends it.
     meter: Option<UploadMeter>,
     /// Copies it, if the request is captured.
@@ -65,7 +64,6 @@ pub(crate) enum Upload {
 #[derive(Debug)]
 pub(crate) struct Held {
     bytes: Bytes,
-    trailers: Option<HeaderMap>,
     room: Option<BodyReservation>,
 }
 
@@ -80,12 +78,8 @@ impl Upload {
             Self::Http1(inbound) => inbound.poll_frame(cx).map_err(|_| UploadError::Client),
             Self::Http2(stream) => stream.poll_frame(cx).map_err(|_| UploadError::Client),
             Self::Held(held) => {
-                if !held.bytes.is_empty() {
-                    let data = std::mem::take(&mut held.bytes);
-                    return Poll::Ready(Some(Ok(Frame::data(data))));
-                }
-                let trailers = held.trailers.take();
-                Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
+                let data = std::mem::take(&mut held.bytes);
+                Poll::Ready((!data.is_empty()).then(|| Ok(Frame::data(data))))
             }
         }
     }
@@ -96,7 +90,7 @@ impl Upload {
             Self::None => true,
             Self::Http1(inbound) => inbound.is_ended(),
             Self::Http2(stream) => stream.is_ended(),
-            Self::Held(held) => held.bytes.is_empty() && held.trailers.is_none(),
+            Self::Held(held) => held.bytes.is_empty(),
         }
     }
 
@@ -106,8 +100,6 @@ impl Upload {
             Self::None => SizeHint::with_exact(0),
             Self::Http1(inbound) => inbound.size_hint(),
             Self::Http2(stream) => stream.size_hint(),
-            // With trailers the body is chunked and has no length.
-            Self::Held(held) if held.trailers.is_some() => SizeHint::default(),
             Self::Held(held) => SizeHint::with_exact(held.bytes.len() as u64),
         }
     }
@@ -115,8 +107,8 @@ impl Upload {
     /// Copies it as far as it is known: an empty or a buffered body.
     pub(crate) fn copy_to(&self, tap: &RequestTap) {
         match self {
-            Self::Held(held) => tap.whole(&held.bytes, held.trailers.as_ref()),
-            other if other.is_ended() => tap.whole(&[], None),
+            Self::Held(held) => tap.whole(&held.bytes),
+            other if other.is_ended() => tap.whole(&[]),
             _ => {}
         }
     }
@@ -126,14 +118,10 @@ impl Upload {
         if bytes.is_empty() {
             return Self::None;
         }
-        Self::Held(Box::new(Held {
-            bytes,
-            trailers: None,
-            room: None,
-        }))
+        Self::Held(Box::new(Held { bytes, room: None }))
     }
 
-    /// Buffers the whole body, until it is forwarded.
+    /// Buffers the whole body without trailers, until it is forwarded.
     pub(crate) async fn hold(
         &mut self,
         bytes_max: usize,
@@ -159,7 +147,6 @@ impl Upload {
         let received = received();
         let mut held = Held {
             bytes: Bytes::new(),
-            trailers: None,
             room: None,
         };
         let reading = held.read(&mut incoming, bytes_max, conn, received.as_deref());
@@ -192,12 +179,8 @@ impl Held {
         let mut whole = BytesMut::new();
         while let Some(frame) = poll_fn(|cx| incoming.poll_frame(cx)).await {
             let frame = frame.map_err(|_| NotBuffered::Broken)?;
-            let data = match frame.into_data() {
-                Ok(data) => data,
-                Err(frame) => {
-                    self.trailers = frame.into_trailers().ok();
-                    continue;
-                }
+            let Ok(data) = frame.into_data() else {
+                continue;
             };
             if whole.len() + data.len() > bytes_max {
                 return Err(NotBuffered::TooLong);
@@ -229,7 +212,7 @@ impl RequestBody {
             received,
             limit,
             is_cut: None,
-            keeps_underscores: Some(false),
+            has_trailers: false,
             meter: None,
             tap: None,
         })))
@@ -242,9 +225,9 @@ impl RequestBody {
         self
     }
 
-    /// Sets whether trailers may have underscores in their names; with `None` their names are not checked.
-    pub(crate) fn underscores(self, keeps_underscores: Option<bool>) -> Self {
-        self.with(|body| body.keeps_underscores = keeps_underscores)
+    /// Sets whether its protocol has trailers.
+    pub(crate) fn with_trailers(self, has_trailers: bool) -> Self {
+        self.with(|body| body.has_trailers = has_trailers)
     }
 
     /// Sets `is_cut` when the client aborts it.
@@ -287,7 +270,14 @@ impl Body for RequestBody {
         let Some(this) = &mut self.0 else {
             return Poll::Ready(None);
         };
-        match this.source.poll_frame(cx) {
+        let polled = loop {
+            match this.source.poll_frame(cx) {
+                // The end follows.
+                Poll::Ready(Some(Ok(frame))) if frame.is_trailers() && !this.has_trailers => {}
+                polled => break polled,
+            }
+        };
+        match polled {
             Poll::Ready(Some(Ok(mut frame))) => {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
                 if let Some(meter) = &mut this.meter
@@ -308,10 +298,7 @@ impl Body for RequestBody {
                     }
                 }
                 if let Some(trailers) = frame.trailers_mut() {
-                    fields::strip_trailers(trailers);
-                    if let Some(keeps_underscores) = this.keeps_underscores {
-                        fields::strip_mixed_up(trailers, keeps_underscores);
-                    }
+                    fields::strip_request_trailers(trailers);
                 }
                 if let Some(tap) = &this.tap {
                     copy(tap, &frame, this.source.is_ended());

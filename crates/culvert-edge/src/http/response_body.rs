@@ -274,6 +274,9 @@ impl Body for ResponseBody {
                 let is_last = trailers.is_some();
                 if let Some(trailers) = trailers {
                     fields::strip_trailers(trailers);
+                    if let Some(exchange) = &this.exchange {
+                        exchange.strip_set(trailers);
+                    }
                 }
                 if let Some(exchange) = &mut this.exchange {
                     exchange.recording.copy_sent(&frame);

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use culvert_http::authority::Authority;
+use culvert_http::authority::{Authority, ReceivedAuthority};
 use culvert_http::target::{self, Received};
 use culvert_policy::conn::TlsInfo;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
 use http::header::{HOST, HeaderValue, LOCATION};
+use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, request};
 
 use crate::downstream::{Bound, Downstream};
@@ -89,19 +90,44 @@ pub(super) fn route(
         exchange.recording.blocked();
         return Err(Problem::Restricted);
     }
-    let member = Arc::clone(group.pick(down.edge.agents()));
+    let member = Arc::clone(down.pick(group));
     exchange.served_by(&member);
     Ok(Route::Endpoint(member, host_value(host, &authority)?))
 }
 
-/// The authority of a request as a header value.
+/// The authority of a request, in normal form, as a header value.
 fn host_value(
     host: Option<&HeaderValue>,
     authority: &Authority<'_>,
 ) -> Result<HeaderValue, Problem> {
-    match host {
-        Some(value) => Ok(value.clone()),
-        None => HeaderValue::from_str(authority.text).map_err(|_| Problem::Authority),
+    match (host, authority.normal()) {
+        (Some(value), normal) if value.as_bytes() == normal.as_bytes() => Ok(value.clone()),
+        (_, normal) => HeaderValue::from_str(&normal).map_err(|_| Problem::Authority),
+    }
+}
+
+/// Leaves one place that names the host of a routed request, with the authority in normal form. Policies judge it, and
+/// the upstream gets it. How the client spelled it stays in an extension.
+pub(super) fn set_authority(parts: &mut request::Parts, authority: &HeaderValue) {
+    let field = parts.headers.get(HOST).map(HeaderValue::as_bytes);
+    let received = match parts.uri.authority() {
+        Some(target) => Some(target.as_str().as_bytes()),
+        None => field,
+    };
+    if let Some(received) = received
+        && received != authority.as_bytes()
+        && let Ok(text) = std::str::from_utf8(received)
+    {
+        let received = ReceivedAuthority::new(text);
+        parts.extensions.insert(received);
+    }
+    if field != Some(authority.as_bytes()) {
+        parts.headers.insert(HOST, authority.clone());
+    }
+    if parts.uri.authority().is_some() {
+        let local = parts.uri.path_and_query().cloned();
+        let local = local.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        parts.uri = local.into();
     }
 }
 

@@ -26,13 +26,10 @@ pub(super) async fn finish(
 ) -> Response<ResponseBody> {
     match (response.head.status, wanted) {
         (StatusCode::SWITCHING_PROTOCOLS, UpgradeRequest::WebSocket(key)) => {
-            switch(exchange, response, &key, traits, |head| {
-                upgrade::ask(&mut head.headers)
-            })
-            .await
+            switch(exchange, response, &key, traits, false).await
         }
         (StatusCode::SWITCHING_PROTOCOLS, UpgradeRequest::Stream(key)) => {
-            switch(exchange, response, &key, traits, upgrade::translate_back).await
+            switch(exchange, response, &key, traits, true).await
         }
         (StatusCode::SWITCHING_PROTOCOLS, _) => refuse(exchange, Problem::BadAnswer, traits),
         // The client would take it for an open stream.
@@ -112,14 +109,14 @@ pub(super) fn send(
     Response::from_parts(head, body)
 }
 
-/// Switches to WebSocket: passes the upstream's 101 on in the form of the client's protocol. The connection's
-/// driver does the rest.
+/// Switches to WebSocket: passes the upstream's 101 on in the form of the client's protocol, which may be that of an
+/// extended CONNECT. The connection's driver does the rest.
 async fn switch(
     mut exchange: Box<HttpExchange>,
     response: PendingResponse,
     key: &HeaderValue,
     traits: &RequestTraits,
-    say: impl FnOnce(&mut response::Parts),
+    is_stream: bool,
 ) -> Response<ResponseBody> {
     let PendingResponse {
         head: mut parts,
@@ -132,8 +129,11 @@ async fn switch(
     fields::to_client(&mut parts.headers);
     parts.extensions.clear();
     parts.headers.remove(CONTENT_LENGTH);
-    say(&mut parts);
+    upgrade::ask(&mut parts.headers);
     exchange.answer(parts.status, &parts.headers);
+    if is_stream {
+        upgrade::translate_back(&mut parts);
+    }
     let tunnel = Tunnel {
         upstream,
         early,

@@ -1,7 +1,8 @@
 //! Upgrades to WebSocket, the only supported protocol. Both sides must complete the handshake.
 //!
 //! A client requests it with an HTTP/1.1 upgrade or an extended CONNECT of HTTP/2 (RFC 8441), and the edge requests it
-//! from the upstream in the form of the upstream's protocol. Between the two, the request has the HTTP/1.1 form.
+//! from the upstream in the form of the upstream's protocol. Between the two, request and response have the HTTP/1.1 form:
+//! routes, policies and events see one kind of handshake.
 //!
 //! Bytes of the client wait in [`Http1Server`](crate::http1::server::Http1Server) until the upstream has sent a 101 with a
 //! valid `Sec-WebSocket-Accept`. After any other response the connection ends, and these bytes are dropped.
@@ -14,8 +15,8 @@ use culvert_http::fields::has_token;
 use culvert_http::http2;
 use culvert_upstream::UpstreamStream;
 use http::header::{
-    CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_VERSION, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT,
+    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::{Method, Request, StatusCode, Version, request, response};
 use hyper::ext::Protocol;
@@ -44,31 +45,40 @@ pub(crate) struct Tunnel {
     pub(crate) exchange: Box<HttpExchange>,
 }
 
-/// Converts an extended CONNECT to an HTTP/1.1 handshake.
-pub(crate) fn translate(parts: &mut request::Parts, key: &HeaderValue) {
+/// Converts an extended CONNECT to an HTTP/1.1 handshake, and returns what it asks for. `None` if the request is none.
+pub(crate) fn translate(parts: &mut request::Parts) -> Option<UpgradeRequest> {
+    let protocol = parts.extensions.remove::<http2::Protocol>()?;
+    let is_sound = protocol.as_str() == "websocket"
+        && has_version(parts)
+        && !parts.headers.contains_key(CONTENT_LENGTH);
     parts.method = Method::GET;
-    parts.extensions.remove::<http2::Protocol>();
+    let key = fresh_key();
     parts.headers.insert(SEC_WEBSOCKET_KEY, key.clone());
+    ask(&mut parts.headers);
+    if let Ok(protocol) = HeaderValue::from_str(protocol.as_str()) {
+        parts.headers.insert(UPGRADE, protocol);
+    }
+    Some(match is_sound {
+        true => UpgradeRequest::Stream(key),
+        false => UpgradeRequest::Broken,
+    })
 }
 
 /// Converts the response to a handshake to that of an extended CONNECT.
 pub(crate) fn translate_back(parts: &mut response::Parts) {
     parts.status = StatusCode::OK;
-    parts.headers.remove(SEC_WEBSOCKET_ACCEPT);
+    for name in [CONNECTION, UPGRADE, SEC_WEBSOCKET_ACCEPT] {
+        parts.headers.remove(name);
+    }
 }
 
-/// Determines the upgrade that a request asks for.
+/// Whether it asks for the only version of the protocol.
+fn has_version(parts: &request::Parts) -> bool {
+    one(&parts.headers, &SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13")
+}
+
+/// Determines the upgrade that a request of HTTP/1 asks for.
 pub(crate) fn wanted(parts: &request::Parts, has_body: bool) -> UpgradeRequest {
-    let has_version =
-        || one(&parts.headers, &SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
-    if let Some(protocol) = parts.extensions.get::<http2::Protocol>() {
-        let is_sound = parts.method == Method::CONNECT && protocol.as_str() == "websocket";
-        return if is_sound && has_version() {
-            UpgradeRequest::Stream(fresh_key())
-        } else {
-            UpgradeRequest::Broken
-        };
-    }
     let Some(protocol) = parts.headers.get(UPGRADE) else {
         return UpgradeRequest::Http;
     };
@@ -81,7 +91,7 @@ pub(crate) fn wanted(parts: &request::Parts, has_body: bool) -> UpgradeRequest {
     let is_sound = parts.method == Method::GET
         && !has_body
         && one(&parts.headers, &UPGRADE).is_some()
-        && has_version();
+        && has_version(parts);
     match one(&parts.headers, &SEC_WEBSOCKET_KEY) {
         Some(key)
             if is_sound

@@ -48,9 +48,9 @@ async fn a_request_and_its_response_are_forwarded() {
             lines,
             [
                 "content-length: 4",
-                "host: App.Example.:8080",
+                "host: app.example:8080",
                 "x-forwarded-for: 127.0.0.1",
-                "x-forwarded-host: App.Example.:8080",
+                "x-forwarded-host: app.example:8080",
                 "x-forwarded-proto: http",
                 "x-stays: Yes",
             ]
@@ -88,7 +88,7 @@ async fn forwarded_fields_of_a_trusted_proxy_are_extended() {
 }
 
 #[tokio::test]
-async fn trailers_are_forwarded_in_both_directions() {
+async fn trailers_of_responses_are_forwarded_and_those_of_requests_are_not() {
     let mut rig = Rig::start().await;
     let (reported, mut heard) = tokio::sync::mpsc::channel(8);
     let origin = origin(&mut rig.tasks, move |mut client| {
@@ -114,10 +114,8 @@ async fn trailers_are_forwarded_in_both_directions() {
     );
     let (head, body, trailers) = heard.recv().await.unwrap();
     assert!(head.contains("te: trailers"), "{head}");
-    assert_eq!(
-        (body.as_slice(), trailers.as_str()),
-        (&b"abc"[..], "x-check: 1\n")
-    );
+    assert!(!head.contains("trailer: "), "{head}");
+    assert_eq!((body.as_slice(), trailers.as_str()), (&b"abc"[..], ""));
 }
 
 #[tokio::test]

@@ -207,9 +207,9 @@ async fn unusual_legal_requests_are_forwarded_byte_for_byte() {
         ),
         (
             "Trailer: X-Sum\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n\0\r\n0\r\nX-Sum:  1 2 \r\n\r\n",
-            "trailer: X-Sum|transfer-encoding: chunked",
+            "transfer-encoding: chunked",
             "\0",
-            "x-sum: 1 2\n",
+            "",
         ),
         (
             "X-Forwarded-For: 9.9.9.9\r\nForwarded: for=x\r\nVia: 1.0 me\r\n\r\n",

@@ -226,8 +226,8 @@ async fn a_websocket_over_http2_is_one_of_many_streams() {
 
     let events = rig.recorder.events(5).await;
     let exchange = &events[4]["object"]["http"];
-    assert_eq!(exchange["request"]["method"], "connect");
-    assert_eq!(exchange["response"]["status_code"], 200);
+    assert_eq!(exchange["request"]["method"], "get");
+    assert_eq!(exchange["response"]["status_code"], 101);
     assert_eq!(exchange["response"]["body_length"], 0);
     drop((read, write, sender));
     assert_eq!(rig.recorder.events(6).await[5]["event_type"], TCP);

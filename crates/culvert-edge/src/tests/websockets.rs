@@ -129,8 +129,9 @@ async fn an_extended_connect_is_forwarded_as_one() {
     stream.stream.shutdown().await.unwrap();
     assert!(!stream.more().await);
     let reported = &rig.recorder.events(2).await[1]["object"]["http"];
-    assert_eq!(reported["request"]["method"], "connect");
-    assert_eq!(reported["response"]["status_code"], 200);
+    assert_eq!(reported["request"]["method"], "get");
+    assert_eq!(reported["request"]["headers"]["Upgrade"][0], "websocket");
+    assert_eq!(reported["response"]["status_code"], 101);
 }
 
 #[tokio::test]

@@ -166,7 +166,7 @@ impl VerifyWebhook {
         let Ok(secret) = secret.strict(x).map(Cow::into_owned) else {
             return (Err(Unverified::Secret), None);
         };
-        let url = x.sent_url().unwrap_or_default();
+        let url = x.public_url().unwrap_or_default();
         let request = webhook::Request {
             method: &request.method,
             url: &url,

@@ -118,14 +118,11 @@ impl RequestTap {
     }
 
     /// Copies a whole body that was buffered, unless it was copied before.
-    pub fn whole(&self, data: &[u8], trailers: Option<&HeaderMap>) {
+    pub fn whole(&self, data: &[u8]) {
         if let Some(body) = &mut *lock(&self.0)
             && !std::mem::replace(&mut body.has_begun, true)
         {
             body.buffer.push(data);
-            if let Some(trailers) = trailers {
-                body.buffer.trailers(fields(trailers));
-            }
             body.buffer.complete();
         }
     }

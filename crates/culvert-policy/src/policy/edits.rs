@@ -42,12 +42,16 @@ impl Edits {
         self.headers.push(Edit::Remove(name));
     }
 
+    /// The names of the fields that change.
+    pub fn field_names(&self) -> impl Iterator<Item = &HeaderName> + Clone {
+        self.headers.iter().map(|edit| match edit {
+            Edit::Add(name, _) | Edit::Remove(name) => name,
+        })
+    }
+
     /// Applies the changes to the fields of a request, and removes other spellings of the changed fields.
     pub fn apply_to_request(&mut self, headers: &mut HeaderMap) {
-        let names = self.headers.iter().map(|edit| match edit {
-            Edit::Add(name, _) | Edit::Remove(name) => name,
-        });
-        strip_spellings(headers, names);
+        strip_spellings(headers, self.field_names());
         self.apply(headers);
     }
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use culvert_cel::{Key, Resolver, Slot, Type, Value, ValueRef};
-use culvert_http::authority::Authority;
+use culvert_http::authority::{Authority, ReceivedAuthority};
 use culvert_http::target::Received;
 use http::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, LOCATION,
@@ -331,7 +331,7 @@ fn of_requests(row: Row<'_>) {
         Version::HTTP_10 => "HTTP/1.0",
         _ => "HTTP/1.1",
     }));
-    row("req.host", "string", "Host header as received.", Filled::Always, |x| there(authority(x.request?)));
+    row("req.host", "string", "Host in lower case, without port and trailing dot, as the request was routed by it.", Filled::Always, |x| either(x.host()?));
     row("req.headers", "map(string, list(string))", "Header fields; names in lower case.", Filled::Always, |x| made(headers(&x.request?.headers)));
     row("req.trailers", "map(string, list(string))", "Trailer fields. Absent in practice, because no phase waits for the end of the body.", Filled::Never, |_| made(map(Vec::new())));
     row("req.cookies", "map(string, list(map(string, string)))", "Cookies by name, each with `name` and `value`.", Filled::Message, |x| made(cookies::of_request(&x.request?.headers)));
@@ -346,9 +346,9 @@ fn of_requests(row: Row<'_>) {
     row("req.url", "string", "Full normalised URL: host in lower case, no default port, path and query as forwarded.", Filled::Always, |x| owned(x.url()?));
     row("req.url.raw", "string", "Full URL as received.", Filled::Always, |x| owned(x.raw_url()?));
     row("req.url.scheme", "string", "`https` if the client's connection is TLS, otherwise `http`.", Filled::Always, |x| there(x.scheme()));
-    row("req.url.authority", "string", "Host and port as received.", Filled::Always, |x| there(authority(x.request?)));
-    row("req.url.host", "string", "Host in lower case, without port.", Filled::Always, |x| owned(x.host()?));
-    row("req.url.port", "int", "Explicit port; absent if the URL has none.", Filled::Message, |x| authority(x.request?).rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).and_then(int));
+    row("req.url.authority", "string", "Host and port as received.", Filled::Always, |x| there(received_authority(x.request?)));
+    row("req.url.host", "string", "The same as `req.host`.", Filled::Always, |x| either(x.host()?));
+    row("req.url.port", "int", "Explicit port; absent if the URL has none.", Filled::Message, |x| x.authority()?.port().and_then(int));
     row("req.url.path", "string", "Path as forwarded: normalised by RFC 3986 6.2.2, without `.` and `..` segments and with unreserved characters decoded; `\\` becomes `/`, and `//` becomes `/` unless `merge_slashes` of the endpoint is off. `*` for `OPTIONS *`.", Filled::Always, |x| there(x.request?.uri.path()));
     row("req.url.raw_path", "string", "Path as received.", Filled::Always, |x| there(raw_path(x.request?)));
     row("req.url.query", "string", "Query as received; empty without one.", Filled::Message, |x| there(x.request?.uri.query().unwrap_or_default()));
@@ -406,12 +406,25 @@ fn owned<'a>(value: impl AsRef<str>) -> Option<Read<'a>> {
     made(Value::from(value.as_ref()))
 }
 
+fn either(text: Cow<'_, str>) -> Option<Read<'_>> {
+    match text {
+        Cow::Borrowed(text) => there(text),
+        Cow::Owned(text) => owned(text),
+    }
+}
+
 fn none<'a>() -> Option<Read<'a>> {
     there("")
 }
 
 /// Host and port as received.
-pub fn authority(request: &request::Parts) -> &str {
+fn received_authority(request: &request::Parts) -> &str {
+    let received = request.extensions.get::<ReceivedAuthority>();
+    received.map_or_else(|| authority(request), ReceivedAuthority::text)
+}
+
+/// Host and port as they are sent, in normal form once the request was routed.
+fn authority(request: &request::Parts) -> &str {
     match request.uri.authority() {
         Some(authority) => authority.as_str(),
         None => request
@@ -561,41 +574,50 @@ impl Exchange<'_> {
             Some(received) => received.target(),
             None => target(request),
         };
-        let (scheme, authority) = (self.scheme(), authority(request));
+        let (scheme, authority) = (self.scheme(), received_authority(request));
         Some(format!("{scheme}://{authority}{target}"))
     }
 
-    /// The URL for the upstream: host and port as received, path and query as forwarded.
+    /// The URL for the upstream: host and port in normal form, path and query as forwarded.
     pub(crate) fn sent_url(&self) -> Option<String> {
+        let (scheme, target) = (self.scheme(), target(self.request?));
+        Some(match self.authority() {
+            Some(authority) => format!("{scheme}://{}{target}", authority.normal()),
+            None => format!("{scheme}://{target}"),
+        })
+    }
+
+    /// The URL that the client was configured with: host and port as received, path and query as forwarded.
+    pub(crate) fn public_url(&self) -> Option<String> {
         let request = self.request?;
-        let (scheme, authority, target) = (self.scheme(), authority(request), target(request));
-        Some(format!("{scheme}://{authority}{target}"))
+        let (scheme, authority) = (self.scheme(), received_authority(request));
+        Some(format!("{scheme}://{authority}{}", target(request)))
     }
 
     /// The whole URL, normalised.
     fn url(&self) -> Option<String> {
-        let request = self.request?;
         let (scheme, host) = (self.scheme(), self.host()?);
-        let default = if scheme == "https" { "443" } else { "80" };
-        let port = authority(request).rsplit_once(':').map(|(_, port)| port);
-        let port = port.filter(|port| {
-            !port.is_empty() && *port != default && port.bytes().all(|b| b.is_ascii_digit())
-        });
-        let target = target(request);
+        let default = if scheme == "https" { 443 } else { 80 };
+        let port = self.authority()?.port().filter(|port| *port != default);
+        let target = target(self.request?);
         Some(match port {
             Some(port) => format!("{scheme}://{host}:{port}{target}"),
             None => format!("{scheme}://{host}{target}"),
         })
     }
 
+    /// Host and port.
+    fn authority(&self) -> Option<Authority<'_>> {
+        Authority::parse(authority(self.request?)).ok()
+    }
+
     /// The host by which the request was routed: in lower case, without port and trailing dot. Every routed host has
     /// this form, so another spelling cannot bypass a rule.
-    fn host(&self) -> Option<String> {
-        let host = Authority::parse(authority(self.request?)).ok()?.host;
-        Some(if host.contains(':') {
-            format!("[{host}]")
-        } else {
-            host.into_owned()
+    fn host(&self) -> Option<Cow<'_, str>> {
+        let host = self.authority()?.host;
+        Some(match host.contains(':') {
+            true => Cow::Owned(format!("[{host}]")),
+            false => host,
         })
     }
 }
