@@ -181,6 +181,14 @@ impl Recording {
         }
     }
 
+    /// Removes the query from the record.
+    pub(crate) fn hide_query(&mut self, url: &[&str]) {
+        if let Some(record) = &mut self.event.record {
+            record.set(event_slots::http::URL_QUERY, "");
+            record.set_parts(event_slots::http::URL_RAW, url);
+        }
+    }
+
     /// Assigns the id of the event, if there is one.
     pub(crate) fn assign_id(&mut self, id: impl FnOnce() -> EventId) {
         if let Some(record) = &mut self.event.record {
@@ -461,6 +469,8 @@ pub(crate) struct RecordedRequest<'x, L> {
     pub(crate) method: &'x Method,
     /// As received, which may be spelled differently from the forwarded one.
     pub(crate) path: &'x str,
+    /// As forwarded.
+    pub(crate) normalised_path: &'x str,
     pub(crate) query: Option<&'x str>,
     pub(crate) user_agent: Option<&'x [u8]>,
     /// Whether `host` is among the fields.
@@ -477,6 +487,7 @@ pub(crate) fn recorded(parts: &request::Parts) -> RecordedRequest<'_, impl Field
             Some(path) => path,
             None => parts.uri.path(),
         },
+        normalised_path: parts.uri.path(),
         query: parts.uri.query(),
         user_agent: parts.headers.get(USER_AGENT).map(HeaderValue::as_bytes),
         has_host: parts.headers.contains_key(HOST),

@@ -226,6 +226,9 @@ problems! {
     /// The traffic policies of internal endpoints forward too often.
     Hops: BAD_GATEWAY 3501 "The traffic policies forwarded the request between endpoints too many times."
         Owner "The traffic policies of the internal endpoints forward in a loop, or through too many endpoints.";
+    /// A path of the edge at which nothing is.
+    EdgePath: NOT_FOUND 3622 "No page of the edge has this address."
+        Address "Paths below `/culvert/` belong to the edge at an endpoint whose traffic policy signs users in. They are never forwarded to the upstream.";
     /// There is no session, and the request is not one that can be redirected to a sign-in.
     LoginFirst: UNAUTHORIZED 3100 "Sign in first."
         SignIn "Only GET requests redirect to the sign-in. Scripts should reload the page if they get this response.";

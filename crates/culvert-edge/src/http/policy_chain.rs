@@ -93,6 +93,26 @@ impl PolicyChain {
                 let (event, _) = exchange.recording.for_policy();
                 event.tap_request(down.edge.policy.bodies.as_ref(), bytes_max);
             }
+            // Before all rules, whatever their conditions are.
+            if policy.owns_path(request.parts.uri.path()) {
+                let flow = answer_edge_path(exchange, &request, wanted, policy, &mut memory).await;
+                self.0.push(PolicyRun {
+                    received: None,
+                    policy: Arc::clone(policy),
+                    member,
+                    memory,
+                });
+                return match flow {
+                    Flow::Reply(reply) => {
+                        Ok(RequestOutcome::Respond(PendingResponse::made(*reply)))
+                    }
+                    Flow::Broken => broken_off(down),
+                    Flow::Close => Err(hang_up(down, is_call)),
+                    Flow::Continue | Flow::Forward(_) => {
+                        Ok(RequestOutcome::Reject(Problem::EdgePath))
+                    }
+                };
+            }
             let ran = match request.check(wanted) {
                 Ok(()) => Ok(run_request_phase(exchange, &mut request, policy, &mut memory).await),
                 Err(problem) => Err(problem),
@@ -167,6 +187,33 @@ impl PolicyChain {
         }
         Ok(())
     }
+}
+
+/// Answers a request to a path of the edge. Its query may be a secret, so its event has none.
+async fn answer_edge_path(
+    exchange: &mut HttpExchange,
+    request: &ForwardRequest,
+    wanted: &UpgradeRequest,
+    policy: &Arc<Policy>,
+    memory: &mut Memory,
+) -> Flow {
+    let down = &Arc::clone(exchange.down());
+    let scheme = match down.conn.info.tls.get() {
+        Some(_) => "https",
+        None => "http",
+    };
+    let host = request.authority.to_str().unwrap_or_default();
+    let url = [scheme, "://", host, request.parts.uri.path()];
+    exchange.recording.hide_query(&url);
+    let endpoint = request.member.endpoint.info();
+    let mut x = Exchange::new(Phase::Request, policy, endpoint, down.context(), memory);
+    x.request = Some(&*request.parts);
+    x.event = Some(exchange.recording.for_policy().0);
+    if *wanted != UpgradeRequest::Http || request.check(wanted).is_err() {
+        return x.refuse(Problem::EdgePath);
+    }
+    let flow = x.answer_edge_path().await;
+    flow.unwrap_or(Flow::Continue)
 }
 
 /// Runs the request phase of one policy.

@@ -89,7 +89,10 @@ pub(super) fn route(
         exchange.recording.blocked();
         return Err(Problem::Restricted);
     }
-    let member = Arc::clone(group.pick(down.edge.agents()));
+    let member = match group.edge_path_member(parts.uri.path()) {
+        Some(member) => Arc::clone(member),
+        None => Arc::clone(group.pick(down.edge.agents())),
+    };
     exchange.served_by(&member);
     Ok(Route::Endpoint(member, host_value(host, &authority)?))
 }
