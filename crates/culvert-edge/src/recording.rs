@@ -17,6 +17,7 @@ use culvert_events::{
     Cookies, EventId, HTTP_REQUEST_COMPLETE, HeaderRules, Record, Slot, TCP_CONNECTION_CLOSED, Text,
 };
 use culvert_http::authority::Authority;
+use culvert_http::own_cookies::recorded_value;
 use culvert_http::target::Received;
 use culvert_overload::Level;
 use culvert_policy::capture::RequestTap;
@@ -499,7 +500,7 @@ pub(crate) fn recorded(parts: &request::Parts) -> RecordedRequest<'_, impl Field
 pub(crate) fn lines(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     headers
         .iter()
-        .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
+        .map(|(name, value)| (name.as_str().as_bytes(), recorded_value(name, value)))
 }
 
 fn number(bytes: u64) -> i64 {

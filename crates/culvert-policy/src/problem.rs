@@ -244,6 +244,9 @@ problems! {
     /// The state is invalid, expired or already used.
     LoginState: BAD_REQUEST 3108 "The sign-in is invalid, expired or already complete; start again."
         SignIn "A sign-in expires after some minutes and works once. Check the clock of the server if all fail.";
+    /// A sign-in at a page that is not https.
+    LoginInsecure: FORBIDDEN 3128 "Sign-in requires https."
+        Owner "Browsers keep the cookies of a sign-in only for `https` pages. Use an `https` endpoint. A proxy that terminates TLS before the edge must be in `edge.trusted_proxies` and send `x-forwarded-proto`.";
     /// The state is for another host.
     LoginOtherHost: BAD_REQUEST 3124 "The sign-in started on another host; start again."
         SignIn "The callback URL that is registered at the provider must have the host of this endpoint.";

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use culvert_base::BoxFuture;
+use culvert_http::own_cookies;
+use culvert_http::target::Received;
 use culvert_io::UploadProgress;
 use culvert_policy::event_slots;
 use culvert_policy::host::{BodyReader, Unread};
@@ -18,6 +20,7 @@ use culvert_policy::policy::run::Flow;
 use culvert_policy::problem::Problem;
 use http::header::SET_COOKIE;
 use http::request;
+use http::uri::PathAndQuery;
 
 use crate::connection_phase;
 use crate::downstream::Downstream;
@@ -96,8 +99,9 @@ impl PolicyChain {
             // Before all rules, whatever their conditions are.
             if policy.owns_path(request.parts.uri.path()) {
                 let flow = answer_edge_path(exchange, &request, wanted, policy, &mut memory).await;
+                let has_response_rules = !policy.rules(Phase::Response).is_empty();
                 self.0.push(PolicyRun {
-                    received: None,
+                    received: has_response_rules.then(|| without_query(&request.parts)),
                     policy: Arc::clone(policy),
                     member,
                     memory,
@@ -179,14 +183,28 @@ impl PolicyChain {
         for run in self.0.iter_mut().rev() {
             run.run_response_phase(exchange, response, traits).await?;
         }
-        // The browser gets the cookies even if a later policy replaced the response.
+        own_cookies::drop_set_cookies(&mut response.head.headers);
+        // The browser gets the cookies even if a later policy replaced the response. A policy that made the request does
+        // not get them.
         for run in &mut self.0 {
+            if run.memory.is_call {
+                continue;
+            }
             for cookie in run.memory.cookies.drain(..) {
                 response.head.headers.append(SET_COOKIE, cookie);
             }
         }
         Ok(())
     }
+}
+
+/// A request without its query, which may be a secret of a sign-in.
+fn without_query(parts: &request::Parts) -> Box<request::Parts> {
+    let mut parts = parts.clone();
+    parts.extensions.remove::<Received>();
+    let path = PathAndQuery::try_from(parts.uri.path());
+    parts.uri = path.unwrap_or(PathAndQuery::from_static("/")).into();
+    Box::new(parts)
 }
 
 /// Answers a request to a path of the edge. Its query may be a secret, so its event has none.
