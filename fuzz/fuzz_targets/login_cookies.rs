@@ -1,7 +1,7 @@
-//! The cookies of a request, from which those of sign-ins are removed.
+//! The cookies of a request, from which those of the edge are removed.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| culvert_login::fuzz::cookies(bytes));
+fuzz_target!(|bytes: &[u8]| culvert_http::fuzz::own_cookies(bytes));

@@ -133,6 +133,7 @@ impl Node {
                 public_ports: Default::default(),
                 tcp_ports: 20_000..=20_002,
                 allow_private_upstreams: true,
+                has_tls_before_edge: false,
                 allow_public_calls: false,
                 targets,
                 base_url: BASE.to_owned(),

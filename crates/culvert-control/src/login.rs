@@ -285,10 +285,16 @@ impl Control {
     ) -> Result<Option<(String, Changes)>, Fault> {
         let ty: &ResourceType = &application_user::TYPE;
         let key = user.to_string();
-        let known = self
-            .store
-            .find(ty.kind, crate::resource::model::application_user::KEY, &key)
-            .await?;
+        let name = crate::resource::model::application_user::KEY;
+        let mut known = self.store.find(ty.kind, name, &key).await?;
+        if known.is_none() && !sighting.owner.is_empty() {
+            // A user of a former version, who had no owner, becomes the user of the first owner at whose endpoint they
+            // sign in again, so that policies know their id.
+            let (account, person) = (&sighting.account, &sighting.person);
+            let url = &sighting.provider_url;
+            let former = UserKey::of(account, "", url, &person.provider_user_id);
+            known = self.store.find(ty.kind, name, &former.to_string()).await?;
+        }
         let event = suppressed::<ApplicationUser>();
         Ok(match known {
             Some(document) => {

@@ -21,6 +21,9 @@ pub struct Settings {
     pub tcp_ports: RangeInclusive<u16>,
     /// Whether upstreams may be at private addresses (`edge.allow_private_upstreams`).
     pub allow_private_upstreams: bool,
+    /// Whether a proxy before the edge may terminate TLS, so that sign-ins work at http endpoints
+    /// (`edge.trusted_proxies`).
+    pub has_tls_before_edge: bool,
     /// Whether traffic policies may call public hosts (`policy.http_request_public`).
     pub allow_public_calls: bool,
     /// The operator's databases about IP addresses (`edge.geo_database` and similar).

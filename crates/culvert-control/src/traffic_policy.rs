@@ -106,6 +106,8 @@ impl StoredPolicy {
             host: HostName::parse(host).ok(),
             allows_public_calls: cx.settings.allow_public_calls,
             ip_data: Some(cx.settings.ip_data.now()),
+            is_written: true,
+            has_tls_before_edge: cx.settings.has_tls_before_edge,
             ..Resources::default()
         };
         if let Some(host) = &resources.host

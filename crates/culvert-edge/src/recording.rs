@@ -17,6 +17,7 @@ use culvert_events::{
     Cookies, EventId, HTTP_REQUEST_COMPLETE, HeaderRules, Record, Slot, TCP_CONNECTION_CLOSED, Text,
 };
 use culvert_http::authority::Authority;
+use culvert_http::own_cookies::recorded_value;
 use culvert_http::target::Received;
 use culvert_overload::Level;
 use culvert_policy::capture::RequestTap;
@@ -178,6 +179,14 @@ impl Recording {
             && let Some(record) = &mut self.event.record
         {
             record.attach_bodies(bodies);
+        }
+    }
+
+    /// Removes the query from the record.
+    pub(crate) fn hide_query(&mut self, url: &[&str]) {
+        if let Some(record) = &mut self.event.record {
+            record.set(event_slots::http::URL_QUERY, "");
+            record.set_parts(event_slots::http::URL_RAW, url);
         }
     }
 
@@ -461,6 +470,8 @@ pub(crate) struct RecordedRequest<'x, L> {
     pub(crate) method: &'x Method,
     /// As received, which may be spelled differently from the forwarded one.
     pub(crate) path: &'x str,
+    /// As forwarded.
+    pub(crate) normalised_path: &'x str,
     pub(crate) query: Option<&'x str>,
     pub(crate) user_agent: Option<&'x [u8]>,
     /// Whether `host` is among the fields.
@@ -477,6 +488,7 @@ pub(crate) fn recorded(parts: &request::Parts) -> RecordedRequest<'_, impl Field
             Some(path) => path,
             None => parts.uri.path(),
         },
+        normalised_path: parts.uri.path(),
         query: parts.uri.query(),
         user_agent: parts.headers.get(USER_AGENT).map(HeaderValue::as_bytes),
         has_host: parts.headers.contains_key(HOST),
@@ -488,7 +500,7 @@ pub(crate) fn recorded(parts: &request::Parts) -> RecordedRequest<'_, impl Field
 pub(crate) fn lines(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
     headers
         .iter()
-        .map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()))
+        .map(|(name, value)| (name.as_str().as_bytes(), recorded_value(name, value)))
 }
 
 fn number(bytes: u64) -> i64 {

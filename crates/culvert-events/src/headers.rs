@@ -107,23 +107,28 @@ impl HeaderRules {
     ];
 
     /// Query parameters whose values are credentials. Case, `-` and `_` are ignored.
-    pub const PARAMETERS: [&'static str; 20] = [
+    pub const PARAMETERS: [&'static str; 25] = [
         "access_token",
         "api_key",
         "assertion",
+        "auth",
         "auth_token",
         "bearer_token",
         "client_secret",
+        "code",
         "csrf_token",
         "id_token",
         "jwt",
+        "key",
         "passwd",
         "password",
         "refresh_token",
         "secret",
+        "session",
         "session_token",
         "sig",
         "signature",
+        "state",
         "token",
         "x-amz-security-token",
         "x-amz-signature",

@@ -19,6 +19,7 @@ pub mod fields;
 pub mod fuzz;
 pub mod http1;
 pub mod http2;
+pub mod own_cookies;
 #[cfg(test)]
 mod random;
 #[cfg(test)]

@@ -3,6 +3,9 @@
 //! The browser keeps a random nonce in a cookie. `state` names that nonce. The OpenID nonce and the PKCE verifier
 //! (RFC 7636) are derived from the nonce and the id of the attempt. So no secret passes through the provider, the
 //! server stores nothing, and several tabs may sign in concurrently. A `state` is useless without the cookie.
+//!
+//! With a common callback address, the host that exchanges the code does not get the cookie. So these two values derive
+//! from a seed in the encrypted `state`, and the endpoint compares the cookie when it gets the [`Ticket`].
 
 use std::time::Duration;
 
@@ -11,7 +14,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{Digest, Entropy, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::journal::Person;
 use super::seal::{LoginKeys, Purpose};
+use super::session::Tokens;
+use super::session_middleware::SignInAction;
 
 /// Time limit for the user at the provider.
 pub(crate) const ATTEMPT_WITHIN: Duration = Duration::from_secs(15 * 60);
@@ -19,6 +25,10 @@ pub(crate) const ATTEMPT_WITHIN: Duration = Duration::from_secs(15 * 60);
 const PATH_BYTES_MAX: usize = 1024;
 /// Maximum length of a `state`, in bytes.
 pub(crate) const STATE_BYTES_MAX: usize = 4096;
+/// Time limit from the common callback address to the endpoint.
+pub(crate) const TICKET_WITHIN: Duration = Duration::from_secs(60);
+/// Maximum length of a ticket, in bytes. It fits into a request line of the edge.
+const TICKET_BYTES_MAX: usize = 15 << 10;
 
 /// The nonce that a browser keeps during a sign-in.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -36,7 +46,22 @@ pub(crate) struct AttemptState {
     id: [u8; 16],
     /// Identifies the nonce that the attempt belongs to.
     #[serde(rename = "n")]
-    nonce: String,
+    pub(crate) nonce: String,
+    /// The sign-in that it is for, with its application and its host, as a digest.
+    #[serde(rename = "c")]
+    pub(crate) context: String,
+    /// The action that it is for.
+    #[serde(rename = "k")]
+    pub(crate) kind: SignInAction,
+    /// Its `auth_id`.
+    #[serde(rename = "a")]
+    pub(crate) auth_id: String,
+    /// The endpoint whose policy has the action.
+    #[serde(rename = "e")]
+    pub(crate) endpoint: EndpointPlace,
+    /// Present if the sign-in is completed at the common callback address.
+    #[serde(rename = "v", default)]
+    pub(crate) seed: Option<[u8; 16]>,
     /// `https://host:port` of the endpoint.
     #[serde(rename = "o")]
     pub(crate) origin: String,
@@ -45,6 +70,82 @@ pub(crate) struct AttemptState {
     pub(crate) path: String,
     #[serde(rename = "t")]
     since: i64,
+}
+
+/// An endpoint, and where it is found.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(crate) struct EndpointPlace {
+    /// `ep_…`.
+    #[serde(rename = "i")]
+    pub(crate) id: String,
+    /// Scheme, host and port of an endpoint that only policies of its account reach.
+    #[serde(rename = "p", default)]
+    pub(crate) internal: Option<(String, String, u16)>,
+}
+
+/// What a sign-in attempt is for.
+#[derive(Debug)]
+pub(crate) struct Aim<'a> {
+    pub(crate) context: &'a str,
+    pub(crate) kind: SignInAction,
+    pub(crate) auth_id: &'a str,
+    pub(crate) endpoint: EndpointPlace,
+    pub(crate) origin: &'a str,
+    pub(crate) path: &'a str,
+    /// Whether it is completed at the common callback address.
+    pub(crate) is_central: bool,
+}
+
+/// A sign-in that was completed at the common callback address. It has the user and the tokens, and no code.
+#[derive(Deserialize, Serialize)]
+pub(crate) struct Ticket {
+    #[serde(rename = "s")]
+    pub(crate) state: AttemptState,
+    #[serde(rename = "w")]
+    pub(crate) person: Person,
+    #[serde(rename = "t")]
+    pub(crate) tokens: Tokens,
+    #[serde(rename = "at")]
+    since: i64,
+}
+
+impl Ticket {
+    pub(crate) fn new(state: AttemptState, person: Person, tokens: Tokens, now: Timestamp) -> Self {
+        Self {
+            state,
+            person,
+            tokens,
+            since: now.unix_seconds(),
+        }
+    }
+
+    /// Encrypts the ticket. Omits tokens that do not fit: first the identity token, last the refresh token.
+    pub(crate) fn seal(mut self, keys: &LoginKeys, entropy: &dyn Entropy) -> Option<String> {
+        for step in 0..4 {
+            self.tokens.shorten(step);
+            let bytes = serde_json::to_vec(&self).ok()?;
+            let context = self.state.context.clone();
+            let sealed = keys.seal(entropy, Purpose::Ticket, &context, &bytes)?;
+            if sealed.len() <= TICKET_BYTES_MAX {
+                return Some(sealed);
+            }
+        }
+        None
+    }
+
+    /// Decrypts a ticket for a sign-in, which may be too old.
+    pub(crate) fn open(keys: &LoginKeys, context: &str, text: &str) -> Option<Self> {
+        if text.len() > TICKET_BYTES_MAX {
+            return None;
+        }
+        let bytes = keys.open(Purpose::Ticket, context, text)?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    /// Whether it has not expired.
+    pub(crate) fn is_recent(&self, now: Timestamp) -> bool {
+        now.since(Timestamp::from_unix_seconds(self.since)) <= TICKET_WITHIN
+    }
 }
 
 impl Nonce {
@@ -86,18 +187,25 @@ impl Nonce {
     }
 
     fn made(&self, of: &str, id: &[u8; 16]) -> String {
-        let id = URL_SAFE_NO_PAD.encode(id);
-        URL_SAFE_NO_PAD.encode(Digest::of(&self.secret, &format!("{of} {id}")).to_bytes())
+        derived(&self.secret, of, id)
     }
 
     /// The PKCE verifier of an attempt: 43 characters.
     pub(crate) fn verifier(&self, state: &AttemptState) -> String {
-        self.made("verifier", &state.id)
+        derived(
+            state.seed.as_ref().unwrap_or(&self.secret),
+            "verifier",
+            &state.id,
+        )
     }
 
     /// The nonce of the attempt's ID token.
     pub(crate) fn token_nonce(&self, state: &AttemptState) -> String {
-        self.made("nonce", &state.id)
+        derived(
+            state.seed.as_ref().unwrap_or(&self.secret),
+            "nonce",
+            &state.id,
+        )
     }
 
     /// Whether the attempt began in the browser with this nonce.
@@ -108,47 +216,64 @@ impl Nonce {
     }
 }
 
+/// A value that derives from a secret, for one attempt: 43 characters.
+fn derived(secret: &[u8; 16], of: &str, id: &[u8; 16]) -> String {
+    let id = URL_SAFE_NO_PAD.encode(id);
+    URL_SAFE_NO_PAD.encode(Digest::of(secret, &format!("{of} {id}")).to_bytes())
+}
+
 impl AttemptState {
-    pub(crate) fn new(
-        entropy: &dyn Entropy,
-        nonce: &Nonce,
-        origin: &str,
-        path: &str,
-        now: Timestamp,
-    ) -> Self {
+    pub(crate) fn new(entropy: &dyn Entropy, nonce: &Nonce, aim: Aim<'_>, now: Timestamp) -> Self {
         let id = entropy.bytes();
         Self {
             id,
             nonce: nonce.made("state", &id),
-            origin: origin.to_owned(),
-            path: local_path(path).unwrap_or("/").to_owned(),
+            context: aim.context.to_owned(),
+            kind: aim.kind,
+            auth_id: aim.auth_id.to_owned(),
+            endpoint: aim.endpoint,
+            seed: aim.is_central.then(|| entropy.bytes()),
+            origin: aim.origin.to_owned(),
+            path: local_path(aim.path).unwrap_or("/").to_owned(),
             since: now.unix_seconds(),
         }
     }
 
     /// Decrypts a `state` parameter. `None` if it is invalid or too old.
-    pub(crate) fn open(
-        keys: &LoginKeys,
-        context: &str,
-        text: &str,
-        now: Timestamp,
-    ) -> Option<Self> {
-        if text.len() > STATE_BYTES_MAX {
-            return None;
-        }
-        let bytes = keys.open(Purpose::State, context, text)?;
-        let state: Self = serde_json::from_slice(&bytes).ok()?;
+    pub(crate) fn open(keys: &LoginKeys, text: &str, now: Timestamp) -> Option<Self> {
+        let state = Self::read(keys, text)?;
         is_recent(state.since, now).then_some(state)
     }
 
-    pub(crate) fn seal(
-        &self,
-        keys: &LoginKeys,
-        entropy: &dyn Entropy,
-        context: &str,
-    ) -> Option<String> {
+    /// Decrypts a `state` that may be too old. `None` if it is invalid.
+    pub(crate) fn read(keys: &LoginKeys, text: &str) -> Option<Self> {
+        if text.len() > STATE_BYTES_MAX {
+            return None;
+        }
+        let bytes = keys.open(Purpose::State, "", text)?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    pub(crate) fn seal(&self, keys: &LoginKeys, entropy: &dyn Entropy) -> Option<String> {
         let bytes = serde_json::to_vec(self).ok()?;
-        keys.seal(entropy, Purpose::State, context, &bytes)
+        keys.seal(entropy, Purpose::State, "", &bytes)
+    }
+
+    /// The PKCE verifier and the nonce of the ID token, if the attempt is completed at the common callback address.
+    pub(crate) fn central_secrets(&self) -> Option<(String, String)> {
+        let seed = self.seed.as_ref()?;
+        let of = |of| derived(seed, of, &self.id);
+        Some((of("verifier"), of("nonce")))
+    }
+
+    /// The URL that the user returns to.
+    pub(crate) fn back(&self) -> String {
+        format!("{}{}", self.origin, self.path)
+    }
+
+    /// Whether the time limit of the attempt has not passed.
+    pub(crate) fn is_recent(&self, now: Timestamp) -> bool {
+        is_recent(self.since, now)
     }
 
     /// The id under which the attempt is remembered once it is used.
@@ -196,28 +321,80 @@ mod tests {
         let (keys, entropy) = (LoginKeys::new([[1; 32]]), SeededEntropy::new(1));
         let now = Timestamp::from_unix_seconds(1_800_000_000);
         let (nonce, other) = (Nonce::new(&entropy, now), Nonce::new(&entropy, now));
-        let state = AttemptState::new(&entropy, &nonce, "https://a.example", "/x?y=z", now);
-        let again = AttemptState::new(&entropy, &nonce, "https://a.example", "/", now);
+        let aim = |path| Aim {
+            context: "c",
+            kind: SignInAction::OAuth,
+            auth_id: "",
+            endpoint: EndpointPlace {
+                id: "ep_1".to_owned(),
+                internal: None,
+            },
+            origin: "https://a.example",
+            path,
+            is_central: path == "/",
+        };
+        let state = AttemptState::new(&entropy, &nonce, aim("/x?y=z"), now);
+        let again = AttemptState::new(&entropy, &nonce, aim("/"), now);
         assert!(nonce.is_of(&state) && nonce.is_of(&again) && !other.is_of(&state));
         assert_ne!(nonce.verifier(&state), nonce.verifier(&again));
         assert_ne!(nonce.verifier(&state), nonce.token_nonce(&state));
         assert_eq!(nonce.verifier(&state).len(), 43);
 
-        let sealed = state.seal(&keys, &entropy, "c").unwrap();
+        assert_eq!(state.central_secrets(), None);
+        let central = (nonce.verifier(&again), nonce.token_nonce(&again));
+        assert_eq!(again.central_secrets(), Some(central));
+
+        let sealed = state.seal(&keys, &entropy).unwrap();
         let late = now.plus(ATTEMPT_WITHIN);
         let later = late.plus(Duration::from_secs(1));
-        assert_eq!(AttemptState::open(&keys, "c", &sealed, late), Some(state));
-        assert_eq!(AttemptState::open(&keys, "c", &sealed, later), None);
-        assert_eq!(AttemptState::open(&keys, "d", &sealed, now), None);
+        assert_eq!(AttemptState::open(&keys, &sealed, late), Some(state));
+        assert_eq!(AttemptState::open(&keys, &sealed, later), None);
         let sealed = nonce.seal(&keys, &entropy, "c").unwrap();
         // Decrypting for another purpose fails.
-        assert_eq!(AttemptState::open(&keys, "c", &sealed, now), None);
+        assert_eq!(AttemptState::open(&keys, &sealed, now), None);
         assert_eq!(Nonce::open(&keys, "c", &sealed, later), None);
+        assert_eq!(Nonce::open(&keys, "d", &sealed, now), None);
         let renewed = Nonce::open(&keys, "c", &sealed, late)
             .unwrap()
             .renewed(late);
         let sealed = renewed.seal(&keys, &entropy, "c").unwrap();
         assert!(Nonce::open(&keys, "c", &sealed, later).is_some_and(|nonce| nonce.is_of(&again)));
+    }
+
+    #[test]
+    fn a_ticket_is_for_one_sign_in_and_expires_in_a_minute() {
+        let (keys, entropy) = (LoginKeys::new([[1; 32]]), SeededEntropy::new(1));
+        let now = Timestamp::from_unix_seconds(1_800_000_000);
+        let nonce = Nonce::new(&entropy, now);
+        let aim = Aim {
+            context: "c",
+            kind: SignInAction::OpenIdConnect,
+            auth_id: "staff",
+            endpoint: EndpointPlace {
+                id: "ep_1".to_owned(),
+                internal: Some(("https".to_owned(), "a.internal".to_owned(), 443)),
+            },
+            origin: "https://a.example",
+            path: "/",
+            is_central: true,
+        };
+        let state = AttemptState::new(&entropy, &nonce, aim, now);
+        let tokens = Tokens {
+            access: "a".repeat(9000),
+            identity: "i".repeat(9000),
+            ..Tokens::default()
+        };
+        let ticket = Ticket::new(state.clone(), Person::default(), tokens, now);
+        let sealed = ticket.seal(&keys, &entropy).unwrap();
+        assert!(sealed.len() <= TICKET_BYTES_MAX);
+        let opened = Ticket::open(&keys, "c", &sealed).unwrap();
+        assert_eq!(opened.state, state);
+        assert_eq!(opened.tokens.access.len(), 9000);
+        assert!(opened.tokens.identity.is_empty());
+        assert!(opened.is_recent(now.plus(TICKET_WITHIN)));
+        assert!(!opened.is_recent(now.plus(TICKET_WITHIN + Duration::from_secs(1))));
+        assert!(Ticket::open(&keys, "d", &sealed).is_none());
+        assert!(AttemptState::open(&keys, &sealed, now).is_none());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use culvert_policy::policy::context::PolicyContext;
 use culvert_policy::policy::phase::{Ends, Phase};
 use culvert_policy::policy::run::Action;
 use culvert_policy::policy::secret::REDACTED;
+use culvert_policy::policy::variables;
 
 use super::SESSION_MAX;
 use super::session::Spans;
@@ -78,8 +79,9 @@ macro_rules! sign_in_config {
             /// Whether CORS preflight requests pass without a session; default false.
             #[serde(default)]
             allow_cors_preflight: bool,
-            /// Domain of the account that contains the endpoint's host. Other endpoints in the domain with
-            /// the same provider, application and `auth_id` share the session. Default: only the host.
+            /// Domain of the account that contains the endpoint's host. Other endpoints of the same owner in the
+            /// domain with the same provider, application and `auth_id` share the session, and all hosts of the
+            /// domain can set its cookies. Default: only the host.
             #[serde(default)]
             auth_cookie_domain: Option<String>,
         }
@@ -134,6 +136,11 @@ impl Common {
         provider: Provider,
         app: AppSource,
     ) -> Result<Box<dyn Action>, Refusal> {
+        // Browsers keep the cookies only of https pages.
+        if context.is_written() && context.is_insecure() {
+            let why = "it requires an https endpoint";
+            return Err(context.refuse(code::POLICY_ACTION_WRONG_PROTOCOL, why));
+        }
         context.length("auth_id", &self.auth_id, AUTH_ID_BYTES_MAX)?;
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
         if !self.auth_id.bytes().all(is_plain) {
@@ -168,6 +175,7 @@ impl Common {
         };
         let options = Options {
             kind,
+            owner: context.owner().into(),
             scopes: scopes(context, &provider, &self.scopes)?,
             parameters: parameters(context, &provider, &self.authz_url_params)?,
             provider,
@@ -203,10 +211,26 @@ pub(crate) fn required(
             "`client_secret` must be the literal secret",
         ));
     }
-    Ok(AppSource::Own(
-        context.template("client_id", id)?,
-        context.template("client_secret", secret)?,
-    ))
+    let id = context.template("client_id", id)?;
+    let secret = context.template("client_secret", secret)?;
+    if context.is_written() {
+        for (field, template) in [("client_id", &id), ("client_secret", &secret)] {
+            let mut paths = template.slots().map(variables::path);
+            // The application of the callback would be another than that of the redirect to the provider.
+            let varies = |path: &str| {
+                ["req.", "vars", "actions"]
+                    .iter()
+                    .any(|start| path.starts_with(start))
+            };
+            if let Some(path) = paths.find(|path| varies(path)) {
+                let why = format!(
+                    "`{field}` must not read `{path}`, because paths of the edge are handled before all rules"
+                );
+                return Err(context.refuse(code::POLICY_TEMPLATE_INVALID, &why));
+            }
+        }
+    }
+    Ok(AppSource::Own(id, secret))
 }
 
 /// The scopes of a request: those that the provider requires, and the configured ones.

@@ -180,8 +180,7 @@ impl ConsoleProvider {
         let code = parameter(query, "code").ok_or(ConsoleSignInError::State)?;
         let _place = self.place()?;
         let endpoints = self.endpoints().await?;
-        // RFC 9207: the response of one provider is not used as another's.
-        if parameter(query, "iss").is_some_and(|issuer| issuer != endpoints.issuer) {
+        if !endpoints.is_response_ours(query) {
             return Err(ConsoleSignInError::State);
         }
         let app = App {

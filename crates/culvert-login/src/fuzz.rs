@@ -7,12 +7,10 @@ use culvert_policy::Scheme;
 use culvert_policy::policy::environments;
 use culvert_policy::policy::values::{map, texts};
 use culvert_policy::{Phase, Reference, Resources, Source};
-use http::header::{COOKIE, HeaderMap, HeaderValue};
 use url::Url;
 
 use crate::ACTIONS;
 use crate::attempt::local_path;
-use crate::cookie::without_ours;
 
 /// The path to which a user returns after a sign-in stays on the host, for browsers too.
 ///
@@ -26,24 +24,6 @@ pub fn return_path(bytes: &[u8]) {
     let base = Url::parse("https://app.example/a/b").expect("a constant");
     let resolved = base.join(path).expect("a local path is a reference");
     assert_eq!(resolved.origin(), base.origin(), "{path}");
-}
-
-/// Upstreams get no cookie of the edge.
-///
-/// # Panics
-///
-/// If the invariant is broken.
-pub fn cookies(bytes: &[u8]) {
-    let lines = bytes.split(|byte| *byte == b'\n');
-    let values = lines.filter_map(|line| HeaderValue::from_bytes(line).ok());
-    let mut headers = HeaderMap::new();
-    for value in values {
-        headers.append(COOKIE, value);
-    }
-    if let Some(rest) = without_ours(&headers) {
-        headers.insert(COOKIE, rest);
-        assert_eq!(without_ours(&headers), None, "{headers:?}");
-    }
 }
 
 /// A policy that is accepted can be shown and read again as it is shown, and compiles for the same schemes.
@@ -147,11 +127,6 @@ mod tests {
         #[test]
         fn return_paths_stay_on_the_host(text in "[/\\\\ -~]{0,3}[ -~\t]{0,30}") {
             super::return_path(text.as_bytes());
-        }
-
-        #[test]
-        fn cookies_of_the_edge_are_removed(lines in proptest::collection::vec("(( |;|,|culvert\\.[a-z]*|[a-z]=|[ -~]){0,9})", 0..4)) {
-            super::cookies(lines.join("\n").as_bytes());
         }
 
         #[test]

@@ -13,15 +13,18 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 
-/// Identifies a user of an account by provider and user id at the provider.
+/// Identifies a user of an owner's endpoints by provider and user id at the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UserKey([u8; 16]);
 
 impl UserKey {
-    /// Computes the key from account, provider URL and user id at the provider.
-    pub fn of(account: &str, provider_url: &str, provider_user_id: &str) -> Self {
+    /// Computes the key from the account and the owner of the endpoints, provider URL and user id at the provider. An
+    /// empty owner gives the key of former versions, in which owners shared their users.
+    pub fn of(account: &str, owner: &str, provider_url: &str, provider_user_id: &str) -> Self {
         let mut hash = Sha256::new();
-        for part in [account, provider_url, provider_user_id] {
+        let owner = Some(owner).filter(|owner| !owner.is_empty());
+        let parts = [account, provider_url, provider_user_id].into_iter();
+        for part in parts.chain(owner) {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
@@ -68,6 +71,8 @@ pub struct Sighting {
     pub session: String,
     /// `ac_…` of the endpoint's account.
     pub account: Arc<str>,
+    /// ID of the endpoint's owner; empty if unknown.
+    pub owner: Arc<str>,
     /// `ep_…`.
     pub endpoint: String,
     /// Address of the endpoint.
@@ -95,6 +100,7 @@ impl Sighting {
     pub fn user(&self) -> UserKey {
         UserKey::of(
             &self.account,
+            &self.owner,
             &self.provider_url,
             &self.person.provider_user_id,
         )
@@ -160,12 +166,14 @@ mod tests {
 
     #[test]
     fn users_are_distinguished() {
-        let key = UserKey::of("ac_1", "https://id.example", "7");
+        let key = UserKey::of("ac_1", "usr_1", "https://id.example", "7");
         assert_eq!(UserKey::parse(&key.to_string()), Some(key));
         for other in [
-            UserKey::of("ac_1", "https://id.example", "77"),
-            UserKey::of("ac_1", "https://id.example7", ""),
-            UserKey::of("ac_2", "https://id.example", "7"),
+            UserKey::of("ac_1", "usr_1", "https://id.example", "77"),
+            UserKey::of("ac_1", "usr_1", "https://id.example7", ""),
+            UserKey::of("ac_2", "usr_1", "https://id.example", "7"),
+            UserKey::of("ac_1", "bot_1", "https://id.example", "7"),
+            UserKey::of("ac_1", "", "https://id.example", "7"),
         ] {
             assert_ne!(other, key);
         }

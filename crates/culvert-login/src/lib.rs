@@ -14,6 +14,7 @@
 //! Requests to providers go through the ports of [`culvert_policy::services`].
 
 mod attempt;
+mod central;
 mod config;
 mod console;
 mod cookie;
@@ -33,18 +34,17 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use culvert_base::{Entropy, IdMaker, Timestamp};
-use culvert_http::authority::Authority;
 use culvert_policy::action;
 use culvert_policy::action_type::Actions;
-use culvert_policy::problem::Problem;
-use culvert_policy::reply::{self, ReplyContext};
+use culvert_policy::reply;
 use culvert_policy::services::PolicyServices;
-use http::header::{CACHE_CONTROL, HOST, HeaderValue, LOCATION};
-use http::{Method, Response, StatusCode, request};
+use http::header::{CACHE_CONTROL, HeaderValue, LOCATION};
+use http::{Response, StatusCode};
 use moka::future::Cache;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use url::Url;
 
+pub use self::central::{CentralCallback, may_be_callback};
 pub use self::console::{
     CONSOLE_SIGN_IN_WITHIN, ConsoleOpenId, ConsoleProvider, ConsoleSignInError, Identity,
 };
@@ -57,8 +57,8 @@ pub use self::provider::{ProviderSettings, ProvidersSettings, provider_names};
 pub use self::seal::LoginKeys;
 pub(crate) use self::session_middleware::{AppSource, Provider, SignInAction};
 
-use self::attempt::{ATTEMPT_WITHIN, AttemptState};
-use self::session_middleware::Refresh;
+use self::attempt::ATTEMPT_WITHIN;
+use self::session_middleware::{Completion, Refresh};
 
 /// The path on the endpoint's host to which the provider redirects the user.
 pub(crate) const CALLBACK_PATH: &str = "/culvert/oauth2/callback";
@@ -81,9 +81,11 @@ const NOTE_WITHIN: Duration = Duration::from_secs(2);
 const ENDED_FOR: Duration = Duration::from_secs(10 * 60);
 /// Maximum number of remembered sessions, states and users.
 const REMEMBERED_MAX: u64 = 100_000;
-/// Maximum number of remembered refreshes, for requests with the previous cookie.
+/// Maximum number of remembered refreshes, for requests with the previous cookie, and of remembered steps of sign-ins.
 const REFRESHES_MAX: u64 = 1024;
 const REFRESH_FOR: Duration = Duration::from_secs(60);
+/// How long further requests of the same browser with the same callback get the result of the first one.
+const COMPLETED_FOR: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent calls to providers.
 const CALLS_MAX: usize = 64;
 
@@ -98,6 +100,9 @@ pub struct LoginSettings {
     pub allows_loopback: bool,
 }
 
+/// A step of a sign-in attempt.
+pub(crate) type AttemptStep = (&'static str, [u8; 16]);
+
 /// The shared state of all sign-ins of a process.
 #[derive(Debug)]
 pub struct Logins {
@@ -109,8 +114,10 @@ pub struct Logins {
     revoked: ArcSwap<Revocations>,
     /// Sessions that ended in this process and are not in the table yet.
     ended: Cache<String, ()>,
-    /// Attempts whose `state` was used.
-    used: Cache<[u8; 16], ()>,
+    /// Steps of attempts that were begun.
+    used: Cache<AttemptStep, ()>,
+    /// Their results, for requests that arrive with or after the first one.
+    completing: Cache<AttemptStep, Completion>,
     /// Sessions that were recently recorded.
     noted: Cache<String, ()>,
     /// Ids of users, as far as the journal has returned them.
@@ -146,6 +153,7 @@ impl Logins {
             revoked: ArcSwap::default(),
             ended: cache(ENDED_FOR, REMEMBERED_MAX),
             used: cache(ATTEMPT_WITHIN, REMEMBERED_MAX),
+            completing: cache(COMPLETED_FOR, REFRESHES_MAX),
             noted: cache(NOTE_EVERY, REMEMBERED_MAX),
             users: cache(ENDED_FOR, REMEMBERED_MAX),
             refreshed: cache(REFRESH_FOR, REFRESHES_MAX),
@@ -242,45 +250,19 @@ impl Logins {
     }
 }
 
-/// Whether a request for this path and query may be one for [`forwarded_callback`].
-pub fn may_be_callback(target: &str) -> bool {
-    let path = target.split_once('?').map_or(target, |(path, _)| path);
-    path.ends_with(CENTRAL_CALLBACK)
-}
-
-/// Redirects a user from the common callback address to the endpoint where the sign-in began. `None` for other
-/// requests.
-pub fn forwarded_callback(
-    logins: &Logins,
-    to: &ReplyContext<'_>,
-    parts: &request::Parts,
-) -> Option<Response<bytes::Bytes>> {
-    let base = logins.settings.callback_base.as_ref()?;
-    let path = parts.uri.path().strip_suffix(CENTRAL_CALLBACK)?;
-    let authority = Authority::of(&parts.uri, parts.headers.get(HOST)).ok()?;
-    let is_here = path == base.path().trim_end_matches('/')
-        && base.host_str() == Some(&*authority.host)
-        && parts.method == Method::GET;
-    if !is_here {
-        return None;
-    }
-    let query = parts.uri.query().unwrap_or_default();
-    let mut pairs = url::form_urlencoded::parse(query.as_bytes());
-    let Some((_, text)) = pairs.find(|(name, _)| name == "state") else {
-        return Some(Problem::LoginNoState.answer(to));
-    };
-    let Some(state) = AttemptState::open(&logins.keys, "", &text, to.info.now()) else {
-        return Some(Problem::LoginState.answer(to));
-    };
-    redirect(&format!("{}{CALLBACK_PATH}?{query}", state.origin))
-}
-
 /// A redirect that must not be cached.
 fn redirect(to: &str) -> Option<Response<bytes::Bytes>> {
     let mut answer = reply::empty(StatusCode::FOUND);
     let headers = answer.headers_mut();
     headers.insert(LOCATION, HeaderValue::try_from(to).ok()?);
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Some(answer)
+}
+
+/// A redirect to a URL that has secrets, which events and captures show as redacted.
+fn secret_redirect(to: &str) -> Option<Response<bytes::Bytes>> {
+    let mut answer = redirect(to)?;
+    answer.headers_mut().get_mut(LOCATION)?.set_sensitive(true);
     Some(answer)
 }
 

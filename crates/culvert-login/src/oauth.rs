@@ -13,7 +13,7 @@ use crate::{App, AppSource, Known, Logins, Provider, SignInAction, provider_name
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "oauth",
-    doc: "Requires a sign-in at an OAuth provider. Every user with an account at the provider can sign in, so use a later rule on `actions.ngrok.oauth.identity` to authorize users. A GET request without a session is redirected to the provider and then back to the original page; other requests get 401. `/culvert/login` starts a new sign-in (`?redirect_path=/…` sets the target), and `/culvert/logout` ends the session; both accept `?auth_id=…` if the action has an `auth_id`. Register the redirect URI `https://<host>/culvert/oauth2/callback`, or `<oauth.callback_base>/oauth2/callback`. Upstreams do not receive the session. A policy may have one sign-in action.",
+    doc: "Requires a sign-in at an OAuth provider. Every user with an account at the provider can sign in, so use a later rule on `actions.ngrok.oauth.identity` to authorize users. A GET request without a session is redirected to the provider and then back to the original page; other requests get 401. `/culvert/login` starts a new sign-in (`?redirect_path=/…` sets the target), and `/culvert/logout` ends the session if the request is of the same site or a POST; both accept `?auth_id=…` if the action has an `auth_id`. The edge answers all paths below `/culvert/` before all rules, whatever their conditions are, and never forwards them. Register the redirect URI `https://<host>/culvert/oauth2/callback`, or `<oauth.callback_base>/oauth2/callback`. Upstreams and expressions do not receive the session. A policy may have one sign-in action, and the endpoint must be https.",
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile,
     ..SIGN_IN
@@ -25,7 +25,7 @@ sign_in_config! {
         /// Identity provider.
         #[schemars(schema_with = "providers")]
         provider: String,
-        /// Client ID of your application. Supports `${…}`. Required unless the operator has set a
+        /// Client ID of your application. Supports `${…}` without `req`, `vars` and `actions`. Required unless the operator has set a
         /// default application for this provider.
         #[serde(default)]
         client_id: Option<String>,

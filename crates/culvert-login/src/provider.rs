@@ -228,7 +228,29 @@ pub(crate) struct Endpoints {
     pub(crate) takes_basic: bool,
     /// The expected issuer of ID tokens.
     pub(crate) issuer: String,
+    /// Whether its authorization responses have its issuer (RFC 9207).
+    pub(crate) announces_issuer: bool,
     pub(crate) keys: Option<KeySet>,
+}
+
+impl Endpoints {
+    /// Whether an authorization response may be of this provider (RFC 9207 2.4): otherwise the code of one provider would
+    /// go to another.
+    pub(crate) fn is_response_ours(&self, query: &str) -> bool {
+        let mut named = url::form_urlencoded::parse(query.as_bytes())
+            .filter(|(name, _)| name == "iss")
+            .map(|(_, issuer)| issuer);
+        match (named.next(), named.next()) {
+            (None, _) => !self.announces_issuer,
+            (Some(_), Some(_)) => false,
+            (Some(issuer), None) if !self.issuer.is_empty() => issuer == self.issuer,
+            // The issuers of known providers are not published everywhere; their origins are.
+            (Some(issuer), None) => {
+                let issuer = Url::parse(&issuer);
+                issuer.is_ok_and(|issuer| issuer.origin() == self.authorize.origin())
+            }
+        }
+    }
 }
 
 impl Known {
@@ -250,6 +272,7 @@ impl Known {
             has_pkce: self.has_pkce,
             takes_basic: false,
             issuer: String::new(),
+            announces_issuer: false,
             keys: None,
         })
     }
@@ -355,6 +378,8 @@ struct Metadata {
     jwks_uri: String,
     code_challenge_methods_supported: Option<Vec<String>>,
     token_endpoint_auth_methods_supported: Option<Vec<String>>,
+    #[serde(default)]
+    authorization_response_iss_parameter_supported: bool,
 }
 
 /// Why an issuer cannot be used. Displays as the end of a sentence.
@@ -427,6 +452,7 @@ impl Issuer {
                 "client_secret_basic",
             ),
             issuer: metadata.issuer,
+            announces_issuer: metadata.authorization_response_iss_parameter_supported,
             keys: Some(KeySet::at(url(metadata.jwks_uri)?)),
         })
     }

@@ -19,6 +19,10 @@ pub(crate) enum Purpose {
     Nonce,
     /// The `state` parameter.
     State,
+    /// A sign-in that was completed at the common callback address, on its way to the endpoint.
+    Ticket,
+    /// The user whose sessions a host accepts.
+    Person,
 }
 
 impl Purpose {
@@ -26,7 +30,9 @@ impl Purpose {
         match self {
             Self::Session => "culvert session 1\n",
             Self::Nonce => "culvert nonce 1\n",
-            Self::State => "culvert state 1\n",
+            Self::State => "culvert state 2\n",
+            Self::Ticket => "culvert ticket 1\n",
+            Self::Person => "culvert person 1\n",
         }
     }
 }

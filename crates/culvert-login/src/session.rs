@@ -54,6 +54,18 @@ pub(crate) struct Tokens {
     pub(crate) expires: Option<i64>,
 }
 
+impl Tokens {
+    /// Omits the token of a step from 1 to 3: first the identity token, last the refresh token.
+    pub(crate) fn shorten(&mut self, step: usize) {
+        match step {
+            1 => self.identity.clear(),
+            2 => self.access.clear(),
+            3 => self.refresh.clear(),
+            _ => {}
+        }
+    }
+}
+
 /// Time limits of sessions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spans {
@@ -111,13 +123,7 @@ impl Session {
     ) -> Option<String> {
         let mut fitting = self.clone();
         for step in 0..4 {
-            let tokens = &mut fitting.tokens;
-            match step {
-                1 => tokens.identity.clear(),
-                2 => tokens.access.clear(),
-                3 => tokens.refresh.clear(),
-                _ => {}
-            }
+            fitting.tokens.shorten(step);
             let bytes = serde_json::to_vec(&fitting).ok()?;
             let sealed = keys.seal(entropy, Purpose::Session, context, &bytes)?;
             if sealed.len() <= SEALED_BYTES_MAX {

@@ -7,25 +7,32 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{BoxFuture, Timestamp};
 use culvert_cel::Value;
+use culvert_http::own_cookies::EdgeCookies;
 use http::header::{
-    ACCESS_CONTROL_REQUEST_METHOD, COOKIE, HOST, HeaderValue, ORIGIN, USER_AGENT, WWW_AUTHENTICATE,
+    ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderValue, ORIGIN, USER_AGENT, WWW_AUTHENTICATE,
 };
 use http::{Method, request};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
+pub(super) use self::journey::Completion;
 pub(super) use self::refresh::{Refresh, RefreshOutcome};
-use super::attempt::{local_path, parameter};
-use super::cookie::{Cookies, without_ours};
+use super::attempt::{AttemptState, local_path, parameter};
+use super::cookie::Cookies;
 use super::event_slots;
 use super::grant::{App, Failed};
 use super::journal::{Person, Sighting, UserKey};
 use super::provider::{Endpoints, Issuer, Known};
+use super::seal::Purpose;
 use super::session::{Session, Spans, Standing, Tokens};
 use super::{CALLBACK_PATH, Logins};
 use culvert_http::authority::Authority;
 use culvert_policy::policy::exchange::Exchange;
-use culvert_policy::policy::run::{Action, ActionResult, Flow};
+use culvert_policy::policy::run::{Action, ActionResult, EdgePaths, Flow};
 use culvert_policy::policy::template::Template;
 use culvert_policy::policy::values::map;
 use culvert_policy::problem::Problem;
@@ -39,9 +46,11 @@ const LOGOUT_PATH: &str = "/culvert/logout";
 const USER_AGENT_BYTES_MAX: usize = 512;
 
 /// Which of the two actions this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub(crate) enum SignInAction {
+    #[serde(rename = "o")]
     OAuth,
+    #[serde(rename = "i")]
     OpenIdConnect,
 }
 
@@ -63,6 +72,8 @@ pub(crate) enum AppSource {
 /// The configuration of an action.
 pub(crate) struct Options {
     pub(crate) kind: SignInAction,
+    /// Owner of the endpoint.
+    pub(crate) owner: Arc<str>,
     pub(crate) provider: Provider,
     pub(crate) app: AppSource,
     pub(crate) auth_id: String,
@@ -91,9 +102,31 @@ pub(crate) struct Login(pub(crate) Arc<SessionMiddleware>);
 /// The context of one request.
 struct RequestContext {
     app: App,
-    /// The context that cookies are encrypted for.
+    account: Arc<str>,
+    /// What sessions, attempts and tickets are bound to besides the host: the owner of the endpoint, the provider, the
+    /// application with its secret, and the action.
+    bound: Sha256,
+    host: String,
+    /// The context that sessions are encrypted for.
     context: String,
     now: Timestamp,
+}
+
+/// A session in a request.
+struct FoundSession {
+    session: Session,
+    standing: Standing,
+    /// Whether this host accepts sessions of this user alone from now on.
+    is_first: bool,
+}
+
+/// What is known of the browser of a sign-in.
+struct Visit {
+    account: Arc<str>,
+    endpoint: String,
+    public_url: String,
+    user_agent: String,
+    ip_address: String,
 }
 
 /// Why there is no valid session.
@@ -133,7 +166,7 @@ impl SessionMiddleware {
             .iter()
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
-        let print = UserKey::of(&options.scopes, &asked.join("&"), "").to_string();
+        let print = UserKey::of(&options.scopes, "", &asked.join("&"), "").to_string();
         Self {
             cookies: Cookies::new(&options.auth_id, options.cookie_domain.as_deref()),
             print,
@@ -176,15 +209,12 @@ impl SessionMiddleware {
     }
 
     fn user(&self, account: &str, person: &Person) -> UserKey {
-        UserKey::of(account, self.provider_url(), &person.provider_user_id)
+        let (owner, provider) = (&self.options.owner, self.provider_url());
+        UserKey::of(account, owner, provider, &person.provider_user_id)
     }
 
-    /// The context of a request. A flow if the client id or secret cannot be computed.
-    fn request_context(
-        &self,
-        x: &mut Exchange<'_>,
-        request: &request::Parts,
-    ) -> Result<RequestContext, Flow> {
+    /// The context of a request to this host. A flow if the client id or secret cannot be computed.
+    fn request_context(&self, x: &mut Exchange<'_>, host: &str) -> Result<RequestContext, Flow> {
         let app = match &self.options.app {
             AppSource::Operators(app) => app.clone(),
             AppSource::Own(id, secret) => {
@@ -196,37 +226,52 @@ impl SessionMiddleware {
                 }
             }
         };
-        let authority = Authority::of(&request.uri, request.headers.get(HOST));
-        let host = authority.map_or(Cow::default(), |authority| authority.host);
-        let place = self.options.cookie_domain.as_deref().unwrap_or(&host);
-        let context = format!(
-            "{}\n{}\n{}\n{}\n{place}",
-            x.endpoint.account,
-            self.provider_url(),
-            app.id,
-            self.options.auth_id
-        );
+        let secret: [u8; 32] = Sha256::digest(&app.secret).into();
+        let mut bound = Sha256::new();
+        for part in [
+            x.endpoint.account.as_bytes(),
+            self.options.owner.as_bytes(),
+            self.provider_url().as_bytes(),
+            app.id.as_bytes(),
+            &secret,
+            self.options.kind.result().as_bytes(),
+            self.options.auth_id.as_bytes(),
+        ] {
+            push_part(&mut bound, part);
+        }
+        let context = match &self.options.cookie_domain {
+            Some(domain) => bound_to(&bound, "domain", domain),
+            None => bound_to(&bound, "host", host),
+        };
         Ok(RequestContext {
             app,
+            account: Arc::clone(x.endpoint.account),
+            bound,
+            host: host.to_owned(),
             context,
             now: x.conn.info.now(),
         })
     }
 
-    /// The session in a request.
+    /// The session in a request. If hosts of a domain share it, another host of the domain may have set other cookies with
+    /// its name. Then it must be of the user who signed in here, or whose session was the first here.
     fn session(
         &self,
-        account: &str,
         request: &request::Parts,
         request_context: &RequestContext,
-    ) -> Result<(Session, Standing), NoSession> {
+    ) -> Result<FoundSession, NoSession> {
         let mut absence = NoSession::Absent;
-        for sealed in self.cookies.sessions(&request.headers) {
+        let Some(cookies) = own_cookies(request) else {
+            return Err(absence);
+        };
+        let person = self.person(cookies, request_context);
+        let mut first: Option<FoundSession> = None;
+        for sealed in self.cookies.sessions(cookies) {
             let Some(session) = Session::open(&self.logins.keys, &request_context.context, &sealed)
             else {
                 continue;
             };
-            let user = self.user(account, &session.person);
+            let user = self.user(&request_context.account, &session.person);
             if self
                 .logins
                 .has_ended(user, &session.id, session.started_at())
@@ -234,13 +279,70 @@ impl SessionMiddleware {
                 absence = NoSession::Ended;
                 continue;
             }
-            match session.standing(self.options.spans, &self.print, request_context.now) {
+            let standing = session.standing(self.options.spans, &self.print, request_context.now);
+            match standing {
                 Standing::TimedOut => absence = NoSession::TimedOut,
                 Standing::TooOld => absence = NoSession::TooOld,
-                standing => return Ok((session, standing)),
+                _ => {
+                    let user = &session.person.provider_user_id;
+                    let is_first = person.is_none() && self.options.cookie_domain.is_some();
+                    if person.as_ref().is_some_and(|person| person != user) {
+                        continue;
+                    }
+                    // Two users: nothing says which of them is here.
+                    if first
+                        .as_ref()
+                        .is_some_and(|first| first.session.person.provider_user_id != *user)
+                    {
+                        return Err(NoSession::Absent);
+                    }
+                    let found = FoundSession {
+                        session,
+                        standing,
+                        is_first,
+                    };
+                    if !is_first {
+                        return Ok(found);
+                    }
+                    first.get_or_insert(found);
+                }
             }
         }
-        Err(absence)
+        first.ok_or(absence)
+    }
+
+    /// The user whose sessions this host accepts; `None` if it accepts those of any.
+    fn person(&self, cookies: &EdgeCookies, request_context: &RequestContext) -> Option<String> {
+        self.options.cookie_domain.as_ref()?;
+        let context = request_context.of_host();
+        self.cookies.persons(cookies).find_map(|text| {
+            let bytes = self.logins.keys.open(Purpose::Person, &context, text)?;
+            String::from_utf8(bytes).ok()
+        })
+    }
+
+    /// Accepts only sessions of this user on this host from now on, if hosts share sessions.
+    fn keep_person(
+        &self,
+        x: &mut Exchange<'_>,
+        request_context: &RequestContext,
+        session: &Session,
+    ) {
+        if self.options.cookie_domain.is_none() {
+            return;
+        }
+        let user = session.person.provider_user_id.as_bytes();
+        let entropy = &*x.conn.services.entropy;
+        let context = request_context.of_host();
+        let sealed = self
+            .logins
+            .keys
+            .seal(entropy, Purpose::Person, &context, user);
+        let keep_for = session
+            .last_end(self.options.spans)
+            .since(request_context.now);
+        let cookie = sealed.and_then(|sealed| self.cookies.keep_person(&sealed, keep_for));
+        x.memory.cookies.extend(cookie);
     }
 
     /// Lets a request with a session pass.
@@ -250,14 +352,6 @@ impl SessionMiddleware {
         if x.wants_results() {
             let fields = self.result(Some(session), NoSession::Absent, was_refreshed, None);
             x.result(self.options.kind.result(), fields);
-        }
-        // Upstreams must not receive the cookies, which would allow them to act as the user.
-        let others = x.request.and_then(|request| without_ours(&request.headers));
-        if let Some(others) = others {
-            x.edits.remove(COOKIE);
-            if !others.is_empty() {
-                x.edits.add(COOKIE, others);
-            }
         }
         Flow::Continue
     }
@@ -348,39 +442,32 @@ impl SessionMiddleware {
         let keep_for = session
             .ends_at(self.options.spans)
             .since(request_context.now);
-        let headers = &x.request?.headers;
-        let cookies = self.cookies.keep_session(&sealed, keep_for, headers);
+        let before = own_cookies(x.request?);
+        let cookies = self.cookies.keep_session(&sealed, keep_for, before);
         x.memory.cookies.extend(cookies);
         Some(())
     }
 
-    fn sighting(
-        &self,
-        x: &Exchange<'_>,
-        request_context: &RequestContext,
-        session: &Session,
-    ) -> Sighting {
-        let agent = x
-            .request
-            .and_then(|request| request.headers.get(USER_AGENT));
-        let agent = agent.map_or("", |agent| agent.to_str().unwrap_or_default());
+    /// A record of the use of a session.
+    fn sighting(&self, visit: &Visit, session: &Session, now: Timestamp) -> Sighting {
         Sighting {
             session: session.id.clone(),
-            account: Arc::clone(x.endpoint.account),
-            endpoint: x.endpoint.id.to_owned(),
-            public_url: x.endpoint.url(),
+            account: Arc::clone(&visit.account),
+            owner: Arc::clone(&self.options.owner),
+            endpoint: visit.endpoint.clone(),
+            public_url: visit.public_url.clone(),
             provider: self.provider_name().to_owned(),
             provider_url: self.provider_url().to_owned(),
             person: session.person.clone(),
-            // `to_str` accepts only ASCII, so each character is one byte.
-            user_agent: agent.chars().take(USER_AGENT_BYTES_MAX).collect(),
-            ip_address: x.conn.info.client.ip().to_string(),
+            user_agent: visit.user_agent.clone(),
+            ip_address: visit.ip_address.clone(),
             started_at: session.started_at(),
-            seen_at: request_context.now,
+            seen_at: now,
             expires_at: session.ends_at(self.options.spans),
         }
     }
 
+    /// Lets a request with a session pass, and turns others away.
     async fn enter(
         self: &Arc<Self>,
         x: &mut Exchange<'_>,
@@ -389,32 +476,18 @@ impl SessionMiddleware {
         let Some(request) = x.request else {
             return Flow::Continue;
         };
-        let query = request.uri.query().unwrap_or_default();
-        match request.uri.path() {
-            LOGIN_PATH if self.is_meant(query) => {
-                let path = parameter(query, "redirect_path");
-                return match path.as_deref().map(local_path) {
-                    None => self.begin(x, &request_context, "/", true).await,
-                    Some(Some(path)) => self.begin(x, &request_context, path, true).await,
-                    Some(None) => self.refuse(x, Problem::LoginPath),
-                };
-            }
-            LOGOUT_PATH if self.is_meant(query) => {
-                return self.leave(x, &request_context, query).await;
-            }
-            CALLBACK_PATH if request.method == Method::GET => {
-                return match self.finish(x, &request_context, query).await {
-                    Ok(flow) => flow,
-                    Err(problem) => self.refuse(x, problem),
-                };
-            }
-            _ => {}
+        let found = match self.session(request, &request_context) {
+            Ok(found) => found,
+            Err(absence) => return self.turn_away(x, &request_context, absence).await,
+        };
+        if found.is_first {
+            self.keep_person(x, &request_context, &found.session);
         }
-        match self.session(x.endpoint.account, request, &request_context) {
-            Ok((session, Standing::Good)) => self.admit(x, &session, false),
-            Ok((session, Standing::Ask)) => {
+        match found.standing {
+            Standing::Good => self.admit(x, &found.session, false),
+            Standing::Ask => {
                 let services = Arc::clone(x.conn.services);
-                match self.ask(&services, &request_context, session).await {
+                match self.ask(&services, &request_context, found.session).await {
                     RefreshOutcome::Goes(session, was_refreshed) => {
                         self.renew(x, &request_context, Session::clone(&session), was_refreshed)
                             .await
@@ -424,9 +497,43 @@ impl SessionMiddleware {
                     }
                 }
             }
-            Ok((session, _)) => self.renew(x, &request_context, session, false).await,
-            Err(absence) => self.turn_away(x, &request_context, absence).await,
+            _ => self.renew(x, &request_context, found.session, false).await,
         }
+    }
+
+    /// Answers a request to a path of the edge.
+    async fn serve(
+        self: &Arc<Self>,
+        x: &mut Exchange<'_>,
+        request_context: RequestContext,
+    ) -> Flow {
+        let Some(request) = x.request else {
+            return Flow::Continue;
+        };
+        let query = request.uri.query().unwrap_or_default();
+        match (request.uri.path(), &request.method) {
+            (LOGIN_PATH, &Method::GET | &Method::HEAD | &Method::POST) => {
+                let path = parameter(query, "redirect_path");
+                match path.as_deref().map(local_path) {
+                    None => self.begin(x, &request_context, "/", true).await,
+                    Some(Some(path)) => self.begin(x, &request_context, path, true).await,
+                    Some(None) => self.refuse(x, Problem::LoginPath),
+                }
+            }
+            (LOGOUT_PATH, &Method::GET | &Method::POST) => {
+                self.leave(x, &request_context, query).await
+            }
+            (CALLBACK_PATH, &Method::GET) => match self.finish(x, &request_context, query).await {
+                Ok(flow) => flow,
+                Err(problem) => self.refuse(x, problem),
+            },
+            _ => x.refuse(Problem::EdgePath),
+        }
+    }
+
+    /// Whether this is the action that a sign-in attempt is for.
+    pub(crate) fn is_of(&self, state: &AttemptState) -> bool {
+        state.kind == self.options.kind && state.auth_id == self.options.auth_id
     }
 
     /// Whether a request to a path of the edge is for this action.
@@ -443,7 +550,7 @@ impl SessionMiddleware {
         was_refreshed: bool,
     ) -> Flow {
         session.seen(request_context.now);
-        let user = self.user(x.endpoint.account, &session.person);
+        let user = self.user(&request_context.account, &session.person);
         if session.user_id.is_empty()
             && let Some(id) = self.logins.users.get(&user).await
         {
@@ -452,7 +559,7 @@ impl SessionMiddleware {
         if self.keep(x, request_context, &session).is_none() {
             return x.fault();
         }
-        let sighting = self.sighting(x, request_context, &session);
+        let sighting = self.sighting(&Visit::of(x), &session, request_context.now);
         self.logins.note_again(x.conn.services, sighting).await;
         self.admit(x, &session, was_refreshed)
     }
@@ -468,7 +575,7 @@ impl SessionMiddleware {
             return Flow::Continue;
         };
         if absence != NoSession::Absent {
-            let forgotten = self.cookies.forget_session(&request.headers);
+            let forgotten = self.cookies.forget_session(own_cookies(request));
             x.memory.cookies.extend(forgotten);
         }
         if request.method == Method::GET {
@@ -506,13 +613,63 @@ fn is_preflight(request: &request::Parts) -> bool {
         && request.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
+/// The edge's cookies of a request.
+fn own_cookies(request: &request::Parts) -> Option<&EdgeCookies> {
+    request.extensions.get()
+}
+
+/// The host of a request, without its port.
+fn host_of(request: &request::Parts) -> String {
+    let authority = Authority::of(&request.uri, request.headers.get(HOST));
+    authority
+        .map_or(Cow::default(), |authority| authority.host)
+        .into_owned()
+}
+
+/// Adds a part in a way that no two lists of parts are equal.
+fn push_part(hash: &mut Sha256, part: &[u8]) {
+    hash.update((part.len() as u64).to_be_bytes());
+    hash.update(part);
+}
+
+fn bound_to(bound: &Sha256, what: &str, name: &str) -> String {
+    let mut hash = bound.clone();
+    push_part(&mut hash, what.as_bytes());
+    push_part(&mut hash, name.as_bytes());
+    URL_SAFE_NO_PAD.encode(hash.finalize())
+}
+
+impl RequestContext {
+    /// The context of what only this host may use: nonces, attempts and tickets.
+    fn of_host(&self) -> String {
+        bound_to(&self.bound, "host", &self.host)
+    }
+}
+
+impl Visit {
+    fn of(x: &Exchange<'_>) -> Self {
+        let agent = x
+            .request
+            .and_then(|request| request.headers.get(USER_AGENT));
+        let agent = agent.map_or("", |agent| agent.to_str().unwrap_or_default());
+        Self {
+            account: Arc::clone(x.endpoint.account),
+            endpoint: x.endpoint.id.to_owned(),
+            public_url: x.endpoint.url(),
+            // `to_str` accepts only ASCII, so each character is one byte.
+            user_agent: agent.chars().take(USER_AGENT_BYTES_MAX).collect(),
+            ip_address: x.conn.info.client.ip().to_string(),
+        }
+    }
+}
+
 impl Action for Login {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let middleware = &self.0;
         let Some(request) = x.request else {
             return Flow::Continue.into();
         };
-        let request_context = match middleware.request_context(x, request) {
+        let request_context = match middleware.request_context(x, &host_of(request)) {
             Ok(request_context) => request_context,
             Err(flow) => return flow.into(),
         };
@@ -522,10 +679,11 @@ impl Action for Login {
             return Flow::Continue.into();
         }
         // The fast path: most requests have a session and need not wait.
-        let path = request.uri.path();
-        if ![LOGIN_PATH, LOGOUT_PATH, CALLBACK_PATH].contains(&path)
-            && let Ok((session, Standing::Good)) =
-                middleware.session(x.endpoint.account, request, &request_context)
+        if let Ok(FoundSession {
+            session,
+            standing: Standing::Good,
+            is_first: false,
+        }) = middleware.session(request, &request_context)
         {
             return middleware.admit(x, &session, false).into();
         }
@@ -534,10 +692,44 @@ impl Action for Login {
         ActionResult::Later(enter)
     }
 
+    fn edge_paths(&self) -> Option<&dyn EdgePaths> {
+        Some(self)
+    }
+
     fn slots(&self) -> Vec<culvert_cel::Slot> {
         match &self.0.options.app {
             AppSource::Own(id, secret) => id.slots().chain(secret.slots()).collect(),
             AppSource::Operators(_) => Vec::new(),
         }
+    }
+}
+
+impl EdgePaths for Login {
+    fn answers(&self, request: &request::Parts) -> bool {
+        let query = request.uri.query().unwrap_or_default();
+        match request.uri.path() {
+            LOGIN_PATH | LOGOUT_PATH => self.0.is_meant(query),
+            // The state names the action.
+            CALLBACK_PATH => parameter(query, "state").is_none_or(|text| {
+                let state = AttemptState::read(&self.0.logins.keys, &text);
+                state.is_none_or(|state| self.0.is_of(&state))
+            }),
+            _ => false,
+        }
+    }
+
+    fn answer<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
+        let middleware = &self.0;
+        let Some(request) = x.request else {
+            return Flow::Continue.into();
+        };
+        let request_context = match middleware.request_context(x, &host_of(request)) {
+            Ok(request_context) => request_context,
+            Err(flow) => return flow.into(),
+        };
+        x.tell(event_slots::OAUTH_APP_CLIENT_ID, &request_context.app.id);
+        let serve: BoxFuture<'a, Flow> =
+            Box::pin(async move { middleware.serve(x, request_context).await });
+        ActionResult::Later(serve)
     }
 }

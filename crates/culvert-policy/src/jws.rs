@@ -105,6 +105,10 @@ pub fn claims_by(
     for key in keys.iter().filter(|key| key.may_have_signed(header)) {
         match decode::<Json>(token, &key.key, validation) {
             Ok(decoded) => {
+                // A list of issuers would be that of any of them (RFC 7519 4.1.1).
+                if !decoded.claims.get("iss").is_some_and(Json::is_string) {
+                    return Err(Unbelieved::Issuer);
+                }
                 in_time(&decoded.claims, now)?;
                 return Ok(decoded.claims);
             }

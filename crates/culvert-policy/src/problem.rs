@@ -226,6 +226,9 @@ problems! {
     /// The traffic policies of internal endpoints forward too often.
     Hops: BAD_GATEWAY 3501 "The traffic policies forwarded the request between endpoints too many times."
         Owner "The traffic policies of the internal endpoints forward in a loop, or through too many endpoints.";
+    /// A path of the edge at which nothing is.
+    EdgePath: NOT_FOUND 3622 "No page of the edge has this address."
+        Address "Paths below `/culvert/` belong to the edge at an endpoint whose traffic policy signs users in. They are never forwarded to the upstream.";
     /// There is no session, and the request is not one that can be redirected to a sign-in.
     LoginFirst: UNAUTHORIZED 3100 "Sign in first."
         SignIn "Only GET requests redirect to the sign-in. Scripts should reload the page if they get this response.";
@@ -241,6 +244,9 @@ problems! {
     /// The state is invalid, expired or already used.
     LoginState: BAD_REQUEST 3108 "The sign-in is invalid, expired or already complete; start again."
         SignIn "A sign-in expires after some minutes and works once. Check the clock of the server if all fail.";
+    /// A sign-in at a page that is not https.
+    LoginInsecure: FORBIDDEN 3128 "Sign-in requires https."
+        Owner "Browsers keep the cookies of a sign-in only for `https` pages. Use an `https` endpoint. A proxy that terminates TLS before the edge must be in `edge.trusted_proxies` and send `x-forwarded-proto`.";
     /// The state is for another host.
     LoginOtherHost: BAD_REQUEST 3124 "The sign-in started on another host; start again."
         SignIn "The callback URL that is registered at the provider must have the host of this endpoint.";

@@ -158,6 +158,36 @@ impl Rejection {
     }
 }
 
+/// A page with a button that sends a POST request to the address of the page. Clients that do not prefer HTML get the
+/// text.
+pub fn confirmation(
+    to: &ReplyContext<'_>,
+    heading: &'static str,
+    text: &'static str,
+    button: &'static str,
+) -> Response<Bytes> {
+    if Form::of(to.accept) != Form::Html {
+        return page(to, heading, text);
+    }
+    let id = request_id(to.info, to.counters);
+    let (page, policy) = error_page::confirmation(&PageValues {
+        status: StatusCode::OK,
+        reason: heading,
+        code: None,
+        request_id: &id,
+        host: to.host,
+        message: text,
+        advice: button,
+        owner_help: "",
+    });
+    let mut response = empty(StatusCode::OK);
+    to.fill(&mut response, Form::Html, id, Body::Page(page, policy));
+    // With another policy, old browsers would not say that the form is of this site.
+    let same_origin = HeaderValue::from_static("same-origin");
+    response.headers_mut().insert(REFERRER_POLICY, same_origin);
+    response
+}
+
 /// A response that is not an error: a heading and a sentence, in the form that the request's `accept` prefers.
 pub fn page(to: &ReplyContext<'_>, heading: &'static str, text: &'static str) -> Response<Bytes> {
     let form = Form::of(to.accept);

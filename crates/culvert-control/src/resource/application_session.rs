@@ -24,6 +24,7 @@ impl ApplicationSession {
     pub(crate) fn of(sighting: &Sighting, user_id: &str) -> Self {
         Self {
             format: Format,
+            owner_id: sighting.owner.to_string(),
             public_url: sighting.public_url.clone(),
             last_active: sighting.seen_at,
             expires_at: sighting.expires_at,

@@ -23,6 +23,7 @@ impl ApplicationUser {
     pub(crate) fn of(sighting: &Sighting) -> Self {
         let mut user = Self {
             format: Format,
+            owner_id: sighting.owner.to_string(),
             identity_provider: IdentityProvider {
                 name: sighting.provider.clone(),
                 url: sighting.provider_url.clone(),
@@ -40,6 +41,7 @@ impl ApplicationUser {
 
     /// Updates the user at a later sign-in.
     pub(crate) fn seen(&mut self, sighting: &Sighting) {
+        self.owner_id = sighting.owner.to_string();
         let person = &sighting.person;
         self.username.clone_from(&person.username);
         self.email.clone_from(&person.email);

@@ -14,7 +14,7 @@ use crate::resource::model::Model;
 use crate::resource::model::bot_user::{BotUser, Name};
 use crate::resource::model::kubernetes_operator::KubernetesOperator;
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
-use crate::resource::{api_key, ssh_public_key, tunnel_credential};
+use crate::resource::{api_key, application_user, ssh_public_key, tunnel_credential};
 use crate::stored::{self, Format};
 use crate::{Caller, Error, Parameter, Role, input, service};
 
@@ -24,7 +24,8 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<BotUser>();
 pub(crate) const SILENT: Option<&str> = Some("the catalogue has no events for bot users");
 
 /// Objects that belong to an owner and are removed with it.
-const OWNED: [&ResourceType; 3] = [
+const OWNED: [&ResourceType; 4] = [
+    &application_user::TYPE,
     &api_key::TYPE,
     &ssh_public_key::TYPE,
     &tunnel_credential::TYPE,

@@ -259,6 +259,7 @@ impl ResourceType {
     pub(crate) fn is_seen_by(&self, caller: &Caller, document: &Document) -> Result<bool, Fault> {
         #[derive(Deserialize)]
         struct Owned {
+            #[serde(default)]
             owner_id: String,
         }
         if !self.is_private || caller.role == Role::Admin {

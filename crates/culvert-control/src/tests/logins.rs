@@ -34,10 +34,15 @@ impl JournalRig {
     }
 
     fn sighting(&self, session: u32, user: &str) -> Sighting {
+        self.sighting_of(&self.rig.admin.owner_id, session, user)
+    }
+
+    fn sighting_of(&self, owner: &str, session: u32, user: &str) -> Sighting {
         let now = self.rig.clock.now();
         Sighting {
             session: session_id(session),
             account: self.rig.admin.account.as_str().into(),
+            owner: owner.into(),
             endpoint: "ep_1".to_owned(),
             public_url: "https://app.culvert.localhost".to_owned(),
             provider: "id.example".to_owned(),
@@ -208,6 +213,73 @@ async fn expired_application_sessions_are_deleted() {
     assert!(kept.sessions().await.is_empty());
 }
 
+/// The same person at the endpoints of two owners is two application users, each of which only its owner sees and ends.
+#[tokio::test]
+async fn application_users_and_sessions_are_their_owners() {
+    let kept = JournalRig::start().await;
+    let rig = &kept.rig;
+    let ann = rig.user("ann@x.example", Role::Member, true).await;
+    let bob = rig.user("bob@x.example", Role::Member, true).await;
+    let mut ids = Vec::new();
+    for (number, owner) in [(1, &ann), (2, &bob)] {
+        let sighting = kept.sighting_of(&owner.owner_id, number, "carol");
+        let Noted::Stored(user) = kept.tell(sighting).await else {
+            panic!("it is not noted");
+        };
+        ids.push(user);
+    }
+    assert_ne!(ids[0], ids[1]);
+    let owners = [&ann, &bob];
+    for (n, owner) in owners.into_iter().enumerate() {
+        for (m, user) in ids.iter().enumerate() {
+            let session = session_id(u32::try_from(m).unwrap() + 1);
+            for (collection, field, id) in [
+                ("app/users", "application_users", user),
+                ("app/sessions", "application_sessions", &session),
+            ] {
+                let one = format!("/{collection}/{id}");
+                let list = rig.call(owner, "GET", &format!("/{collection}"), Value::Null);
+                let list = list.await.body();
+                let listed = list[field].as_array().unwrap();
+                assert_eq!(listed.len(), 1, "{collection}");
+                assert_eq!(listed[0]["id"] == **id, n == m, "{collection}");
+                let shown = rig.call(owner, "GET", &one, Value::Null).await;
+                assert_eq!(shown.is_absent(), n != m, "{one}");
+                if n != m {
+                    let removed = rig.call(owner, "DELETE", &one, Value::Null).await;
+                    assert!(removed.is_absent(), "{one}");
+                }
+                assert!(!rig.get(&one).await.is_absent(), "an admin sees {one}");
+            }
+        }
+    }
+    // Ending one leaves the session at the other owner's endpoint.
+    let path = format!("/app/users/{}", ids[0]);
+    let removed = rig.call(&ann, "DELETE", &path, Value::Null).await;
+    assert_eq!(removed, Answered::NoContent);
+    let again = kept.sighting_of(&ann.owner_id, 1, "carol");
+    assert_eq!(kept.tell(again).await, Noted::Ended);
+    let other = kept.sighting_of(&bob.owner_id, 2, "carol");
+    assert_eq!(kept.tell(other).await, Noted::Stored(ids[1].clone()));
+}
+
+/// Former versions recorded no owner. Policies may know the ID of such a user.
+#[tokio::test]
+async fn an_application_user_without_an_owner_is_of_admins_until_the_next_sign_in() {
+    let kept = JournalRig::start().await;
+    let rig = &kept.rig;
+    let ann = rig.user("ann@x.example", Role::Member, true).await;
+    let Noted::Stored(user) = kept.tell(kept.sighting_of("", 1, "carol")).await else {
+        panic!("it is not noted");
+    };
+    let path = format!("/app/users/{user}");
+    assert!(rig.call(&ann, "GET", &path, Value::Null).await.is_absent());
+    assert!(!rig.get(&path).await.is_absent());
+    let again = kept.sighting_of(&ann.owner_id, 2, "carol");
+    assert_eq!(kept.tell(again).await, Noted::Stored(user));
+    assert!(!rig.call(&ann, "GET", &path, Value::Null).await.is_absent());
+}
+
 #[tokio::test]
 async fn sign_in_policies_are_validated() {
     let rig = Rig::start().await;
@@ -266,4 +338,21 @@ async fn sign_in_policies_are_validated() {
     }
     let change = json!({"auth_cookie_domain": "theirs.example"});
     assert_eq!(write(&stranger, "sub.theirs.example", change).await, None);
+    // Cookies of a sign-in are kept only at https.
+    let action = json!({"type": "oauth", "config": {"provider": "google", "client_id": "a", "client_secret": "b"}});
+    for (url, code) in [
+        ("http://a.b.ours.example", Some(2205)),
+        ("http://a.internal", None),
+        ("https://a.internal", None),
+    ] {
+        let body = json!({
+            "url": url, "upstream_url": "http://127.0.0.1:9", "pooling_enabled": true,
+            "traffic_policy": {"on_http_request": [{"actions": [action]}]},
+        });
+        let found = match rig.post("/endpoints", body).await {
+            Answered::Created(_) => None,
+            refused => refused.code(),
+        };
+        assert_eq!(found, code, "{url}");
+    }
 }

@@ -195,6 +195,7 @@ impl Rig {
                 public_ports: Default::default(),
                 tcp_ports: 20000..=20002,
                 allow_private_upstreams: true,
+                has_tls_before_edge: false,
                 allow_public_calls: false,
                 ip_data: Default::default(),
                 own_names: vec!["own.example".to_owned()],

@@ -77,7 +77,7 @@ impl Rule {
         let is_read = name == "get" || name.starts_with("get_") || name.starts_with("list");
         let is_change = matches!(name, "update" | "delete");
         let is_create = name == "create";
-        if PRIVATE.contains(&collection) {
+        if PRIVATE.contains(&collection) || collection.starts_with("app/") {
             // A list contains the caller's own objects, and a create makes one for the caller; other tests
             // cover both.
             return match name {
@@ -211,10 +211,15 @@ impl Cast {
         let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();
         if ty.life != Life::Configured {
             let id = stored_one(rig, ty, &rig.admin.owner_id).await;
-            if collection == "tunnel_sessions" {
+            let owner_field = match collection {
+                "tunnel_sessions" => Some("principal_id"),
+                "app/users" | "app/sessions" => Some("owner_id"),
+                _ => None,
+            };
+            if let Some(owner_field) = owner_field {
                 let document = rig.store.get(ty.kind, &id).await.unwrap().unwrap();
                 let mut form: Value = serde_json::from_str(&document.body).unwrap();
-                form["principal_id"] = json!(self.owner().owner_id);
+                form[owner_field] = json!(self.owner().owner_id);
                 let body = form.to_string();
                 let reported = AuditEvent::Suppress { reason: "a test" };
                 let changed = Document { body, ..document };

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use culvert_base::BoxFuture;
-use culvert_http::target;
+use culvert_http::{own_cookies, target};
 use culvert_policy::Scheme;
 use culvert_policy::host::{
     ANSWER_BYTES_MAX, Called, NextEndpoint, NotCalled, PolicyHost, Reservation,
@@ -79,6 +79,7 @@ async fn internal(
     let target = target::settle(target, member.endpoint.merge_slashes);
     parts.uri = target.map_err(|_| NotCalled::Unusable)?.into();
     parts.headers = call.headers;
+    own_cookies::take(&mut parts.headers);
     parts.headers.insert(HOST, authority.clone());
     let traits = RequestTraits::of(&parts);
     let mut exchange = HttpExchange::call(Arc::clone(down));
@@ -108,7 +109,8 @@ async fn internal(
 }
 
 /// Sends the request to another host.
-async fn public(down: &Arc<Downstream>, call: Call) -> Result<Called, NotCalled> {
+async fn public(down: &Arc<Downstream>, mut call: Call) -> Result<Called, NotCalled> {
+    own_cookies::take(&mut call.headers);
     let mut room = BodyReservation::new(&down.conn);
     room.grow(ANSWER_BYTES_MAX).map_err(|_| NotCalled::NoRoom)?;
     let url = call.url.clone();

@@ -164,9 +164,13 @@ impl HttpExchange {
     pub(crate) fn attribute<'x>(
         &mut self,
         group: &Group,
-        request: RecordedRequest<'_, impl FieldLines<'x>>,
+        mut request: RecordedRequest<'_, impl FieldLines<'x>>,
         authority: &'x Authority<'_>,
     ) {
+        // What the query of a path of the edge says is a secret of a sign-in.
+        if group.edge_path_member(request.normalised_path).is_some() {
+            request.query = None;
+        }
         let conn = &self.down.conn;
         let server_name = match conn.info.tls.get() {
             Some(_) => conn.info.sni(),

@@ -3,6 +3,7 @@
 use culvert_http::fields::{
     folded, has_token, is_banned_in_trailers, is_of_one_hop, is_plain, plain_number, strip,
 };
+use culvert_http::own_cookies;
 use culvert_policy::conn::ConnInfo;
 use culvert_policy::problem::is_edges_own;
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE};
@@ -105,8 +106,14 @@ pub(crate) fn strip_mixed_up(headers: &mut HeaderMap, keeps_underscores: bool) {
     }
 }
 
-/// Turns an upstream's fields into those of the edge's response.
+/// Turns an upstream's fields into those of the edge's response. It cannot set cookies of the edge.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
+    own_cookies::drop_set_cookies(headers);
+    to_client_hop(headers);
+}
+
+/// Like [`to_client`], for a response to which the edge has added its cookies.
+pub(crate) fn to_client_hop(headers: &mut HeaderMap) {
     strip(headers, is_edges_own);
     if let Some(length) = headers.get_mut(CONTENT_LENGTH) {
         plain_number(length);

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use culvert_http::fields::{authenticates_connection, has_connection_authentication};
 use culvert_http::http1::{BodyLength, FinalHead, Violation};
+use culvert_http::own_cookies;
 use culvert_io::{Awaited, UploadProgress};
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::problem::Problem;
@@ -71,7 +72,9 @@ pub(super) async fn forward(
 pub(super) fn general(head: FinalHead, source: Source) -> Result<PendingResponse, Problem> {
     let mut head = head.into_parts().map_err(|_| Problem::BadAnswer)?;
     // The handshake of an upgrade is in the fields of the hop.
-    if head.status != StatusCode::SWITCHING_PROTOCOLS {
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        own_cookies::drop_set_cookies(&mut head.headers);
+    } else {
         fields::to_client(&mut head.headers);
     }
     Ok(PendingResponse {

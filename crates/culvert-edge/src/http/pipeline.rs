@@ -9,7 +9,11 @@ use bytes::Bytes;
 use culvert_http::authority::Authority;
 use culvert_http::http1::Violation;
 use culvert_http::http2::Refused;
+use culvert_http::own_cookies;
+use culvert_login::CentralCallback;
 use culvert_overload::Level;
+use culvert_policy::policy::exchange::{Exchange, Memory};
+use culvert_policy::policy::phase::Phase;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
 use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
@@ -28,6 +32,8 @@ use crate::http::routing::{self, Route};
 use crate::http::send_response::{finish, refuse, send};
 use crate::http::upgrade::{self, UpgradeRequest};
 use crate::replay_state::REPLAY_OF;
+use crate::snapshot::group::Member;
+use crate::snapshot::live::Live;
 
 /// Serves one request of a client.
 pub(crate) async fn serve(
@@ -38,9 +44,19 @@ pub(crate) async fn serve(
     // Only the server itself marks replays.
     parts.headers.remove(REPLAY_OF);
     let stream = upgrade::translate(&mut parts);
+    // From here on only the edge's own actions have its cookies.
+    if let Some(cookies) = own_cookies::take(&mut parts.headers) {
+        parts.extensions.insert(cookies);
+    }
     let mut exchange = HttpExchange::begin(Arc::clone(&down), parts.version);
     let traits = RequestTraits::of(&parts);
-    let routed = match admit(&mut exchange, &parts) {
+    let admitted = match admit(&mut exchange, &parts) {
+        Ok(None) if culvert_login::may_be_callback(parts.uri.path()) => {
+            Ok(Box::pin(central_callback(&down, &parts)).await)
+        }
+        admitted => admitted,
+    };
+    let routed = match admitted {
         Ok(None) => routing::route(&mut exchange, &mut parts),
         Ok(Some(response)) => Ok(Route::Redirect(response)),
         Err(problem) => Err(problem),
@@ -126,9 +142,6 @@ fn admit(
         meters.challenges_answered.up();
         return Ok(Some(response));
     }
-    if let Some(response) = forwarded_callback(&down, parts) {
-        return Ok(Some(response));
-    }
     if down.edge.state.level() == Level::Full {
         meters.shed_requests.up();
         return Err(Problem::Overloaded);
@@ -168,14 +181,57 @@ fn challenge(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes
     Some(response)
 }
 
-/// The redirect that sends a user from the central callback to the endpoint of the sign-in.
-fn forwarded_callback(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes>> {
-    let live = down.edge.live.load();
-    let logins = live.logins.as_ref()?;
-    let (accept, host) = (
-        parts.headers.get(ACCEPT),
-        reply::host(&parts.uri, &parts.headers),
-    );
-    let to = down.conn.reply_context(accept, host);
-    culvert_login::forwarded_callback(logins, &to, parts)
+/// The response to a request to the common callback address of sign-ins. `None` for other requests.
+async fn central_callback(
+    down: &Arc<Downstream>,
+    parts: &request::Parts,
+) -> Option<Response<Bytes>> {
+    let now = down.conn.info.now();
+    let found = {
+        let live = down.edge.live.load();
+        let callback = CentralCallback::read(live.logins.as_ref()?, parts, now)?;
+        callback.and_then(|callback| {
+            let member = signing_member(down, &live, &callback)?;
+            Ok((callback, member))
+        })
+    };
+    let problem = |problem: Problem| {
+        let host = reply::host(&parts.uri, &parts.headers);
+        let to = down.conn.reply_context(parts.headers.get(ACCEPT), host);
+        Some(problem.answer(&to))
+    };
+    let (callback, member) = match found {
+        Ok(found) => found,
+        Err(why) => return problem(why),
+    };
+    let Some(policy) = &member.endpoint.policy else {
+        return problem(Problem::LoginState);
+    };
+    let mut memory = Memory::new(now);
+    let (endpoint, conn) = (member.endpoint.info(), down.context());
+    let mut x = Exchange::new(Phase::Request, policy, endpoint, conn, &mut memory);
+    x.request = Some(parts);
+    Some(callback.finish(&mut x).await)
+}
+
+/// The endpoint whose sign-in a callback completes. It must still be at the host where the sign-in began, or be an
+/// internal one of the same account.
+fn signing_member(
+    down: &Downstream,
+    live: &Live,
+    callback: &CentralCallback,
+) -> Result<Arc<Member>, Problem> {
+    let mut tables = [&live.https, &live.http].into_iter();
+    let group = tables.find_map(|table| table.find(callback.host()));
+    let group = group.ok_or(Problem::LoginState)?;
+    if !group.admits(down.conn.info.client.ip()) {
+        return Err(Problem::Restricted);
+    }
+    let at = match callback.internal() {
+        None => Some(group),
+        Some((scheme, host, port)) => live.internal(group.account(), scheme, host, port),
+    };
+    let mut members = at.into_iter().flat_map(|group| group.members());
+    let member = members.find(|member| *member.id == *callback.endpoint());
+    member.cloned().ok_or(Problem::LoginState)
 }

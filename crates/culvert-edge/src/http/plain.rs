@@ -92,6 +92,7 @@ pub(crate) fn begin(
     let recorded = RecordedRequest {
         method: request.raw().method(),
         path,
+        normalised_path: path,
         query,
         user_agent: request.user_agent(),
         has_host: true,

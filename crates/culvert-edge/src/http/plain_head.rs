@@ -9,6 +9,7 @@ use culvert_http::http1::{
     BodyWriter, FieldSet, RawField, RawRequest, RawResponse, WriteBuffer, end_request,
     write_request,
 };
+use culvert_http::own_cookies;
 use culvert_policy::problem::is_edges_own;
 use culvert_upstream::UpstreamHead;
 use http::header::HeaderValue;
@@ -201,6 +202,8 @@ fn other(field: RawField<'_>, trusted: bool) -> Fate {
     match name {
         "expect" | "te" | "transfer-encoding" | "upgrade" => Fate::Unusual,
         "trailer" => Fate::Removed,
+        // The general path removes the edge's cookies.
+        "cookie" if own_cookies::has_own(field.value) => Fate::Unusual,
         _ if name == REPLAY_OF.as_str() => Fate::Unusual,
         _ if is_of_one_hop(name) => Fate::Removed,
         _ if says_who_calls(name) => match trusted {
@@ -301,7 +304,9 @@ impl PlainResponse {
             }
             let mut room = [0; NAME_BYTES_MAX];
             if let Some(name) = lower(field.name, &mut room)
-                && (is_of_one_hop(name) || is_edges_own(name))
+                && (is_of_one_hop(name)
+                    || is_edges_own(name)
+                    || (name == "set-cookie" && own_cookies::sets_own(field.value)))
             {
                 without.add(position);
             }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use culvert_base::BoxFuture;
+use culvert_http::own_cookies;
+use culvert_http::target::Received;
 use culvert_io::UploadProgress;
 use culvert_policy::event_slots;
 use culvert_policy::host::{BodyReader, Unread};
@@ -18,6 +20,7 @@ use culvert_policy::policy::run::Flow;
 use culvert_policy::problem::Problem;
 use http::header::SET_COOKIE;
 use http::request;
+use http::uri::PathAndQuery;
 
 use crate::connection_phase;
 use crate::downstream::Downstream;
@@ -93,6 +96,27 @@ impl PolicyChain {
                 let (event, _) = exchange.recording.for_policy();
                 event.tap_request(down.edge.policy.bodies.as_ref(), bytes_max);
             }
+            // Before all rules, whatever their conditions are.
+            if policy.owns_path(request.parts.uri.path()) {
+                let flow = answer_edge_path(exchange, &request, wanted, policy, &mut memory).await;
+                let has_response_rules = !policy.rules(Phase::Response).is_empty();
+                self.0.push(PolicyRun {
+                    received: has_response_rules.then(|| without_query(&request.parts)),
+                    policy: Arc::clone(policy),
+                    member,
+                    memory,
+                });
+                return match flow {
+                    Flow::Reply(reply) => {
+                        Ok(RequestOutcome::Respond(PendingResponse::made(*reply)))
+                    }
+                    Flow::Broken => broken_off(down),
+                    Flow::Close => Err(hang_up(down, is_call)),
+                    Flow::Continue | Flow::Forward(_) => {
+                        Ok(RequestOutcome::Reject(Problem::EdgePath))
+                    }
+                };
+            }
             let ran = match request.check(wanted) {
                 Ok(()) => {
                     request.prepare(down, wanted);
@@ -162,14 +186,55 @@ impl PolicyChain {
         for run in self.0.iter_mut().rev() {
             run.run_response_phase(exchange, response, traits).await?;
         }
-        // The browser gets the cookies even if a later policy replaced the response.
+        own_cookies::drop_set_cookies(&mut response.head.headers);
+        // The browser gets the cookies even if a later policy replaced the response. A policy that made the request does
+        // not get them.
         for run in &mut self.0 {
+            if run.memory.is_call {
+                continue;
+            }
             for cookie in run.memory.cookies.drain(..) {
                 response.head.headers.append(SET_COOKIE, cookie);
             }
         }
         Ok(())
     }
+}
+
+/// A request without its query, which may be a secret of a sign-in.
+fn without_query(parts: &request::Parts) -> Box<request::Parts> {
+    let mut parts = parts.clone();
+    parts.extensions.remove::<Received>();
+    let path = PathAndQuery::try_from(parts.uri.path());
+    parts.uri = path.unwrap_or(PathAndQuery::from_static("/")).into();
+    Box::new(parts)
+}
+
+/// Answers a request to a path of the edge. Its query may be a secret, so its event has none.
+async fn answer_edge_path(
+    exchange: &mut HttpExchange,
+    request: &ForwardRequest,
+    wanted: &UpgradeRequest,
+    policy: &Arc<Policy>,
+    memory: &mut Memory,
+) -> Flow {
+    let down = &Arc::clone(exchange.down());
+    let scheme = match down.conn.info.tls.get() {
+        Some(_) => "https",
+        None => "http",
+    };
+    let host = request.authority.to_str().unwrap_or_default();
+    let url = [scheme, "://", host, request.parts.uri.path()];
+    exchange.recording.hide_query(&url);
+    let endpoint = request.member.endpoint.info();
+    let mut x = Exchange::new(Phase::Request, policy, endpoint, down.context(), memory);
+    x.request = Some(&*request.parts);
+    x.event = Some(exchange.recording.for_policy().0);
+    if *wanted != UpgradeRequest::Http || request.check(wanted).is_err() {
+        return x.refuse(Problem::EdgePath);
+    }
+    let flow = x.answer_edge_path().await;
+    flow.unwrap_or(Flow::Continue)
 }
 
 /// Runs the request phase of one policy.

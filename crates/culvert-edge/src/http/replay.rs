@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use culvert_events::EventId;
 use culvert_http::authority::Authority;
-use culvert_http::target;
+use culvert_http::{own_cookies, target};
 use culvert_policy::conn::TlsInfo;
 use culvert_policy::problem::Problem;
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName};
@@ -216,6 +216,7 @@ fn fields_of(given: &[(String, String)]) -> Option<HeaderMap> {
         fields::says_who_calls(name) || matches!(name, "content-length" | "expect" | "host")
     });
     headers.remove(REPLAY_OF);
+    own_cookies::take(&mut headers);
     Some(headers)
 }
 
@@ -234,6 +235,11 @@ async fn exchange(
     parts.method = method.map_err(|_| NotReplayed::Malformed)?;
     let target = target::settle(&request.target, member.endpoint.merge_slashes);
     parts.uri = target.map_err(|_| NotReplayed::Malformed)?.into();
+    let policy = member.endpoint.policy.as_ref();
+    // The service never gets requests to paths of the edge.
+    if request.skips_policy && policy.is_some_and(|policy| policy.owns_path(parts.uri.path())) {
+        return Err(NotReplayed::Refused);
+    }
     parts.headers = fields_of(&request.headers).ok_or(NotReplayed::Malformed)?;
     fields::strip_mixed_up(&mut parts.headers, down.conn.rules.underscore_headers);
     let value = |text| HeaderValue::from_str(text).map_err(|_| NotReplayed::Malformed);

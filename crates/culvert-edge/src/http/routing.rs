@@ -90,7 +90,10 @@ pub(super) fn route(
         exchange.recording.blocked();
         return Err(Problem::Restricted);
     }
-    let member = Arc::clone(down.pick(group));
+    let member = match group.edge_path_member(parts.uri.path()) {
+        Some(member) => Arc::clone(member),
+        None => Arc::clone(down.pick(group)),
+    };
     exchange.served_by(&member);
     Ok(Route::Endpoint(member, host_value(host, &authority)?))
 }

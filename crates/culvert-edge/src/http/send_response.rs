@@ -126,7 +126,7 @@ async fn switch(
     let Some((upstream, early)) = upgraded(&parts, source, key).await else {
         return refuse(exchange, Problem::BadAnswer, traits);
     };
-    fields::to_client(&mut parts.headers);
+    fields::to_client_hop(&mut parts.headers);
     parts.extensions.clear();
     parts.headers.remove(CONTENT_LENGTH);
     upgrade::ask(&mut parts.headers);

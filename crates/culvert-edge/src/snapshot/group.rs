@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use culvert_policy::policy::run::EDGE_PATHS;
 use culvert_statistics::{EndpointCounters, Slot};
 use culvert_upstream::{Dial, Protocol};
 
@@ -192,6 +193,17 @@ impl Group {
     /// Whether empty segments are removed from the paths of its requests.
     pub(crate) fn merges_slashes(&self) -> bool {
         self.members().any(|member| member.endpoint.merge_slashes)
+    }
+
+    /// The endpoint that answers a request to this normalised path in place of the service; `None` if none does.
+    pub(crate) fn edge_path_member(&self, path: &str) -> Option<&Arc<Member>> {
+        if !path.starts_with(EDGE_PATHS) {
+            return None;
+        }
+        self.members().find(|member| {
+            let policy = member.endpoint.policy.as_ref();
+            policy.is_some_and(|policy| policy.owns_path(path))
+        })
     }
 
     /// Whether its requests need nothing but to be forwarded over HTTP/1: its endpoints have no policy, and clients no

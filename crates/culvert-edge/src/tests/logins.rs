@@ -1,7 +1,10 @@
 //! Sign-in on live traffic, against an OpenID provider that tests control.
 
+mod central;
 mod configuration;
 mod console;
+mod custody;
+mod providers;
 mod sessions;
 mod sign_in;
 
@@ -30,6 +33,8 @@ use super::tokens::Issuer;
 use crate::{Endpoint, Settings, Snapshot};
 
 const NOW: i64 = 1_767_225_600;
+const SESSION: &str = "__Host-culvert.session";
+const NONCE: &str = "__Host-culvert.nonce";
 
 /// The responses of the provider, and the requests it received.
 struct ProviderScript {
@@ -44,6 +49,8 @@ struct ProviderScript {
     /// Head and body of the requests it received, except for its keys and metadata.
     asked: Vec<(String, String)>,
     is_down: bool,
+    /// Whether its metadata says that responses have its issuer (RFC 9207).
+    announces_issuer: bool,
 }
 
 /// How an ID token is forged.
@@ -108,6 +115,7 @@ impl Idp {
                 refusal: None,
                 asked: Vec::new(),
                 is_down: false,
+                announces_issuer: false,
             }),
         });
         sender.send(Arc::clone(&idp)).await.unwrap();
@@ -128,6 +136,7 @@ impl Idp {
                     "token_endpoint": format!("{url}/token"),
                     "userinfo_endpoint": format!("{url}/me"),
                     "jwks_uri": format!("{url}/keys"),
+                    "authorization_response_iss_parameter_supported": script.announces_issuer,
                 }),
             ),
             "/keys" => (200, json!({"keys": [self.signer.jwk()]})),
@@ -203,14 +212,37 @@ impl Idp {
     }
 }
 
-/// A browser that uses one host.
+/// A browser that uses one host. It reaches the edge through a proxy that terminates TLS.
 #[derive(Clone, Default)]
 pub(super) struct Browser {
     jar: BTreeMap<String, String>,
 }
 
+const BY_TLS: &str = "x-forwarded-proto: https\r\n";
+
+/// Settings with a trusted proxy, which tests are.
+fn behind_proxy() -> Settings {
+    Settings {
+        trusted_proxies: vec!["127.0.0.0/8".parse().unwrap()],
+        ..settings()
+    }
+}
+
 impl Browser {
     async fn ask(&mut self, rig: &Rig, method: &str, target: &str, fields: &str) -> Answer {
+        self.ask_at(rig, "app.example", method, target, fields)
+            .await
+    }
+
+    /// Sends a request to any host, with all cookies.
+    async fn ask_at(
+        &mut self,
+        rig: &Rig,
+        host: &str,
+        method: &str,
+        target: &str,
+        fields: &str,
+    ) -> Answer {
         let pairs: Vec<String> = self
             .jar
             .iter()
@@ -223,7 +255,7 @@ impl Browser {
         let mut client = rig.connect().await;
         client
             .send(format!(
-                "{method} {target} HTTP/1.1\r\nHost: app.example\r\nConnection: close\r\n{cookie}{fields}\r\n"
+                "{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{BY_TLS}{cookie}{fields}\r\n"
             ))
             .await;
         let answer = client.answer(method).await;
@@ -305,7 +337,7 @@ impl Scene {
         noted: Noted,
     ) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(NOW)));
-        let mut rig = Rig::at(settings(), Arc::clone(&clock) as _).await;
+        let mut rig = Rig::at(behind_proxy(), Arc::clone(&clock) as _).await;
         let idp = Idp::start(&mut rig).await;
         login_settings.allows_loopback = true;
         for provider in login_settings.providers.values_mut() {

@@ -204,6 +204,12 @@ async fn only_tokens_of_the_issuer_are_accepted() {
             "3403",
         ),
         (
+            "a list of issuers",
+            ours.sign(&claims(json!({"iss": ["https://issuer.example"]}))),
+            403,
+            "3403",
+        ),
+        (
             "no issuer",
             ours.sign(&claims(json!({"iss": null}))),
             403,

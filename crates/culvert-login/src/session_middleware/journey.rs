@@ -3,27 +3,70 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use culvert_base::{BoxFuture, Timestamp};
 use culvert_http::authority::Authority;
 use culvert_policy::policy::exchange::Exchange;
 use culvert_policy::policy::run::Flow;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
-use http::header::HOST;
-use http::request;
+use culvert_policy::services::PolicyServices;
+use futures_util::FutureExt;
+use futures_util::future::Shared as SharedFuture;
+use http::header::{HOST, HeaderName, ORIGIN};
+use http::{Method, request};
 
-use super::{NoSession, RequestContext, SessionMiddleware};
-use crate::attempt::{ATTEMPT_WITHIN, AttemptState, Nonce, challenge, local_path, parameter};
-use crate::grant::{Asking, Failed};
-use crate::journal::{Ending, Noted};
-use crate::session::Session;
-use crate::{CALLBACK_PATH, CENTRAL_CALLBACK, new_session_id, redirect};
+use super::{NoSession, RequestContext, SessionMiddleware, Visit, own_cookies};
+use crate::attempt::{
+    ATTEMPT_WITHIN, Aim, AttemptState, EndpointPlace, Nonce, Ticket, challenge, local_path,
+    parameter,
+};
+use crate::grant::{App, Asking, Failed};
+use crate::journal::{Ending, Noted, Person};
+use crate::provider::Endpoints;
+use crate::session::{Session, Tokens};
+use crate::{
+    AttemptStep, CALLBACK_PATH, CENTRAL_CALLBACK, new_session_id, redirect, secret_redirect,
+};
+
+/// How the site that made the browser send a request relates to its host.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// The result of a step of a sign-in. A browser may send its callback several times at once; all requests get it.
+pub(crate) type Completion = SharedFuture<BoxFuture<'static, Result<Completed, Problem>>>;
+
+/// What a step of a sign-in results in.
+#[derive(Clone)]
+pub(crate) enum Completed {
+    /// The provider named the user.
+    Granted(Arc<(Person, Tokens)>),
+    /// The session has begun.
+    Begun(Arc<Session>),
+}
+
+/// An authorization response of the provider, with what its code was requested with.
+struct Response {
+    code: String,
+    verifier: String,
+    nonce: String,
+    redirect_uri: String,
+}
 
 impl SessionMiddleware {
+    /// Whether sign-ins are completed at the common callback address. Several issuers share it, so a response must name its
+    /// issuer, or the code of one could go to another, which a user may have set up (RFC 9207). The URLs of known
+    /// providers are fixed.
+    fn is_central(&self, endpoints: &Endpoints) -> bool {
+        let has_base = self.logins.settings().callback_base.is_some();
+        has_base && (self.known().is_some() || endpoints.announces_issuer)
+    }
+
     /// The callback URL.
-    fn redirect_uri(&self, origin: &str) -> String {
+    fn redirect_uri(&self, origin: &str, is_central: bool) -> String {
         match &self.logins.settings().callback_base {
-            Some(base) => format!("{}{CENTRAL_CALLBACK}", base.as_str().trim_end_matches('/')),
-            None => format!("{origin}{CALLBACK_PATH}"),
+            Some(base) if is_central => {
+                format!("{}{CENTRAL_CALLBACK}", base.as_str().trim_end_matches('/'))
+            }
+            _ => format!("{origin}{CALLBACK_PATH}"),
         }
     }
 
@@ -35,6 +78,14 @@ impl SessionMiddleware {
         path: &str,
         is_anew: bool,
     ) -> Flow {
+        let Some(request) = x.request else {
+            return Flow::Continue;
+        };
+        let origin = origin(x, request);
+        // Browsers keep no cookies of the edge, and others could read the session.
+        if !origin.starts_with("https://") {
+            return self.refuse(x, Problem::LoginInsecure);
+        }
         let services = Arc::clone(x.conn.services);
         let endpoints = match self.endpoints(&services).await {
             Ok(endpoints) => endpoints,
@@ -43,21 +94,35 @@ impl SessionMiddleware {
                 return self.refuse(x, Problem::LoginProvider);
             }
         };
-        let Some(request) = x.request else {
-            return Flow::Continue;
-        };
         let (keys, entropy) = (&self.logins.keys, &*services.entropy);
-        let brought = self.cookies.nonces(&request.headers).find_map(|text| {
-            Nonce::open(keys, &request_context.context, text, request_context.now)
+        let context = request_context.of_host();
+        let brought = own_cookies(request).and_then(|cookies| {
+            let mut nonces = self.cookies.nonces(cookies);
+            nonces.find_map(|text| Nonce::open(keys, &context, text, request_context.now))
         });
         let nonce = match brought {
             Some(nonce) => nonce.renewed(request_context.now),
             None => Nonce::new(entropy, request_context.now),
         };
-        let origin = origin(x, request);
-        let state = AttemptState::new(entropy, &nonce, &origin, path, request_context.now);
-        let sealed = state.seal(keys, entropy, "");
-        let cookie = nonce.seal(keys, entropy, &request_context.context);
+        let is_central = self.is_central(&endpoints);
+        let aim = Aim {
+            context: &context,
+            kind: self.options.kind,
+            auth_id: &self.options.auth_id,
+            endpoint: EndpointPlace {
+                id: x.endpoint.id.to_owned(),
+                internal: x.endpoint.is_internal.then(|| {
+                    let scheme = x.endpoint.scheme.name().to_owned();
+                    (scheme, x.endpoint.host.to_owned(), x.endpoint.port)
+                }),
+            },
+            origin: &origin,
+            path,
+            is_central,
+        };
+        let state = AttemptState::new(entropy, &nonce, aim, request_context.now);
+        let sealed = state.seal(keys, entropy);
+        let cookie = nonce.seal(keys, entropy, &context);
         let cookie = cookie.and_then(|text| self.cookies.keep_nonce(&text, ATTEMPT_WITHIN));
         let (Some(sealed), Some(cookie)) = (sealed, cookie) else {
             return x.fault();
@@ -66,7 +131,10 @@ impl SessionMiddleware {
         let mut given: Vec<(&str, Cow<'_, str>)> = vec![
             ("response_type", "code".into()),
             ("client_id", request_context.app.id.as_str().into()),
-            ("redirect_uri", self.redirect_uri(&origin).into()),
+            (
+                "redirect_uri",
+                self.redirect_uri(&origin, is_central).into(),
+            ),
             ("scope", self.options.scopes.as_str().into()),
             ("state", sealed.into()),
         ];
@@ -88,15 +156,15 @@ impl SessionMiddleware {
         url.query_pairs_mut().extend_pairs(&given);
         self.stop(x, NoSession::Absent, None);
         x.memory.cookies.push(cookie);
-        match redirect(url.as_str()) {
+        match secret_redirect(url.as_str()) {
             Some(answer) => Flow::Reply(Box::new(answer)),
             None => x.fault(),
         }
     }
 
-    /// Completes a sign-in when the provider redirects the user back.
+    /// Completes a sign-in when the provider, or the common callback address, redirects the user back.
     pub(super) async fn finish(
-        &self,
+        self: &Arc<Self>,
         x: &mut Exchange<'_>,
         request_context: &RequestContext,
         query: &str,
@@ -104,89 +172,257 @@ impl SessionMiddleware {
         let Some(request) = x.request else {
             return Ok(Flow::Continue);
         };
-        let services = Arc::clone(x.conn.services);
-        let keys = &self.logins.keys;
-        let text = parameter(query, "state").ok_or(Problem::LoginNoState)?;
-        let state =
-            AttemptState::open(keys, "", &text, request_context.now).ok_or(Problem::LoginState)?;
+        let (keys, now) = (&self.logins.keys, request_context.now);
+        let context = request_context.of_host();
+        let ticket = parameter(query, "ticket");
+        let ticket =
+            ticket.map(|text| Ticket::open(keys, &context, &text).ok_or(Problem::LoginState));
+        let ticket = ticket.transpose()?;
+        let is_recent = ticket.as_ref().is_none_or(|ticket| ticket.is_recent(now));
+        let state = match &ticket {
+            Some(ticket) => ticket.state.clone(),
+            None => {
+                let text = parameter(query, "state").ok_or(Problem::LoginNoState)?;
+                AttemptState::read(keys, &text).ok_or(Problem::LoginState)?
+            }
+        };
         if state.origin != origin(x, request) {
             return Err(Problem::LoginOtherHost);
         }
-        let nonce = self
-            .cookies
-            .nonces(&request.headers)
-            .filter_map(|text| {
-                Nonce::open(keys, &request_context.context, text, request_context.now)
-            })
-            .find(|nonce| nonce.is_of(&state))
-            .ok_or(Problem::LoginCookie)?;
-        let back = format!("{}{}", state.origin, state.path);
-        let attempt = self.logins.used.entry(state.id()).or_insert(()).await;
-        if !attempt.is_fresh() {
-            // The user may have gone back a page.
-            let session = self.session(x.endpoint.account, request, request_context);
-            session.map_err(|_| Problem::LoginState)?;
-            self.stop(x, NoSession::Absent, None);
-            let answer = redirect(&back).ok_or(Problem::LoginState)?;
-            return Ok(Flow::Reply(Box::new(answer)));
-        }
-        let endpoints = self.endpoints(&services).await.map_err(|failed| {
-            tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "sign-in is not possible");
-            Problem::LoginProvider
-        })?;
-        if let Some(error) = parameter(query, "error") {
-            let error: String = error.chars().take(100).collect();
-            tracing::info!(endpoint.id = %x.endpoint.id, error, "identity provider returned an error");
-            return Err(match error.as_str() {
-                "server_error" | "temporarily_unavailable" => Problem::LoginProvider,
-                _ => Problem::LoginDenied,
-            });
-        }
-        // RFC 9207: prevents that the response of one provider is used as another's.
-        let is_others = |issuer: String| issuer != endpoints.issuer && endpoints.keys.is_some();
-        if parameter(query, "iss").is_some_and(is_others) {
+        if state.context != context {
             return Err(Problem::LoginState);
         }
-        let code = parameter(query, "code").ok_or(Problem::LoginState)?;
+        // Codes of central attempts are of use at the common callback address only.
+        let is_expected = ticket.is_some() == state.seed.is_some();
+        if !is_expected || !is_recent || !state.is_recent(now) {
+            return self.resume(x, request_context, &state, Problem::LoginState);
+        }
+        let nonce = own_cookies(request).and_then(|cookies| {
+            let nonces = self.cookies.nonces(cookies);
+            let mut nonces = nonces.filter_map(|text| Nonce::open(keys, &context, text, now));
+            nonces.find(|nonce| nonce.is_of(&state))
+        });
+        let Some(nonce) = nonce else {
+            return self.resume(x, request_context, &state, Problem::LoginCookie);
+        };
+        let services = Arc::clone(x.conn.services);
+        let visit = Visit::of(x);
+        let begun = match ticket {
+            Some(ticket) => {
+                let (middleware, services_there) = (Arc::clone(self), Arc::clone(&services));
+                let work: BoxFuture<'static, Result<Completed, Problem>> = Box::pin(async move {
+                    let Ticket { person, tokens, .. } = ticket;
+                    middleware
+                        .begin_session(&services_there, visit, person, tokens, now)
+                        .await
+                });
+                self.once(&services, ("ticket", state.id()), work).await
+            }
+            None => {
+                let endpoints = self.usable_endpoints(&services, x.endpoint.id).await?;
+                let response = Response {
+                    code: code_of(query, &endpoints, x.endpoint.id)?,
+                    verifier: nonce.verifier(&state),
+                    nonce: nonce.token_nonce(&state),
+                    redirect_uri: self.redirect_uri(&state.origin, false),
+                };
+                let (middleware, services_there) = (Arc::clone(self), Arc::clone(&services));
+                let (app, endpoint) = (request_context.app.clone(), visit.endpoint.clone());
+                let work: BoxFuture<'static, Result<Completed, Problem>> = Box::pin(async move {
+                    let services = &services_there;
+                    let (person, tokens) = middleware
+                        .exchange(services, &endpoints, &app, &response, &endpoint, now)
+                        .await?;
+                    middleware
+                        .begin_session(services, visit, person, tokens, now)
+                        .await
+                });
+                self.once(&services, ("code", state.id()), work).await
+            }
+        };
+        let session = match begun {
+            Ok(Completed::Begun(session)) => session,
+            Ok(Completed::Granted(_)) => return Err(Problem::Policy),
+            // The user may have gone back a page.
+            Err(Problem::LoginState) => {
+                return self.resume(x, request_context, &state, Problem::LoginState);
+            }
+            Err(problem) => return Err(problem),
+        };
+        self.keep(x, request_context, &session)
+            .ok_or(Problem::Policy)?;
+        self.keep_person(x, request_context, &session);
+        x.memory.cookies.extend(self.cookies.forget_nonce());
+        self.stop(x, NoSession::Absent, None);
+        self.tell_user(x, &session.person);
+        let answer = redirect(&state.back()).ok_or(Problem::LoginState)?;
+        Ok(Flow::Reply(Box::new(answer)))
+    }
+
+    /// Redirects a user who is signed in to the page that was wanted; others get the problem.
+    fn resume(
+        &self,
+        x: &mut Exchange<'_>,
+        request_context: &RequestContext,
+        state: &AttemptState,
+        problem: Problem,
+    ) -> Result<Flow, Problem> {
+        let request = x.request.ok_or(problem)?;
+        let session = self.session(request, request_context);
+        session.map_err(|_| problem)?;
+        self.stop(x, NoSession::Absent, None);
+        let answer = redirect(&state.back()).ok_or(problem)?;
+        Ok(Flow::Reply(Box::new(answer)))
+    }
+
+    /// Completes a sign-in at the common callback address: exchanges the code, and sends the user to the endpoint with a
+    /// ticket. Only the browser in which the sign-in began can use it.
+    pub(crate) async fn finish_centrally(
+        self: &Arc<Self>,
+        x: &mut Exchange<'_>,
+        state: AttemptState,
+        host: &str,
+        query: &str,
+    ) -> Result<Flow, Problem> {
+        let request_context = match self.request_context(x, host) {
+            Ok(request_context) => request_context,
+            Err(flow) => return Ok(flow),
+        };
+        // The endpoint must still have this host, and the action this application.
+        if state.context != request_context.of_host() {
+            return Err(Problem::LoginState);
+        }
+        let (verifier, nonce) = state.central_secrets().ok_or(Problem::LoginState)?;
+        let services = Arc::clone(x.conn.services);
+        let endpoints = self.usable_endpoints(&services, x.endpoint.id).await?;
+        if !self.is_central(&endpoints) {
+            return Err(Problem::LoginState);
+        }
+        let response = Response {
+            code: code_of(query, &endpoints, x.endpoint.id)?,
+            verifier,
+            nonce,
+            redirect_uri: self.redirect_uri(&state.origin, true),
+        };
+        let (middleware, services_there) = (Arc::clone(self), Arc::clone(&services));
+        let (endpoint, now) = (x.endpoint.id.to_owned(), request_context.now);
+        let app = request_context.app;
+        let work: BoxFuture<'static, Result<Completed, Problem>> = Box::pin(async move {
+            let granted = middleware
+                .exchange(&services_there, &endpoints, &app, &response, &endpoint, now)
+                .await?;
+            Ok(Completed::Granted(Arc::new(granted)))
+        });
+        let granted = self.once(&services, ("code", state.id()), work).await?;
+        let Completed::Granted(granted) = granted else {
+            return Err(Problem::Policy);
+        };
+        let (person, tokens) = (*granted).clone();
+        let origin = state.origin.clone();
+        let ticket = Ticket::new(state, person, tokens, now);
+        let ticket = ticket.seal(&self.logins.keys, &*services.entropy);
+        let ticket = ticket.ok_or(Problem::Policy)?;
+        let answer = secret_redirect(&format!("{origin}{CALLBACK_PATH}?ticket={ticket}"));
+        Ok(Flow::Reply(Box::new(answer.ok_or(Problem::Policy)?)))
+    }
+
+    async fn usable_endpoints(
+        &self,
+        services: &PolicyServices,
+        endpoint: &str,
+    ) -> Result<Arc<Endpoints>, Problem> {
+        self.endpoints(services).await.map_err(|failed| {
+            tracing::warn!(endpoint.id = %endpoint, error = %failed, "sign-in is not possible");
+            Problem::LoginProvider
+        })
+    }
+
+    /// Runs a step of a sign-in once. Concurrent requests share its result, which is remembered for a while. It continues
+    /// if the request that began it is cancelled, because a code is valid only once.
+    async fn once(
+        self: &Arc<Self>,
+        services: &Arc<PolicyServices>,
+        step: AttemptStep,
+        work: BoxFuture<'static, Result<Completed, Problem>>,
+    ) -> Result<Completed, Problem> {
+        let middleware = Arc::clone(self);
+        let work: BoxFuture<'static, Result<Completed, Problem>> = Box::pin(async move {
+            // The result of a step that was done before may be forgotten.
+            let used = middleware.logins.used.entry(step).or_insert(()).await;
+            match used.is_fresh() {
+                true => work.await,
+                false => Err(Problem::LoginState),
+            }
+        });
+        let entry = self.logins.completing.entry(step);
+        let entry = entry.or_insert(work.shared()).await;
+        if entry.is_fresh() {
+            services
+                .tasks
+                .spawn(Box::pin(entry.value().clone().map(drop)));
+        }
+        entry.into_value().await
+    }
+
+    /// Exchanges a code for the user and the tokens.
+    async fn exchange(
+        &self,
+        services: &PolicyServices,
+        endpoints: &Endpoints,
+        app: &App,
+        response: &Response,
+        endpoint: &str,
+        now: Timestamp,
+    ) -> Result<(Person, Tokens), Problem> {
         let _turn = self
             .logins
             .calls
             .try_acquire()
             .map_err(|_| Problem::LoginBusy)?;
         let asking = Asking {
-            services: &services,
-            endpoints: &endpoints,
-            app: &request_context.app,
+            services,
+            endpoints,
+            app,
             known: self.known(),
-            now: request_context.now,
+            now,
         };
-        let redirect_uri = self.redirect_uri(&state.origin);
-        let (verifier, token_nonce) = (nonce.verifier(&state), nonce.token_nonce(&state));
-        let asked = asking.by_code(&code, &verifier, &token_nonce, &redirect_uri);
-        let (person, tokens) = asked.await.map_err(|failed| {
-            tracing::warn!(endpoint.id = %x.endpoint.id, error = %failed, "sign-in failed");
+        let Response {
+            code,
+            verifier,
+            nonce,
+            redirect_uri,
+        } = response;
+        let asked = asking.by_code(code, verifier, nonce, redirect_uri).await;
+        asked.map_err(|failed| {
+            tracing::warn!(endpoint.id = %endpoint, error = %failed, "sign-in failed");
             problem_of(&failed)
-        })?;
-        let user = self.user(x.endpoint.account, &person);
-        let began = self.logins.beginning(user, request_context.now);
-        let id = new_session_id(&self.logins, &services);
+        })
+    }
+
+    /// Begins the session of a user, and records it.
+    async fn begin_session(
+        &self,
+        services: &PolicyServices,
+        visit: Visit,
+        person: Person,
+        tokens: Tokens,
+        now: Timestamp,
+    ) -> Result<Completed, Problem> {
+        let user = self.user(&visit.account, &person);
+        let began = self.logins.beginning(user, now);
+        let id = new_session_id(&self.logins, services);
         let mut session = Session::new(id, person, &self.print, tokens, began);
-        let sighting = self.sighting(x, request_context, &session);
+        let sighting = self.sighting(&visit, &session, now);
         session.user_id = match self.logins.note_first(sighting).await {
             Ok(user_id) => user_id,
             Err(Noted::Ended) => return Err(Problem::LoginState),
             Err(_) => return Err(Problem::LoginBusy),
         };
         services.meters.logins.up();
-        self.keep(x, request_context, &session)
-            .ok_or(Problem::Policy)?;
-        self.stop(x, NoSession::Absent, None);
-        self.tell_user(x, &session.person);
-        let answer = redirect(&back).ok_or(Problem::LoginState)?;
-        Ok(Flow::Reply(Box::new(answer)))
+        Ok(Completed::Begun(Arc::new(session)))
     }
 
-    /// Signs a user out.
+    /// Signs a user out, if the user or a page of this site asks for it. A link on another site shows a page with a button.
     pub(super) async fn leave(
         &self,
         x: &mut Exchange<'_>,
@@ -196,19 +432,44 @@ impl SessionMiddleware {
         let Some(request) = x.request else {
             return Flow::Continue;
         };
-        for sealed in self.cookies.sessions(&request.headers) {
-            let Some(session) = Session::open(&self.logins.keys, &request_context.context, &sealed)
-            else {
-                continue;
-            };
-            self.end(x.endpoint.account, &session).await;
-        }
-        let forgotten = self.cookies.forget_session(&request.headers);
-        x.memory.cookies.extend(forgotten);
         let path = parameter(query, "redirect_path");
-        let answer = match path.as_deref().map(local_path) {
+        let path = match path.as_deref().map(local_path) {
             Some(None) => return self.refuse(x, Problem::LoginPath),
-            Some(Some(path)) => redirect(&format!("{}{path}", origin(x, request))),
+            Some(path) => path,
+            None => None,
+        };
+        if !is_wanted(request, &origin(x, request)) {
+            self.stop(x, NoSession::Absent, None);
+            let page = x.reply_context().map(|to| {
+                reply::confirmation(
+                    &to,
+                    "Sign out?",
+                    "Sign out of this site? Send a POST request to this address to do so.",
+                    "Sign out",
+                )
+            });
+            return match page {
+                Some(page) => Flow::Reply(Box::new(page)),
+                None => x.fault(),
+            };
+        }
+        if let Some(cookies) = own_cookies(request) {
+            for sealed in self.cookies.sessions(cookies) {
+                let keys = &self.logins.keys;
+                let session = Session::open(keys, &request_context.context, &sealed);
+                if let Some(session) = session {
+                    self.end(&request_context.account, &session).await;
+                }
+            }
+        }
+        let forgotten = self.cookies.forget_session(own_cookies(request));
+        x.memory.cookies.extend(forgotten);
+        if self.options.cookie_domain.is_some() {
+            let person = self.cookies.keep_person("", std::time::Duration::ZERO);
+            x.memory.cookies.extend(person);
+        }
+        let answer = match path {
+            Some(path) => redirect(&format!("{}{path}", origin(x, request))),
             None => x.reply_context().map(|to| reply::page(
                 &to,
                 "Signed out",
@@ -231,6 +492,38 @@ impl SessionMiddleware {
         };
         self.logins.end(ending).await;
     }
+}
+
+/// Whether a request to sign out is no link or form of another site. Browsers say which site it is of, and scripts cannot
+/// change that.
+fn is_wanted(request: &request::Parts, origin: &str) -> bool {
+    match request.headers.get(SEC_FETCH_SITE) {
+        Some(site) => ["same-origin", "same-site", "none"]
+            .iter()
+            .any(|own| site.as_bytes().eq_ignore_ascii_case(own.as_bytes())),
+        // An old browser, or no browser.
+        None => {
+            let from = request.headers.get(ORIGIN);
+            request.method == Method::POST && from.is_none_or(|from| from == origin)
+        }
+    }
+}
+
+/// The code of an authorization response.
+fn code_of(query: &str, endpoints: &Endpoints, endpoint: &str) -> Result<String, Problem> {
+    if !endpoints.is_response_ours(query) {
+        tracing::warn!(endpoint.id = %endpoint, "an authorization response is not of the identity provider");
+        return Err(Problem::LoginState);
+    }
+    if let Some(error) = parameter(query, "error") {
+        let error: String = error.chars().take(100).collect();
+        tracing::info!(endpoint.id = %endpoint, error, "identity provider returned an error");
+        return Err(match error.as_str() {
+            "server_error" | "temporarily_unavailable" => Problem::LoginProvider,
+            _ => Problem::LoginDenied,
+        });
+    }
+    parameter(query, "code").ok_or(Problem::LoginState)
 }
 
 /// The error that the user sees.

@@ -38,7 +38,7 @@ impl SessionMiddleware {
         let key = format!("{} {}", session.id, session.asked());
         let (middleware, account, now) = (
             Arc::clone(self),
-            request_context.account(),
+            Arc::clone(&request_context.account),
             request_context.now,
         );
         let (its_services, app) = (Arc::clone(services), request_context.app.clone());
@@ -102,12 +102,5 @@ impl SessionMiddleware {
                 RefreshOutcome::Ends
             }
         }
-    }
-}
-
-impl RequestContext {
-    /// The account, which is the first line of the context.
-    fn account(&self) -> Arc<str> {
-        self.context.split('\n').next().unwrap_or_default().into()
     }
 }

@@ -19,6 +19,7 @@ use culvert_events::bodies::{
     CapturedRequest, CapturedResponse, Field, Redact,
 };
 use culvert_http::authority::Authority;
+use culvert_http::own_cookies::recorded_value;
 use culvert_http::target::Received;
 use http::header::{CONTENT_TYPE, HOST, HeaderMap};
 use http::{StatusCode, request};
@@ -326,7 +327,7 @@ impl CaptureDraft {
 fn fields(headers: &HeaderMap) -> impl Iterator<Item = Field> {
     headers
         .iter()
-        .map(|(name, value)| Field::new(name.as_str(), value.as_bytes()))
+        .map(|(name, value)| Field::new(name.as_str(), recorded_value(name, value)))
 }
 
 /// The URL as received.

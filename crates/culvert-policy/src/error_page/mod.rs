@@ -25,19 +25,26 @@ pub const TEMPLATE_BYTES_MAX: u64 = 64 << 10;
 
 const STYLE: &str = include_str!("page.css");
 static ERROR: LazyLock<Template> = LazyLock::new(|| built_in(include_str!("page.html")));
+static CONFIRMATION: LazyLock<Template> =
+    LazyLock::new(|| built_in(include_str!("confirmation.html")));
 static NOTICE: LazyLock<Template> = LazyLock::new(|| built_in(include_str!("notice.html")));
 /// The content security policy of a built-in page: its own style and nothing else.
-static STYLE_ONLY: LazyLock<HeaderValue> = LazyLock::new(|| {
-    let hash = STANDARD.encode(Sha256::digest(STYLE.trim_end()));
-    let policy = format!("default-src 'none'; style-src 'sha256-{hash}'; {NO_FRAMES}");
-    HeaderValue::try_from(policy).unwrap_or_else(|_| OWN_TEMPLATE.clone())
-});
+static STYLE_ONLY: LazyLock<HeaderValue> = LazyLock::new(|| with_forms_to("'none'"));
+/// The same for a page with a form of its own host.
+static STYLE_AND_FORM: LazyLock<HeaderValue> = LazyLock::new(|| with_forms_to("'self'"));
 /// The content security policy of an operator's page: inline styles, images and fonts in the page itself.
 static OWN_TEMPLATE: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
-const NO_FRAMES: &str = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+fn with_forms_to(target: &str) -> HeaderValue {
+    let hash = STANDARD.encode(Sha256::digest(STYLE.trim_end()));
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; form-action {target}; frame-ancestors 'none'"
+    );
+    HeaderValue::try_from(policy).unwrap_or_else(|_| OWN_TEMPLATE.clone())
+}
 
 /// The pages for errors: the built-in page, and the templates of the operator.
 #[derive(Debug, Default)]
@@ -153,6 +160,11 @@ impl ErrorPages {
 /// A page that is not an error: `reason` is its heading. With its content security policy.
 pub(crate) fn notice(values: &PageValues<'_>) -> (String, HeaderValue) {
     (NOTICE.render(values), STYLE_ONLY.clone())
+}
+
+/// A page with a button: `reason` is its heading, `advice` the text of the button. With its content security policy.
+pub(crate) fn confirmation(values: &PageValues<'_>) -> (String, HeaderValue) {
+    (CONFIRMATION.render(values), STYLE_AND_FORM.clone())
 }
 
 /// A template of the binary. A test reads all of them.

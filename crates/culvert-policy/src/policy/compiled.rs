@@ -7,7 +7,7 @@ use culvert_cel::{Predicate, Slot};
 
 use crate::ipdata::IpFields;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::Action;
+use crate::policy::run::{Action, EDGE_PATHS, EdgePaths};
 use crate::policy::secrets::Secrets;
 
 /// A policy, ready to run.
@@ -28,6 +28,8 @@ pub struct Policy {
     pub(crate) ip_fields: IpFields,
     /// Secrets of the account, if it reads any.
     pub(crate) secrets: Option<Arc<Secrets>>,
+    /// Rule and position of the actions of the request phase that answer paths of the edge.
+    pub(crate) edge_paths: Box<[(usize, usize)]>,
     /// How many bytes of a request's body are copied in case the response phase captures it.
     pub(crate) late_request_bytes: Option<usize>,
 }
@@ -69,6 +71,19 @@ impl Policy {
             Phase::Request => &self.request,
             Phase::Response => &self.response,
         }
+    }
+
+    /// The actions that answer paths of the edge.
+    pub fn edge_paths(&self) -> impl Iterator<Item = &dyn EdgePaths> {
+        self.edge_paths.iter().filter_map(|(rule, position)| {
+            let rule = self.request.get(*rule)?;
+            rule.actions.get(*position)?.edge_paths()
+        })
+    }
+
+    /// Whether requests to this normalised path are for the edge, and not for the service.
+    pub fn owns_path(&self, path: &str) -> bool {
+        !self.edge_paths.is_empty() && path.starts_with(EDGE_PATHS)
     }
 
     /// The slots of the variables that it reads.

@@ -42,6 +42,10 @@ pub struct Resources {
     pub own_domains: Option<Vec<String>>,
     /// The IP data; `None` if the variables of a policy are not checked against it.
     pub ip_data: Option<Arc<IpData>>,
+    /// Whether the policy is being written. Then rules apply that policies of former versions need not keep.
+    pub is_written: bool,
+    /// Whether a proxy before the edge may terminate TLS.
+    pub has_tls_before_edge: bool,
     /// Whether `http-request` may call public hosts besides internal endpoints.
     pub allows_public_calls: bool,
     /// ID of the endpoint's owner, who may read what the policy captures.
@@ -143,6 +147,18 @@ impl<'c> PolicyContext<'c> {
     /// The names that expressions of this phase may use.
     pub fn env(&self) -> &'static Env {
         environments::of(self.phase)
+    }
+
+    /// Whether the policy is being written. Then rules apply that policies of former versions need not keep.
+    pub fn is_written(&self) -> bool {
+        self.resources.is_written
+    }
+
+    /// Whether browsers reach the endpoint by http alone, as far as it is known.
+    pub fn is_insecure(&self) -> bool {
+        let host = self.resources.host.as_ref();
+        let is_internal = host.is_some_and(|host| host.is_within("internal"));
+        self.scheme == Scheme::Http && !is_internal && !self.resources.has_tls_before_edge
     }
 
     /// ID of the endpoint's owner; empty if unknown.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use culvert_http::coding::Coding;
 use culvert_http::fields::strip_spellings;
+use culvert_http::own_cookies;
 use culvert_tls::tls_policy::TlsPolicy;
 use http::Uri;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
@@ -53,6 +54,8 @@ impl Edits {
     pub fn apply_to_request(&mut self, headers: &mut HeaderMap) {
         strip_spellings(headers, self.field_names());
         self.apply(headers);
+        // A policy cannot make up cookies of the edge, which another endpoint may accept.
+        own_cookies::take(headers);
     }
 
     /// Applies the changes to the fields in order. A message has one host.

@@ -1,17 +1,33 @@
 //! Runs a phase of a policy: its rules, and the actions of those that match.
 
+use std::any::Any;
 use std::fmt;
 
 use bytes::Bytes;
 use culvert_base::BoxFuture;
 use culvert_cel::{EvalErrorKind, Slot};
-use http::Response;
+use http::{Response, request};
 
 use crate::host::NextEndpoint;
 use crate::policy::compiled::Rule;
 use crate::policy::exchange::Exchange;
 use crate::policy::handshake;
 use crate::policy::phase::Phase;
+use crate::problem::Problem;
+
+/// Paths below this one belong to the edge at an endpoint whose policy has an action with [`EdgePaths`].
+pub const EDGE_PATHS: &str = "/culvert/";
+
+/// The part of an action that answers requests to paths of the edge. It runs before all rules of its policy, whatever the
+/// conditions of its own rule are. Such requests are never forwarded.
+pub trait EdgePaths: Any + Send + Sync + fmt::Debug {
+    /// Whether this action answers a request to a path below [`EDGE_PATHS`]. The first that does is the one.
+    fn answers(&self, request: &request::Parts) -> bool;
+
+    /// Answers the request. No rule has run, so expressions know no `vars` and no results of `actions`. A flow that
+    /// would forward the request refuses it.
+    fn answer<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a>;
+}
 
 /// A compiled action. All exchanges of its endpoint share it.
 pub trait Action: Send + Sync + fmt::Debug {
@@ -35,6 +51,11 @@ pub trait Action: Send + Sync + fmt::Debug {
 
     /// How many bytes of the request's body it may capture when the response is known.
     fn late_request_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// The paths of the edge that it answers, if there are any.
+    fn edge_paths(&self) -> Option<&dyn EdgePaths> {
         None
     }
 
@@ -86,18 +107,8 @@ impl Exchange<'_> {
     /// Runs the rules of the phase.
     pub async fn run(&mut self) -> Flow {
         let policy = self.policy;
-        if !policy.ip_fields().is_empty() {
-            let data = self.conn.services.ip_data.now();
-            // The data existed when the policy was written. Without it, no rule can be evaluated.
-            if !data.missing(policy.ip_fields()).is_empty() {
-                self.conn.services.meters.failures.up();
-                tracing::debug!(
-                    endpoint.id = %self.endpoint.id,
-                    "a traffic policy rejects traffic: data that it uses is not loaded"
-                );
-                return self.fault();
-            }
-            self.ip_data = Some(data);
+        if !self.loads_ip_data() {
+            return self.fault();
         }
         if self.phase == Phase::Request
             && self.wants_results()
@@ -127,6 +138,51 @@ impl Exchange<'_> {
             }
         }
         Flow::Continue
+    }
+
+    /// Answers a request to a path of the edge. `None` if the path is not the edge's.
+    pub async fn answer_edge_path(&mut self) -> Option<Flow> {
+        let (policy, request) = (self.policy, self.request?);
+        if !policy.owns_path(request.uri.path()) {
+            return None;
+        }
+        if !self.loads_ip_data() {
+            return Some(self.fault());
+        }
+        let mut actions = policy.edge_paths();
+        let Some(action) = actions.find(|action| action.answers(request)) else {
+            return Some(self.refuse(Problem::EdgePath));
+        };
+        self.failure = None;
+        let flow = match action.answer(self) {
+            ActionResult::Done(flow) => flow,
+            ActionResult::Later(flow) => flow.await,
+        };
+        Some(match flow {
+            _ if self.is_missing => self.fault(),
+            Flow::Continue | Flow::Forward(_) => self.refuse(Problem::EdgePath),
+            flow => flow,
+        })
+    }
+
+    /// Takes the IP data that the policy reads. False if some of it is not loaded.
+    fn loads_ip_data(&mut self) -> bool {
+        let policy = self.policy;
+        if policy.ip_fields().is_empty() {
+            return true;
+        }
+        let data = self.conn.services.ip_data.now();
+        // The data existed when the policy was written. Without it, no rule can be evaluated.
+        if !data.missing(policy.ip_fields()).is_empty() {
+            self.conn.services.meters.failures.up();
+            tracing::debug!(
+                endpoint.id = %self.endpoint.id,
+                "a traffic policy rejects traffic: data that it uses is not loaded"
+            );
+            return false;
+        }
+        self.ip_data = Some(data);
+        true
     }
 
     /// Whether a rule applies. An expression that fails does not match. The result is `None`, which rejects the

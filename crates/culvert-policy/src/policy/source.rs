@@ -203,10 +203,17 @@ impl Source {
             ip_fields.insert(field);
         }
         let [connect, request, response] = compiled.map(Vec::into_boxed_slice);
+        let edge_paths = request.iter().enumerate().flat_map(|(index, rule)| {
+            let actions = rule.actions.iter().enumerate();
+            let with_paths = actions.filter(|(_, action)| action.edge_paths().is_some());
+            with_paths.map(move |(position, _)| (index, position))
+        });
+        let edge_paths = edge_paths.collect();
         let late = response.iter().flat_map(|rule| rule.actions.iter());
         let late_request_bytes = late.filter_map(|action| action.late_request_bytes()).max();
         let cell = |path| reads.binary_search(&variables::slot(path)).ok();
         Ok(Policy {
+            edge_paths,
             late_request_bytes,
             connect,
             request,

@@ -107,6 +107,12 @@ pub fn slot(path: &str) -> Slot {
     Slot::try_from(place).expect("the table is short")
 }
 
+/// The name of a variable of the table; empty for a slot of a retry condition.
+pub fn path(slot: Slot) -> &'static str {
+    let variable = ALL.get(usize::from(slot));
+    variable.map_or("", |variable| &variable.path)
+}
+
 /// The value of a slot.
 fn read<'a>(slot: Slot, x: &'a Exchange<'_>) -> Option<Read<'a>> {
     (ALL.get(usize::from(slot))?.read)(x)

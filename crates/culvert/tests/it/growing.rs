@@ -85,6 +85,13 @@ const BY_CLIENTS: &[Row] = &[
         "a_source_leaves_pipes_to_others",
     ),
     (
+        "login/lib.rs Logins.completing",
+        "REFRESHES_MAX",
+        1_024,
+        Direct,
+        "",
+    ),
+    (
         "login/lib.rs Logins.ended",
         "REMEMBERED_MAX",
         100_000,

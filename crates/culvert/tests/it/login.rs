@@ -90,7 +90,10 @@ impl Browser {
         curl.args(["--silent", "--show-error", "--max-time", "60"])
             .args(["--write-out", "\n%{http_code} %{url_effective}"])
             .arg("--resolve")
-            .arg(format!("{}:{}:127.0.0.1", self.host, self.https.port()))
+            .arg(format!("*:{}:127.0.0.1", self.https.port()))
+            // The public port, where a URL has none.
+            .arg("--connect-to")
+            .arg(format!(":443:127.0.0.1:{}", self.https.port()))
             .arg("--cacert")
             .arg(&self.ca)
             .arg("--cookie")
@@ -302,7 +305,11 @@ async fn users_sign_in_at_a_real_provider() {
         })
         .await;
         assert_eq!(ann.log_in("/", "ann").await.status, 200);
-        let page = ann.look("/culvert/logout").await;
+        // A link on another site does not sign out.
+        assert_eq!(ann.look("/culvert/logout").await.status, 200);
+        assert_eq!(ann.look("/").await.status, 200);
+        let logout = ann.url("/culvert/logout");
+        let page = ann.open(&logout, &["--request", "POST"]).await;
         assert_eq!(page.status, 200);
         assert_eq!(ann.look("/").await.status, 302);
         eventually("the session is listed no more", async || {
@@ -359,4 +366,165 @@ async fn a_session_is_valid_and_ends_on_every_node() {
     }
     two.stop().await;
     one.stop().await;
+}
+
+/// Who may see what of a sign-in: owner, host, path and cookies, with the cookie jars of two people. The endpoints of a bot
+/// sign in at the same provider with the same client ID, which is public, and with a secret that it made up.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_else_gets_anything_of_a_sign_in_at_a_real_provider() {
+    const OTHERS: [&str; 2] = ["bot.culvert.localhost", "plain.culvert.localhost"];
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.oauth.callback_base = "https://login.culvert.localhost".to_owned();
+        settings.events.redact_headers = Vec::new();
+        settings.events.redact_query = Vec::new();
+    })
+    .await;
+    let redirect = "https://login.culvert.localhost/oauth2/callback".to_owned();
+    let Some(provider) = Provider::start(&[redirect]) else {
+        culvert.stop().await;
+        return;
+    };
+    let (hook, own, others) = (
+        Receiver::start().await,
+        Receiver::start().await,
+        Receiver::start().await,
+    );
+    let source = json!([{"type": "http_request_complete.v0"}]);
+    subscribe_debug(&culvert, &hook, source).await;
+    let bot = culvert.create("bot_users", json!({"name": "bot"})).await;
+    let key = json!({"owner_id": bot["id"]});
+    let key = culvert.create("api_keys", key).await;
+    let bot = culvert.client_with(key["token"].as_str().unwrap());
+    let sign_in = |condition: &str, secret: &str| {
+        json!({"on_http_request": [{
+            "expressions": [condition],
+            "actions": [{"type": "openid-connect", "config": {
+                "issuer_url": provider.issuer, "client_id": "app", "client_secret": secret,
+            }}],
+        }]})
+        .to_string()
+    };
+    let admins = sign_in("req.url.path.startsWith('/admin')", "a secret of the tests");
+    let body = json!({
+        "url": format!("https://{HOST}"), "traffic_policy": admins,
+        "upstream_url": format!("http://{}", own.address),
+    });
+    culvert.create("endpoints", body).await;
+    for (host, policy) in OTHERS
+        .into_iter()
+        .zip([sign_in("true", "made up"), String::new()])
+    {
+        let body = json!({
+            "url": format!("https://{host}"), "traffic_policy": policy,
+            "upstream_url": format!("http://{}", others.address),
+        });
+        let made = bot.expect(Method::POST, "/endpoints", Some(&body)).await;
+        made.unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let people = ["ann", "bob"].map(|name| Browser::new(folder.path(), name, &culvert, HOST));
+    let at = |host: &str, path: &str| format!("https://{host}{path}");
+    for (host, path, status) in [
+        (HOST, "/admin", 302),
+        (OTHERS[0], "/", 302),
+        (OTHERS[1], "/", 200),
+    ] {
+        eventually("the endpoint is live", async || {
+            people[0].open(&at(host, path), &[]).await.status == status
+        })
+        .await;
+    }
+    for (person, name) in people.iter().zip(["ann", "bob"]) {
+        let page = person.log_in_at(&at(HOST, "/admin/x?y=z"), name).await;
+        assert_eq!((page.status, page.url), (200, at(HOST, "/admin/x?y=z")));
+    }
+    // All that the browsers keep.
+    let jars = people
+        .iter()
+        .map(|person| std::fs::read_to_string(&person.jar).unwrap());
+    let kept: Vec<(String, String)> = jars
+        .flat_map(|jar| {
+            let lines = jar.lines().filter(|line| line.contains("culvert."));
+            let pairs = lines.filter_map(|line| {
+                let mut parts = line.split('\t').rev();
+                let (value, name) = (parts.next()?, parts.next()?);
+                name.contains("culvert.")
+                    .then(|| (name.to_owned(), value.to_owned()))
+            });
+            pairs.collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(
+        kept.len() >= 2
+            && kept
+                .iter()
+                .all(|(name, _)| name.starts_with("__Host-culvert.")),
+        "{kept:?}"
+    );
+    for (host, path, status) in [
+        (HOST, "/", 200),
+        (HOST, "/other", 200),
+        (HOST, "/admin", 302),
+        (HOST, "/culvert/x", 404),
+        (OTHERS[0], "/", 302),
+        (OTHERS[0], "/culvert/x", 404),
+        (OTHERS[1], "/", 200),
+        (OTHERS[1], "/culvert/oauth2/callback", 200),
+    ] {
+        for (name, value) in &kept {
+            for spelled in [
+                name.clone(),
+                name.to_ascii_uppercase(),
+                name.replace("__Host-", "__Secure-"),
+                name.replace("__Host-", ""),
+            ] {
+                // The owner of the other endpoint sends what it might have got.
+                let field = format!("cookie: mine=1; {spelled}={value}");
+                let stranger = Browser::new(folder.path(), "nobody", &culvert, HOST);
+                let page = stranger.open(&at(host, path), &["--header", &field]).await;
+                let is_session = *name == spelled && name.ends_with("session");
+                let expected = if host == HOST && path == "/admin" && is_session {
+                    200
+                } else {
+                    status
+                };
+                assert_eq!(page.status, expected, "{host}{path} {spelled}");
+            }
+        }
+        for person in &people {
+            drop(person.open(&at(host, path), &[]).await);
+        }
+    }
+    let received: Vec<_> = own
+        .received()
+        .into_iter()
+        .chain(others.received())
+        .collect();
+    let heads = format!(
+        "{:?}",
+        received
+            .iter()
+            .map(|request| &request.headers)
+            .collect::<Vec<_>>()
+    );
+    assert!(heads.contains("mine=1"));
+    eventually("the events arrive", async || {
+        hook.events().len() >= received.len()
+    })
+    .await;
+    // Events have header fields in lower case.
+    let told = serde_json::to_string(&hook.events())
+        .unwrap()
+        .to_lowercase();
+    for (name, value) in &kept {
+        // Without the number of cookies.
+        let secret = value.split('.').next_back().unwrap();
+        assert!(!heads.contains(secret), "{name} reached a service");
+        let lower = secret.to_lowercase();
+        assert!(!told.contains(&lower), "{name} is in an event");
+    }
+    for parameter in ["code=", "state=", "ticket="] {
+        assert!(!told.contains(parameter), "{parameter} is in an event");
+    }
+    culvert.stop().await;
 }

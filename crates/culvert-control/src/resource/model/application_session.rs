@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
-use crate::resource::model::application_user::ApplicationUser;
+use crate::resource::model::application_user::{ApplicationUser, owner_refs};
 use crate::resource::model::endpoint::Endpoint;
 use crate::resource::model::{Links, Model, Reference, Uri};
 use crate::stored::Format;
@@ -15,6 +15,9 @@ use crate::stored::Format;
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ApplicationSession {
     pub(crate) format: Format<1>,
+    /// Owner of the endpoint. Empty in sessions of former versions.
+    #[serde(default)]
+    pub(crate) owner_id: String,
     pub(crate) public_url: String,
     pub(crate) last_active: Timestamp,
     pub(crate) expires_at: Timestamp,
@@ -71,6 +74,7 @@ impl Model for ApplicationSession {
     const COLLECTION: &'static str = "app/sessions";
     const LIST_FIELD: &'static str = "application_sessions";
     const ID_PREFIX: &'static str = "as";
+    const IS_PRIVATE: bool = true;
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
@@ -101,7 +105,12 @@ impl Model for ApplicationSession {
     fn links(&self, _head: &Head) -> Links {
         let of_user = |id: &String| Ref::new("user_id", id, OnDelete::Cascade);
         Links {
-            refs: self.user_id.iter().map(of_user).collect(),
+            refs: self
+                .user_id
+                .iter()
+                .map(of_user)
+                .chain(owner_refs(&self.owner_id))
+                .collect(),
             ..Links::default()
         }
     }

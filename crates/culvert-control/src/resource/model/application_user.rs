@@ -2,7 +2,7 @@
 
 use culvert_base::Timestamp;
 use culvert_login::UserKey;
-use culvert_store::{Head, Key};
+use culvert_store::{Head, Key, OnDelete, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,10 @@ pub(crate) const KEY: &str = "identity";
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ApplicationUser {
     pub(crate) format: Format<1>,
+    /// Owner of the endpoints that the user signed in at. Empty for users of former versions, which belong to admins until
+    /// they sign in again.
+    #[serde(default)]
+    pub(crate) owner_id: String,
     pub(crate) identity_provider: IdentityProvider,
     pub(crate) provider_user_id: String,
     pub(crate) username: String,
@@ -60,12 +64,14 @@ impl Model for ApplicationUser {
     const COLLECTION: &'static str = "app/users";
     const LIST_FIELD: &'static str = "application_users";
     const ID_PREFIX: &'static str = "au";
+    const IS_PRIVATE: bool = true;
     type View<'a> = View<'a>;
 
     fn links(&self, head: &Head) -> Links {
         let key = self.user_key(&head.account).to_string();
         Links {
             keys: vec![Key::new(KEY, key)],
+            refs: owner_refs(&self.owner_id),
             ..Links::default()
         }
     }
@@ -93,6 +99,14 @@ impl Model for ApplicationUser {
 impl ApplicationUser {
     /// The key that identifies the user at the edge.
     pub(crate) fn user_key(&self, account: &str) -> UserKey {
-        UserKey::of(account, &self.identity_provider.url, &self.provider_user_id)
+        let provider = &self.identity_provider.url;
+        UserKey::of(account, &self.owner_id, provider, &self.provider_user_id)
     }
+}
+
+/// The reference to the owner of an endpoint, if it is recorded.
+pub(crate) fn owner_refs(owner_id: &str) -> Vec<Ref> {
+    let owner_id = Some(owner_id).filter(|id| !id.is_empty());
+    let refs = owner_id.map(|id| Ref::new("owner_id", id, OnDelete::Cascade));
+    refs.into_iter().collect()
 }

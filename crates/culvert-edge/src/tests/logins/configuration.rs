@@ -79,50 +79,6 @@ async fn each_oauth_provider_of_the_table_signs_in() {
     }
 }
 
-#[tokio::test]
-async fn one_callback_address_for_all_endpoints() {
-    let settings = LoginSettings {
-        callback_base: Url::parse("http://login.example/base/").ok(),
-        ..LoginSettings::default()
-    };
-    let scene = Scene::with(settings, "openid-connect", CONFIG).await;
-    let (rig, idp) = (&scene.rig, &*scene.idp);
-    let mut browser = Browser::default();
-    let back = browser.begin(rig, idp, "/x").await;
-    let (_, query) = back.split_once('?').unwrap();
-    let ask = async |host: &str, target: &str| {
-        rig.ask(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
-            .await
-    };
-    let answer = ask("login.example", &format!("/base/oauth2/callback?{query}")).await;
-    assert_eq!(answer.status, 302);
-    let location = answer.header("location").unwrap().to_owned();
-    assert_eq!(location, format!("http://app.example{back}"));
-    assert_eq!(
-        ask("login.example", "/base/oauth2/callback?state=x")
-            .await
-            .status,
-        400
-    );
-    assert_eq!(
-        ask("login.example", "/base/oauth2/callback").await.status,
-        400
-    );
-    assert_eq!(ask("login.example", "/oauth2/callback").await.status, 404);
-    assert_eq!(
-        ask("other.example", "/base/oauth2/callback").await.status,
-        404
-    );
-    let answer = browser.get(rig, &back).await;
-    assert_eq!(answer.header("location"), Some("http://app.example/x"));
-    let asked = idp.asked();
-    assert!(
-        asked[0]
-            .1
-            .contains("redirect_uri=http%3A%2F%2Flogin.example%2Fbase%2Foauth2%2Fcallback")
-    );
-}
-
 #[test]
 fn invalid_sign_in_configurations_are_refused() {
     let (logins, _) = Logins::new(LoginKeys::new([]), LoginSettings::default());

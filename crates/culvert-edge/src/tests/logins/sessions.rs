@@ -13,9 +13,9 @@ async fn sessions_end_when_idle_expired_or_signed_out() {
     // Used, it goes on, and the browser gets a newer one.
     for _ in 0..5 {
         scene.clock.advance(seconds(500));
-        let before = browser.jar["culvert.session"].clone();
+        let before = browser.jar[SESSION].clone();
         assert_eq!(browser.get(rig, "/").await.status, 200);
-        assert_ne!(browser.jar["culvert.session"], before);
+        assert_ne!(browser.jar[SESSION], before);
     }
     let mut idle = browser.clone();
     // Unused for ten minutes it ends, and after an hour in any case.
@@ -36,24 +36,29 @@ async fn sessions_end_when_idle_expired_or_signed_out() {
         (answer.status, answer.header("x-gone")),
         (302, Some("false true "))
     );
-    assert!(!old.jar.contains_key("culvert.session"));
+    assert!(!old.jar.contains_key(SESSION));
 
     // Logged out, a copy of the cookie is of no use either.
     let mut browser = scene.logged_in().await;
     let mut copy = browser.clone();
     let answer = browser
-        .ask(rig, "GET", "/culvert/logout", "accept: text/html\r\n")
+        .ask(rig, "POST", "/culvert/logout", "accept: text/html\r\n")
         .await;
     assert_eq!(answer.status, 200);
     assert!(answer.text().contains("<h1>Signed out</h1>"));
-    assert!(!browser.jar.contains_key("culvert.session"));
+    assert!(!browser.jar.contains_key(SESSION));
     assert_eq!(copy.get(rig, "/").await.status, 302);
     let answer = scene
         .logged_in()
         .await
-        .get(rig, "/culvert/logout?redirect_path=/bye")
+        .ask(
+            rig,
+            "GET",
+            "/culvert/logout?redirect_path=/bye",
+            "sec-fetch-site: same-origin\r\n",
+        )
         .await;
-    assert_eq!(answer.header("location"), Some("http://app.example/bye"));
+    assert_eq!(answer.header("location"), Some("https://app.example/bye"));
 
     // Ended by others: one session, then all of a user until now.
     // The journal may still report sessions that began earlier. Times of a connection include the real time since it
@@ -95,8 +100,11 @@ async fn sessions_end_when_idle_expired_or_signed_out() {
     assert_eq!(scene.logged_in().await.get(rig, "/").await.status, 200);
 
     // What was tampered with, or is another's, is nothing.
+    let mut beginner = Browser::default();
+    beginner.begin(rig, idp, "/").await;
+    let kept_nonce = &beginner.jar[NONCE];
     let browser = scene.logged_in().await;
-    let sealed = browser.jar["culvert.session"].clone();
+    let sealed = browser.jar[SESSION].clone();
     for wrong in [
         sealed.replacen("1.", "2.", 1),
         format!("{}!", &sealed[..sealed.len() - 1]),
@@ -105,13 +113,11 @@ async fn sessions_end_when_idle_expired_or_signed_out() {
             if &sealed[2..3] == "A" { "1.B" } else { "1.A" },
             1,
         ),
-        format!("1.{}", browser.jar["culvert.nonce"]),
+        format!("1.{}", kept_nonce),
         "1.".to_owned(),
     ] {
         let mut browser = Browser::default();
-        browser
-            .jar
-            .insert("culvert.session".to_owned(), wrong.clone());
+        browser.jar.insert(SESSION.to_owned(), wrong.clone());
         assert!(
             wrong == sealed || browser.get(rig, "/").await.status == 302,
             "{wrong}"
@@ -124,7 +130,9 @@ async fn sessions_end_when_idle_expired_or_signed_out() {
     let named = format!("{CONFIG}, auth_id: b");
     scene.publish("openid-connect", &named).await;
     let mut moved = browser.clone();
-    moved.jar.insert("culvert.b.session".to_owned(), sealed);
+    moved
+        .jar
+        .insert("__Host-culvert.b.session".to_owned(), sealed);
     assert_eq!(moved.get(rig, "/").await.status, 302);
     drop(idp.asked());
 }
@@ -251,7 +259,7 @@ async fn an_unavailable_provider_blocks_sign_ins_and_keeps_sessions() {
     // Where upstreams may not be at private addresses, providers may not either.
     let guarded = Settings {
         allow_private_upstreams: false,
-        ..settings()
+        ..behind_proxy()
     };
     idp.tell(|script| script.is_down = false);
     drop(idp.asked());
@@ -294,12 +302,16 @@ async fn many_session_cookies_are_handled() {
     let scene = Scene::start("").await;
     let mut browser = scene.logged_in().await;
     for number in 0..50 {
-        browser
-            .jar
-            .insert(format!("culvert.x{number}.session"), "1.x".repeat(100));
+        browser.jar.insert(
+            format!("__Host-culvert.x{number}.session"),
+            "1.x".repeat(100),
+        );
     }
     assert_eq!(browser.get(&scene.rig, "/").await.status, 200);
-    let bomb = format!("cookie: {}\r\n", "culvert.session=4.x; ".repeat(1500));
+    let bomb = format!(
+        "cookie: {}\r\n",
+        "__Host-culvert.session=4.x; ".repeat(1000)
+    );
     let answer = Browser::default().ask(&scene.rig, "GET", "/", &bomb).await;
     assert_eq!(answer.status, 302);
 }

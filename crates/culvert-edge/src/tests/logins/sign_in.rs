@@ -20,7 +20,10 @@ async fn a_user_signs_in_and_events_name_the_user() {
         ("response_type", "code"),
         ("client_id", "app"),
         ("scope", "openid profile email"),
-        ("redirect_uri", "http://app.example/culvert/oauth2/callback"),
+        (
+            "redirect_uri",
+            "https://app.example/culvert/oauth2/callback",
+        ),
         ("code_challenge_method", "S256"),
     ] {
         assert_eq!(sent[name], value);
@@ -41,7 +44,7 @@ async fn a_user_signs_in_and_events_name_the_user() {
     assert_eq!(answer.status, 302, "{}", answer.text());
     assert_eq!(
         answer.header("location"),
-        Some("http://app.example/a/b?c=d")
+        Some("https://app.example/a/b?c=d")
     );
     let ann = |decision: &str| json!({"app_client_id": "app", "decision": decision, "user": {"id": "u7", "name": "Ann"}});
     assert_eq!(scene.reported(4).await, ann("block"));
@@ -92,7 +95,7 @@ async fn a_user_signs_in_and_events_name_the_user() {
     tabs.begin(&scene.rig, &scene.idp, "/2").await;
     scene.idp.tell(|script| script.nonce = nonce);
     let answer = tabs.get(&scene.rig, &first).await;
-    assert_eq!(answer.header("location"), Some("http://app.example/1"));
+    assert_eq!(answer.header("location"), Some("https://app.example/1"));
 }
 
 #[tokio::test]
@@ -105,7 +108,7 @@ async fn callbacks_are_verified() {
     let mut tampered = state.to_owned();
     let last = tampered.pop().unwrap();
     tampered.push(if last == 'A' { 'B' } else { 'A' });
-    let nonce_cookie = browser.jar["culvert.nonce"].clone();
+    let nonce_cookie = browser.jar[NONCE].clone();
     let long = "x".repeat(5000);
     for (why, query, code) in [
         ("no state", "code=c1".to_owned(), "3120"),
@@ -149,12 +152,17 @@ async fn callbacks_are_verified() {
     let before = browser.clone();
     assert_eq!(browser.get(rig, &back).await.status, 302);
     assert_eq!(idp.asked().len(), 2);
+    // It may send its callback again before it has the session, which is the same.
     let answer = before.clone().get(rig, &back).await;
-    assert_eq!(problem(&answer), (400, Some("ERR_NGROK_3108")));
+    assert_eq!(answer.status, 302);
+    // What another browser has of it is of no use.
+    let answer = Browser::default().get(rig, &back).await;
+    assert_eq!(problem(&answer), (400, Some("ERR_NGROK_3107")));
+    assert!(!browser.jar.contains_key(NONCE));
     let answer = browser.get(rig, &back).await;
     assert_eq!(
         (answer.status, answer.header("location")),
-        (302, Some("http://app.example/x"))
+        (302, Some("https://app.example/x"))
     );
     assert!(idp.asked().is_empty());
 
@@ -291,7 +299,7 @@ async fn redirects_after_sign_in_stay_on_the_host() {
         let mut browser = Browser::default();
         let back = browser.begin(rig, idp, target).await;
         let answer = browser.get(rig, &back).await;
-        let location = format!("http://app.example{path}");
+        let location = format!("https://app.example{path}");
         assert_eq!(
             answer.header("location"),
             Some(location.as_str()),
@@ -314,11 +322,24 @@ async fn redirects_after_sign_in_stay_on_the_host() {
     // An explicit sign-in always starts one, even if the provider has a session.
     let answer = Browser::default().get(rig, "/culvert/login").await;
     assert_eq!(sent_to(&answer)["prompt"], "login");
-    // With another action, it is an ordinary path.
-    let answer = Browser::default()
-        .get(rig, "/culvert/login?auth_id=other")
-        .await;
-    assert!(!sent_to(&answer).contains_key("prompt"));
+    // All paths below it belong to the edge, signed in or not.
+    let mut inside = scene.logged_in().await;
+    for target in [
+        "/culvert/login?auth_id=other",
+        "/culvert/",
+        "/culvert/x",
+        "/%63ulvert/x",
+        "/a/../culvert/x",
+        "/culvert//oauth2/callback/",
+    ] {
+        for browser in [&mut Browser::default(), &mut inside] {
+            let answer = browser.get(rig, target).await;
+            assert_eq!(problem(&answer), (404, Some("ERR_NGROK_3622")), "{target}");
+        }
+    }
+    for target in ["/culvert", "/culvertx", "/a/culvert/login"] {
+        assert_eq!(inside.get(rig, target).await.status, 200, "{target}");
+    }
 }
 
 #[tokio::test]
