@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use culvert_http::http1::head::is_status;
 use culvert_http::http1::{BodyLength, FinalHead, Violation};
 use culvert_io::{Awaited, UploadProgress};
 use culvert_policy::policy::edits::Edits;
@@ -424,6 +425,9 @@ async fn over_http2(
                 let is_open = key.is_some() && response.status().is_success();
                 let becoming = is_open.then(|| hyper::upgrade::on(&mut response));
                 let (mut parts, incoming) = response.into_parts();
+                if !is_status(parts.status) {
+                    return Err(UpstreamError::Unacceptable("the status is not one of HTTP"));
+                }
                 BodyLength::content_length(&parts.headers).map_err(UpstreamError::Unacceptable)?;
                 if let (Some(becoming), Some(key)) = (becoming, &key) {
                     upgrade::accept(&mut parts, key);
