@@ -88,6 +88,7 @@ async fn internal(
         parts,
         body: Upload::made(call.body),
         authority,
+        identity_fields: Vec::new(),
         is_prepared: true,
         is_call: true,
     };

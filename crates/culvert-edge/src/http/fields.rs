@@ -4,7 +4,7 @@ use culvert_http::fields::{
     folded, has_token, is_banned_in_trailers, is_of_one_hop, is_plain, plain_number, strip,
 };
 use culvert_policy::conn::ConnInfo;
-use culvert_policy::problem::is_edges_own;
+use culvert_policy::problem::{is_edges_own, is_edges_request};
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -68,9 +68,19 @@ fn is_ours(name: &str) -> bool {
     let is_other = matches!(name, "content-length" | "expect" | "host" | "trailer");
     is_other
         || is_edges_own(name)
+        || is_edges_request(name)
         || is_of_one_hop(name)
         || says_who_calls(name)
         || name.starts_with("sec-websocket-")
+}
+
+/// Removes a client's fields that only the edge sends to upstreams, in any spelling.
+pub(crate) fn strip_edges_own(headers: &mut HeaderMap) {
+    let is_own = |name: &&HeaderName| is_edges_request(name.as_str());
+    let names: Vec<HeaderName> = headers.keys().filter(is_own).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
 }
 
 /// Removes a client's fields that servers may confuse with others: names with an underscore, unless those are kept, and
@@ -110,7 +120,10 @@ pub(crate) fn to_client(headers: &mut HeaderMap) {
 /// read.
 pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers, |name| {
-        is_banned_in_trailers(name) || says_who_calls(name) || is_edges_own(name)
+        is_banned_in_trailers(name)
+            || says_who_calls(name)
+            || is_edges_own(name)
+            || is_edges_request(name)
     });
 }
 
@@ -158,6 +171,9 @@ mod tests {
             ("set-cookie", "a=b"),
             ("grpc-status", "0"),
             ("ngrok_error_code", "ERR_NGROK_1"),
+            ("culvert-assertion", "forged"),
+            ("culvert.assertion", "forged"),
+            ("culvert_replay-of", "forged"),
         ]);
         strip_trailers(&mut trailers);
         assert_eq!(trailers, fields(&[("grpc-status", "0")]));

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use culvert_http::fields::{has_token, is_grpc, join_cookies};
+use culvert_http::fields::{has_token, is_grpc, join_cookies, strip_named};
 use culvert_http::http2;
 use culvert_http::target::{self, Received};
 use culvert_io::UploadMeter;
+use culvert_policy::policy::compiled::Policy;
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::policy::replace;
 use culvert_policy::problem::Problem;
 use culvert_upstream::Protocol;
-use http::header::{EXPECT, HOST, HeaderValue, TE};
+use http::header::{EXPECT, HOST, HeaderName, HeaderValue, TE};
 use http::{Method, Version, request};
 
 use crate::downstream::Downstream;
@@ -29,6 +30,8 @@ pub(super) struct ForwardRequest {
     pub(super) body: Upload,
     /// The host it is for.
     pub(super) authority: HeaderValue,
+    /// Names of the fields by which the policies so far tell the upstream who the user is. Trailers do not have them.
+    pub(super) identity_fields: Vec<HeaderName>,
     /// Whether its fields are those of the edge's own request: they are from the first hop on.
     pub(super) is_prepared: bool,
     /// Whether a policy made it, and not the client. Then the connection stays open whatever the result.
@@ -80,6 +83,15 @@ impl ForwardRequest {
             UpgradeRequest::Http | UpgradeRequest::WebSocket(_) | UpgradeRequest::Stream(_) => {
                 Ok(())
             }
+        }
+    }
+
+    /// Removes what clients, or policies before this one, say about the user: the policy says it itself.
+    pub(super) fn strip_identity(&mut self, policy: &Policy) {
+        let names = policy.identity_fields();
+        if !names.is_empty() {
+            strip_named(&mut self.parts.headers, names.iter());
+            self.identity_fields.extend_from_slice(names);
         }
     }
 
@@ -153,6 +165,7 @@ impl ForwardRequest {
             mut parts,
             body,
             member,
+            identity_fields,
             ..
         } = self;
         if *wanted != UpgradeRequest::Http {
@@ -178,7 +191,8 @@ impl ForwardRequest {
                 .pool
                 .as_ref()
                 .is_some_and(|pool| pool.upstream().protocol() == Protocol::Http2);
-        (parts, client_body(exchange, body, may_pause))
+        let body = client_body(exchange, body, may_pause).without(identity_fields);
+        (parts, body)
     }
 
     /// Makes the client's request the edge's own, unless that is done.

@@ -27,7 +27,6 @@ use crate::http::response_body::ResponseBody;
 use crate::http::routing::{self, Route};
 use crate::http::send_response::{finish, refuse, send};
 use crate::http::upgrade::{self, UpgradeRequest};
-use crate::replay_state::REPLAY_OF;
 
 /// Serves one request of a client.
 pub(crate) async fn serve(
@@ -35,8 +34,8 @@ pub(crate) async fn serve(
     mut parts: Box<request::Parts>,
     body: Upload,
 ) -> Result<Response<ResponseBody>, Abandoned> {
-    // Only the server itself marks replays.
-    parts.headers.remove(REPLAY_OF);
+    // Only the server itself marks replays and makes assertions.
+    fields::strip_edges_own(&mut parts.headers);
     let mut exchange = HttpExchange::begin(Arc::clone(&down), parts.version);
     let traits = RequestTraits::of(&parts);
     let routed = match admit(&mut exchange, &parts) {
@@ -62,6 +61,7 @@ pub(crate) async fn serve(
         parts,
         body,
         authority,
+        identity_fields: Vec::new(),
         is_prepared: false,
         is_call: false,
     };

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use culvert_http::fields::strip_named;
 use culvert_io::UploadMeter;
 use culvert_policy::capture::RequestTap;
 use culvert_upstream::UploadError;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::conn_state::ConnState;
@@ -34,6 +35,8 @@ struct ReadBody {
     is_cut: Option<Arc<AtomicBool>>,
     /// Whether trailers may have underscores in their names; `None` if their names are not checked.
     keeps_underscores: Option<bool>,
+    /// Names that trailers do not have.
+    without: Vec<HeaderName>,
     /// Measures how fast the client sends it.
     meter: Option<UploadMeter>,
     /// Copies it, if the request is captured.
@@ -230,6 +233,7 @@ impl RequestBody {
             limit,
             is_cut: None,
             keeps_underscores: Some(false),
+            without: Vec::new(),
             meter: None,
             tap: None,
         })))
@@ -245,6 +249,11 @@ impl RequestBody {
     /// Sets whether trailers may have underscores in their names; with `None` their names are not checked.
     pub(crate) fn underscores(self, keeps_underscores: Option<bool>) -> Self {
         self.with(|body| body.keeps_underscores = keeps_underscores)
+    }
+
+    /// Removes fields of these names, in any spelling, from its trailers.
+    pub(crate) fn without(self, names: Vec<HeaderName>) -> Self {
+        self.with(|body| body.without = names)
     }
 
     /// Sets `is_cut` when the client aborts it.
@@ -309,6 +318,7 @@ impl Body for RequestBody {
                 }
                 if let Some(trailers) = frame.trailers_mut() {
                     fields::strip_trailers(trailers);
+                    strip_named(trailers, this.without.iter());
                     if let Some(keeps_underscores) = this.keeps_underscores {
                         fields::strip_mixed_up(trailers, keeps_underscores);
                     }

@@ -13,7 +13,11 @@ use crate::{Settings, Snapshot};
 
 /// An edge with an endpoint of this policy over HTTP and HTTPS, and its root certificate. The upstream returns the head and
 /// the trailers that it got, and this field.
-async fn echoing(field: &'static str, policy: &str, keeps: bool) -> (Rig, CertificateDer<'static>) {
+pub(super) async fn echoing(
+    field: &'static str,
+    policy: &str,
+    keeps: bool,
+) -> (Rig, CertificateDer<'static>) {
     let settings = Settings {
         underscore_headers: keeps,
         ..settings()

@@ -20,6 +20,7 @@ mod floods;
 mod forwarding;
 mod handshakes;
 mod http2_streams;
+mod identity;
 mod internal;
 mod limits;
 mod logins;
