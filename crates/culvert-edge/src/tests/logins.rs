@@ -12,6 +12,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{ManualClock, Timestamp};
+use culvert_http::coding::{Coding, Encoder};
 use culvert_login::ACTIONS;
 use culvert_login::{
     JournalEntry, LoginKeys, LoginSettings, Logins, Noted, ProviderSettings, Revocations, Revoked,
@@ -44,6 +45,10 @@ struct ProviderScript {
     /// Head and body of the requests it received, except for its keys and metadata.
     asked: Vec<(String, String)>,
     is_down: bool,
+    /// Whether user data is a signed JWT.
+    is_signed: bool,
+    /// Whether responses are compressed.
+    is_zipped: bool,
 }
 
 /// How an ID token is forged.
@@ -85,12 +90,26 @@ impl Idp {
                         return;
                     }
                     let (status, answer) = idp.answer(&head, &String::from_utf8(body).unwrap());
-                    let text = answer.to_string();
-                    let length = text.len();
-                    let answer = format!(
-                        "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{text}"
+                    let (is_signed, is_zipped) = {
+                        let script = idp.script.lock().unwrap();
+                        (script.is_signed && head.contains(" /me "), script.is_zipped)
+                    };
+                    let (media, mut body) = match is_signed {
+                        true => ("jwt", idp.signer.sign(&answer).into_bytes()),
+                        false => ("json", answer.to_string().into_bytes()),
+                    };
+                    let mut coding = "";
+                    if is_zipped {
+                        let mut encoder = Encoder::new(Coding::Gzip);
+                        encoder.write(&body).unwrap();
+                        body = encoder.finish().unwrap().to_vec();
+                        coding = "content-encoding: gzip\r\n";
+                    }
+                    let head = format!(
+                        "HTTP/1.1 {status} x\r\ncontent-type: application/{media}\r\n{coding}content-length: {}\r\n\r\n",
+                        body.len()
                     );
-                    client.send(answer).await;
+                    client.send([head.into_bytes(), body].concat()).await;
                 }
             }
         })
@@ -108,6 +127,8 @@ impl Idp {
                 refusal: None,
                 asked: Vec::new(),
                 is_down: false,
+                is_signed: false,
+                is_zipped: false,
             }),
         });
         sender.send(Arc::clone(&idp)).await.unwrap();
@@ -360,6 +381,7 @@ impl Scene {
         );
         let resources = Resources {
             logins: Some(LoginService::new(Arc::clone(&self.logins))),
+            assertions: Some(Arc::clone(self.logins.assertions())),
             ..Resources::default()
         };
         let source = Source::read(&policy, ACTIONS).unwrap();
