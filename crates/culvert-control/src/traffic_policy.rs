@@ -103,6 +103,7 @@ impl StoredPolicy {
         let is_restored = source.text() != text;
         let mut resources = Resources {
             logins: Some(LoginService::new(Arc::clone(cx.logins))),
+            assertions: Some(Arc::clone(cx.logins.assertions())),
             host: HostName::parse(host).ok(),
             allows_public_calls: cx.settings.allow_public_calls,
             ip_data: Some(cx.settings.ip_data.now()),
@@ -130,7 +131,8 @@ impl StoredPolicy {
                 resources.authorities.insert(id.clone(), Arc::default());
             }
         }
-        source.compile(scheme, has_upstream, &resources)?;
+        let compiled = source.compile(scheme, has_upstream, &resources)?;
+        let warnings = compiled.warnings().to_vec();
         if let Some((vault, name)) = named.missing_secret {
             let cut = |text: &str| text.chars().take(64).collect::<String>();
             let (vault, name) = (cut(&vault), cut(&name));
@@ -153,6 +155,7 @@ impl StoredPolicy {
                 sealed: None,
                 names,
                 secrets_by: String::new(),
+                warnings,
             },
             Some(shown) => {
                 let caller = cx.caller;
@@ -178,6 +181,7 @@ impl StoredPolicy {
                     sealed: Some(sealed),
                     names,
                     secrets_by,
+                    warnings,
                 }
             }
         };
@@ -408,6 +412,7 @@ impl Compiled {
         let source = Source::read(&text, ACTIONS).map_err(|error| Fault::new(doing(), error))?;
         let mut resources = Resources {
             logins: Some(LoginService::new(Arc::clone(&self.logins))),
+            assertions: Some(Arc::clone(self.logins.assertions())),
             // A stored policy was checked when it was written, and the edge checks each request.
             allows_public_calls: true,
             owner: owner.to_owned(),

@@ -4,10 +4,11 @@ use std::sync::OnceLock;
 
 use culvert_base::{Entropy, Timestamp};
 use culvert_events::EventId;
+use culvert_policy::problem::REPLAY_OF_NAME;
 use http::header::HeaderName;
 
 /// The field that marks a replay, with the id of the original event.
-pub const REPLAY_OF: HeaderName = HeaderName::from_static("culvert-replay-of");
+pub const REPLAY_OF: HeaderName = HeaderName::from_static(REPLAY_OF_NAME);
 
 /// The event of a replay.
 #[derive(Debug)]

@@ -33,6 +33,9 @@ const COOKIE: &[u8] = b"Cookie";
 /// Set only by the server, to the id of the event whose request it replays.
 const REPLAY_OF: &[u8] = b"Culvert-Replay-Of";
 
+/// The edge's assertion about a user: whoever has it is that user for the service behind the edge.
+const ASSERTION: &str = "Culvert-Assertion";
+
 /// The rules by which values of headers and queries are shown as `[redacted]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderRules {
@@ -140,7 +143,7 @@ impl HeaderRules {
 
     /// Rules from the settings `events.redact_headers` and `events.redact_query`: these names (in
     /// any case) besides [`HeaderRules::REDACTED`] and [`HeaderRules::PARAMETERS`]. An empty list
-    /// disables redaction of headers or of parameters.
+    /// disables redaction of parameters, or of headers except for the edge's own assertions about users.
     pub fn redacting<S: AsRef<str>>(headers: &[S], parameters: &[S]) -> Self {
         let of = |own: &'static [&'static str], more: &[S]| -> Vec<String> {
             let more = more.iter().map(|name| name.as_ref().to_owned());
@@ -151,7 +154,8 @@ impl HeaderRules {
                 own.chain(more).collect()
             }
         };
-        let headers = of(&Self::REDACTED, headers);
+        let mut headers = of(&Self::REDACTED, headers);
+        headers.push(ASSERTION.to_owned());
         let mut parameters: Vec<Vec<u8>> = of(&Self::PARAMETERS, parameters)
             .iter()
             .map(|name| plain_name(name.trim().as_bytes()).collect())

@@ -88,17 +88,18 @@ pub fn folded(name: &HeaderName) -> String {
     name.as_str().bytes().map(fold).collect()
 }
 
-/// Removes fields that a server may confuse with one of `of`.
+/// Removes fields that a server may confuse with one of `of`, but not those of exactly these names.
 pub fn strip_spellings<'n>(
     headers: &mut HeaderMap,
     of: impl Iterator<Item = &'n HeaderName> + Clone,
 ) {
-    if headers.keys().all(is_plain) {
+    if headers.keys().all(is_plain) && of.clone().all(is_plain) {
         return;
     }
     let is_one = |name: &&HeaderName| {
-        let read = folded(name);
-        !is_plain(name) && of.clone().any(|own| own != *name && folded(own) == read)
+        let (read, is_plain_name) = (folded(name), is_plain(name));
+        let mut others = of.clone().filter(|own| *own != *name);
+        others.any(|own| !(is_plain_name && is_plain(own)) && folded(own) == read)
     };
     let names: Vec<HeaderName> = headers.keys().filter(is_one).cloned().collect();
     for name in names {
@@ -129,6 +130,44 @@ pub fn has_connection_authentication(headers: &HeaderMap, names: [HeaderName; 2]
         let mut values = headers.get_all(name).iter();
         values.any(|value| authenticates_connection(value.as_bytes()))
     })
+}
+
+/// Removes all fields of these names, and those that a server may confuse with them.
+pub fn strip_named<'n>(
+    headers: &mut HeaderMap,
+    names: impl Iterator<Item = &'n HeaderName> + Clone,
+) {
+    strip_spellings(headers, names.clone());
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// Why a field does not have exactly one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotOne {
+    /// There is no such field.
+    None,
+    /// There are several lines, or another field that a server may confuse with it. A recipient may read any of them.
+    Several,
+}
+
+/// The only line of a field that a recipient can read.
+///
+/// # Errors
+///
+/// When there is none, or more than one.
+pub fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<&'h HeaderValue, NotOne> {
+    let mut lines = headers.get_all(name).iter();
+    let line = lines.next().ok_or(NotOne::None)?;
+    let read = folded(name);
+    let mut odd = headers.keys().filter(|other| *other != name);
+    let is_confused =
+        odd.any(|other| !(is_plain(other) && is_plain(name)) && folded(other) == read);
+    match lines.next() {
+        None if !is_confused => Ok(line),
+        _ => Err(NotOne::Several),
+    }
 }
 
 /// Whether a list field contains a token, in any case.
@@ -185,6 +224,49 @@ pub fn is_banned_in_trailers(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn fields(names: &[&'static str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for name in names {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static("1"));
+        }
+        headers
+    }
+
+    #[test]
+    fn other_spellings_are_removed_in_both_directions() {
+        for (own, given, left) in [
+            (
+                "x-user",
+                &["x-user", "x_user", "x.user", "x-users"][..],
+                &["x-user", "x-users"][..],
+            ),
+            ("x_user", &["x-user", "x_user", "x.user"], &["x_user"]),
+            ("x.user", &["x-user"], &[]),
+            ("accept", &["accept", "x-user"], &["accept", "x-user"]),
+        ] {
+            let (mut headers, own) = (fields(given), HeaderName::from_static(own));
+            strip_spellings(&mut headers, [&own].into_iter());
+            assert_eq!(headers, fields(left), "{own}");
+            strip_named(&mut headers, [&own].into_iter());
+            assert!(!headers.contains_key(&own));
+        }
+    }
+
+    #[test]
+    fn one_of_several_values_is_none() {
+        for (name, given, found) in [
+            ("x-token", &["x-token", "x-other"][..], Ok(())),
+            ("x-token", &["x-other"], Err(NotOne::None)),
+            ("x-token", &["x_token"], Err(NotOne::None)),
+            ("x-token", &["x-token", "x-token"], Err(NotOne::Several)),
+            ("x-token", &["x-token", "x_token"], Err(NotOne::Several)),
+            ("x_token", &["x-token", "x_token"], Err(NotOne::Several)),
+        ] {
+            let name = HeaderName::from_static(name);
+            assert_eq!(only(&fields(given), &name).map(drop), found, "{given:?}");
+        }
+    }
 
     #[test]
     fn schemes_that_authenticate_a_connection_are_found() {

@@ -203,7 +203,7 @@ const CONTENT: &[(&str, &str, &str, bool, Content)] = &[
     ("15.4.5", "304 has none, whatever its length", "HTTP/1.1 304 Not Modified|content-length: 5||", false, Nothing),
     ("15.5", "an error has content", "HTTP/1.1 404 Not Found|content-length: 5||hello", false, Hello),
     ("15", "an unknown status of a known class", "HTTP/1.1 299 x|content-length: 5||hello", false, Hello),
-    ("15", "a status of no class", "HTTP/1.1 999 x|content-length: 5||hello", false, Hello),
+    ("15", "the last status of the last class", "HTTP/1.1 599 x|content-length: 5||hello", false, Hello),
 ];
 
 #[test]

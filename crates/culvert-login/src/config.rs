@@ -6,6 +6,7 @@ use std::sync::Arc;
 use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
 use culvert_policy::action_type::ActionType;
+use culvert_policy::identity::ForwardIdentityConfig;
 pub(crate) use culvert_policy::policy::context::GoDuration;
 use culvert_policy::policy::context::PolicyContext;
 use culvert_policy::policy::phase::{Ends, Phase};
@@ -16,7 +17,7 @@ use culvert_policy::policy::variables;
 use super::SESSION_MAX;
 use super::session::Spans;
 use super::session_middleware::{
-    AppSource, Login, Options, Provider, SessionMiddleware, SignInAction,
+    AppSource, Login, Options, Provider, SessionMiddleware, SignInAction, USER_FIELDS,
 };
 
 /// Where browsers keep cookies and follow redirects.
@@ -84,6 +85,10 @@ macro_rules! sign_in_config {
             /// domain can set its cookies. Default: only the host.
             #[serde(default)]
             auth_cookie_domain: Option<String>,
+            /// Tells the upstream who the user is, in fields that clients cannot set. User fields: `email` (empty if it is
+            /// not verified), `id`, `name`, `provider`, `provider_user_id`, `session_id` and `username`.
+            #[serde(default)]
+            forward_identity: Option<culvert_policy::identity::ForwardIdentityConfig>,
         }
 
         impl $name {
@@ -98,6 +103,7 @@ macro_rules! sign_in_config {
                     userinfo_refresh_interval: self.userinfo_refresh_interval,
                     allow_cors_preflight: self.allow_cors_preflight,
                     auth_cookie_domain: self.auth_cookie_domain.clone(),
+                    forward_identity: self.forward_identity.clone(),
                 }
             }
         }
@@ -126,6 +132,7 @@ pub(crate) struct Common {
     pub(crate) userinfo_refresh_interval: Option<GoDuration>,
     pub(crate) allow_cors_preflight: bool,
     pub(crate) auth_cookie_domain: Option<String>,
+    pub(crate) forward_identity: Option<ForwardIdentityConfig>,
 }
 
 impl Common {
@@ -173,7 +180,10 @@ impl Common {
                 REFRESH_BY_DEFAULT,
             )?,
         };
+        let forwards = self.forward_identity.as_ref();
+        let forwards = forwards.map(|config| config.compile(context, Some(&USER_FIELDS), &[]));
         let options = Options {
+            forwards: forwards.transpose()?,
             kind,
             owner: context.owner().into(),
             scopes: scopes(context, &provider, &self.scopes)?,

@@ -8,11 +8,10 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use culvert_base::Timestamp;
 use culvert_policy::documents::FETCH_WITHIN;
-use culvert_policy::jws::{self, KeySet, TOKEN_BYTES_MAX, Unbelieved};
+use culvert_policy::jws::{self, Expected, KeySet, PublicKey, TOKEN_BYTES_MAX, Token, Unbelieved};
 use culvert_policy::services::{Call, PolicyServices};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, StatusCode};
-use jsonwebtoken::{Header, decode_header};
+use http::{Method, StatusCode, response};
 use serde_json::Value as Json;
 use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
@@ -20,6 +19,9 @@ use url::form_urlencoded::{Serializer, byte_serialize};
 use super::journal::Person;
 use super::provider::{EMAIL_VERIFIED, Endpoints, Known, standard_person};
 use super::session::Tokens;
+
+/// Judges the claims of a token by the keys of its issuer.
+type Judge = fn(&[PublicKey], &Token<'_>, &Expected, Timestamp) -> Result<Json, Unbelieved>;
 
 const CLIENT_ID: HeaderName = HeaderName::from_static("client-id");
 
@@ -215,12 +217,11 @@ impl Asking<'_> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(Failed::Token("it is too long"));
         }
-        let header = decode_header(token).map_err(|_| Failed::Token("it cannot be read"))?;
-        let name = serde_json::to_value(header.alg).unwrap_or_default();
-        if name.as_str().and_then(jws::algorithm).is_none() || header.crit.is_some() {
+        let token = Token::read(token).ok_or(Failed::Token("it cannot be read"))?;
+        if token.algorithm.is_none() || token.is_extended {
             return Err(Failed::Token("its algorithm is not supported"));
         }
-        let claims = self.believed(keys, &header, token).await?;
+        let claims = self.believed(keys, &token, jws::claims_by).await?;
         let text = |name: &str| claims.get(name).and_then(Json::as_str);
         if text("nonce") != Some(nonce) {
             return Err(Failed::Token("its nonce belongs to another sign-in"));
@@ -242,20 +243,26 @@ impl Asking<'_> {
         Ok(claims)
     }
 
-    async fn believed(&self, keys: &KeySet, header: &Header, token: &str) -> Result<Json, Failed> {
-        let issuers = [self.endpoints.issuer.clone()];
-        let mut validation = jws::validation(&issuers, std::slice::from_ref(&self.app.id));
-        validation.algorithms = vec![header.alg];
-        let known = keys.keys(self.services).await;
-        let judged = match known {
+    /// The claims of a token of the issuer for the application, as `judge` believes them.
+    async fn believed(
+        &self,
+        keys: &KeySet,
+        token: &Token<'_>,
+        judge: Judge,
+    ) -> Result<Json, Failed> {
+        let expected = Expected {
+            issuers: vec![self.endpoints.issuer.clone()],
+            audiences: vec![self.app.id.clone()],
+        };
+        let judged = match keys.keys(self.services).await {
             None => Err(Unbelieved::NoKeys),
-            Some(keys) => jws::claims_by(&keys, header, token, &validation, self.now),
+            Some(keys) => judge(&keys, token, &expected, self.now),
         };
         let judged = match judged {
             // The provider may have added the key since the keys were fetched.
             Err(Unbelieved::Signature) => match keys.fresh_keys(self.services).await {
                 None => Err(Unbelieved::NoKeys),
-                Some(keys) => jws::claims_by(&keys, header, token, &validation, self.now),
+                Some(keys) => judge(&keys, token, &expected, self.now),
             },
             judged => judged,
         };
@@ -266,6 +273,20 @@ impl Asking<'_> {
             Unbelieved::Audience => Failed::Token("its audience is another application"),
             Unbelieved::Expired => Failed::Token("it has expired"),
             Unbelieved::Early => Failed::Token("it is not valid yet"),
+        })
+    }
+
+    /// The claims of a signed user info response (OpenID Connect Core 5.3.2).
+    async fn signed_user_info(&self, body: &[u8]) -> Result<Json, Failed> {
+        let keys = self.endpoints.keys.as_ref();
+        let keys = keys.ok_or_else(|| away("its signed user info has no known keys"))?;
+        let text = std::str::from_utf8(body).unwrap_or_default().trim();
+        let token = Token::read(text).filter(|token| token.algorithm.is_some());
+        let token = token.ok_or_else(|| away("its user info is not a signed JWT"))?;
+        let claims = self.believed(keys, &token, jws::user_info_by).await;
+        claims.map_err(|failed| match failed {
+            Failed::Token(why) => Failed::Away(format!("its user info is not accepted: {why}")),
+            failed => failed,
         })
     }
 
@@ -325,14 +346,18 @@ impl Asking<'_> {
     }
 
     async fn get(&self, url: &Url, headers: HeaderMap) -> Result<Json, Failed> {
-        let (status, body) = self.ask(Method::GET, url, headers, Bytes::new()).await?;
-        match status.is_success() {
-            true => Ok(body),
-            false => Err(refused_by(status)),
+        let sent = self.send(Method::GET, url, headers, Bytes::new()).await?;
+        let (head, body) = sent;
+        if !head.status.is_success() {
+            return Err(refused_by(head.status));
+        }
+        match is_jwt(&head.headers) {
+            true => self.signed_user_info(&body).await,
+            false => json(&body),
         }
     }
 
-    /// Sends a request and reads the JSON response; `null` if the response is not JSON.
+    /// Sends a request and reads the JSON response; `null` if an error is not JSON.
     async fn ask(
         &self,
         method: Method,
@@ -340,30 +365,51 @@ impl Asking<'_> {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<(StatusCode, Json), Failed> {
+        let (head, body) = self.send(method, url, headers, body).await?;
+        match json(&body) {
+            Err(failed) if head.status.is_success() => Err(failed),
+            read => Ok((head.status, read.unwrap_or_default())),
+        }
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        url: &Url,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<(response::Parts, Bytes), Failed> {
         let call = self.services.call(Call {
             method,
             url: url.clone(),
             headers,
             body,
         });
-        let (status, body) = match tokio::time::timeout(FETCH_WITHIN, call).await {
-            Ok(answered) => answered.map_err(away)?,
-            Err(_) => return Err(Failed::Away("it timed out".to_owned())),
-        };
-        match serde_json::from_slice(&body) {
-            Ok(claims) => Ok((status, claims)),
-            Err(_) if status.is_success() => {
-                Err(Failed::Away("its response is not JSON".to_owned()))
-            }
-            Err(_) => Ok((status, Json::Null)),
+        match tokio::time::timeout(FETCH_WITHIN, call).await {
+            Ok(answered) => answered.map_err(away),
+            Err(_) => Err(Failed::Away("it timed out".to_owned())),
         }
     }
+}
+
+/// Whether a response is a JWT.
+fn is_jwt(headers: &HeaderMap) -> bool {
+    let media = headers
+        .get(CONTENT_TYPE)
+        .map_or(&b""[..], HeaderValue::as_bytes);
+    let media = media.split(|byte| *byte == b';').next().unwrap_or_default();
+    media.trim_ascii().eq_ignore_ascii_case(b"application/jwt")
+}
+
+fn json(body: &[u8]) -> Result<Json, Failed> {
+    serde_json::from_slice(body).map_err(|_| away("its response is not JSON"))
 }
 
 /// The headers of a request with an access token.
 fn bearer(access: &str) -> Result<HeaderMap, Failed> {
     let mut headers = HeaderMap::new();
-    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    let accepted = HeaderValue::from_static("application/json, application/jwt;q=0.9");
+    headers.insert(ACCEPT, accepted);
     let mut bearer = HeaderValue::try_from(format!("Bearer {access}")).map_err(away)?;
     bearer.set_sensitive(true);
     headers.insert(AUTHORIZATION, bearer);

@@ -36,6 +36,7 @@ use arc_swap::ArcSwap;
 use culvert_base::{Entropy, IdMaker, Timestamp};
 use culvert_policy::action;
 use culvert_policy::action_type::Actions;
+use culvert_policy::identity::AssertionKeys;
 use culvert_policy::reply;
 use culvert_policy::services::PolicyServices;
 use http::header::{CACHE_CONTROL, HeaderValue, LOCATION};
@@ -92,6 +93,8 @@ const CALLS_MAX: usize = 64;
 /// The operator's settings for sign-ins.
 #[derive(Clone, Debug, Default)]
 pub struct LoginSettings {
+    /// The base URL of the installation: the issuer of assertions about users.
+    pub issuer: String,
     /// The common callback address of all endpoints, without `/oauth2/callback`. `None` uses the endpoint's host.
     pub callback_base: Option<Url>,
     /// The providers of `oauth`.
@@ -107,6 +110,7 @@ pub(crate) type AttemptStep = (&'static str, [u8; 16]);
 #[derive(Debug)]
 pub struct Logins {
     keys: LoginKeys,
+    assertions: Arc<AssertionKeys>,
     settings: LoginSettings,
     ids: IdMaker,
     journal: mpsc::Sender<JournalEntry>,
@@ -145,7 +149,9 @@ impl Logins {
                 .build()
         }
         let (journal, entries) = mpsc::channel(JOURNAL_MAX);
+        let secrets = keys.assertion_secrets().iter().copied();
         let logins = Self {
+            assertions: Arc::new(AssertionKeys::new(&settings.issuer, secrets)),
             keys,
             settings,
             ids: IdMaker::new(),
@@ -165,6 +171,11 @@ impl Logins {
     /// The operator's settings.
     pub(crate) fn settings(&self) -> &LoginSettings {
         &self.settings
+    }
+
+    /// The keys of assertions about users.
+    pub fn assertions(&self) -> &Arc<AssertionKeys> {
+        &self.assertions
     }
 
     /// Replaces the table of ended sessions.

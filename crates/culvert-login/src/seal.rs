@@ -8,7 +8,7 @@ use std::fmt;
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use culvert_base::Entropy;
+use culvert_base::{Digest, Entropy};
 
 /// The purpose of an encrypted text. A text does not decrypt for another purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Purpose {
 }
 
 /// The keys that encrypt cookies. All nodes of an installation have the same keys.
-pub struct LoginKeys(Vec<LessSafeKey>);
+pub struct LoginKeys(Vec<LessSafeKey>, Vec<[u8; 32]>);
 
 impl fmt::Debug for LoginKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,9 +49,17 @@ impl fmt::Debug for LoginKeys {
 impl LoginKeys {
     /// Encrypts with the first key and decrypts with any of them. Without keys, both fail.
     pub fn new(keys: impl IntoIterator<Item = [u8; 32]>) -> Self {
-        let keys = keys.into_iter();
-        let keys = keys.filter_map(|key| UnboundKey::new(&AES_256_GCM_SIV, &key).ok());
-        Self(keys.map(LessSafeKey::new).collect())
+        let keys: Vec<[u8; 32]> = keys.into_iter().collect();
+        let secret = |key: &[u8; 32]| Digest::of(key, "culvert assertion secret 1").to_bytes();
+        let secrets = keys.iter().map(secret).collect();
+        let keys = keys.iter();
+        let keys = keys.filter_map(|key| UnboundKey::new(&AES_256_GCM_SIV, key).ok());
+        Self(keys.map(LessSafeKey::new).collect(), secrets)
+    }
+
+    /// The secrets that keys of assertions derive from, in the order of the keys.
+    pub(crate) fn assertion_secrets(&self) -> &[[u8; 32]] {
+        &self.1
     }
 
     /// Encrypts bytes. The text contains only characters that URLs and cookies allow.

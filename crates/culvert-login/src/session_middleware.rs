@@ -31,6 +31,7 @@ use super::seal::Purpose;
 use super::session::{Session, Spans, Standing, Tokens};
 use super::{CALLBACK_PATH, Logins};
 use culvert_http::authority::Authority;
+use culvert_policy::identity::{ForwardIdentity, VerifiedUser};
 use culvert_policy::policy::exchange::Exchange;
 use culvert_policy::policy::run::{Action, ActionResult, EdgePaths, Flow};
 use culvert_policy::policy::template::Template;
@@ -84,7 +85,20 @@ pub(crate) struct Options {
     pub(crate) spans: Spans,
     pub(crate) allows_preflight: bool,
     pub(crate) cookie_domain: Option<String>,
+    /// How the upstream learns who the user is.
+    pub(crate) forwards: Option<ForwardIdentity>,
 }
+
+/// What `forward_identity` can tell about a user.
+pub(crate) const USER_FIELDS: [&str; 7] = [
+    "email",
+    "id",
+    "name",
+    "provider",
+    "provider_user_id",
+    "session_id",
+    "username",
+];
 
 /// A sign-in action.
 pub(crate) struct SessionMiddleware {
@@ -352,6 +366,27 @@ impl SessionMiddleware {
         if x.wants_results() {
             let fields = self.result(Some(session), NoSession::Absent, was_refreshed, None);
             x.result(self.options.kind.result(), fields);
+        }
+        if let Some(forwards) = &self.options.forwards {
+            let person = &session.person;
+            let user = VerifiedUser {
+                subject: &person.provider_user_id,
+                provider: self.provider_url(),
+                claim: &|name| {
+                    let text = match name {
+                        "email" => &person.email,
+                        "id" => &session.user_id,
+                        "name" => &person.name,
+                        "provider" => self.provider_url(),
+                        "provider_user_id" => &person.provider_user_id,
+                        "session_id" => &session.id,
+                        "username" => &person.username,
+                        _ => return None,
+                    };
+                    Some(text.into())
+                },
+            };
+            forwards.forward(x, &user);
         }
         Flow::Continue
     }
@@ -694,6 +729,10 @@ impl Action for Login {
 
     fn edge_paths(&self) -> Option<&dyn EdgePaths> {
         Some(self)
+    }
+
+    fn forwards(&self) -> Option<&ForwardIdentity> {
+        self.0.options.forwards.as_ref()
     }
 
     fn slots(&self) -> Vec<culvert_cel::Slot> {

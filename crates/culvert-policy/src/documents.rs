@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use culvert_http::coding;
 use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
 use moka::future::Cache;
@@ -149,5 +150,5 @@ async fn fetch(network: &dyn Fetch, scope: FetchScope, url: &Url) -> Result<Byte
     if head.status != StatusCode::OK {
         return Err(format!("it returned status {}", head.status).into());
     }
-    Ok(body)
+    Ok(coding::decode(&head.headers, body, BYTES_MAX)?)
 }

@@ -5,20 +5,22 @@ use std::ops::RangeInclusive;
 
 use culvert_base::{Refusal, code};
 use culvert_cel::Value;
-use culvert_http::fields::is_of_one_hop;
-use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER};
+use culvert_http::fields::{folded, is_of_one_hop};
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER, USER_AGENT};
 
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::template::Template;
-use crate::problem::is_error_code;
+use crate::policy::values::map;
+use crate::problem::{is_edges_request, is_error_code};
 
-/// Whether a field defines the length or the transfer of a message, which only the edge may set.
+/// Whether a field defines the length or the transfer of a message, in any spelling: only the edge may set it.
 pub(crate) fn is_framing(name: &HeaderName) -> bool {
-    is_of_one_hop(name.as_str())
-        || *name == CONTENT_LENGTH
-        || *name == TRAILER
-        || is_error_code(name.as_str())
+    let read = folded(name);
+    is_of_one_hop(&read)
+        || read == CONTENT_LENGTH.as_str()
+        || read == TRAILER.as_str()
+        || is_error_code(&read)
 }
 
 /// Header fields whose values are templates of a policy.
@@ -32,13 +34,6 @@ pub(crate) struct Field {
     pub name: HeaderName,
     /// The value of the field.
     pub value: HeaderValue,
-}
-
-impl Field {
-    /// Its value in the expression language.
-    pub(crate) fn text(&self) -> Value {
-        Value::from(&*String::from_utf8_lossy(self.value.as_bytes()))
-    }
 }
 
 impl FieldTemplates {
@@ -92,18 +87,76 @@ impl FieldTemplates {
         self.0.iter().flat_map(|(_, template)| template.slots())
     }
 
+    /// Refuses names that a policy cannot change (2204).
+    pub(crate) fn for_edits(
+        self,
+        context: &PolicyContext<'_>,
+        verb: &str,
+    ) -> Result<Self, Refusal> {
+        let own = self.names().find(|name| {
+            **name == USER_AGENT || is_framing(name) || is_edges_request(name.as_str())
+        });
+        if let Some(name) = own {
+            let why = format!("`{name}` cannot be {verb}: the edge controls this header");
+            return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));
+        }
+        Ok(self)
+    }
+
     /// The fields. A field whose value would break the message is skipped and counted.
     pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Vec<Field> {
+        let rendered = self.render_each(x).into_iter();
+        let whole = rendered.map(|(name, value)| {
+            Some(Field {
+                name,
+                value: value?,
+            })
+        });
+        whole.flatten().collect()
+    }
+
+    /// Each name, and its value unless that would break the message, which is counted.
+    pub(crate) fn render_each(
+        &self,
+        x: &mut Exchange<'_>,
+    ) -> Vec<(HeaderName, Option<HeaderValue>)> {
         let mut fields = Vec::with_capacity(self.0.len());
         for (name, template) in &self.0 {
-            match HeaderValue::from_str(&template.render(x)) {
-                Ok(value) => fields.push(Field {
-                    name: name.clone(),
-                    value,
-                }),
-                Err(_) => x.conn.services.meters.failures.up(),
-            }
+            let value = header_value(&template.render(x), x);
+            fields.push((name.clone(), value));
         }
         fields
     }
+
+    /// Like [`Self::render_each`]. A field has no value either if one of its expressions fails.
+    pub(crate) fn render_strictly(
+        &self,
+        x: &mut Exchange<'_>,
+    ) -> Vec<(HeaderName, Option<HeaderValue>)> {
+        let mut fields = Vec::with_capacity(self.0.len());
+        for (name, template) in &self.0 {
+            let text = template.strict(x).ok();
+            let value = text.and_then(|text| header_value(&text, x));
+            fields.push((name.clone(), value));
+        }
+        fields
+    }
+}
+
+/// Text as a value. Text that would break the message is counted.
+fn header_value(text: &str, x: &Exchange<'_>) -> Option<HeaderValue> {
+    let value = HeaderValue::from_str(text).ok();
+    if value.is_none() {
+        x.conn.services.meters.failures.up();
+    }
+    value
+}
+
+/// The names and values that were written, in the expression language.
+pub(crate) fn shown(fields: &[(HeaderName, Option<HeaderValue>)]) -> Value {
+    let written = fields.iter().filter_map(|(name, value)| {
+        let text = String::from_utf8_lossy(value.as_ref()?.as_bytes());
+        Some((name.as_str(), Value::from(&*text)))
+    });
+    map(written.collect())
 }

@@ -19,6 +19,7 @@ pub mod event_slots;
 mod fair_table;
 mod fields;
 pub mod host;
+pub mod identity;
 pub mod ipdata;
 pub mod jws;
 pub mod policy;
@@ -27,6 +28,7 @@ pub mod reply;
 pub mod scheme;
 pub mod services;
 pub mod shared_counts;
+mod unique_json;
 mod webhook;
 
 pub use address::IpPolicy;

@@ -29,6 +29,16 @@ pub fn is_edges_own(name: &str) -> bool {
     is_error_code(name) || is_spelled(name, REQUEST_ID_NAME)
 }
 
+/// The field that marks a replay, with the ID of the original event.
+pub const REPLAY_OF_NAME: &str = "culvert-replay-of";
+/// The field with a signed assertion about the user of a request, unless a policy gives it another name.
+pub const ASSERTION_NAME: &str = "culvert-assertion";
+
+/// Whether a field is one that requests of clients do not have, in any spelling: upstreams rely on it.
+pub fn is_edges_request(name: &str) -> bool {
+    is_spelled(name, REPLAY_OF_NAME) || is_spelled(name, ASSERTION_NAME)
+}
+
 fn is_spelled(name: &str, own: &str) -> bool {
     let fold = |byte: u8| match byte.is_ascii_alphanumeric() {
         true => byte.to_ascii_lowercase(),

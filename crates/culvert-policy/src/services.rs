@@ -6,8 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use culvert_base::{BoxFuture, Clock, Entropy, Meter};
 use culvert_events::bodies::BodyBudget;
+use culvert_http::coding;
 use http::header::HeaderMap;
-use http::{Method, StatusCode, response};
+use http::{Method, response};
 use tokio::sync::Semaphore;
 use url::Url;
 
@@ -109,16 +110,17 @@ impl PolicyServices {
         self.documents.get(&*self.network, scope, url).await
     }
 
-    /// One request to a service that the operator or a policy names, and its response.
+    /// One request to a service that the operator or a policy names, and its response, whose body is decoded.
     ///
     /// # Errors
     ///
     /// When there is no response.
-    pub async fn call(&self, call: Call) -> Result<(StatusCode, Bytes), Cause> {
+    pub async fn call(&self, call: Call) -> Result<(response::Parts, Bytes), Cause> {
         let response = self
             .network
             .fetch(FetchScope::Upstreams, call, RESPONSE_BYTES_MAX);
         let (head, body) = response.await?;
-        Ok((head.status, body))
+        let body = coding::decode(&head.headers, body, RESPONSE_BYTES_MAX)?;
+        Ok((head, body))
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use culvert_base::{BoxFuture, Fault};
+use culvert_http::http1::head::is_status;
 use culvert_policy::services::{self, Call, Cause, Fetch};
 use culvert_tls::acme;
 use http::header::{HOST, HeaderMap, HeaderValue, USER_AGENT};
@@ -139,6 +140,9 @@ async fn send(
     headers.entry(USER_AGENT).or_insert_with(own_name);
     let response = async {
         let (head, body) = sender.send_request(request).await?.into_parts();
+        if !is_status(head.status) {
+            return Err(Cause::from("its status is not one of HTTP"));
+        }
         let body = Limited::new(body, bytes_max).collect().await?;
         Ok::<_, Cause>((head, body.to_bytes()))
     };

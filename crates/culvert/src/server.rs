@@ -669,6 +669,7 @@ fn logins(
 ) -> Result<(Arc<Logins>, mpsc::Receiver<JournalEntry>), Invalid> {
     let keys = LoginKeys::new(master.each().map(login_key));
     let settings = LoginSettings {
+        issuer: settings.base_url(),
         allows_loopback: settings.edge.allow_private_upstreams,
         ..settings.oauth.logins()?
     };

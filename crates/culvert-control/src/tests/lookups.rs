@@ -246,6 +246,7 @@ async fn a_secret_is_found_by_the_current_names_of_its_vault_and_itself() {
         sealed: None,
         names: Vec::new(),
         secrets_by: String::new(),
+        warnings: Vec::new(),
     };
     let mut compiled = Compiled::new(Arc::clone(&rig.control.logins));
     let seal = &rig.control.seal;

@@ -760,3 +760,37 @@ async fn policies_may_use_secrets_of_their_owner_and_of_admins() {
     let changed = json!({"traffic_policy": text.replace("x-secret", "x-other")});
     rig.call(owner, "PATCH", &path, changed).await.body();
 }
+
+#[tokio::test]
+async fn likely_mistakes_of_a_policy_are_shown_with_it() {
+    let open = Open::with(LIMITS).await;
+    let rig = &open.rig;
+    let owner = Owner::bot(&open, "owner").await;
+    let other = Owner::bot(&open, "other").await;
+    let (bot, other) = (&owner.caller, &other.caller);
+    let policy = |action: &str| {
+        format!(
+            "on_http_request: [{{actions: [{{type: {action}, config: {{headers: {{x-user: '1'}}}}}}]}}]"
+        )
+    };
+    let body = json!({
+        "url": "https://w.culvert.localhost", "upstream_url": "http://127.0.0.1:1",
+        "traffic_policy": policy("add-headers"),
+    });
+    let made = rig.call(bot, "POST", "/endpoints", body).await.body();
+    let warnings = made["traffic_policy_warnings"].as_array().unwrap();
+    assert!(warnings[0].as_str().unwrap().contains("`x-user`"), "{made}");
+    let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
+    let seen = rig.call(bot, "GET", &path, Value::Null).await.body();
+    assert_eq!(
+        seen["traffic_policy_warnings"],
+        made["traffic_policy_warnings"]
+    );
+    // A warning names parts of the policy.
+    let hidden = rig.call(other, "GET", &path, Value::Null).await.body();
+    assert_eq!(hidden["traffic_policy"], "[redacted]");
+    assert_eq!(hidden["traffic_policy_warnings"], json!([]));
+    let body = json!({"traffic_policy": policy("set-headers")});
+    let changed = rig.call(bot, "PATCH", &path, body).await.body();
+    assert_eq!(changed["traffic_policy_warnings"], json!([]));
+}

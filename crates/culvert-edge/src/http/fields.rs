@@ -5,7 +5,7 @@ use culvert_http::fields::{
 };
 use culvert_http::own_cookies;
 use culvert_policy::conn::ConnInfo;
-use culvert_policy::problem::is_edges_own;
+use culvert_policy::problem::{is_edges_own, is_edges_request};
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE};
 
 /// The beginning of the names that gRPC gives to fields and trailers.
@@ -76,13 +76,24 @@ fn is_ours(name: &str) -> bool {
     is_other
         || is_edges_own(name)
         || name.starts_with(EDGE_PREFIX)
+        || is_edges_request(name)
         || is_of_one_hop(name)
         || says_who_calls(name)
         || name.starts_with("sec-websocket-")
 }
 
+/// Removes a client's fields that only the edge sends to upstreams, in any spelling.
+pub(crate) fn strip_edges_own(headers: &mut HeaderMap) {
+    let is_own = |name: &&HeaderName| is_edges_request(name.as_str());
+    let names: Vec<HeaderName> = headers.keys().filter(is_own).cloned().collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
 /// Removes a client's fields that servers may confuse with others: names with an underscore, unless those are kept and
-/// not spellings of the edge's names, and names with other characters that fold to a field of the edge or to another field of the message.
+/// not spellings of the edge's names, and names with other characters that fold to a field of the edge or to another
+/// field of the message.
 pub(crate) fn strip_mixed_up(headers: &mut HeaderMap, keeps_underscores: bool) {
     if headers.keys().all(is_plain) {
         return;
@@ -134,7 +145,10 @@ pub(crate) fn strip_request_trailers(trailers: &mut HeaderMap) {
 /// body is read.
 pub(crate) fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers, |name| {
-        is_banned_in_trailers(name) || says_who_calls(name) || is_edges_own(name)
+        is_banned_in_trailers(name)
+            || says_who_calls(name)
+            || is_edges_own(name)
+            || is_edges_request(name)
     });
 }
 
@@ -182,6 +196,9 @@ mod tests {
             ("set-cookie", "a=b"),
             ("grpc-status", "0"),
             ("ngrok_error_code", "ERR_NGROK_1"),
+            ("culvert-assertion", "forged"),
+            ("culvert.assertion", "forged"),
+            ("culvert_replay-of", "forged"),
         ]);
         strip_trailers(&mut trailers);
         assert_eq!(trailers, fields(&[("grpc-status", "0")]));

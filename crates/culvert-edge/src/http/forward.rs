@@ -14,6 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use culvert_http::fields::{authenticates_connection, has_connection_authentication};
+use culvert_http::http1::head::is_status;
 use culvert_http::http1::{BodyLength, FinalHead, Violation};
 use culvert_http::own_cookies;
 use culvert_io::{Awaited, UploadProgress};
@@ -493,6 +494,9 @@ async fn over_http2(
                 let is_open = key.is_some() && response.status().is_success();
                 let becoming = is_open.then(|| hyper::upgrade::on(&mut response));
                 let (mut parts, incoming) = response.into_parts();
+                if !is_status(parts.status) {
+                    return Err(UpstreamError::Unacceptable("the status is not one of HTTP"));
+                }
                 BodyLength::content_length(&parts.headers).map_err(UpstreamError::Unacceptable)?;
                 if let (Some(becoming), Some(key)) = (becoming, &key) {
                     upgrade::accept(&mut parts, key);

@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 
-use culvert_http::fields::{has_connection_authentication, has_token, is_grpc, join_cookies};
+use culvert_http::fields::{
+    has_connection_authentication, has_token, is_grpc, join_cookies, strip_named,
+};
 use culvert_http::target::{self, Received};
 use culvert_io::UploadMeter;
+use culvert_policy::policy::compiled::Policy;
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::policy::replace;
 use culvert_policy::problem::Problem;
 use culvert_upstream::Protocol;
-use http::header::{AUTHORIZATION, EXPECT, HOST, HeaderValue, PROXY_AUTHORIZATION, TE};
+use http::header::{
+    AUTHORIZATION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE,
+};
 use http::{Method, Version, request};
 
 use crate::downstream::Downstream;
@@ -44,8 +49,8 @@ pub(super) struct PolicyFields {
 }
 
 impl PolicyFields {
-    fn note(&mut self, edits: &Edits) {
-        for name in edits.field_names() {
+    fn note<'n>(&mut self, names: impl Iterator<Item = &'n HeaderName>) {
+        for name in names {
             self.credentials |= *name == AUTHORIZATION || *name == PROXY_AUTHORIZATION;
             self.grpc |= name.as_str().starts_with(fields::GRPC_PREFIX);
         }
@@ -116,6 +121,15 @@ impl ForwardRequest {
         }
     }
 
+    /// Removes what clients, or policies before this one, say about the user: the policy says it itself.
+    pub(super) fn strip_identity(&mut self, policy: &Policy) {
+        let names = policy.identity_fields();
+        if !names.is_empty() {
+            strip_named(&mut self.parts.headers, names.iter());
+            self.policies_set.note(names.iter());
+        }
+    }
+
     /// Replaces parts of its body.
     pub(super) async fn replace_body(
         &mut self,
@@ -154,7 +168,7 @@ impl ForwardRequest {
         member: Arc<Member>,
     ) -> Result<(), Problem> {
         self.prepare(down, wanted);
-        self.policies_set.note(&edits);
+        self.policies_set.note(edits.field_names());
         edits.apply_to_request(&mut self.parts.headers);
         if let Some(target) = edits.target {
             // The next policy sees this target as the one received.
@@ -184,7 +198,7 @@ impl ForwardRequest {
     ) -> OutgoingRequest {
         self.prepare(exchange.down(), wanted);
         if let Some(edits) = &edits {
-            self.policies_set.note(edits);
+            self.policies_set.note(edits.field_names());
         }
         let Self {
             mut parts,

@@ -31,7 +31,6 @@ use crate::http::response_body::ResponseBody;
 use crate::http::routing::{self, Route};
 use crate::http::send_response::{finish, refuse, send};
 use crate::http::upgrade::{self, UpgradeRequest};
-use crate::replay_state::REPLAY_OF;
 use crate::snapshot::group::Member;
 use crate::snapshot::live::Live;
 
@@ -41,8 +40,8 @@ pub(crate) async fn serve(
     mut parts: Box<request::Parts>,
     body: Upload,
 ) -> Result<Response<ResponseBody>, Abandoned> {
-    // Only the server itself marks replays.
-    parts.headers.remove(REPLAY_OF);
+    // Only the server itself marks replays and makes assertions.
+    fields::strip_edges_own(&mut parts.headers);
     let stream = upgrade::translate(&mut parts);
     // From here on only the edge's own actions have its cookies.
     if let Some(cookies) = own_cookies::take(&mut parts.headers) {

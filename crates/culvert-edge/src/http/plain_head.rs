@@ -10,14 +10,13 @@ use culvert_http::http1::{
     write_request,
 };
 use culvert_http::own_cookies;
-use culvert_policy::problem::is_edges_own;
+use culvert_policy::problem::{is_edges_own, is_edges_request};
 use culvert_upstream::UpstreamHead;
 use http::header::HeaderValue;
 use http::{Method, StatusCode, request};
 
 use crate::http::exchange::FIELD_OVERHEAD;
 use crate::http::fields::says_who_calls;
-use crate::replay_state::REPLAY_OF;
 
 /// Longest name that is compared with the names of the edge.
 const NAME_BYTES_MAX: usize = 32;
@@ -204,7 +203,7 @@ fn other(field: RawField<'_>, trusted: bool) -> Fate {
         "trailer" => Fate::Removed,
         // The general path removes the edge's cookies.
         "cookie" if own_cookies::has_own(field.value) => Fate::Unusual,
-        _ if name == REPLAY_OF.as_str() => Fate::Unusual,
+        _ if is_edges_request(name) => Fate::Unusual,
         _ if is_of_one_hop(name) => Fate::Removed,
         _ if says_who_calls(name) => match trusted {
             true => Fate::Unusual,

@@ -85,6 +85,7 @@ impl PolicyChain {
                 exchange.recording.withdraw();
                 return Err(hang_up(down, is_call));
             }
+            request.strip_identity(policy);
             if let Some(decision) = down.conn.policy.decision_for_requests() {
                 let slot = event_slots::IP_POLICY_DECISION;
                 exchange.recording.decide(slot, decision);

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use culvert_events::EventId;
 use culvert_http::authority::Authority;
+use culvert_http::fields::strip_named;
 use culvert_http::{own_cookies, target};
 use culvert_policy::conn::TlsInfo;
 use culvert_policy::problem::Problem;
@@ -215,7 +216,7 @@ fn fields_of(given: &[(String, String)]) -> Option<HeaderMap> {
     culvert_http::fields::strip(&mut headers, |name| {
         fields::says_who_calls(name) || matches!(name, "content-length" | "expect" | "host")
     });
-    headers.remove(REPLAY_OF);
+    fields::strip_edges_own(&mut headers);
     own_cookies::take(&mut headers);
     Some(headers)
 }
@@ -257,6 +258,10 @@ async fn exchange(
     exchange.recording.served_by(&member.id);
     if let Some(received) = exchange.recording.count_received() {
         received.store(request.body.len() as u64, Ordering::Relaxed);
+    }
+    if let (true, Some(policy)) = (request.skips_policy, &member.endpoint.policy) {
+        // The upstream relies on them. The policy, which writes them, does not run.
+        strip_named(&mut parts.headers, policy.identity_fields().iter());
     }
     let forwarded = ForwardRequest {
         member: Arc::clone(member),

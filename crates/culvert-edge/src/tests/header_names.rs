@@ -12,8 +12,13 @@ use super::streams::{connect, frames};
 use crate::{Settings, Snapshot};
 
 /// An edge with an endpoint of this policy over HTTP and HTTPS, and its root certificate. The upstream returns the head and
+/// An edge with an endpoint of this policy over HTTP and HTTPS, and its root certificate. The upstream returns the head and
 /// the trailers that it got, of which it gets none, and this field.
-async fn echoing(field: &'static str, policy: &str, keeps: bool) -> (Rig, CertificateDer<'static>) {
+pub(super) async fn echoing(
+    field: &'static str,
+    policy: &str,
+    keeps: bool,
+) -> (Rig, CertificateDer<'static>) {
     let settings = Settings {
         underscore_headers: keeps,
         ..settings()

@@ -15,6 +15,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{ManualClock, Timestamp};
+use culvert_http::coding::{Coding, Encoder};
 use culvert_login::ACTIONS;
 use culvert_login::{
     JournalEntry, LoginKeys, LoginSettings, Logins, Noted, ProviderSettings, Revocations, Revoked,
@@ -51,6 +52,10 @@ struct ProviderScript {
     is_down: bool,
     /// Whether its metadata says that responses have its issuer (RFC 9207).
     announces_issuer: bool,
+    /// Whether user data is a signed JWT.
+    is_signed: bool,
+    /// Whether responses are compressed.
+    is_zipped: bool,
 }
 
 /// How an ID token is forged.
@@ -92,12 +97,26 @@ impl Idp {
                         return;
                     }
                     let (status, answer) = idp.answer(&head, &String::from_utf8(body).unwrap());
-                    let text = answer.to_string();
-                    let length = text.len();
-                    let answer = format!(
-                        "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{text}"
+                    let (is_signed, is_zipped) = {
+                        let script = idp.script.lock().unwrap();
+                        (script.is_signed && head.contains(" /me "), script.is_zipped)
+                    };
+                    let (media, mut body) = match is_signed {
+                        true => ("jwt", idp.signer.sign(&answer).into_bytes()),
+                        false => ("json", answer.to_string().into_bytes()),
+                    };
+                    let mut coding = "";
+                    if is_zipped {
+                        let mut encoder = Encoder::new(Coding::Gzip);
+                        encoder.write(&body).unwrap();
+                        body = encoder.finish().unwrap().to_vec();
+                        coding = "content-encoding: gzip\r\n";
+                    }
+                    let head = format!(
+                        "HTTP/1.1 {status} x\r\ncontent-type: application/{media}\r\n{coding}content-length: {}\r\n\r\n",
+                        body.len()
                     );
-                    client.send(answer).await;
+                    client.send([head.into_bytes(), body].concat()).await;
                 }
             }
         })
@@ -116,6 +135,8 @@ impl Idp {
                 asked: Vec::new(),
                 is_down: false,
                 announces_issuer: false,
+                is_signed: false,
+                is_zipped: false,
             }),
         });
         sender.send(Arc::clone(&idp)).await.unwrap();
@@ -392,6 +413,7 @@ impl Scene {
         );
         let resources = Resources {
             logins: Some(LoginService::new(Arc::clone(&self.logins))),
+            assertions: Some(Arc::clone(self.logins.assertions())),
             ..Resources::default()
         };
         let source = Source::read(&policy, ACTIONS).unwrap();

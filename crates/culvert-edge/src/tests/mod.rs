@@ -21,6 +21,7 @@ mod forwarding;
 mod handshakes;
 mod http2_streams;
 mod identities;
+mod identity;
 mod internal;
 mod limits;
 mod logins;

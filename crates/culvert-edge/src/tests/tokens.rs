@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 
 use super::harness::*;
 use super::policies::{last_event, publish};
+use crate::Settings;
 
-const NOW: i64 = 1_767_225_600;
+pub(super) const NOW: i64 = 1_767_225_600;
 const KEYS: &str = "https://issuer.example/keys";
 
 const POLICY: &str = "
@@ -91,7 +92,7 @@ impl Issuer {
     }
 }
 
-fn claims(change: Value) -> Value {
+pub(super) fn claims(change: Value) -> Value {
     let mut claims =
         json!({"iss": "https://issuer.example", "aud": "ours", "sub": "me", "exp": NOW + 10});
     for (name, value) in change.as_object().unwrap() {
@@ -104,8 +105,12 @@ fn claims(change: Value) -> Value {
 }
 
 async fn rig(keys: &[&Issuer]) -> Rig {
+    rig_with(keys, settings()).await
+}
+
+pub(super) async fn rig_with(keys: &[&Issuer], settings: Settings) -> Rig {
     let clock = ManualClock::at(Timestamp::from_unix_seconds(NOW));
-    let rig = Rig::at(settings(), Arc::new(clock)).await;
+    let rig = Rig::at(settings, Arc::new(clock)).await;
     let set = json!({"keys": keys.iter().map(|issuer| issuer.jwk()).collect::<Vec<_>>()});
     let documents = &rig.edge.shared();
     documents

@@ -114,8 +114,13 @@ pub fn request_line(line: &[u8]) -> Result<RequestLine<'_>, &'static str> {
 pub struct StatusLine {
     /// HTTP/1.0 or HTTP/1.1.
     pub version: Version,
-    /// From 100 to 999.
+    /// From 100 to 599.
     pub status: StatusCode,
+}
+
+/// Whether a status is one of HTTP: from 100 to 599 (RFC 9110 15). Recipients disagree about others.
+pub fn is_status(status: StatusCode) -> bool {
+    status.as_u16() < 600
 }
 
 /// Parses a status line without its end.
@@ -135,6 +140,9 @@ pub fn status_line(line: &[u8]) -> Result<StatusLine, &'static str> {
         return Err(NO_STATUS);
     }
     let status = StatusCode::from_bytes(status).map_err(|_| NO_STATUS)?;
+    if !is_status(status) {
+        return Err(NO_STATUS);
+    }
     Ok(StatusLine { version, status })
 }
 
@@ -475,6 +483,9 @@ mod tests {
             "HTTP/2.0 200 OK\r\n\r\n",
             "HTTP/1.1 20 OK\r\n\r\n",
             "HTTP/1.1 2000 OK\r\n\r\n",
+            "HTTP/1.1 600 OK\r\n\r\n",
+            "HTTP/1.1 999 OK\r\n\r\n",
+            "HTTP/1.1 099 OK\r\n\r\n",
             "HTTP/1.1  200 OK\r\n\r\n",
             "HTTP/1.1 200 \u{1}\r\n\r\n",
             "ICY 200 OK\r\n\r\n",

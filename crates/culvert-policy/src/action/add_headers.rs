@@ -2,36 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use culvert_base::code;
-use http::header::USER_AGENT;
+use http::header::{HOST, HeaderName};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::action_type::ActionType;
-use crate::fields::{self, Field, FieldTemplates};
+use crate::fields::{self, FieldTemplates};
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, ActionResult, Flow};
-use crate::policy::values::map;
 
 const HEADERS_MAX: usize = 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "add-headers",
-    doc: "Adds header fields to the request to the upstream or to the response to the client. `host` replaces the existing field. Later rules see the original message.",
+    doc: "Adds header fields to the request to the upstream or to the response to the client. Fields of the client with the same name stay, and come first; use `set-headers` for values that the upstream relies on. `host` replaces the existing field. Later rules see the original message.",
     phases: &[Phase::Request, Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
         let config: Config = site.config()?;
         let headers = FieldTemplates::compile(site, "headers", &config.headers, 1..=HEADERS_MAX)?;
-        if let Some(name) = headers
-            .names()
-            .find(|name| **name == USER_AGENT || fields::is_framing(name))
-        {
-            let why = format!("`{name}` cannot be added: the edge controls this header");
-            return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
-        }
-        Ok(Box::new(AddHeaders { headers }))
+        Ok(Box::new(AddHeaders {
+            headers: headers.for_edits(site, "added")?,
+            phase: site.phase(),
+        }))
     },
     ..ActionType::PLAIN
 };
@@ -40,30 +34,40 @@ pub(crate) static TYPE: ActionType = ActionType {
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "AddHeaders")]
 struct Config {
-    /// 1 to 10 names and values. Values support `${…}`; a value with a line break is skipped.
+    /// 1 to 10 names and values. Values support `${…}`. A value with a line break is skipped; in a request, the fields of
+    /// that name are then removed.
     headers: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
 struct AddHeaders {
     headers: FieldTemplates,
+    phase: Phase,
 }
 
 impl Action for AddHeaders {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
-        let fields = self.headers.render(x);
+        let fields = self.headers.render_each(x);
         if x.wants_results() {
-            let added = fields
-                .iter()
-                .map(|field| (field.name.as_str(), field.text()));
-            let added = map(added.collect());
+            let added = fields::shown(&fields);
             let error = x.error();
             x.result("add_headers", vec![("headers_added", added), error]);
         }
-        for Field { name, value } in fields {
-            x.edits.add(name, value);
+        for (name, value) in fields {
+            match value {
+                Some(value) => x.edits.add(name, value),
+                None if self.phase != Phase::Request => {}
+                // A request needs a host, and must not go to that of the client instead.
+                None if name == HOST => return x.fault().into(),
+                // The client's own value must not stand where the policy's was to be.
+                None => x.edits.remove(name),
+            }
         }
         Flow::Continue.into()
+    }
+
+    fn adds(&self) -> Vec<&HeaderName> {
+        self.headers.names().collect()
     }
 
     fn slots(&self) -> Vec<culvert_cel::Slot> {

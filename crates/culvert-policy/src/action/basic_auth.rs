@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::{Refusal, code};
 use culvert_cel::Value;
+use culvert_http::fields::only;
 use http::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
 use http::{HeaderMap, StatusCode};
 use schemars::JsonSchema;
@@ -127,9 +128,9 @@ fn challenge(context: &PolicyContext<'_>, realm: &str) -> Result<HeaderValue, Re
     })
 }
 
-/// The credentials in a request.
+/// The credentials in a request. Of two fields, the upstream might use the other one, so they are none.
 fn presented(headers: &HeaderMap) -> Option<Vec<u8>> {
-    let value = headers.get(AUTHORIZATION)?.as_bytes();
+    let value = only(headers, &AUTHORIZATION).ok()?.as_bytes();
     let (scheme, rest) = value.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"Basic ") {
         return None;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use culvert_base::code;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -21,7 +21,7 @@ const HEADERS_MAX: usize = 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "custom-response",
-    doc: "Returns a response with a custom status, headers and body. The content type is detected from the body unless `headers` sets it.",
+    doc: "Returns a response with a custom status, headers and body. The content type is detected from the text of `body` as written, before `${…}` is replaced, unless `headers` sets it.",
     phases: &[Phase::Request, Phase::Response],
     ends: Ends::Always,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -44,9 +44,11 @@ pub(crate) static TYPE: ActionType = ActionType {
             );
             return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
         }
+        let body = site.template("body", &body)?;
         Ok(Box::new(CustomResponse {
             status,
-            body: site.template("body", &body)?,
+            media: HeaderValue::from_static(content_type(&body)),
+            body,
             headers: FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?
                 .of_response(),
         }))
@@ -74,6 +76,8 @@ struct Config {
 struct CustomResponse {
     status: StatusCode,
     body: Template,
+    /// The content type of the body, if no field sets it.
+    media: HeaderValue,
     headers: FieldTemplates,
 }
 
@@ -87,8 +91,10 @@ impl Action for CustomResponse {
         }
         let headers = response.headers_mut();
         if !body.is_empty() && !headers.contains_key(CONTENT_TYPE) {
-            let looks_like = HeaderValue::from_static(content_type(&body));
-            headers.insert(CONTENT_TYPE, looks_like);
+            headers.insert(CONTENT_TYPE, self.media.clone());
+            // A browser must not detect another type from what clients put into the body.
+            let entry = headers.entry(X_CONTENT_TYPE_OPTIONS);
+            entry.or_insert(HeaderValue::from_static("nosniff"));
         }
         headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         if self.status == StatusCode::NO_CONTENT || self.status == StatusCode::NOT_MODIFIED {
@@ -103,10 +109,13 @@ impl Action for CustomResponse {
     }
 }
 
-fn content_type(body: &str) -> &'static str {
-    let text = body.trim_start();
-    let is_json =
-        text.starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(body).is_ok();
+/// The content type of a body: that of its literal text. Values of expressions may come from clients, so they do not decide.
+fn content_type(body: &Template) -> &'static str {
+    // An expression is a value, or part of a string.
+    let sample = body.sample("null");
+    let text = sample.trim_start();
+    let is_json = text.starts_with(['{', '['])
+        && serde_json::from_str::<serde::de::IgnoredAny>(&sample).is_ok();
     match text {
         _ if is_json => "application/json",
         text if text.starts_with('<') => "text/html; charset=utf-8",
@@ -117,17 +126,34 @@ fn content_type(body: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::environments;
 
     #[test]
-    fn content_types_are_inferred_from_bodies() {
+    fn content_types_are_inferred_from_templates() {
+        const JSON: &str = "application/json";
+        const HTML: &str = "text/html; charset=utf-8";
+        const TEXT: &str = "text/plain; charset=utf-8";
         for (body, expected) in [
-            ("{\"a\": 1}", "application/json"),
-            (" [1]", "application/json"),
-            ("[1", "text/plain; charset=utf-8"),
-            ("\n<p>", "text/html; charset=utf-8"),
-            ("hello", "text/plain; charset=utf-8"),
+            ("{\"a\": 1}", JSON),
+            (" [1]", JSON),
+            ("[1", TEXT),
+            ("\n<p>", HTML),
+            ("hello", TEXT),
+            (
+                r#"{"a": ${req.content_length}, "b": "x ${req.host}"}"#,
+                JSON,
+            ),
+            ("[${req.host}]", JSON),
+            ("<p>${req.host}", HTML),
+            // Whatever the values are.
+            ("${getQueryParam('x')[0]}", TEXT),
+            ("${getQueryParam('x')[0]}<p>", TEXT),
+            (" ${req.host}{}", TEXT),
+            ("{}${req.host}", TEXT),
+            ("$${<p>", TEXT),
         ] {
-            assert_eq!(content_type(body), expected, "{body}");
+            let template = Template::parse(body, environments::of(Phase::Request)).unwrap();
+            assert_eq!(content_type(&template), expected, "{body}");
         }
     }
 }

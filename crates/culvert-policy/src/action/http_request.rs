@@ -24,7 +24,7 @@ use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::policy::variables;
-use crate::problem::Problem;
+use crate::problem::{Problem, is_edges_request};
 use crate::scheme::Scheme;
 use crate::services::Call;
 
@@ -191,7 +191,7 @@ impl HttpRequest {
             FieldTemplates::compile(context, "headers", &config.headers, 0..=HEADERS_MAX)?;
         if let Some(name) = headers
             .names()
-            .find(|name| is_framing(name) || **name == HOST)
+            .find(|name| is_framing(name) || **name == HOST || is_edges_request(name.as_str()))
         {
             let why = format!("`headers.{name}`: the edge controls this header");
             return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));

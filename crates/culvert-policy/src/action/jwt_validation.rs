@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use culvert_base::{BoxFuture, Refusal, Timestamp, code};
 use culvert_cel::Value;
-use http::HeaderName;
-use http::header::{HeaderValue, WWW_AUTHENTICATE};
-use jsonwebtoken::{Algorithm, Validation, decode_header};
+use culvert_http::fields::{NotOne, only};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderName};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use url::Url;
 
 use crate::action_type::ActionType;
-use crate::jws::{self, ALGORITHMS, KeySet, TOKEN_BYTES_MAX, Unbelieved};
+use crate::identity::{ForwardIdentity, ForwardIdentityConfig, VerifiedUser};
+use crate::jws::{self, Algorithm, Expected, KeySet, TOKEN_BYTES_MAX, Unbelieved};
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
@@ -21,6 +22,7 @@ use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::values::{map, of_json};
 use crate::problem::Problem;
 use crate::services::PolicyServices;
+use crate::unique_json;
 
 /// Maximum number of entries of each list in the configuration.
 const ENTRIES_MAX: usize = 10;
@@ -31,7 +33,7 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "jwt-validation",
-    doc: "Requires that a request has all listed tokens. Each token must be signed with a key of the key sets, have an allowed issuer and audience, and be valid now (with one minute of clock skew). A missing token gets 401, an invalid token 403, and 502 is returned if the keys cannot be fetched. Key sets are cached for 15 minutes.",
+    doc: "Requires that a request has all listed tokens. Each token must be signed with a key of the key sets, have an allowed issuer and audience, and be valid now (with one minute of clock skew). A request that has a token twice has none, because the upstream might read the other one. A missing token gets 401, an invalid token 403, and 502 is returned if the keys cannot be fetched. Key sets are cached for 15 minutes.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -51,6 +53,9 @@ struct Config {
     http: InHttp,
     /// Signature settings.
     jws: Jws,
+    /// Tells the upstream who the user is: claims of the first token.
+    #[serde(default)]
+    forward_identity: Option<ForwardIdentityConfig>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -114,7 +119,7 @@ enum Method {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Jws {
-    /// From `ES256 ES384 EdDSA PS256 PS384 PS512 RS256 RS384 RS512`.
+    /// From `ES256 ES384 ES512 EdDSA PS256 PS384 PS512 RS256 RS384 RS512`.
     allowed_algorithms: Vec<String>,
     /// Key sets to verify the signature.
     keys: Keys,
@@ -138,8 +143,9 @@ struct Sources {
 struct JwtValidation {
     tokens: Vec<Token>,
     algorithms: Vec<Algorithm>,
-    validation: Validation,
+    expected: Expected,
     sources: Vec<KeySet>,
+    forwards: Option<ForwardIdentity>,
 }
 
 /// Where a token is.
@@ -244,11 +250,11 @@ impl JwtValidation {
         let named = &config.jws.allowed_algorithms;
         context.count("jws.allowed_algorithms", named.len(), ENTRIES_MAX)?;
         let algorithms: Option<Vec<Algorithm>> =
-            named.iter().map(|name| jws::algorithm(name)).collect();
+            named.iter().map(|name| Algorithm::find(name)).collect();
         let algorithms = algorithms.ok_or_else(|| {
             let why = format!(
                 "`jws.allowed_algorithms` may contain only {}",
-                ALGORITHMS.join(", ")
+                Algorithm::names().collect::<Vec<_>>().join(", ")
             );
             context.refuse(code::POLICY_VALUE_INVALID, &why)
         })?;
@@ -270,17 +276,28 @@ impl JwtValidation {
             };
             sources.push(KeySet::at(url.ok_or_else(why)?));
         }
+        let reads: Vec<HeaderName> = tokens
+            .iter()
+            .filter_map(|token| match &token.place {
+                TokenLocation::Header(name) => Some(name.clone()),
+                TokenLocation::Body => None,
+            })
+            .collect();
+        let forwards = config.forward_identity.as_ref();
+        let forwards = forwards.map(|config| config.compile(context, None, &reads));
         Ok(Self {
             tokens,
             algorithms,
-            validation: jws::validation(&issuers, &audiences),
+            expected: Expected { issuers, audiences },
             sources,
+            forwards: forwards.transpose()?,
         })
     }
 
     async fn validate(&self, x: &mut Exchange<'_>) -> Flow {
         let mut results = Vec::new();
         let mut invalid = None;
+        let mut first = None;
         for token in &self.tokens {
             let found = match token.find(x).await {
                 Ok(found) => found,
@@ -296,9 +313,14 @@ impl JwtValidation {
             if x.wants_results() {
                 results.push(token.result(checked.as_ref().ok()));
             }
-            if let Err(why) = checked {
-                invalid = Some(why);
-                break;
+            match checked {
+                Ok(checked) => {
+                    first.get_or_insert(checked.payload);
+                }
+                Err(why) => {
+                    invalid = Some(why);
+                    break;
+                }
             }
         }
         if x.wants_results() {
@@ -310,6 +332,15 @@ impl JwtValidation {
             ]);
             let tokens = Value::List(results.into_iter().collect());
             x.result("jwt_validation", vec![("tokens", tokens), ("error", error)]);
+        }
+        if let (Some(forwards), Some(claims), None) = (&self.forwards, &first, invalid) {
+            let text = |name: &str| claims.get(name).and_then(Json::as_str).unwrap_or_default();
+            let user = VerifiedUser {
+                subject: text("sub"),
+                provider: text("iss"),
+                claim: &|name| claims.get(name).cloned(),
+            };
+            forwards.forward(x, &user);
         }
         match invalid.map(|why| (why, x.refuse(why.problem()))) {
             None => Flow::Continue,
@@ -330,28 +361,23 @@ impl JwtValidation {
         text: &str,
         now: Timestamp,
     ) -> Result<Checked, Invalid> {
-        let header = decode_header(text).map_err(|_| Invalid::Unreadable)?;
-        if !self.algorithms.contains(&header.alg) {
+        let token_read = jws::Token::read(text).ok_or(Invalid::Unreadable)?;
+        let is_allowed = |algorithm| self.algorithms.contains(&algorithm);
+        if token_read.header_text("alg").eq_ignore_ascii_case("none") {
+            return Err(Invalid::Unreadable);
+        }
+        if !token_read.algorithm.is_some_and(is_allowed) {
             return Err(Invalid::Algorithm);
         }
-        // No critical extension (RFC 7515 section 4.1.11) is supported.
-        if header.crit.is_some() || !token.kind.fits(header.typ.as_deref()) {
+        if token_read.is_extended || !token.kind.fits(token_read.header_text("typ")) {
             return Err(Invalid::Kind);
         }
-        let payload = jws::claims(
-            services,
-            &self.sources,
-            &header,
-            text,
-            &self.validation,
-            now,
-        )
-        .await?;
-        let mut parts = text.rsplitn(2, '.');
+        let sources = &self.sources;
+        let payload = jws::claims(services, sources, &token_read, &self.expected, now).await?;
         Ok(Checked {
-            header: serde_json::to_value(&header).unwrap_or(Json::Null),
+            signature: token_read.signature.to_owned(),
+            header: token_read.header,
             payload,
-            signature: parts.next().unwrap_or_default().to_owned(),
         })
     }
 }
@@ -375,13 +401,13 @@ fn values(
 }
 
 impl Kind {
-    fn fits(self, typ: Option<&str>) -> bool {
+    fn fits(self, typ: &str) -> bool {
         let wanted = match self {
             Self::AtJwt => "at+jwt",
             Self::ItJwt => "it+jwt",
             Self::Jwt | Self::AccessToken | Self::IdToken | Self::Plain => return true,
         };
-        let typ = typ.unwrap_or_default().to_ascii_lowercase();
+        let typ = typ.to_ascii_lowercase();
         typ.strip_prefix("application/").unwrap_or(&typ) == wanted
     }
 }
@@ -393,19 +419,17 @@ impl Token {
             return Ok(Err(Invalid::Missing));
         };
         let text = match &self.place {
-            TokenLocation::Header(name) => {
-                let mut values = request.headers.get_all(name).iter();
-                match (values.next(), values.next()) {
-                    (None, _) => return Ok(Err(Invalid::Missing)),
-                    (Some(value), None) => value.to_str().ok().map(str::to_owned),
-                    (Some(_), Some(_)) => None,
-                }
-            }
+            TokenLocation::Header(name) => match only(&request.headers, name) {
+                Ok(value) => value.to_str().ok().map(str::to_owned),
+                Err(NotOne::None) => return Ok(Err(Invalid::Missing)),
+                Err(NotOne::Several) => None,
+            },
             TokenLocation::Body => {
                 let body = x.read_body(BODY_BYTES_MAX).await?;
                 match in_body(&request.headers, &body, &self.name) {
-                    None => return Ok(Err(Invalid::Missing)),
-                    some => some,
+                    Err(Invalid::Unreadable) => None,
+                    Err(why) => return Ok(Err(why)),
+                    Ok(text) => Some(text),
                 }
             }
         };
@@ -445,21 +469,248 @@ impl Token {
     }
 }
 
-/// Reads a field of a form, or a text in a JSON object.
-fn in_body(headers: &http::HeaderMap, body: &[u8], name: &str) -> Option<String> {
-    let media = headers.get(http::header::CONTENT_TYPE)?.to_str().ok()?;
+/// Reads a field of a form, or a text in a JSON object. A body in which another reader may find another value is unreadable.
+fn in_body(headers: &HeaderMap, body: &[u8], name: &str) -> Result<String, Invalid> {
+    let media = match only(headers, &CONTENT_TYPE) {
+        Ok(media) => media.to_str().map_err(|_| Invalid::Unreadable)?,
+        Err(NotOne::None) => return Err(Invalid::Missing),
+        Err(NotOne::Several) => return Err(Invalid::Unreadable),
+    };
+    let mut codings = headers.get_all(CONTENT_ENCODING).iter();
+    let is_encoded = codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"));
+    if is_encoded || !is_utf8(media) {
+        return Err(Invalid::Unreadable);
+    }
     let media = media.split(';').next().unwrap_or_default().trim();
     if media.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
-        let mut fields = url::form_urlencoded::parse(body);
-        return fields.find_map(|(field, value)| (field == name).then(|| value.into_owned()));
+        return in_form(body, name);
     }
-    let object: Json = serde_json::from_slice(body).ok()?;
-    object.get(name)?.as_str().map(str::to_owned)
+    // A multipart body has its own way to name fields, and text around them that others may read as JSON.
+    let is_multipart = media
+        .get(..10)
+        .is_some_and(|start| start.eq_ignore_ascii_case("multipart/"));
+    if is_multipart {
+        return Err(Invalid::Unreadable);
+    }
+    let object = unique_json::read(body).ok_or(Invalid::Unreadable)?;
+    let object = object.as_object().ok_or(Invalid::Missing)?;
+    // Some readers ignore the case of names.
+    let folded_name = caseless(name);
+    if object
+        .keys()
+        .any(|other| other != name && caseless(other) == folded_name)
+    {
+        return Err(Invalid::Unreadable);
+    }
+    let text = object.get(name).and_then(Json::as_str);
+    text.map(str::to_owned).ok_or(Invalid::Missing)
+}
+
+/// Whether a content type names no other charset than UTF-8, and is not a list of types.
+fn is_utf8(media: &str) -> bool {
+    let mut parameters = media.split(';').skip(1).map(str::trim);
+    let is_other = |parameter: &str| {
+        let parameter = parameter.to_ascii_lowercase();
+        parameter.contains("charset")
+            && !matches!(
+                &*parameter,
+                "charset=utf-8" | "charset=\"utf-8\"" | "charset=utf8" | "charset=us-ascii"
+            )
+    };
+    !media.contains(',') && !parameters.any(is_other)
+}
+
+/// The value of a field that occurs once, whatever separates fields and however names are written.
+fn in_form(body: &[u8], name: &str) -> Result<String, Invalid> {
+    let wanted = form_name(name);
+    let mut found = None;
+    for pair in body.split(|byte| *byte == b'&') {
+        for (position, part) in pair.split(|byte| *byte == b';').enumerate() {
+            // The standard separates fields by `&` only, so the value is that of the whole pair.
+            let whole = if position == 0 { pair } else { part };
+            for (field, value) in url::form_urlencoded::parse(whole) {
+                if form_name(&field) != wanted {
+                    continue;
+                }
+                if position > 0 || field != name || found.replace(value.into_owned()).is_some() {
+                    return Err(Invalid::Unreadable);
+                }
+            }
+        }
+    }
+    found.ok_or(Invalid::Missing)
+}
+
+/// A name of a form as lenient readers see it: without case and spaces, before a bracket, and with `_` for what is no letter
+/// or digit.
+fn form_name(name: &str) -> String {
+    let end = name.find(['[', '\0']).unwrap_or(name.len());
+    let name = name.get(..end).unwrap_or_default().trim();
+    let plain = |c: char| if c.is_alphanumeric() { c } else { '_' };
+    caseless(&name.chars().map(plain).collect::<String>())
+}
+
+/// A text without case, as far as readers may ignore it.
+fn caseless(text: &str) -> String {
+    let upper = text.chars().flat_map(char::to_uppercase);
+    upper.flat_map(char::to_lowercase).collect()
 }
 
 impl Action for JwtValidation {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let validate: BoxFuture<'a, Flow> = Box::pin(self.validate(x));
         ActionResult::Later(validate)
+    }
+
+    fn forwards(&self) -> Option<&ForwardIdentity> {
+        self.forwards.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORM: &str = "application/x-www-form-urlencoded";
+    const JSON: &str = "application/json";
+
+    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            );
+        }
+        headers
+    }
+
+    #[test]
+    fn one_of_several_tokens_in_a_body_is_none() {
+        let one = || Ok("good".to_owned());
+        for (media, body, expected) in [
+            (FORM, "a=1&token=good&b=2", one()),
+            (FORM, "token=go%6fd", one()),
+            (FORM, "%74oken=good", one()),
+            (
+                "application/x-www-form-urlencoded; charset=utf-8",
+                "token=good",
+                one(),
+            ),
+            (FORM, "a=1", Err(Invalid::Missing)),
+            (FORM, "token=good&token=evil", Err(Invalid::Unreadable)),
+            (FORM, "token=evil&token=good", Err(Invalid::Unreadable)),
+            (FORM, "token=good&%74oken=evil", Err(Invalid::Unreadable)),
+            (FORM, "token=good&Token=evil", Err(Invalid::Unreadable)),
+            (FORM, "token=good&token[]=evil", Err(Invalid::Unreadable)),
+            (
+                FORM,
+                "token=good&token%5B0%5D=evil",
+                Err(Invalid::Unreadable),
+            ),
+            (FORM, "token=good&+token=evil", Err(Invalid::Unreadable)),
+            (FORM, "token=good&token%00x=evil", Err(Invalid::Unreadable)),
+            (FORM, "token=good&a=1;token=evil", Err(Invalid::Unreadable)),
+            (FORM, "token=good;token=evil", Err(Invalid::Unreadable)),
+            (FORM, "a=1;token=good", Err(Invalid::Unreadable)),
+            (FORM, "Token=good", Err(Invalid::Unreadable)),
+            (JSON, r#"{"token":"good","a":{"token":"x"}}"#, one()),
+            (
+                "application/vnd.x+json; charset=\"UTF-8\"",
+                r#"{"token":"good"}"#,
+                one(),
+            ),
+            ("text/plain", r#"{"token":"good"}"#, one()),
+            (JSON, r#"{"token":1}"#, Err(Invalid::Missing)),
+            (JSON, r#"{"a":"b"}"#, Err(Invalid::Missing)),
+            (JSON, r#"["token"]"#, Err(Invalid::Missing)),
+            (
+                JSON,
+                r#"{"token":"good","token":"evil"}"#,
+                Err(Invalid::Unreadable),
+            ),
+            (
+                JSON,
+                r#"{"token":"good","\u0074oken":"evil"}"#,
+                Err(Invalid::Unreadable),
+            ),
+            (
+                JSON,
+                r#"{"token":"good","TOKEN":"evil"}"#,
+                Err(Invalid::Unreadable),
+            ),
+            (
+                JSON,
+                r#"{"token":"good","to\u212Aen":"evil"}"#,
+                Err(Invalid::Unreadable),
+            ),
+            (
+                JSON,
+                r#"{"token":"good","a":1,"a":2}"#,
+                Err(Invalid::Unreadable),
+            ),
+            (JSON, "{\"token\":\"good\"} x", Err(Invalid::Unreadable)),
+            (
+                "application/json; charset=utf-7",
+                r#"{"token":"good"}"#,
+                Err(Invalid::Unreadable),
+            ),
+            (
+                "application/json; charset=utf-16",
+                r#"{"token":"good"}"#,
+                Err(Invalid::Unreadable),
+            ),
+            (
+                "application/json; charset=utf-8; charset=utf-7",
+                r#"{"token":"good"}"#,
+                Err(Invalid::Unreadable),
+            ),
+            (
+                "application/json, text/plain",
+                r#"{"token":"good"}"#,
+                Err(Invalid::Unreadable),
+            ),
+            (
+                "multipart/form-data; boundary=x",
+                r#"{"token":"good"}"#,
+                Err(Invalid::Unreadable),
+            ),
+            ("", "token=good", Err(Invalid::Unreadable)),
+        ] {
+            let headers = headers(&[("content-type", media)]);
+            let found = in_body(&headers, body.as_bytes(), "token");
+            assert_eq!(found, expected, "{media} {body}");
+        }
+        for (lines, expected) in [
+            (&[("content-type", JSON)][..], one()),
+            (
+                &[("content-type", JSON), ("content-encoding", "identity")],
+                one(),
+            ),
+            (&[], Err(Invalid::Missing)),
+            (
+                &[("content-type", JSON), ("content-type", JSON)],
+                Err(Invalid::Unreadable),
+            ),
+            (
+                &[("content-type", JSON), ("content-type", FORM)],
+                Err(Invalid::Unreadable),
+            ),
+            (
+                &[("content-type", JSON), ("content_type", FORM)],
+                Err(Invalid::Unreadable),
+            ),
+            (
+                &[("content-type", JSON), ("content-encoding", "gzip")],
+                Err(Invalid::Unreadable),
+            ),
+            (
+                &[("content-type", JSON), ("content-encoding", "x")],
+                Err(Invalid::Unreadable),
+            ),
+        ] {
+            let found = in_body(&headers(lines), br#"{"token":"good"}"#, "token");
+            assert_eq!(found, expected, "{lines:?}");
+        }
     }
 }

@@ -23,6 +23,7 @@ mod remove_headers;
 mod request_body_find_replace;
 mod response_body_find_replace;
 mod restrict_ips;
+mod set_headers;
 mod set_vars;
 mod terminate_tls;
 mod url_rewrite;
@@ -50,6 +51,7 @@ pub static ALL: &[&ActionType] = &[
     &request_body_find_replace::TYPE,
     &response_body_find_replace::TYPE,
     &restrict_ips::TYPE,
+    &set_headers::TYPE,
     &set_vars::TYPE,
     &terminate_tls::TYPE,
     &url_rewrite::TYPE,

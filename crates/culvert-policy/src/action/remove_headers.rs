@@ -66,4 +66,8 @@ impl Action for RemoveHeaders {
         }
         Flow::Continue.into()
     }
+
+    fn replaces(&self) -> Vec<&HeaderName> {
+        self.names.iter().collect()
+    }
 }

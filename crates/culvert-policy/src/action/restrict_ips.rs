@@ -44,6 +44,7 @@ pub(crate) static TYPE: ActionType = ActionType {
         let policies = config.ip_policies.iter().map(|id| context.ip_policy(id));
         Ok(Box::new(RestrictIps {
             enforce: config.enforce.unwrap_or(true),
+            only_denies: config.allow.is_empty() && config.ip_policies.is_empty(),
             inline: Addresses::of(rules),
             computed,
             policies: policies.collect::<Result<_, _>>()?,
@@ -89,6 +90,8 @@ struct Config {
 #[derive(Debug)]
 struct RestrictIps {
     enforce: bool,
+    /// Whether no entry can allow a client.
+    only_denies: bool,
     inline: Addresses,
     computed: Vec<(Verdict, Template)>,
     policies: Box<[Arc<IpPolicy>]>,
@@ -163,6 +166,12 @@ impl Action for RestrictIps {
         } else {
             x.refuse(Problem::NotAdmitted).into()
         }
+    }
+
+    fn warning(&self) -> Option<&'static str> {
+        self.only_denies.then_some(
+            "it has only `deny` entries and denies all clients; `allow: [0.0.0.0/0, \"::/0\"]` allows all others",
+        )
     }
 
     fn slots(&self) -> Vec<culvert_cel::Slot> {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use culvert_base::Meter;
 use culvert_cel::{Predicate, Slot};
+use http::header::HeaderName;
 
+use crate::identity::ForwardIdentity;
 use crate::ipdata::IpFields;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, EDGE_PATHS, EdgePaths};
@@ -32,6 +34,10 @@ pub struct Policy {
     pub(crate) edge_paths: Box<[(usize, usize)]>,
     /// How many bytes of a request's body are copied in case the response phase captures it.
     pub(crate) late_request_bytes: Option<usize>,
+    /// Names of the fields by which its actions tell the upstream who the user is.
+    pub(crate) identity_fields: Box<[HeaderName]>,
+    /// Likely mistakes.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// Actions that run if all expressions are true.
@@ -75,9 +81,15 @@ impl Policy {
 
     /// The actions that answer paths of the edge.
     pub fn edge_paths(&self) -> impl Iterator<Item = &dyn EdgePaths> {
-        self.edge_paths.iter().filter_map(|(rule, position)| {
+        let actions = self.edge_paths.iter().filter_map(|(rule, position)| {
             let rule = self.request.get(*rule)?;
-            rule.actions.get(*position)?.edge_paths()
+            rule.actions.get(*position)
+        });
+        actions.flat_map(|action| {
+            let keys = action
+                .forwards()
+                .map(|forwards: &ForwardIdentity| forwards as _);
+            action.edge_paths().into_iter().chain(keys)
         })
     }
 
@@ -99,6 +111,17 @@ impl Policy {
     /// How many bytes of a request's body are copied in case the response phase captures it.
     pub fn late_request_bytes(&self) -> Option<usize> {
         self.late_request_bytes
+    }
+
+    /// Names of the fields by which its actions tell the upstream who the user is. The edge removes them from each request
+    /// before a phase begins, whichever rules match.
+    pub fn identity_fields(&self) -> &[HeaderName] {
+        &self.identity_fields
+    }
+
+    /// Likely mistakes, as sentences. The policy is valid nevertheless.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The secrets that its expressions may read, by vault and name.

@@ -18,6 +18,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::address::IpPolicy;
+use crate::identity::AssertionKeys;
 use crate::ipdata::IpData;
 use crate::policy::environments;
 use crate::policy::phase::Phase;
@@ -36,6 +37,8 @@ pub struct Resources {
     pub secrets: Arc<Secrets>,
     /// The state of sign-ins; without it sign-in actions are rejected.
     pub logins: Option<LoginService>,
+    /// The keys of assertions about users; without them, actions that make assertions are rejected.
+    pub assertions: Option<Arc<AssertionKeys>>,
     /// The host of the endpoint; `None` if it is not checked.
     pub host: Option<HostName>,
     /// Its parent domains that the account owns; `None` if they are not checked.
@@ -253,6 +256,13 @@ impl<'c> PolicyContext<'c> {
         logins
             .and_then(|LoginService(logins)| logins.downcast().ok())
             .ok_or_else(|| self.refuse(code::POLICY_ACTION_UNKNOWN, "sign-ins are not available"))
+    }
+
+    /// The keys of assertions about users (2201).
+    pub(crate) fn assertion_keys(&self) -> Result<Arc<AssertionKeys>, Refusal> {
+        let keys = self.resources.assertions.clone();
+        let why = "assertions are not available";
+        keys.ok_or_else(|| self.refuse(code::POLICY_ACTION_UNKNOWN, why))
     }
 
     /// A domain for cookies: the endpoint's host, or a parent domain that the account owns (2204).

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use culvert_base::{BoxFuture, Clock, Entropy, Timestamp};
 use culvert_cel::{Resolver, Slot, ValueRef};
+use culvert_http::fields::strip_named;
 use http::{request, response};
 use tokio::sync::Semaphore;
 
@@ -131,13 +132,16 @@ impl DryRun {
             allows_public_calls: false,
             error_pages: &error_pages,
         };
+        // As the edge removes them before a phase begins.
+        let mut request = past.request.clone();
+        strip_named(&mut request.headers, policy.identity_fields().iter());
         let mut rules = Vec::new();
         for phase in Phase::ALL {
             let mut memory = Memory::new(past.at);
             let mut x = Exchange::new(phase, policy, endpoint, conn, &mut memory);
             x.is_tls_assumed = past.is_tls;
             if phase != Phase::Connect {
-                x.request = Some(&past.request);
+                x.request = Some(&request);
             }
             if phase == Phase::Response {
                 x.response = past.response.as_ref();

@@ -29,13 +29,30 @@ pub struct Edits {
 #[derive(Debug)]
 enum Edit {
     Add(HeaderName, HeaderValue),
+    Set(HeaderName, HeaderValue),
     Remove(HeaderName),
+}
+
+impl Edit {
+    fn name(&self) -> &HeaderName {
+        match self {
+            Self::Add(name, _) | Self::Set(name, _) | Self::Remove(name) => name,
+        }
+    }
 }
 
 impl Edits {
     /// Adds a field.
     pub fn add(&mut self, name: HeaderName, value: HeaderValue) {
         self.headers.push(Edit::Add(name, value));
+    }
+
+    /// Replaces all fields of a name by this one. Without a value, they are removed: none that someone else wrote is left.
+    pub fn set(&mut self, name: HeaderName, value: Option<HeaderValue>) {
+        self.headers.push(match value {
+            Some(value) => Edit::Set(name, value),
+            None => Edit::Remove(name),
+        });
     }
 
     /// Removes all fields of a name.
@@ -45,9 +62,7 @@ impl Edits {
 
     /// The names of the fields that change.
     pub fn field_names(&self) -> impl Iterator<Item = &HeaderName> + Clone {
-        self.headers.iter().map(|edit| match edit {
-            Edit::Add(name, _) | Edit::Remove(name) => name,
-        })
+        self.headers.iter().map(Edit::name)
     }
 
     /// Applies the changes to the fields of a request, and removes other spellings of the changed fields.
@@ -62,11 +77,11 @@ impl Edits {
     pub fn apply(&mut self, headers: &mut HeaderMap) {
         for edit in self.headers.drain(..) {
             match edit {
-                Edit::Add(name, value) if name == HOST => {
-                    headers.insert(name, value);
-                }
-                Edit::Add(name, value) => {
+                Edit::Add(name, value) if name != HOST => {
                     headers.append(name, value);
+                }
+                Edit::Add(name, value) | Edit::Set(name, value) => {
+                    headers.insert(name, value);
                 }
                 Edit::Remove(name) => {
                     headers.remove(name);
@@ -81,4 +96,77 @@ impl Edits {
 pub struct Replacement {
     pub(crate) from: Regex,
     pub(crate) to: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            );
+        }
+        headers
+    }
+
+    #[test]
+    fn a_field_that_is_set_is_the_only_one() {
+        let given = fields(&[
+            ("x-user", "mallory"),
+            ("x-user", "mallory2"),
+            ("x_user", "mallory"),
+            ("x.user", "mallory"),
+            ("x-other", "1"),
+            ("host", "client.example"),
+        ]);
+        let anna = || Some(HeaderValue::from_static("anna"));
+        for (name, value, expected) in [
+            (
+                "x-user",
+                anna(),
+                &[
+                    ("x-other", "1"),
+                    ("host", "client.example"),
+                    ("x-user", "anna"),
+                ][..],
+            ),
+            (
+                "x-user",
+                None,
+                &[("x-other", "1"), ("host", "client.example")],
+            ),
+            (
+                "x_user",
+                anna(),
+                &[
+                    ("x-other", "1"),
+                    ("host", "client.example"),
+                    ("x_user", "anna"),
+                ],
+            ),
+            (
+                "x_user",
+                None,
+                &[("x-other", "1"), ("host", "client.example")],
+            ),
+        ] {
+            let mut edits = Edits::default();
+            edits.set(HeaderName::from_static(name), value);
+            let mut headers = given.clone();
+            edits.apply_to_request(&mut headers);
+            assert_eq!(headers, fields(expected), "{name}");
+        }
+        let mut edits = Edits::default();
+        edits.add(HOST, HeaderValue::from_static("other.example"));
+        let mut headers = given.clone();
+        edits.apply_to_request(&mut headers);
+        assert_eq!(
+            headers.get_all(HOST).iter().collect::<Vec<_>>(),
+            ["other.example"]
+        );
+    }
 }

@@ -6,9 +6,11 @@ use std::fmt;
 use bytes::Bytes;
 use culvert_base::BoxFuture;
 use culvert_cel::{EvalErrorKind, Slot};
+use http::header::HeaderName;
 use http::{Response, request};
 
 use crate::host::NextEndpoint;
+use crate::identity::ForwardIdentity;
 use crate::policy::compiled::Rule;
 use crate::policy::exchange::Exchange;
 use crate::policy::handshake;
@@ -56,6 +58,26 @@ pub trait Action: Send + Sync + fmt::Debug {
 
     /// The paths of the edge that it answers, if there are any.
     fn edge_paths(&self) -> Option<&dyn EdgePaths> {
+        None
+    }
+
+    /// What is probably a mistake in its configuration, as a sentence without a full stop.
+    fn warning(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Names of header fields to which it adds further ones.
+    fn adds(&self) -> Vec<&HeaderName> {
+        Vec::new()
+    }
+
+    /// Names of header fields that it sets or removes, so that none of the client's is left.
+    fn replaces(&self) -> Vec<&HeaderName> {
+        Vec::new()
+    }
+
+    /// How it forwards the identity of users, if it does.
+    fn forwards(&self) -> Option<&ForwardIdentity> {
         None
     }
 

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use culvert_base::{Code, Meter, Refusal, code};
 use culvert_cel::{Limits, Predicate, Slot};
+use culvert_http::fields::folded;
+use http::header::HOST;
 
 use crate::action_type::{ActionType, Actions, NOT_BUILT};
 use crate::document::{Node, Unreadable};
+use crate::identity::ForwardIdentity;
 use crate::ipdata::IpFields;
 use crate::policy::compiled::{Policy, Rule};
 use crate::policy::context::{PolicyContext, Resources, refusal};
@@ -19,6 +22,8 @@ use crate::scheme::Scheme;
 const RULES_MAX: usize = 100;
 /// Most actions, and most expressions, of a rule.
 const PER_RULE_MAX: usize = 20;
+/// Most warnings about a policy.
+const WARNINGS_MAX: usize = 20;
 /// Longest name of a rule, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -161,6 +166,8 @@ impl Source {
             resources,
             reads: Vec::new(),
             has_login: false,
+            replaced: Vec::new(),
+            warnings: Vec::new(),
         };
         let mut compiled = Phase::ALL.map(|_| Vec::new());
         let mut handles = !scheme.is_http() || has_upstream;
@@ -205,16 +212,21 @@ impl Source {
         let [connect, request, response] = compiled.map(Vec::into_boxed_slice);
         let edge_paths = request.iter().enumerate().flat_map(|(index, rule)| {
             let actions = rule.actions.iter().enumerate();
-            let with_paths = actions.filter(|(_, action)| action.edge_paths().is_some());
+            let with_paths = actions.filter(|(_, action)| has_edge_paths(&***action));
             with_paths.map(move |(position, _)| (index, position))
         });
         let edge_paths = edge_paths.collect();
+        let actions = request.iter().flat_map(|rule: &Rule| rule.actions.iter());
+        let forwards = actions.filter_map(|action| action.forwards());
+        let identity_fields = forwards.flat_map(ForwardIdentity::names).cloned().collect();
         let late = response.iter().flat_map(|rule| rule.actions.iter());
         let late_request_bytes = late.filter_map(|action| action.late_request_bytes()).max();
         let cell = |path| reads.binary_search(&variables::slot(path)).ok();
         Ok(Policy {
             edge_paths,
             late_request_bytes,
+            identity_fields,
+            warnings: reader.warnings,
             connect,
             request,
             response,
@@ -286,6 +298,9 @@ struct Reader<'c> {
     /// What expressions and templates read so far.
     reads: Vec<Slot>,
     has_login: bool,
+    /// Header fields of requests that the actions so far set or remove, as servers read their names.
+    replaced: Vec<String>,
+    warnings: Vec<String>,
 }
 
 impl Reader<'_> {
@@ -489,7 +504,44 @@ impl Reader<'_> {
         let slots = compiled.slots();
         self.has_data(phase, &slots, place, code::POLICY_TEMPLATE_INVALID)?;
         self.reads.extend(slots);
+        self.warn(phase, place, &*compiled);
         Ok((ty, compiled))
+    }
+}
+
+/// Whether an action answers paths of the edge itself, or publishes keys at one.
+fn has_edge_paths(action: &dyn Action) -> bool {
+    let forwards = action.forwards();
+    action.edge_paths().is_some() || forwards.is_some_and(|forwards| forwards.keys().is_some())
+}
+
+impl Reader<'_> {
+    /// Notes likely mistakes of an action.
+    fn warn(&mut self, phase: Phase, place: &str, action: &dyn Action) {
+        let mut warn = |why: &str| {
+            if self.warnings.len() < WARNINGS_MAX {
+                self.warnings.push(format!("{place}: {why}."));
+            }
+        };
+        if let Some(why) = action.warning() {
+            warn(why);
+        }
+        if phase != Phase::Request {
+            return;
+        }
+        for name in action.adds() {
+            if *name != HOST && !self.replaced.contains(&folded(name)) {
+                warn(&format!(
+                    "clients can send `{name}` too, and their value comes first; use `set-headers` if the upstream relies on it"
+                ));
+            }
+        }
+        let set = action
+            .forwards()
+            .into_iter()
+            .flat_map(ForwardIdentity::names);
+        let set = action.replaces().into_iter().chain(set);
+        self.replaced.extend(set.map(folded));
     }
 }
 

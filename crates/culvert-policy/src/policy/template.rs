@@ -82,6 +82,15 @@ impl Template {
         })
     }
 
+    /// The text with `value` for each expression.
+    pub(crate) fn sample(&self, value: &str) -> String {
+        let parts = self.parts.iter().map(|part| match part {
+            Part::Text(text) => &**text,
+            Part::Expression(_) => value,
+        });
+        parts.collect()
+    }
+
     /// The variables it reads.
     pub fn slots(&self) -> impl Iterator<Item = Slot> {
         self.parts

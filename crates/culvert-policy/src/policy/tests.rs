@@ -780,3 +780,157 @@ fn text_around_expressions_is_redacted() {
         assert_eq!(!shown.contains(text), is_secret, "{shown}");
     }
 }
+
+#[test]
+fn headers_of_the_edge_are_refused() {
+    for (action, name, code) in [
+        ("set-headers", "x-user", 0),
+        ("set-headers", "host", 0),
+        ("set-headers", "user-agent", 2204),
+        ("set-headers", "connection", 2204),
+        ("set-headers", "transfer_encoding", 2204),
+        ("set-headers", "Content-Length", 2204),
+        ("set-headers", "content.length", 2204),
+        ("set-headers", "a b", 2204),
+        ("add-headers", "proxy.connection", 2204),
+        ("add-headers", "ngrok_error_code", 2204),
+    ]
+    .into_iter()
+    .chain(
+        [
+            "culvert-assertion",
+            "culvert_assertion",
+            "Culvert.Replay.Of",
+        ]
+        .into_iter()
+        .flat_map(|name| ["set-headers", "add-headers", "http-request"].map(|ty| (ty, name, 2204))),
+    ) {
+        let url = if action == "http-request" {
+            "url: 'http://a.internal', "
+        } else {
+            ""
+        };
+        let text = action_of(action, &format!("{{{url}headers: {{'{name}': '1'}}}}"));
+        let (found, sentence) = refused(&text);
+        assert_eq!(found, code, "{action} {name}: {sentence}");
+    }
+    for (headers, code) in [("{}", 2223), ("[]", 2203)] {
+        let (found, sentence) = refused(&action_of(
+            "set-headers",
+            &format!("{{headers: {headers}}}"),
+        ));
+        assert_eq!(found, code, "{sentence}");
+    }
+    let many: Vec<String> = (0..11).map(|nth| format!("x-{nth}: '1'")).collect();
+    let text = action_of(
+        "set-headers",
+        &format!("{{headers: {{{}}}}}", many.join(", ")),
+    );
+    assert_eq!(refused(&text).0, 2218);
+}
+
+/// A policy with one action of this type and configuration in the request phase.
+fn action_of(ty: &str, config: &str) -> String {
+    action(&format!("type: {ty}\n    config: {config}"))
+}
+
+#[test]
+fn likely_mistakes_are_warned_of() {
+    let add = "{type: add-headers, config: {headers: {x-user: '1'}}}";
+    for (actions, warns) in [
+        (add.to_owned(), true),
+        (
+            format!("{{type: set-headers, config: {{headers: {{X-User: '1'}}}}}}, {add}"),
+            false,
+        ),
+        (
+            format!("{{type: remove-headers, config: {{headers: [x_user]}}}}, {add}"),
+            false,
+        ),
+        (
+            format!("{{type: remove-headers, config: {{headers: [x-users]}}}}, {add}"),
+            true,
+        ),
+        (
+            format!("{add}, {{type: remove-headers, config: {{headers: [x-user]}}}}"),
+            true,
+        ),
+        (
+            "{type: add-headers, config: {headers: {host: a.example}}}".to_owned(),
+            false,
+        ),
+        (
+            "{type: restrict-ips, config: {deny: [192.0.2.1]}}".to_owned(),
+            true,
+        ),
+        (
+            "{type: restrict-ips, config: {deny: [192.0.2.1], allow: [0.0.0.0/0]}}".to_owned(),
+            false,
+        ),
+    ] {
+        let text = format!("on_http_request: [{{actions: [{actions}]}}]");
+        let policy = compiled(Scheme::Http, true, &text).unwrap();
+        let found = policy.warnings();
+        assert_eq!(!found.is_empty(), warns, "{actions}: {found:?}");
+        let is_sentence =
+            |why: &String| why.starts_with("on_http_request, rule 1") && why.ends_with('.');
+        assert!(found.iter().all(is_sentence), "{found:?}");
+    }
+    let response = format!("on_http_response: [{{actions: [{add}]}}]");
+    assert!(
+        compiled(Scheme::Http, true, &response)
+            .unwrap()
+            .warnings()
+            .is_empty()
+    );
+    let many = format!(
+        "on_http_request: [{}]",
+        vec![format!("{{actions: [{add}]}}"); 50].join(", ")
+    );
+    assert_eq!(
+        compiled(Scheme::Http, true, &many)
+            .unwrap()
+            .warnings()
+            .len(),
+        20
+    );
+}
+
+#[test]
+fn identity_goes_to_fields_of_its_own() {
+    let with = |forward: &str| {
+        action_of(
+            "jwt-validation",
+            &format!(
+                "{{issuer: {{allow_list: [{{value: a}}]}}, audience: {{allow_list: [{{value: b}}]}}, \
+                 http: {{tokens: [{{type: jwt, method: header, name: x-token}}]}}, \
+                 jws: {{allowed_algorithms: [ES512], keys: {{sources: {{additional_jkus: ['https://a.example']}}}}}}, \
+                 forward_identity: {forward}}}"
+            ),
+        )
+    };
+    for (forward, code) in [
+        ("{headers: {x-user: email}}", 0),
+        (
+            "{headers: {x-forwarded-user: 'https://a.example/claim'}}",
+            0,
+        ),
+        // There are no keys here.
+        ("{assertion: {}}", 2201),
+        ("{}", 2234),
+        ("{headers: {}}", 2234),
+        ("{headers: {x-user: ''}}", 2223),
+        ("{headers: {cookie: email}}", 2204),
+        ("{headers: {authorization: email}}", 2204),
+        ("{headers: {x_token: email}}", 2204),
+        ("{headers: {x-forwarded-for: email}}", 2204),
+        ("{headers: {culvert-assertion: email}}", 2204),
+        ("{headers: {x-user: email, x_user: email}}", 2231),
+        ("{assertion: {header: culvert_assertion}}", 2204),
+        ("{assertion: {claims: [sub]}}", 2204),
+        ("{assertion: {claim: [email]}}", 2203),
+    ] {
+        let (found, sentence) = refused(&with(forward));
+        assert_eq!(found, code, "{forward}: {sentence}");
+    }
+}

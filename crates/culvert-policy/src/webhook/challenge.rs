@@ -7,7 +7,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Method, Response, StatusCode};
 
 use culvert_base::text::hex;
@@ -115,6 +115,7 @@ fn reply(status: StatusCode, media: &'static str, body: String) -> Response<Byte
     headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
     if !body.is_empty() {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(media));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     }
     *response.body_mut() = body.into();
     response

@@ -1,5 +1,7 @@
 //! A webhook request as its sender signed it, and why it is not verified.
 
+use culvert_http::fields::only;
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method};
 
 /// Maximum number of signatures that are checked.
@@ -64,7 +66,8 @@ impl Request<'_> {
     }
 
     pub(super) fn is_form(&self) -> bool {
-        let media = self.headers.get(http::header::CONTENT_TYPE);
+        // Of two types, the upstream might use the other one.
+        let media = only(self.headers, &CONTENT_TYPE).ok();
         let media = media.and_then(|value| value.as_bytes().split(|byte| *byte == b';').next());
         media.is_some_and(|media| {
             media

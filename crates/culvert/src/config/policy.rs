@@ -155,6 +155,7 @@ impl Oauth {
             providers.insert(name.to_owned(), settings);
         }
         Ok(LoginSettings {
+            issuer: String::new(),
             callback_base,
             providers,
             allows_loopback: false,

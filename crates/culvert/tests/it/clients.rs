@@ -87,7 +87,18 @@ async fn webhooks_of_providers_libraries_are_verified() {
 /// Tokens and key sets of PyJWT are validated.
 #[tokio::test(flavor = "multi_thread")]
 async fn tokens_of_a_published_library_are_validated() {
-    let Some(mut command) = python("jwt") else {
+    drive_with_issuer("jwt").await;
+}
+
+/// The services of the guide verify the edge's assertions about users with golang-jwt, jose and PyJWT.
+#[tokio::test(flavor = "multi_thread")]
+async fn services_verify_assertions_with_published_libraries() {
+    drive_with_issuer("identity").await;
+}
+
+/// Runs one Python suite, which has a certificate that the edge trusts.
+async fn drive_with_issuer(suite: &str) {
+    let Some(mut command) = python(suite) else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -97,9 +108,10 @@ async fn tokens_of_a_published_library_are_validated() {
     std::fs::write(&file, pem).unwrap();
     command.env("CULVERT_ISSUER", &file);
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.api.base_url = "https://culvert.example.com".into();
         settings.edge.extra_ca_file = file.to_str().unwrap().into();
     });
-    Box::pin(run_against(culvert.await, "jwt", command)).await;
+    Box::pin(run_against(culvert.await, suite, command)).await;
 }
 
 /// HAProxy in front of the edge, behind an agent, and as upstream.

@@ -98,6 +98,9 @@ pub(crate) struct View<'a> {
     /// secret is `[redacted]`. The whole policy is `[redacted]` where the endpoint is another owner's
     /// and the caller is no admin: policies hold secrets in many places, such as the headers that they add.
     pub(crate) traffic_policy: &'a str,
+    /// Likely mistakes in the traffic policy, as of its last write, such as an `add-headers` whose header clients can
+    /// send too. Empty where the policy is not shown.
+    pub(crate) traffic_policy_warnings: &'a [String],
     #[schemars(extend("items" = binding_schema()))]
     pub(crate) bindings: [&'static str; 1],
     pub(crate) pooling_enabled: bool,
@@ -179,6 +182,10 @@ impl Model for Endpoint {
                 Some(_) if !base.shows_fields_of(&self.principal_id) => "[redacted]",
                 Some(policy) => &policy.shown,
                 None => "",
+            },
+            traffic_policy_warnings: match &self.policy {
+                Some(policy) if base.shows_fields_of(&self.principal_id) => &policy.warnings,
+                _ => &[],
             },
             bindings: [self.binding.name()],
             pooling_enabled: self.pooling_enabled,

@@ -19,6 +19,9 @@ pub(crate) struct StoredPolicy {
     /// recorded: then only admins may read them.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) secrets_by: String,
+    /// Likely mistakes, as sentences, as of the last write.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
 }
 
 impl StoredPolicy {

@@ -9,7 +9,7 @@ use culvert_http::http1::head::write_response;
 use culvert_http::http1::{FinalHead, RequestHead, RequestReader, ResponseHead, ResponseReader};
 use culvert_http::http2::{IncomingHead, Refused, Session, Step};
 use culvert_policy::conn::ConnInfo;
-use culvert_policy::problem::{ERROR_CODE_NAME, REQUEST_ID_NAME};
+use culvert_policy::problem::{ASSERTION_NAME, ERROR_CODE_NAME, REPLAY_OF_NAME, REQUEST_ID_NAME};
 use http::Version;
 use http::header::{DATE, HOST};
 use proptest::prelude::*;
@@ -401,7 +401,8 @@ fn fields_that_the_edge_interprets_leave_the_plain_path() {
         "forwarded",
         "x-real-ip",
         "x-forwarded-for",
-        REPLAY_OF.as_str(),
+        REPLAY_OF_NAME,
+        ASSERTION_NAME,
         ERROR_CODE_NAME,
         REQUEST_ID_NAME,
     ] {

@@ -377,3 +377,88 @@ async fn requests_that_are_not_navigations_are_refused_without_a_session() {
     assert_eq!(answer.status, 401);
     drop(idp.asked());
 }
+
+#[tokio::test]
+async fn upstreams_learn_who_signed_in_and_clients_cannot_say_it() {
+    let scene = Scene::start(
+        ", allow_cors_preflight: true, forward_identity: {headers: {x-user: email, x-nick: username}, assertion: {header: x-assertion, claims: [email, name, username]}}",
+    )
+    .await;
+    let (rig, idp) = (&scene.rig, &*scene.idp);
+    let forged = "X-User: mallory\r\nx_user: mallory\r\nx-nick: mallory\r\nX-Assertion: mallory\r\nculvert-assertion: mallory\r\n";
+    let mut browser = scene.logged_in().await;
+    let answer = browser.ask(rig, "GET", "/", forged).await;
+    assert_eq!(answer.status, 200);
+    let head = answer.text();
+    assert!(!head.contains("mallory"), "{head}");
+    let field = |name: &str| {
+        let lines = head.lines().filter_map(|line| line.split_once(": "));
+        let values: Vec<_> = lines.filter(|(given, _)| *given == name).collect();
+        assert!(values.len() < 2, "{head}");
+        values.first().map(|(_, value)| (*value).to_owned())
+    };
+    assert_eq!(field("x-user").as_deref(), Some("ann@x.example"));
+    assert_eq!(field("x-nick"), None, "the provider says none");
+    let assertion = field("x-assertion").unwrap();
+    let payload = assertion.split('.').nth(1).unwrap();
+    let claims: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap();
+    assert_eq!(claims["sub"], "u7");
+    assert_eq!(claims["idp"], format!("{}/", idp.url));
+    assert_eq!(claims["aud"], "http://app.example");
+    assert_eq!(
+        (&claims["email"], &claims["name"]),
+        (&json!("ann@x.example"), &json!("Ann"))
+    );
+    assert!(claims.get("username").is_none());
+    // A request that passes without a user.
+    let ask =
+        format!("Origin: https://b.example\r\nAccess-Control-Request-Method: POST\r\n{forged}");
+    let answer = Browser::default().ask(rig, "OPTIONS", "/", &ask).await;
+    assert_eq!(answer.status, 200);
+    assert!(!answer.text().contains("mallory"), "{}", answer.text());
+    // Services fetch the keys without a session.
+    let keys = Browser::default().get(rig, "/culvert/jwks.json").await;
+    assert_eq!(keys.status, 200);
+    assert_eq!(
+        serde_json::from_str::<Value>(keys.text()).unwrap()["keys"]
+            .as_array()
+            .unwrap()
+            .len(),
+        3
+    );
+}
+
+#[tokio::test]
+async fn user_data_may_be_signed_and_compressed() {
+    let me = json!({"sub": "u7", "email": "signed@x.example"});
+    let with = |name: &str, value: Value| {
+        let mut claims = me.clone();
+        claims[name] = value;
+        claims
+    };
+    for (person, status) in [
+        (me.clone(), 302),
+        (with("aud", json!(["app"])), 302),
+        (with("aud", json!("another")), 502),
+        (with("iss", json!("https://evil.example")), 502),
+        (with("sub", json!("u8")), 403),
+    ] {
+        let scene = Scene::start("").await;
+        let (rig, idp) = (&scene.rig, &*scene.idp);
+        idp.tell(|script| {
+            script.person = (200, person.clone());
+            (script.is_signed, script.is_zipped) = (true, true);
+        });
+        let mut browser = Browser::default();
+        let answer = browser.log_in(rig, idp).await;
+        assert_eq!(answer.status, status, "{person}: {}", answer.text());
+        if status == 302 {
+            let answer = browser.get(rig, "/").await;
+            assert!(
+                answer.text().contains("signed@x.example"),
+                "{}",
+                answer.text()
+            );
+        }
+    }
+}
