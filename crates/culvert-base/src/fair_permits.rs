@@ -228,7 +228,10 @@ mod tests {
             drop(held);
         }
         let taken = lock(&permits.0.taken);
-        assert_eq!((taken.all, taken.owners.len(), taken.endpoints.len()), (0, 0, 0));
+        assert_eq!(
+            (taken.all, taken.owners.len(), taken.endpoints.len()),
+            (0, 0, 0)
+        );
     }
 
     #[test]

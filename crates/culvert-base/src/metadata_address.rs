@@ -51,7 +51,11 @@ pub fn is_metadata(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => is_listed(address),
         IpAddr::V6(v6) => {
-            is_listed(address) || embedded(v6).into_iter().flatten().any(|v4| is_listed(v4.into()))
+            is_listed(address)
+                || embedded(v6)
+                    .into_iter()
+                    .flatten()
+                    .any(|v4| is_listed(v4.into()))
         }
     }
 }
@@ -172,10 +176,7 @@ mod tests {
             [100, 100, 100, 200],
         ] {
             let [a, b, c, d] = address;
-            let (high, low) = (
-                u16::from_be_bytes([a, b]),
-                u16::from_be_bytes([c, d]),
-            );
+            let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
             let (inverted_high, inverted_low) = (!high, !low);
             for form in [
                 format!("::ffff:{high:x}:{low:x}"),

@@ -586,12 +586,24 @@ fn no_expression_absorbs_a_limit() {
         .with_slot("text", 1, Type::String);
     let given = Given(vec![Value::Int(1); 1_000].into(), "x".repeat(40_000));
     let limits = [
-        ("list.all(x, list.all(y, x == y))", EvalErrorKind::CostExceeded),
+        (
+            "list.all(x, list.all(y, x == y))",
+            EvalErrorKind::CostExceeded,
+        ),
         ("(text + text).size() > 0", EvalErrorKind::MemoryExceeded),
         ("(list + list).size() > 0", EvalErrorKind::MemoryExceeded),
-        ("list.map(x, text + 'a').size() > 0", EvalErrorKind::MemoryExceeded),
-        ("'a'.matches('a{100' + '1}')", EvalErrorKind::PatternTooLarge),
-        ("'a'.matches('(((a{99}){' + '99}))')", EvalErrorKind::PatternTooLarge),
+        (
+            "list.map(x, text + 'a').size() > 0",
+            EvalErrorKind::MemoryExceeded,
+        ),
+        (
+            "'a'.matches('a{100' + '1}')",
+            EvalErrorKind::PatternTooLarge,
+        ),
+        (
+            "'a'.matches('(((a{99}){' + '99}))')",
+            EvalErrorKind::PatternTooLarge,
+        ),
     ];
     for (limit, kind) in limits {
         assert!(kind.is_limit());

@@ -134,6 +134,7 @@ impl Node {
                 tcp_ports: 20_000..=20_002,
                 allow_private_upstreams: true,
                 allow_public_calls: false,
+                on_expression_error: culvert_policy::OnExpressionError::default(),
                 targets,
                 base_url: BASE.to_owned(),
             },

@@ -109,6 +109,7 @@ pub(crate) const SIGN_IN: ActionType = ActionType {
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     is_login: true,
+    guards: true,
     secrets: &["client_secret"],
     schemes: SCHEMES,
     ..ActionType::PLAIN
@@ -167,6 +168,7 @@ impl Common {
             )?,
         };
         let options = Options {
+            share: context.share(),
             kind,
             scopes: scopes(context, &provider, &self.scopes)?,
             parameters: parameters(context, &provider, &self.authz_url_params)?,

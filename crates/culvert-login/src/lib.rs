@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use culvert_base::{Entropy, IdMaker, Timestamp};
+use culvert_base::{Entropy, FairPermits, IdMaker, Timestamp};
 use culvert_http::authority::Authority;
 use culvert_policy::action;
 use culvert_policy::action_type::Actions;
@@ -42,7 +42,7 @@ use culvert_policy::services::PolicyServices;
 use http::header::{CACHE_CONTROL, HOST, HeaderValue, LOCATION};
 use http::{Method, Response, StatusCode, request};
 use moka::future::Cache;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use url::Url;
 
 pub use self::console::{
@@ -84,8 +84,8 @@ const REMEMBERED_MAX: u64 = 100_000;
 /// Maximum number of remembered refreshes, for requests with the previous cookie.
 const REFRESHES_MAX: u64 = 1024;
 const REFRESH_FOR: Duration = Duration::from_secs(60);
-/// Maximum number of concurrent calls to providers.
-const CALLS_MAX: usize = 64;
+/// Maximum number of concurrent calls to providers. One endpoint gets at most half of them.
+const CALLS_MAX: usize = 128;
 
 /// The operator's settings for sign-ins.
 #[derive(Clone, Debug, Default)]
@@ -116,7 +116,7 @@ pub struct Logins {
     /// Ids of users, as far as the journal has returned them.
     users: Cache<UserKey, String>,
     refreshed: Cache<String, Refresh>,
-    calls: Semaphore,
+    calls: FairPermits,
 }
 
 impl Logins {
@@ -149,7 +149,7 @@ impl Logins {
             noted: cache(NOTE_EVERY, REMEMBERED_MAX),
             users: cache(ENDED_FOR, REMEMBERED_MAX),
             refreshed: cache(REFRESH_FOR, REFRESHES_MAX),
-            calls: Semaphore::new(CALLS_MAX),
+            calls: FairPermits::new(CALLS_MAX),
         };
         (Arc::new(logins), entries)
     }

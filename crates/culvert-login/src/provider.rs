@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use culvert_base::Secret;
 use culvert_base::sync::lock;
+use culvert_base::{Secret, Share};
 use culvert_policy::jws::KeySet;
 use culvert_policy::services::{FetchScope, PolicyServices};
 use serde::Deserialize;
@@ -342,6 +342,8 @@ fn text_of(value: &Json) -> Option<String> {
 pub(crate) struct Issuer {
     pub(crate) url: Url,
     discovery: Url,
+    /// Who fetches its documents.
+    share: Share,
     last: Mutex<Option<(Bytes, Arc<Endpoints>)>>,
 }
 
@@ -377,8 +379,14 @@ impl Issuer {
         Some(Self {
             url,
             discovery,
+            share: Share::of_owner(""),
             last: Mutex::default(),
         })
+    }
+
+    /// The same issuer, for a policy with this share of fetches.
+    pub(crate) fn used_by(self, share: Share) -> Self {
+        Self { share, ..self }
     }
 
     /// The URLs from the discovery document, which is fetched if necessary.
@@ -388,7 +396,7 @@ impl Issuer {
         allows_loopback: bool,
     ) -> Result<Arc<Endpoints>, Undiscovered> {
         let document = services
-            .document(FetchScope::Upstreams, &self.discovery)
+            .document(self.share, FetchScope::Upstreams, &self.discovery)
             .await?;
         if let Some((seen, endpoints)) = &*lock(&self.last)
             && seen.as_ptr() == document.as_ptr()
@@ -427,7 +435,7 @@ impl Issuer {
                 "client_secret_basic",
             ),
             issuer: metadata.issuer,
-            keys: Some(KeySet::at(url(metadata.jwks_uri)?)),
+            keys: Some(KeySet::at(url(metadata.jwks_uri)?).used_by(self.share)),
         })
     }
 }

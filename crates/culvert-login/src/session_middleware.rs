@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use culvert_base::{BoxFuture, Timestamp};
+use culvert_base::{BoxFuture, Share, Timestamp};
 use culvert_cel::Value;
 use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, COOKIE, HOST, HeaderValue, ORIGIN, USER_AGENT, WWW_AUTHENTICATE,
@@ -73,6 +73,8 @@ pub(crate) struct Options {
     pub(crate) spans: Spans,
     pub(crate) allows_preflight: bool,
     pub(crate) cookie_domain: Option<String>,
+    /// The share of calls to providers.
+    pub(crate) share: Share,
 }
 
 /// A sign-in action.

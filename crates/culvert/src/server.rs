@@ -258,6 +258,7 @@ impl Server {
                 tcp_ports: first..=last,
                 allow_private_upstreams: settings.edge.allow_private_upstreams,
                 allow_public_calls: settings.policy.http_request_public,
+                on_expression_error: settings.policy.on_expression_error.into(),
                 ip_data: ip_data.clone(),
                 own_names,
                 kubernetes_ingress,

@@ -196,6 +196,7 @@ impl Rig {
                 tcp_ports: 20000..=20002,
                 allow_private_upstreams: true,
                 allow_public_calls: false,
+                on_expression_error: culvert_policy::OnExpressionError::default(),
                 ip_data: Default::default(),
                 own_names: vec!["own.example".to_owned()],
                 kubernetes_ingress: "operators.culvert.example:8442".into(),
