@@ -15,7 +15,7 @@ interface Rule {
   phase: string;
   number: number;
   name: string;
-  result: 'match' | 'no_match' | 'unknown' | 'not_reached';
+  result: 'match' | 'no_match' | 'unknown' | 'reject' | 'not_reached';
   unknown: string[];
   actions: string[];
 }
@@ -38,8 +38,8 @@ interface Run {
   complete: boolean;
 }
 
-const TONES = { match: 'ok', no_match: undefined, unknown: 'warn', not_reached: undefined };
-const WORDS = { match: 'matches', no_match: 'does not match', unknown: 'unknown', not_reached: 'not reached' };
+const TONES = { match: 'ok', no_match: undefined, unknown: 'warn', reject: 'bad', not_reached: undefined };
+const WORDS = { match: 'matches', no_match: 'does not match', unknown: 'unknown', reject: 'rejects: a condition fails', not_reached: 'not reached' };
 
 function Rules({ past }: { past: Past }) {
   return (

@@ -1,5 +1,5 @@
 //! Types that all layers share: identifiers, time, entropy, bounded text, secrets, host names, IP address sets,
-//! persistent maps, and the two kinds of error.
+//! persistent maps, permits with fair shares, and the two kinds of error.
 //!
 //! A type belongs here if two crates need it that do not depend on each other, or if it knows nothing of its user. It does no I/O except for
 //! reading the system clock and random source. It contains no async runtime, SQL or HTTP.
@@ -7,11 +7,13 @@
 pub mod code;
 pub mod entropy;
 pub mod event;
+pub mod fair_permits;
 pub mod fault;
 pub mod future;
 pub mod id;
 pub mod ipset;
 pub mod limit_table;
+pub mod metadata_address;
 pub mod meter;
 pub mod net;
 pub mod persistent_map;
@@ -25,6 +27,7 @@ pub mod time;
 pub use code::Code;
 pub use entropy::{Entropy, OsEntropy, SeededEntropy};
 pub use event::Event;
+pub use fair_permits::{FairPermit, FairPermits, NoPermit, Share};
 pub use fault::{Fault, chain};
 pub use future::BoxFuture;
 pub use id::{Id, IdKind, IdMaker, Ksuid};

@@ -158,12 +158,16 @@ pub enum EvalErrorKind {
     OutOfRange,
     /// An argument has the right type and an invalid value.
     InvalidArgument,
-    /// A computed regular expression does not compile or is too large.
+    /// A computed regular expression does not compile.
     Pattern,
     /// The budget of units is exhausted.
     CostExceeded,
     /// The budget of bytes is exhausted, or a string or list is too long.
     MemoryExceeded,
+    /// A value is nested too deeply.
+    DepthExceeded,
+    /// A computed regular expression is too large.
+    PatternTooLarge,
 }
 
 impl EvalErrorKind {
@@ -185,12 +189,41 @@ impl EvalErrorKind {
             Self::Pattern => "invalid regular expression",
             Self::CostExceeded => "the evaluation costs too much",
             Self::MemoryExceeded => "the evaluation needs too much memory",
+            Self::DepthExceeded => "a value is nested too deeply",
+            Self::PatternTooLarge => "a computed regular expression is too large",
         }
     }
 
-    /// Whether `&&`, `||`, `all` and `exists` may absorb the error. An exhausted budget always ends the evaluation.
-    pub(crate) fn is_absorbable(self) -> bool {
-        !matches!(self, Self::CostExceeded | Self::MemoryExceeded)
+    /// Whether the evaluation reached one of its limits. The sender of the data can cause that at will, so it says
+    /// nothing about the data: the result is neither true nor false. `&&`, `||`, `all` and `exists` do not absorb
+    /// such an error; it always ends the evaluation. Callers must not treat it as a result.
+    pub fn is_limit(self) -> bool {
+        match self {
+            Self::CostExceeded
+            | Self::MemoryExceeded
+            | Self::DepthExceeded
+            | Self::PatternTooLarge => true,
+            Self::NoValue
+            | Self::Missing
+            | Self::NoSuchKey
+            | Self::NoSuchOverload
+            | Self::UnknownIdentifier
+            | Self::UnknownFunction
+            | Self::IndexOutOfRange
+            | Self::RepeatedKey
+            | Self::DivideByZero
+            | Self::Overflow
+            | Self::OutOfRange
+            | Self::InvalidArgument
+            | Self::Pattern => false,
+        }
+    }
+}
+
+impl EvalError {
+    /// Whether the evaluation reached one of its limits ([`EvalErrorKind::is_limit`]).
+    pub fn is_limit(&self) -> bool {
+        self.kind.is_limit()
     }
 }
 
@@ -200,7 +233,7 @@ pub(crate) fn absorb(
     error: EvalError,
 ) -> Result<Result<bool, EvalError>, EvalError> {
     match outcome {
-        _ if !error.kind.is_absorbable() => Err(error),
+        _ if error.is_limit() => Err(error),
         Ok(_) => Ok(Err(error)),
         Err(first) => Ok(Err(first)),
     }

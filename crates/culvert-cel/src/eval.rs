@@ -586,8 +586,12 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
             return Ok(pattern);
         }
         self.spend(PATTERN_UNITS, at)?;
-        let pattern = Pattern::computed(text, &self.program.limits)
-            .map_err(|_| at.failed(EvalErrorKind::Pattern))?;
+        let pattern = Pattern::computed(text, &self.program.limits).map_err(|error| {
+            at.failed(match error.is_too_large() {
+                true => EvalErrorKind::PatternTooLarge,
+                false => EvalErrorKind::Pattern,
+            })
+        })?;
         self.program.patterns.put(text, pattern.clone());
         Ok(pattern)
     }

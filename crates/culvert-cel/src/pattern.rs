@@ -26,6 +26,14 @@ pub struct PatternError {
     message: String,
     /// `None` if the error concerns the whole pattern.
     character: Option<usize>,
+    is_too_large: bool,
+}
+
+impl PatternError {
+    /// Whether the pattern exceeds a limit of its length, nesting, repetition or compiled size. It may be valid.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.is_too_large
+    }
 }
 
 impl fmt::Display for PatternError {
@@ -67,6 +75,7 @@ impl Pattern {
             return Err(PatternError {
                 message,
                 character: None,
+                is_too_large: true,
             });
         }
         let translated = Translator::new(pattern).translate()?;
@@ -83,6 +92,7 @@ impl Pattern {
                     return Err(PatternError {
                         message: reason(&error),
                         character: None,
+                        is_too_large: false,
                     });
                 }
             }
@@ -91,6 +101,7 @@ impl Pattern {
         Err(PatternError {
             message,
             character: None,
+            is_too_large: true,
         })
     }
 
@@ -319,7 +330,7 @@ impl<'p> Translator<'p> {
 
     fn enter(&mut self, at: usize) -> Result<(), PatternError> {
         if self.groups.len() >= NESTING_MAX as usize / 2 {
-            return self.error(at, "the pattern is nested too deep");
+            return self.error(at, NESTED_TOO_DEEP);
         }
         self.groups.push(Group { at, weight: 1 });
         Ok(())
@@ -582,6 +593,7 @@ impl<'p> Translator<'p> {
         Err(PatternError {
             message: message.to_owned(),
             character: Some(character),
+            is_too_large: matches!(message, REPEATED_TOO_OFTEN | NESTED_TOO_DEEP),
         })
     }
 }
@@ -632,6 +644,7 @@ fn without_repeats(set: &str, cleared: &str) -> String {
 /// Fractions of the maximum compiled size, with the search weight of patterns that fit.
 const WEIGHTS: [(usize, u64); 4] = [(64, 1), (16, 4), (4, 16), (1, 64)];
 const REPEATED_TOO_OFTEN: &str = "repeated more than 1000 times";
+const NESTED_TOO_DEEP: &str = "the pattern is nested too deep";
 const REPETITIONS_MAX: u32 = 1_000;
 const NESTING_MAX: u32 = 128;
 /// Memory of the lazy automaton, per searching thread.

@@ -568,6 +568,78 @@ fn a_budget_ends_an_evaluation_whatever_is_around() {
     assert_eq!(run("list == list && [list] == [list]"), Ok(true));
 }
 
+/// Each limit of evaluation, inside of everything that may absorb an error or ignore a value: it always ends the
+/// evaluation.
+#[test]
+fn no_expression_absorbs_a_limit() {
+    struct Given(Arc<[Value]>, String);
+    impl Resolver for Given {
+        fn value(&self, slot: Slot) -> Option<ValueRef<'_>> {
+            Some(match slot {
+                0 => ValueRef::List(&self.0),
+                _ => ValueRef::String(&self.1),
+            })
+        }
+    }
+    let env = Env::new(Limits::POLICY)
+        .with_slot("list", 0, Type::List(Box::new(Type::Int)))
+        .with_slot("text", 1, Type::String);
+    let given = Given(vec![Value::Int(1); 1_000].into(), "x".repeat(40_000));
+    let limits = [
+        (
+            "list.all(x, list.all(y, x == y))",
+            EvalErrorKind::CostExceeded,
+        ),
+        ("(text + text).size() > 0", EvalErrorKind::MemoryExceeded),
+        ("(list + list).size() > 0", EvalErrorKind::MemoryExceeded),
+        (
+            "list.map(x, text + 'a').size() > 0",
+            EvalErrorKind::MemoryExceeded,
+        ),
+        (
+            "'a'.matches('a{100' + '1}')",
+            EvalErrorKind::PatternTooLarge,
+        ),
+        (
+            "'a'.matches('(((a{99}){' + '99}))')",
+            EvalErrorKind::PatternTooLarge,
+        ),
+    ];
+    for (limit, kind) in limits {
+        assert!(kind.is_limit());
+        for around in [
+            "_",
+            "!(_)",
+            "(_) || 1 == 1",
+            "(_) && 1 == 2",
+            "1 / 0 == 1 || (_) || 1 == 1",
+            "1 / 0 == 1 && (_) && 1 == 2",
+            "!((_) && 1 == 2)",
+            "(_) ? true : true",
+            "1 == 1 ? (_) || 1 == 1 : true",
+            "[1, 2].exists(i, (_) || i == 2)",
+            "[1, 2].exists(i, i == 2 || (_))",
+            "[1, 2].all(i, (_) && i == 2)",
+            "[1, 2].exists_one(i, (_) || i == 2)",
+            "[1].map(i, _).size() == 1",
+            "[1].filter(i, _).size() < 2",
+            "[_].size() == 1",
+            "{'a': _}.size() == 1",
+            "has({'a': _}.a)",
+            "'a' in {'a': _}",
+            "(_) in [true, false]",
+            "[_] == [true] || 1 == 1",
+            "type(_) == bool || 1 == 1",
+            "dyn(_) == 1 || 1 == 1",
+        ] {
+            let text = around.replace('_', limit);
+            let predicate = env.compile_predicate(&text).unwrap();
+            let error = predicate.test(&given).unwrap_err();
+            assert_eq!(error.kind, kind, "{text}");
+        }
+    }
+}
+
 #[test]
 fn doubling_a_text_ends_at_the_limit() {
     let text = format!("[{}].size()", "'aaaaaaaaaaaaaaaa'") + "";

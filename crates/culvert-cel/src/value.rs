@@ -198,7 +198,7 @@ impl ValueRef<'_> {
     }
 
     /// Size in bytes without nested values. An item of a list or a map counts as 32 bytes.
-    pub(crate) fn weight(&self) -> usize {
+    pub fn weight(&self) -> usize {
         match self {
             Self::String(value) => value.len(),
             Self::Bytes(value) => value.len(),
@@ -275,7 +275,8 @@ impl Key {
         })
     }
 
-    pub(crate) fn borrow(&self) -> ValueRef<'_> {
+    /// Borrows the key as a value.
+    pub fn borrow(&self) -> ValueRef<'_> {
         match self {
             Self::Bool(value) => ValueRef::Bool(*value),
             Self::Int(value) => ValueRef::Int(*value),
@@ -348,6 +349,20 @@ impl Map {
         } else {
             Ok(Self { entries })
         }
+    }
+
+    /// A map of these entries. Of entries with equal keys, the last one counts.
+    pub fn last_wins(mut entries: Vec<(Key, Value)>) -> Self {
+        // A stable sort: entries with equal keys keep their order.
+        entries.sort_by(|(a, _), (b, _)| Rank::of_key(a).cmp(&Rank::of_key(b)));
+        entries.dedup_by(|later, kept| {
+            let is_repeated = Rank::of_key(&later.0) == Rank::of_key(&kept.0);
+            if is_repeated {
+                std::mem::swap(later, kept);
+            }
+            is_repeated
+        });
+        Self { entries }
     }
 
     /// The number of entries.

@@ -135,6 +135,7 @@ impl Node {
                 allow_private_upstreams: true,
                 has_tls_before_edge: false,
                 allow_public_calls: false,
+                on_expression_error: culvert_policy::OnExpressionError::default(),
                 targets,
                 base_url: BASE.to_owned(),
             },

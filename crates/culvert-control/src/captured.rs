@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use culvert_base::{Fault, Ksuid, Refusal, code, id};
+use culvert_base::{Fault, Ksuid, Refusal, Share, code, id};
 use culvert_delivery::{EventQuery, LoggedEvent};
 use culvert_edge::{NotReplayed, ReplayRequest};
 use culvert_events::bodies::{
@@ -428,7 +428,8 @@ async fn replay(control: &Control, call: Call) -> Result<Reply, Error> {
     request.event = id.to_owned();
     request.endpoint.clone_from(endpoint_id);
     let limits = &control.replays;
-    let permit = limits.running.try_acquire();
+    let share = Share::of_owner(&call.caller.owner_id);
+    let permit = limits.running.try_acquire(share);
     let is_counted = limits.count(&call.caller.owner_id, control.clock.now());
     let (Ok(_permit), true) = (permit, is_counted) else {
         let why = "Too many requests are being sent again; try again in a moment.";

@@ -111,8 +111,9 @@ struct RuleView<'a> {
     number: usize,
     /// Name of the rule; may be empty.
     name: &'a str,
-    /// `unknown`: a condition reads what a kept event does not have.
-    #[schemars(extend("enum" = ["match", "no_match", "unknown", "not_reached"]))]
+    /// `unknown`: a condition reads what a kept event does not have. `reject`: a condition fails or reaches a limit, so
+    /// the request is rejected with 500, or the connection is closed.
+    #[schemars(extend("enum" = ["match", "no_match", "unknown", "reject", "not_reached"]))]
     result: &'static str,
     /// Variables that are not known.
     unknown: Vec<&'static str>,
@@ -127,7 +128,7 @@ struct EndView {
     phase: &'static str,
     /// Position of the rule in its phase, from 1.
     number: usize,
-    /// The action that ends the request.
+    /// The action that ends the request; `expression` if a failed condition does.
     action: &'static str,
     /// False if the rule is unknown, or if its action decides by what only a request has, such as credentials or a
     /// count.
@@ -176,6 +177,7 @@ async fn dry_run(control: &Control, call: &Call) -> Result<Reply, Error> {
         control.settings.ip_data.clone(),
         Arc::clone(&control.clock),
         Arc::clone(&control.entropy),
+        control.settings.on_expression_error,
     );
     let place = endpoint.address.policy_target(true);
     let account = Arc::from(document.head.account.as_str());
@@ -423,16 +425,27 @@ impl Past {
         for one in &rules {
             let may_end = match one.result {
                 RuleResult::Match | RuleResult::Unknown => one.ends() != Ends::Never,
+                RuleResult::Reject => true,
                 RuleResult::NoMatch | RuleResult::NotReached => false,
             };
             if may_end && one.phase != Phase::Response && end.is_none() {
                 let mut types = one.rule.types.iter();
-                let ending = types.find(|(_, ends)| *ends != Ends::Never);
-                end = ending.map(|(action, ends)| EndView {
+                let ending = match one.result {
+                    RuleResult::Reject => Some(("expression", true)),
+                    result => types
+                        .find(|(_, ends)| *ends != Ends::Never)
+                        .map(|(action, ends)| {
+                            (
+                                *action,
+                                result == RuleResult::Match && *ends == Ends::Always,
+                            )
+                        }),
+                };
+                end = ending.map(|(action, certain)| EndView {
                     phase: one.phase.name(),
                     number: one.number,
                     action,
-                    certain: one.result == RuleResult::Match && *ends == Ends::Always,
+                    certain,
                 });
             }
         }
@@ -444,6 +457,7 @@ impl Past {
                 RuleResult::Match => "match",
                 RuleResult::NoMatch => "no_match",
                 RuleResult::Unknown => "unknown",
+                RuleResult::Reject => "reject",
                 RuleResult::NotReached => "not_reached",
             },
             unknown: one.unknown,

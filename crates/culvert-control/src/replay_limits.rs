@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use culvert_base::Timestamp;
 use culvert_base::sync::lock;
-use tokio::sync::Semaphore;
+use culvert_base::{FairPermits, Timestamp};
 
-/// Maximum number of concurrent requests, and of requests of one owner in a minute.
-const REPLAYS_MAX: usize = 8;
+/// Maximum number of concurrent requests, of which one owner gets at most half, and of requests of one owner in a minute.
+const REPLAYS_MAX: usize = 16;
 const REPLAYS_PER_MINUTE: u32 = 60;
 const MINUTE: Duration = Duration::from_secs(60);
 /// Maximum number of owners that are counted. Beyond it, only those of the last minute are kept.
@@ -18,7 +17,7 @@ const OWNERS_MAX: usize = 4096;
 /// Limits on requests that are sent again.
 #[derive(Debug)]
 pub(crate) struct ReplayLimits {
-    pub(crate) running: Semaphore,
+    pub(crate) running: FairPermits,
     /// When the minute of each owner began, and its requests since.
     owners: Mutex<HashMap<String, (Timestamp, u32)>>,
 }
@@ -26,7 +25,7 @@ pub(crate) struct ReplayLimits {
 impl Default for ReplayLimits {
     fn default() -> Self {
         Self {
-            running: Semaphore::new(REPLAYS_MAX),
+            running: FairPermits::new(REPLAYS_MAX),
             owners: Mutex::default(),
         }
     }

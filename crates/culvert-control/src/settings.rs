@@ -26,6 +26,8 @@ pub struct Settings {
     pub has_tls_before_edge: bool,
     /// Whether traffic policies may call public hosts (`policy.http_request_public`).
     pub allow_public_calls: bool,
+    /// What follows if an expression of a traffic policy fails, for dry runs.
+    pub on_expression_error: culvert_policy::OnExpressionError,
     /// The operator's databases about IP addresses (`edge.geo_database` and similar).
     pub ip_data: IpDatabases,
     /// Names below the platform domain that the installation itself serves, in addition to the fixed ones

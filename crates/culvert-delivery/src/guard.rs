@@ -6,6 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use culvert_base::metadata_address::is_metadata;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use url::{Host, Url};
 
@@ -70,9 +71,6 @@ pub enum Denied {
     /// `100.64.0.0/10`.
     #[error("carrier-grade NAT addresses are not allowed")]
     Carrier,
-    /// `169.254.0.0/16`, `fe80::/10`.
-    #[error("link-local addresses are not allowed")]
-    LinkLocal,
     /// `224.0.0.0/4`, `ff00::/8`.
     #[error("multicast addresses are not allowed")]
     Multicast,
@@ -85,8 +83,8 @@ pub enum Denied {
     /// IPv6 blocks that carry an IPv4 address.
     #[error("NAT64 and other translated addresses are not allowed")]
     Translated,
-    /// The addresses at which cloud providers serve credentials.
-    #[error("metadata services are not allowed")]
+    /// The addresses at which cloud providers serve credentials, which include all link-local ones.
+    #[error("metadata services and other link-local addresses are not allowed")]
     Metadata,
     /// A listener of this server.
     #[error("this server's own listeners are not allowed")]
@@ -106,7 +104,6 @@ impl Denied {
         Self::Loopback,
         Self::Private,
         Self::Carrier,
-        Self::LinkLocal,
         Self::Multicast,
         Self::Reserved,
         Self::Documentation,
@@ -128,7 +125,6 @@ impl Denied {
             Self::Loopback => "loopback",
             Self::Private => "private",
             Self::Carrier => "carrier",
-            Self::LinkLocal => "link_local",
             Self::Multicast => "multicast",
             Self::Reserved => "reserved",
             Self::Documentation => "documentation",
@@ -140,18 +136,6 @@ impl Denied {
 }
 
 impl Rules {
-    /// Allows every address, including metadata services, for hosts that the operator configured.
-    pub(crate) fn of_the_operator() -> Self {
-        Self {
-            allow_networks: [IpNet::V4(v4(0, 0, 0, 0, 0)), IpNet::V6(v6(0, 0, 0, 0))]
-                .into_iter()
-                .chain(METADATA.iter().map(|address| IpNet::from(*address)))
-                .collect(),
-            allow_plain_http: true,
-            deny_ports: Vec::new(),
-        }
-    }
-
     /// Checks a URL without resolving its host. A host that is an address is checked as an address.
     pub fn url(&self, text: &str) -> Result<CheckedUrl, Denied> {
         if text.len() > URL_BYTES_MAX
@@ -219,12 +203,18 @@ impl Rules {
 
     /// Checks all addresses of a host. If one is not allowed, the host is denied.
     pub fn addresses(&self, addresses: &[IpAddr]) -> Result<(), Denied> {
-        if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
-            return Err(Denied::Addresses);
-        }
+        self.count(addresses)?;
         addresses
             .iter()
             .try_for_each(|address| self.address(*address))
+    }
+
+    /// Checks the number of addresses of a host.
+    pub(crate) fn count(&self, addresses: &[IpAddr]) -> Result<(), Denied> {
+        match addresses.len() {
+            1..=ADDRESSES_MAX => Ok(()),
+            _ => Err(Denied::Addresses),
+        }
     }
 
     /// Checks one address. An IPv4 address written as IPv6 (`::ffff:a.b.c.d`) is checked as IPv4.
@@ -243,7 +233,7 @@ impl Rules {
 
 /// The rule that denies `address` unless the operator allows it.
 fn rule_against(address: IpAddr) -> Option<Denied> {
-    if METADATA.contains(&address) {
+    if is_metadata(address) {
         return Some(Denied::Metadata);
     }
     match address {
@@ -260,14 +250,6 @@ fn rule_against(address: IpAddr) -> Option<Denied> {
     }
 }
 
-const METADATA: &[IpAddr] = &[
-    IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
-    IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
-    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
-    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
-];
-
 const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix)
 }
@@ -282,7 +264,6 @@ const V4: &[(Ipv4Net, Denied)] = &[
     (v4(10, 0, 0, 0, 8), Denied::Private),
     (v4(100, 64, 0, 0, 10), Denied::Carrier),
     (v4(127, 0, 0, 0, 8), Denied::Loopback),
-    (v4(169, 254, 0, 0, 16), Denied::LinkLocal),
     (v4(172, 16, 0, 0, 12), Denied::Private),
     (v4(192, 0, 0, 0, 24), Denied::Reserved),
     (v4(192, 0, 2, 0, 24), Denied::Documentation),
@@ -314,7 +295,6 @@ const V6: &[(Ipv6Net, Denied)] = &[
     (v6(0x3fff, 0, 0, 20), Denied::Documentation),
     (v6(0x5f00, 0, 0, 16), Denied::Reserved),
     (v6(0xfc00, 0, 0, 7), Denied::Private),
-    (v6(0xfe80, 0, 0, 10), Denied::LinkLocal),
     (v6(0xfec0, 0, 0, 10), Denied::Private),
     (v6(0xff00, 0, 0, 8), Denied::Multicast),
 ];

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use culvert_base::{BoxFuture, Clock, Fault};
+use culvert_base::{BoxFuture, Clock, FairPermits, Fault};
 use culvert_policy::documents::Documents;
 use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
 use culvert_policy::shared_counts::SharedCounts;
 use culvert_upstream::Network;
-use tokio::sync::Semaphore;
 
 use crate::settings::Settings;
 
@@ -28,7 +27,7 @@ pub fn client_services(
         ip_data: settings.ip_data,
         documents: Documents::new(),
         region: settings.region,
-        calls: Semaphore::new(CALLS_MAX),
+        calls: FairPermits::new(CALLS_MAX),
         meters: Arc::default(),
         bodies: None,
         network,

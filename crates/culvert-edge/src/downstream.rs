@@ -155,7 +155,7 @@ impl Downstream {
             error_pages: &self.conn.rules.error_pages,
             services: &self.edge.policy,
             host: self,
-            refuses_undecided: self.conn.rules.refuses_undecided,
+            on_expression_error: self.conn.rules.on_expression_error,
             allows_public_calls: self.conn.rules.allows_public_calls,
         }
     }

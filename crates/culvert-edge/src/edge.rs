@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use culvert_base::sync::lock;
-use culvert_base::{BoxFuture, Clock, Fault};
+use culvert_base::{BoxFuture, Clock, FairPermits, Fault};
 use culvert_events::Recorder;
 use culvert_io::{ConnectionThreads, Inherited, splice};
 use culvert_overload::{
     HandshakeLimiter, LOOK_EVERY, Level, Pressure, RunQueue, Shares, files_max, memory_max,
 };
-use culvert_policy::documents::Documents;
+use culvert_policy::documents::{Documents, DocumentsState};
 use culvert_policy::ipdata::IpFields;
 use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
 use culvert_policy::shared_counts::SharedCounts;
@@ -131,7 +131,7 @@ impl Edge {
                 counts,
                 documents: Documents::new(),
                 region,
-                calls: Semaphore::new(CALLS_MAX),
+                calls: FairPermits::new(CALLS_MAX),
                 meters: Arc::clone(&state.meters.policy),
                 bodies: state.recorder.bodies(),
                 network: network.clone(),
@@ -213,6 +213,11 @@ impl Edge {
         self.shared.network.dialer.store(Arc::new(dialer));
         self.shared.files.store(Arc::new(files));
         Ok(())
+    }
+
+    /// The state of the key sets and other documents that policies use.
+    pub fn documents(&self) -> DocumentsState {
+        self.shared.policy.documents.state()
     }
 
     /// IP data that policies in use read and no file has. Their endpoints reject traffic.

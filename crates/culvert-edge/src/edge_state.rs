@@ -7,11 +7,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use culvert_base::FairPermits;
 use culvert_events::{Record, Recorder};
 use culvert_overload::Level;
 use culvert_statistics::Traffic;
 use futures_util::FutureExt;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use crate::meters::Meters;
@@ -22,9 +23,9 @@ pub(crate) struct EdgeState {
     pub(crate) recorder: Arc<dyn Recorder>,
     pub(crate) traffic: Arc<Traffic>,
     /// Bytes that buffered bodies may occupy.
-    pub(crate) bodies: Arc<Semaphore>,
+    pub(crate) bodies: FairPermits,
     /// KiB that encoders of responses may occupy.
-    pub(crate) encoders: Arc<Semaphore>,
+    pub(crate) encoders: FairPermits,
     pub(crate) tasks: TaskTracker,
     phase: AtomicU8,
     level: AtomicU8,
@@ -58,8 +59,8 @@ impl EdgeState {
             meters: Meters::default(),
             recorder,
             traffic,
-            bodies: Arc::new(Semaphore::new(body_bytes_max)),
-            encoders: Arc::new(Semaphore::new(encoder_kib_max)),
+            bodies: FairPermits::new(body_bytes_max),
+            encoders: FairPermits::new(encoder_kib_max),
             tasks: TaskTracker::new(),
             phase: AtomicU8::new(Phase::Serving as u8),
             level: AtomicU8::new(Level::Calm as u8),

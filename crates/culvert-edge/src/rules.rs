@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_events::HeaderRules;
-use culvert_policy::ErrorPages;
+use culvert_policy::{ErrorPages, OnExpressionError};
 
 /// The protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct Rules {
     pub(crate) header_rules: Arc<HeaderRules>,
     pub(crate) underscore_headers: bool,
     pub(crate) redirect_http: bool,
-    pub(crate) refuses_undecided: bool,
+    pub(crate) on_expression_error: OnExpressionError,
     pub(crate) allows_public_calls: bool,
     pub(crate) trusted_proxies: Vec<ipnet::IpNet>,
     pub(crate) proxy_protocol: ProxyProtocol,

@@ -9,9 +9,9 @@ use culvert_base::{Entropy, Fault, OsEntropy, Supervisor};
 use culvert_events::HeaderRules;
 use culvert_io::Inherited;
 use culvert_overload::WriteDelay;
-use culvert_policy::ErrorPages;
 use culvert_policy::ipdata::IpDatabases;
 use culvert_policy::shared_counts::SharedCounts;
+use culvert_policy::{ErrorPages, OnExpressionError};
 use culvert_statistics::Traffic;
 use culvert_tls::server_certificate::ServerCertificate;
 use culvert_upstream::{AddressGuard, Dial, Dialer};
@@ -65,7 +65,7 @@ pub struct Settings {
     pub entropy: Arc<dyn Entropy>,
     /// Whether a rule of a traffic policy that cannot be decided, because an expression fails,
     /// refuses the request (500) instead of being passed over.
-    pub refuses_undecided: bool,
+    pub on_expression_error: OnExpressionError,
     /// Whether traffic policies may call public hosts, rather than internal endpoints alone.
     pub allows_public_calls: bool,
     /// Header and query values that events do not tell.
@@ -119,7 +119,7 @@ impl Default for Settings {
             counts: None,
             region: String::new(),
             entropy: Arc::new(OsEntropy),
-            refuses_undecided: false,
+            on_expression_error: OnExpressionError::default(),
             allows_public_calls: false,
             header_rules: HeaderRules::default(),
             underscore_headers: false,
@@ -140,7 +140,7 @@ impl Settings {
             header_rules: Arc::new(self.header_rules.clone()),
             underscore_headers: self.underscore_headers,
             redirect_http: self.redirect_http,
-            refuses_undecided: self.refuses_undecided,
+            on_expression_error: self.on_expression_error,
             allows_public_calls: self.allows_public_calls,
             trusted_proxies: self.trusted_proxies.clone(),
             proxy_protocol: self.proxy_protocol.clone(),

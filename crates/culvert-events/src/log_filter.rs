@@ -87,13 +87,15 @@ impl LogFilter {
         })
     }
 
-    /// Whether it selects an event, and the evaluation cost in units.
+    /// Whether it selects an event, and the evaluation cost in units. An event whose evaluation reaches a limit is
+    /// selected: otherwise a client could hide its request from a search by making it expensive.
     pub fn matches(&self, logged: Logged<'_>) -> (bool, u64) {
         let Some(values) = self.values(logged) else {
             return (false, 0);
         };
         let (holds, units) = self.condition.test_metered(&values);
-        (holds.unwrap_or(false), units)
+        let is_selected = holds.unwrap_or_else(|error| error.is_limit());
+        (is_selected, units)
     }
 
     /// The variables that the condition uses; `None` if the text is not an event.
@@ -246,6 +248,16 @@ mod tests {
 
     const AUDIT: &str = r#"{"event_id":"ev_1","event_type":"vault_created.v0","event_timestamp":"2026-11-20T19:53:18.737Z","account_id":"ac_1","principal":{"id":"usr_1"},"object":{"id":"vault_1","name":"a","nested":{"list":[1,2.5,null]}}}"#;
     const TRAFFIC: &str = r#"{"event_id":"ev_2","event_type":"http_request_complete.v0","event_timestamp":"2026-11-20T19:53:18.737Z","account_id":"ac_1","principal":null,"object":{"conn":{"server_port":443},"http":{"request":{"headers":{"Host":["a"]},"user_agent":null},"response":{"status_code":500}}}}"#;
+
+    #[test]
+    fn an_event_that_exceeds_a_limit_is_selected() {
+        let long = TRAFFIC.replace("[\"a\"]", &format!("[\"{}\"]", "a".repeat(70_000)));
+        let source = "ev.http.request.headers['Host'][0].matches('b$')";
+        assert!(!matches(source, TRAFFIC));
+        assert!(matches(source, &long));
+        // Another error selects nothing.
+        assert!(!matches("ev.http.request.headers['Nope'][0] == 'a'", &long));
+    }
 
     #[test]
     fn every_field_of_every_kind_is_a_variable() {

@@ -117,6 +117,7 @@ pub(crate) const SIGN_IN: ActionType = ActionType {
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     is_login: true,
+    guards: true,
     secrets: &["client_secret"],
     schemes: SCHEMES,
     ..ActionType::PLAIN
@@ -184,6 +185,7 @@ impl Common {
         let forwards = forwards.map(|config| config.compile(context, Some(&USER_FIELDS), &[]));
         let options = Options {
             forwards: forwards.transpose()?,
+            share: context.share(),
             kind,
             owner: context.owner().into(),
             scopes: scopes(context, &provider, &self.scopes)?,

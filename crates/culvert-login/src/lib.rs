@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use culvert_base::{Entropy, IdMaker, Timestamp};
+use culvert_base::{Entropy, FairPermits, IdMaker, Timestamp};
 use culvert_policy::action;
 use culvert_policy::action_type::Actions;
 use culvert_policy::identity::AssertionKeys;
@@ -42,7 +42,7 @@ use culvert_policy::services::PolicyServices;
 use http::header::{CACHE_CONTROL, HeaderValue, LOCATION};
 use http::{Response, StatusCode};
 use moka::future::Cache;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use url::Url;
 
 pub use self::central::{CentralCallback, may_be_callback};
@@ -87,8 +87,8 @@ const REFRESHES_MAX: u64 = 1024;
 const REFRESH_FOR: Duration = Duration::from_secs(60);
 /// How long further requests of the same browser with the same callback get the result of the first one.
 const COMPLETED_FOR: Duration = Duration::from_secs(10);
-/// Maximum number of concurrent calls to providers.
-const CALLS_MAX: usize = 64;
+/// Maximum number of concurrent calls to providers. One endpoint gets at most half of them.
+const CALLS_MAX: usize = 128;
 
 /// The operator's settings for sign-ins.
 #[derive(Clone, Debug, Default)]
@@ -127,7 +127,7 @@ pub struct Logins {
     /// Ids of users, as far as the journal has returned them.
     users: Cache<UserKey, String>,
     refreshed: Cache<String, Refresh>,
-    calls: Semaphore,
+    calls: FairPermits,
 }
 
 impl Logins {
@@ -163,7 +163,7 @@ impl Logins {
             noted: cache(NOTE_EVERY, REMEMBERED_MAX),
             users: cache(ENDED_FOR, REMEMBERED_MAX),
             refreshed: cache(REFRESH_FOR, REFRESHES_MAX),
-            calls: Semaphore::new(CALLS_MAX),
+            calls: FairPermits::new(CALLS_MAX),
         };
         (Arc::new(logins), entries)
     }

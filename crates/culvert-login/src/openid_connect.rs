@@ -48,6 +48,7 @@ fn compile(context: &PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal> {
         let why = "`issuer_url` must be an https URL without query and fragment";
         context.refuse(code::POLICY_VALUE_INVALID, why)
     })?;
+    let issuer = issuer.used_by(context.share());
     let app = required(context, &config.client_id, &config.client_secret)?;
     let scopes = config
         .scopes

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use culvert_base::Secret;
 use culvert_base::sync::lock;
+use culvert_base::{Secret, Share};
 use culvert_policy::jws::KeySet;
 use culvert_policy::services::{FetchScope, PolicyServices};
 use serde::Deserialize;
@@ -365,6 +365,8 @@ fn text_of(value: &Json) -> Option<String> {
 pub(crate) struct Issuer {
     pub(crate) url: Url,
     discovery: Url,
+    /// Who fetches its documents.
+    share: Share,
     last: Mutex<Option<(Bytes, Arc<Endpoints>)>>,
 }
 
@@ -402,8 +404,14 @@ impl Issuer {
         Some(Self {
             url,
             discovery,
+            share: Share::of_owner(""),
             last: Mutex::default(),
         })
+    }
+
+    /// The same issuer, for a policy with this share of fetches.
+    pub(crate) fn used_by(self, share: Share) -> Self {
+        Self { share, ..self }
     }
 
     /// The URLs from the discovery document, which is fetched if necessary.
@@ -413,7 +421,7 @@ impl Issuer {
         allows_loopback: bool,
     ) -> Result<Arc<Endpoints>, Undiscovered> {
         let document = services
-            .document(FetchScope::Upstreams, &self.discovery)
+            .document(self.share, FetchScope::Upstreams, &self.discovery)
             .await?;
         if let Some((seen, endpoints)) = &*lock(&self.last)
             && seen.as_ptr() == document.as_ptr()
@@ -453,7 +461,7 @@ impl Issuer {
             ),
             issuer: metadata.issuer,
             announces_issuer: metadata.authorization_response_iss_parameter_supported,
-            keys: Some(KeySet::at(url(metadata.jwks_uri)?)),
+            keys: Some(KeySet::at(url(metadata.jwks_uri)?).used_by(self.share)),
         })
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use culvert_base::{BoxFuture, Timestamp};
+use culvert_base::{BoxFuture, Share, Timestamp};
 use culvert_cel::Value;
 use culvert_http::own_cookies::EdgeCookies;
 use http::header::{
@@ -87,6 +87,8 @@ pub(crate) struct Options {
     pub(crate) cookie_domain: Option<String>,
     /// How the upstream learns who the user is.
     pub(crate) forwards: Option<ForwardIdentity>,
+    /// The share of calls to providers.
+    pub(crate) share: Share,
 }
 
 /// What `forward_identity` can tell about a user.

@@ -43,6 +43,9 @@ pub struct ActionType {
     pub ends: Ends,
     /// Whether it signs users in; a policy has one such action.
     pub is_login: bool,
+    /// Whether it restricts access. An expression that fails must not skip a rule with such an action
+    /// (`policy.on_expression_error: auto`).
+    pub guards: bool,
     /// Fields of the configuration that are encrypted at rest and never shown.
     pub secrets: &'static [&'static str],
     /// Fields with IDs of other objects, and the prefix of those IDs.
@@ -62,6 +65,7 @@ impl ActionType {
         schemes: &Scheme::ALL,
         ends: Ends::Never,
         is_login: false,
+        guards: false,
         secrets: &[],
         references: &[],
         schema: None,

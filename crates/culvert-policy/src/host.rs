@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use culvert_base::BoxFuture;
+use culvert_base::{BoxFuture, Share};
 use http::response;
 
 use crate::conn::{ConnCounters, ConnInfo};
 use crate::error_page::ErrorPages;
 use crate::policy::conn_state::PolicyConnState;
+use crate::policy::run::OnExpressionError;
 use crate::problem::{ERROR_CODE, Problem};
 use crate::scheme::Scheme;
 use crate::services::{Call, PolicyServices};
@@ -33,8 +34,8 @@ pub struct ConnContext<'x> {
     pub services: &'x Arc<PolicyServices>,
     /// Finds and calls endpoints.
     pub host: &'x dyn PolicyHost,
-    /// Whether a rule that cannot be evaluated rejects the request.
-    pub refuses_undecided: bool,
+    /// What follows if an expression of a rule fails.
+    pub on_expression_error: OnExpressionError,
     /// Whether policies may call public hosts now.
     pub allows_public_calls: bool,
 }
@@ -158,11 +159,17 @@ pub trait PolicyHost: Send + Sync + fmt::Debug {
         port: u16,
     ) -> Option<NextEndpoint>;
 
-    /// Sends a request to an internal endpoint, which handles it like a forwarded one.
-    fn call(&self, to: NextEndpoint, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>>;
+    /// Sends a request to an internal endpoint, which handles it like a forwarded one. The response uses the share of
+    /// memory of the calling endpoint.
+    fn call(
+        &self,
+        share: Share,
+        to: NextEndpoint,
+        call: Call,
+    ) -> BoxFuture<'_, Result<Called, NotCalled>>;
 
     /// Sends a request to a public host.
-    fn call_public(&self, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>>;
+    fn call_public(&self, share: Share, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>>;
 }
 
 /// The body of a request, which may still be arriving.

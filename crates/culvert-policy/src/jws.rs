@@ -15,8 +15,8 @@ use aws_lc_rs::signature::{ECDSA_P521_SHA512_FIXED, UnparsedPublicKey};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use culvert_base::Timestamp;
 use culvert_base::sync::lock;
+use culvert_base::{Share, Timestamp};
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
 use jsonwebtoken::{AlgorithmFamily, DecodingKey, crypto};
 use serde_json::Value as Json;
@@ -200,12 +200,27 @@ pub async fn claims(
             }
             continue;
         };
-        match claims_by(&keys, token, expected, now) {
+        let mut judged = claims_by(&keys, token, expected, now);
+        // The issuer may have added the key since the keys were fetched.
+        if judged == Err(Unbelieved::Signature)
+            && is_unknown(&keys, token)
+            && let Some(fresh) = source.fresh_keys(services).await
+            && !Arc::ptr_eq(&fresh, &keys)
+        {
+            judged = claims_by(&fresh, token, expected, now);
+        }
+        match judged {
             Err(Unbelieved::Signature) => why = Unbelieved::Signature,
             judged => return judged,
         }
     }
     Err(why)
+}
+
+/// Whether no key of a set is the one that a header names.
+fn is_unknown(keys: &[PublicKey], token: &Token<'_>) -> bool {
+    let kid = token.header_text("kid");
+    kid.is_empty() || keys.iter().all(|key| key.id.as_deref() != Some(kid))
 }
 
 /// Like [`claims`], with the keys of one set.
@@ -277,6 +292,8 @@ fn in_time(claims: &Json, now: Timestamp) -> Result<(), Unbelieved> {
 #[derive(Debug)]
 pub struct KeySet {
     url: Url,
+    /// Who fetches it.
+    share: Share,
     last: Mutex<Option<(Bytes, Arc<[PublicKey]>)>>,
 }
 
@@ -303,30 +320,38 @@ impl fmt::Debug for PublicKey {
 }
 
 impl KeySet {
-    /// Keys of the document at this URL.
+    /// Keys of the document at this URL, for the installation itself.
     pub fn at(url: Url) -> Self {
         Self {
             url,
+            share: Share::of_owner(""),
             last: Mutex::default(),
         }
     }
 
-    /// The keys, fetched if necessary; `None` if they are unavailable.
-    pub async fn keys(&self, services: &PolicyServices) -> Option<Arc<[PublicKey]>> {
-        self.read(services.document(FetchScope::Upstreams, &self.url).await)
+    /// The same keys, for a policy with this share of fetches and of the cache.
+    #[must_use]
+    pub fn used_by(self, share: Share) -> Self {
+        Self { share, ..self }
     }
 
-    /// The keys, fetched again unless they are recent: for a token whose key is unknown.
+    /// The keys, fetched if necessary; `None` if they are unavailable.
+    pub async fn keys(&self, services: &PolicyServices) -> Option<Arc<[PublicKey]>> {
+        let fetched = services.document(self.share, FetchScope::Upstreams, &self.url);
+        self.read(fetched.await)
+    }
+
+    /// The keys, fetched again unless that was done or tried a moment ago: for a token whose key is unknown.
     pub async fn fresh_keys(&self, services: &PolicyServices) -> Option<Arc<[PublicKey]>> {
-        services.documents.expire(self.url.as_str()).await;
-        self.keys(services).await
+        let fetched = services.newer_document(self.share, FetchScope::Upstreams, &self.url);
+        self.read(fetched.await)
     }
 
     fn read(&self, fetched: Result<Bytes, Arc<NotFetched>>) -> Option<Arc<[PublicKey]>> {
         let document = match fetched {
             Ok(document) => document,
             Err(error) => {
-                tracing::warn!(%error, "cannot fetch the keys of an issuer");
+                tracing::debug!(%error, "there are no keys of an issuer");
                 return None;
             }
         };

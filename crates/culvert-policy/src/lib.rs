@@ -39,6 +39,7 @@ pub use policy::compiled::Policy;
 pub use policy::context::{LoginService, Resources};
 pub use policy::phase::Phase;
 pub use policy::reference::reference;
+pub use policy::run::OnExpressionError;
 pub use policy::secret::REDACTED;
 pub use policy::secrets::Secrets;
 pub use policy::source::{Reference, Source};

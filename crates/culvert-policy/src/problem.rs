@@ -281,6 +281,9 @@ problems! {
     /// An action of the traffic policy failed.
     Policy: INTERNAL_SERVER_ERROR 2300 "An action of the traffic policy failed."
         Owner "The log of the server at level `debug` has the reason. Check that objects that the traffic policy refers to exist.";
+    /// A limit of the traffic policy's evaluation was reached, so its decision is unknown.
+    PolicyLimit: INTERNAL_SERVER_ERROR 2301 "The request exceeds a limit of the traffic policy."
+        Owner "The request is too large or too complex for the expressions of the traffic policy, or too many requests wait for it. Its rules cannot be decided, so the request is rejected. Simplify the expressions; the reference of traffic policies lists the limits.";
     /// No action of the traffic policy responded, and the endpoint has no upstream.
     Unhandled: SERVICE_UNAVAILABLE 6029 "The traffic policy did not handle the request, and the endpoint has no upstream."
         Owner "Add an action that responds or forwards to the traffic policy, or set an upstream for the endpoint.";

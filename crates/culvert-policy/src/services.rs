@@ -4,20 +4,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use culvert_base::{BoxFuture, Clock, Entropy, Meter};
+use culvert_base::{BoxFuture, Clock, Entropy, FairPermits, Meter, Share};
 use culvert_events::bodies::BodyBudget;
 use culvert_http::coding;
 use http::header::HeaderMap;
 use http::{Method, response};
-use tokio::sync::Semaphore;
 use url::Url;
 
 use crate::documents::{Documents, NotFetched};
 use crate::ipdata::IpDatabases;
 use crate::shared_counts::SharedCounts;
 
-/// Most concurrent requests of policies.
-pub const CALLS_MAX: usize = 256;
+/// Most concurrent requests of policies. One endpoint gets at most half of them.
+pub const CALLS_MAX: usize = 512;
 /// Default limit of a response's body, in bytes.
 const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
@@ -37,7 +36,7 @@ pub struct PolicyServices {
     /// The region of this node.
     pub region: String,
     /// Permits for requests of policies.
-    pub calls: Semaphore,
+    pub calls: FairPermits,
     /// Counters.
     pub meters: Arc<PolicyMeters>,
     /// The memory for captured messages; `None` if they are not stored.
@@ -53,12 +52,14 @@ pub struct PolicyServices {
 pub struct PolicyMeters {
     /// Expressions of traffic policies that failed, and header fields they could not make.
     pub failures: Meter,
+    /// Requests and connections that were rejected because a rule could not be decided.
+    pub refusals: Meter,
     /// Completed sign-ins.
     pub logins: Meter,
 }
 
 /// The addresses that a request may go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FetchScope {
     /// Those of upstreams.
     Upstreams,
@@ -105,9 +106,34 @@ impl PolicyServices {
     ///
     /// # Errors
     ///
-    /// When it cannot be fetched.
-    pub async fn document(&self, scope: FetchScope, url: &Url) -> Result<Bytes, Arc<NotFetched>> {
-        self.documents.get(&*self.network, scope, url).await
+    /// When there is none.
+    pub async fn document(
+        &self,
+        share: Share,
+        scope: FetchScope,
+        url: &Url,
+    ) -> Result<Bytes, Arc<NotFetched>> {
+        let documents = &self.documents;
+        documents
+            .get(&self.network, &*self.tasks, share, scope, url)
+            .await
+    }
+
+    /// The same for a user who needs more than the cached document has.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub async fn newer_document(
+        &self,
+        share: Share,
+        scope: FetchScope,
+        url: &Url,
+    ) -> Result<Bytes, Arc<NotFetched>> {
+        let documents = &self.documents;
+        documents
+            .get_newer(&self.network, &*self.tasks, share, scope, url)
+            .await
     }
 
     /// One request to a service that the operator or a policy names, and its response, whose body is decoded.

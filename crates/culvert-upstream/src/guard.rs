@@ -6,6 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use culvert_base::metadata_address::is_metadata;
 use culvert_base::net::plain_address;
 use ipnet::IpNet;
 
@@ -79,17 +80,6 @@ impl AddressGuard {
 /// Whether a network is this address and no other.
 fn is_exactly(network: &IpNet, address: IpAddr) -> bool {
     network.prefix_len() == network.max_prefix_len() && network.addr() == address
-}
-
-/// Whether it is the address of a cloud's metadata service, which has credentials.
-fn is_metadata(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => matches!(
-            v4.octets(),
-            [169, 254, 169, 254] | [169, 254, 170, 2] | [100, 100, 100, 200] | [168, 63, 129, 16]
-        ),
-        IpAddr::V6(v6) => v6.segments() == [0xFD00, 0xEC2, 0, 0, 0, 0, 0, 0x254],
-    }
 }
 
 /// Whether an address is in a range that is not public.
@@ -169,14 +159,27 @@ mod tests {
         for address in [
             "169.254.169.254",
             "169.254.170.2",
+            "169.254.170.23",
+            "169.254.0.1",
             "100.100.100.200",
             "168.63.129.16",
+            "192.0.0.192",
+            "fe80::1",
             "fd00:ec2::254",
+            "fd00:ec2::23",
+            "fd20:ce::254",
+            "fd00:c1::a9fe:a9fe",
             "::ffff:169.254.169.254",
+            "::169.254.169.254",
+            "64:ff9b::169.254.169.254",
+            "2002:a9fe:a9fe::",
         ] {
             let there = places(&[address]);
-            let wide = ["0.0.0.0/0", "::/0"].map(|network| network.parse().unwrap());
-            assert!(!AddressGuard::new(true, &wide).admits(&there), "{address}");
+            let wide = ["0.0.0.0/0", "::/0", "169.254.0.0/16", "fe80::/10"];
+            let wide = wide.map(|network| network.parse().unwrap());
+            let guard = AddressGuard::new(true, &wide);
+            assert!(!guard.admits(&there), "{address}");
+            assert!(!guard.to_public([]).admits(&there), "{address}");
             let plain = plain_address(address.parse().unwrap());
             assert!(
                 AddressGuard::new(false, &[plain.into()]).admits(&there),

@@ -486,6 +486,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
             allow_private_upstreams: true,
             has_tls_before_edge: false,
             allow_public_calls: false,
+            on_expression_error: culvert_policy::OnExpressionError::default(),
             ip_data: Default::default(),
             targets: TargetSettings::default(),
             base_url: "http://127.0.0.1:8420".to_owned(),

@@ -197,6 +197,7 @@ impl Rig {
                 allow_private_upstreams: true,
                 has_tls_before_edge: false,
                 allow_public_calls: false,
+                on_expression_error: culvert_policy::OnExpressionError::default(),
                 ip_data: Default::default(),
                 own_names: vec!["own.example".to_owned()],
                 kubernetes_ingress: "operators.culvert.example:8442".into(),

@@ -179,7 +179,7 @@ fn first_and_last_addresses_of_every_block_are_refused() {
         ("126.255.255.255", None),
         ("128.0.0.0", None),
         ("169.253.255.255", None),
-        ("169.254.0.0", Some(LinkLocal)),
+        ("169.254.0.0", Some(Metadata)),
         ("169.255.0.0", None),
         ("172.15.255.255", None),
         ("172.32.0.0", None),
@@ -219,8 +219,8 @@ fn first_and_last_addresses_of_every_block_are_refused() {
         ("5f00::1", Some(Reserved)),
         ("fc00::1", Some(Private)),
         ("fdff::1", Some(Private)),
-        ("fe80::1", Some(LinkLocal)),
-        ("febf::1", Some(LinkLocal)),
+        ("fe80::1", Some(Metadata)),
+        ("febf::1", Some(Metadata)),
         ("fec0::1", Some(Private)),
         ("ff02::1", Some(Multicast)),
     ];
@@ -236,23 +236,39 @@ fn an_allowed_network_does_not_include_metadata_addresses() {
         allow_networks: networks.iter().map(|n| n.parse().unwrap()).collect(),
         ..Rules::default()
     };
-    let wide = allow(&["127.0.0.0/8", "169.254.0.0/16", "fd00::/8"]);
+    let wide = allow(&[
+        "0.0.0.0/0",
+        "::/0",
+        "169.254.0.0/16",
+        "fe80::/10",
+        "fd00:ec2::/32",
+    ]);
     assert_eq!(wide.address("127.0.0.1".parse().unwrap()), Ok(()));
     assert_eq!(wide.address("::ffff:127.0.0.1".parse().unwrap()), Ok(()));
-    assert_eq!(wide.address("169.254.1.1".parse().unwrap()), Ok(()));
-    for metadata in ["169.254.169.254", "::ffff:169.254.169.254", "fd00:ec2::254"] {
-        assert_eq!(
-            wide.address(metadata.parse().unwrap()),
-            Err(Denied::Metadata)
-        );
+    for metadata in [
+        "169.254.169.254",
+        "169.254.1.1",
+        "::ffff:169.254.169.254",
+        "::169.254.169.254",
+        "64:ff9b::169.254.169.254",
+        "2002:a9fe:a9fe::",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "fe80::1",
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "fd20:ce::254",
+        "fd00:c1::a9fe:a9fe",
+    ] {
+        let address: IpAddr = metadata.parse().unwrap();
+        assert_eq!(wide.address(address), Err(Denied::Metadata), "{metadata}");
+        let exactly = IpNet::from(address.to_canonical()).to_string();
+        assert_eq!(allow(&[&exactly]).address(address), Ok(()), "{metadata}");
     }
     assert_eq!(
         allow(&["169.254.169.254/32"]).address("169.254.169.254".parse().unwrap()),
         Ok(())
-    );
-    assert_eq!(
-        allow(&["0.0.0.0/0", "::/0"]).address("100.100.100.200".parse().unwrap()),
-        Err(Denied::Metadata)
     );
 }
 

@@ -1,13 +1,13 @@
-//! Memory for bodies that are buffered as a whole. All exchanges share a limited amount, and each connection counts
-//! its share.
+//! Memory for bodies that are buffered as a whole. All exchanges use a limited amount, of which each endpoint and each
+//! owner has a share, and each connection counts what it uses.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use culvert_base::{FairPermit, FairPermits, Share};
 use culvert_http::http1::Violation;
 use culvert_policy::problem::Problem;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::conn_state::ConnState;
 
@@ -19,20 +19,22 @@ pub(crate) const BUFFERED_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) struct BodyReservation {
     /// Weak, because the upstream's task may keep a body a little longer than the client's connection is open.
     conn: Weak<ConnState>,
-    bodies: Arc<Semaphore>,
-    taken: Option<OwnedSemaphorePermit>,
+    bodies: FairPermits,
+    share: Share,
+    taken: Option<FairPermit>,
 }
 
-/// The memory for buffered bodies is full.
+/// The memory for buffered bodies, or the share of the endpoint or of its owner, is full.
 #[derive(Debug)]
 pub(crate) struct BodyMemoryFull;
 
 impl BodyReservation {
     /// An empty reservation for a body on this connection.
-    pub(crate) fn new(conn: &Arc<ConnState>) -> Self {
+    pub(crate) fn new(conn: &Arc<ConnState>, share: Share) -> Self {
         Self {
             conn: Arc::downgrade(conn),
-            bodies: Arc::clone(&conn.edge.bodies),
+            bodies: conn.edge.bodies.clone(),
+            share,
             taken: None,
         }
     }
@@ -43,12 +45,12 @@ impl BodyReservation {
     ///
     /// When the memory is full.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), BodyMemoryFull> {
-        let permits = u32::try_from(bytes).map_err(|_| BodyMemoryFull)?;
-        let permit = Arc::clone(&self.bodies).try_acquire_many_owned(permits);
-        let permit = permit.map_err(|_| BodyMemoryFull)?;
         match &mut self.taken {
-            Some(taken) => taken.merge(permit),
-            none => *none = Some(permit),
+            Some(taken) => taken.grow(bytes).map_err(|_| BodyMemoryFull)?,
+            none => {
+                let taken = self.bodies.try_acquire_many(self.share, bytes);
+                *none = Some(taken.map_err(|_| BodyMemoryFull)?);
+            }
         }
         if let Some(conn) = self.conn.upgrade() {
             conn.counters.held_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -60,7 +62,7 @@ impl BodyReservation {
 impl Drop for BodyReservation {
     fn drop(&mut self) {
         if let (Some(conn), Some(taken)) = (self.conn.upgrade(), &self.taken) {
-            let bytes = taken.num_permits();
+            let bytes = taken.count();
             conn.counters.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
     }

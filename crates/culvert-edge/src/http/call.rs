@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use culvert_base::BoxFuture;
+use culvert_base::{BoxFuture, Share};
 use culvert_http::{own_cookies, target};
 use culvert_policy::Scheme;
 use culvert_policy::host::{
@@ -40,18 +40,23 @@ impl PolicyHost for Downstream {
         )))
     }
 
-    fn call(&self, to: NextEndpoint, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
+    fn call(
+        &self,
+        share: Share,
+        to: NextEndpoint,
+        call: Call,
+    ) -> BoxFuture<'_, Result<Called, NotCalled>> {
         Box::pin(async move {
             let down = self.this.upgrade().ok_or(NotCalled::Closed)?;
             let member = to.endpoint().ok_or(NotCalled::Unusable)?;
-            internal(&down, member, call).await
+            internal(&down, share, member, call).await
         })
     }
 
-    fn call_public(&self, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
+    fn call_public(&self, share: Share, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
         Box::pin(async move {
             let down = self.this.upgrade().ok_or(NotCalled::Closed)?;
-            public(&down, call).await
+            public(&down, share, call).await
         })
     }
 }
@@ -68,6 +73,7 @@ fn not_called(why: NotBuffered) -> NotCalled {
 /// Sends the request to an internal endpoint.
 async fn internal(
     down: &Arc<Downstream>,
+    share: Share,
     member: Arc<Member>,
     call: Call,
 ) -> Result<Called, NotCalled> {
@@ -98,7 +104,7 @@ async fn internal(
         head, mut source, ..
     } = response.map_err(|_| NotCalled::Closed)?;
     exchange.count.answer(head.status);
-    let held = source.hold(ANSWER_BYTES_MAX, &down.conn);
+    let held = source.hold(share, ANSWER_BYTES_MAX, &down.conn);
     let (body, room) = held.await.map_err(not_called)?;
     exchange.count.sent(body.len());
     Ok(Called {
@@ -109,9 +115,13 @@ async fn internal(
 }
 
 /// Sends the request to another host.
-async fn public(down: &Arc<Downstream>, mut call: Call) -> Result<Called, NotCalled> {
+async fn public(
+    down: &Arc<Downstream>,
+    share: Share,
+    mut call: Call,
+) -> Result<Called, NotCalled> {
     own_cookies::take(&mut call.headers);
-    let mut room = BodyReservation::new(&down.conn);
+    let mut room = BodyReservation::new(&down.conn, share);
     room.grow(ANSWER_BYTES_MAX).map_err(|_| NotCalled::NoRoom)?;
     let url = call.url.clone();
     let answered = down

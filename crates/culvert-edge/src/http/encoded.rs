@@ -6,11 +6,11 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use culvert_base::FairPermit;
 use culvert_http::coding::{Coding, Encoder};
 use culvert_io::yield_turn;
 use http::HeaderMap;
 use http_body::Frame;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::http::response_body::{BodyError, Source};
 
@@ -34,7 +34,7 @@ pub(crate) struct Encoded {
     raw: u64,
     /// Whether the encoder may hold output back.
     holds: bool,
-    _room: OwnedSemaphorePermit,
+    _room: FairPermit,
 }
 
 impl std::fmt::Debug for Encoded {
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Encoded {
 }
 
 impl Encoded {
-    pub(crate) fn new(source: Source, coding: Coding, room: OwnedSemaphorePermit) -> Self {
+    pub(crate) fn new(source: Source, coding: Coding, room: FairPermit) -> Self {
         Self {
             coding,
             source,

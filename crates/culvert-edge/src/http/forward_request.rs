@@ -145,7 +145,11 @@ impl ForwardRequest {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let received = || exchange.recording.count_received();
         let bytes_max = replace::BODY_BYTES_MAX.min(most);
-        let bytes = self.body.hold(bytes_max, &down.conn, received).await?;
+        let share = self.member.endpoint.share();
+        let bytes = self
+            .body
+            .hold(share, bytes_max, &down.conn, received)
+            .await?;
         self.copy_buffered(exchange);
         let made = replace::apply(&replacements, &mut self.parts.headers, bytes);
         self.body.put(made.map_err(|_| NotBuffered::TooLong)?);

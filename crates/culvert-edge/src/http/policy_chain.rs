@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use culvert_base::BoxFuture;
+use culvert_base::{BoxFuture, Share};
 use culvert_http::own_cookies;
 use culvert_http::target::Received;
 use culvert_io::UploadProgress;
@@ -253,6 +253,7 @@ async fn run_request_phase(
     let mut body = PolicyBody {
         upload: &mut request.body,
         down,
+        share: request.member.endpoint.share(),
         received,
     };
     let endpoint = request.member.endpoint.info();
@@ -296,7 +297,9 @@ impl PolicyRun {
             }
         }
         if !edits.replacements.is_empty() && !traits.is_head {
-            let replaced = response.replace(&edits.replacements, &down.conn).await;
+            let share = self.member.endpoint.share();
+            let replaced = response.replace(share, &edits.replacements, &down.conn);
+            let replaced = replaced.await;
             if let Err(problem) = replaced {
                 *response = PendingResponse::of(problem, traits, &down.conn);
             }
@@ -304,7 +307,7 @@ impl PolicyRun {
         exchange.note_set(edits.field_names());
         edits.apply(&mut response.head.headers);
         if let Some(coding) = edits.coding {
-            response.encode(coding, traits, &down.conn);
+            response.encode(self.member.endpoint.share(), coding, traits, &down.conn);
         }
         Ok(())
     }
@@ -333,6 +336,7 @@ fn hang_up(down: &Downstream, is_call: bool) -> Abandoned {
 struct PolicyBody<'x> {
     upload: &'x mut Upload,
     down: &'x Downstream,
+    share: Share,
     received: ReceivedCounter<'x>,
 }
 
@@ -341,7 +345,9 @@ impl BodyReader for PolicyBody<'_> {
         let most = self.down.conn.rules.limits.body_bytes;
         let bytes_max = bytes_max.min(usize::try_from(most).unwrap_or(usize::MAX));
         let received = || self.received.start();
-        let held = self.upload.hold(bytes_max, &self.down.conn, received);
+        let held = self
+            .upload
+            .hold(self.share, bytes_max, &self.down.conn, received);
         Box::pin(async move {
             held.await
                 .map_err(|why| why.problem().map_or(Unread::Broken, Unread::Problem))

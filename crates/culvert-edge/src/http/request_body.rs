@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use culvert_base::Share;
 use culvert_io::UploadMeter;
 use culvert_policy::capture::RequestTap;
 use culvert_upstream::UploadError;
@@ -124,6 +125,7 @@ impl Upload {
     /// Buffers the whole body without trailers, until it is forwarded.
     pub(crate) async fn hold(
         &mut self,
+        share: Share,
         bytes_max: usize,
         conn: &Arc<ConnState>,
         received: impl FnOnce() -> Option<Arc<AtomicU64>>,
@@ -149,7 +151,8 @@ impl Upload {
             bytes: Bytes::new(),
             room: None,
         };
-        let reading = held.read(&mut incoming, bytes_max, conn, received.as_deref());
+        held.room = Some(BodyReservation::new(conn, share));
+        let reading = held.read(&mut incoming, bytes_max, received.as_deref());
         match tokio::time::timeout(BUFFERED_WITHIN, reading).await {
             Ok(read) => read?,
             Err(_) => return Err(NotBuffered::TooSlow),
@@ -172,10 +175,8 @@ impl Held {
         &mut self,
         incoming: &mut Upload,
         bytes_max: usize,
-        conn: &Arc<ConnState>,
         received: Option<&AtomicU64>,
     ) -> Result<(), NotBuffered> {
-        let room = self.room.get_or_insert_with(|| BodyReservation::new(conn));
         let mut whole = BytesMut::new();
         while let Some(frame) = poll_fn(|cx| incoming.poll_frame(cx)).await {
             let frame = frame.map_err(|_| NotBuffered::Broken)?;
@@ -185,7 +186,9 @@ impl Held {
             if whole.len() + data.len() > bytes_max {
                 return Err(NotBuffered::TooLong);
             }
-            room.grow(data.len())?;
+            if let Some(room) = &mut self.room {
+                room.grow(data.len())?;
+            }
             if let Some(received) = received {
                 received.fetch_add(data.len() as u64, Ordering::Relaxed);
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use culvert_base::Share;
 use culvert_http::coding::{self, Coding};
 use culvert_http::fields::has_token;
 use culvert_overload::Level;
@@ -67,7 +68,13 @@ impl PendingResponse {
     }
 
     /// Encodes its body, if the response may be encoded and the encoders have memory left.
-    pub(super) fn encode(&mut self, coding: Coding, traits: &RequestTraits, conn: &ConnState) {
+    pub(super) fn encode(
+        &mut self,
+        share: Share,
+        coding: Coding,
+        traits: &RequestTraits,
+        conn: &ConnState,
+    ) {
         let edge = &conn.edge;
         if traits.is_head || self.source.is_ended() || !coding::may_encode(&self.head) {
             return;
@@ -76,7 +83,8 @@ impl PendingResponse {
         if edge.level() >= Level::Busy {
             return;
         }
-        let room = Arc::clone(&edge.encoders).try_acquire_many_owned(coding.kib());
+        let kib = usize::try_from(coding.kib()).unwrap_or(usize::MAX);
+        let room = edge.encoders.try_acquire_many(share, kib);
         let Ok(room) = room else { return };
         coding::tell(&mut self.head.headers, coding);
         let source = std::mem::replace(&mut self.source, Source::None);
@@ -86,6 +94,7 @@ impl PendingResponse {
     /// Replaces parts of its body, unless the body is partial or a stream.
     pub(super) async fn replace(
         &mut self,
+        share: Share,
         replacements: &[Replacement],
         conn: &Arc<ConnState>,
     ) -> Result<(), Problem> {
@@ -95,7 +104,7 @@ impl PendingResponse {
         if !is_whole || self.source.is_ended() {
             return Ok(());
         }
-        let held = self.source.hold(replace::BODY_BYTES_MAX, conn);
+        let held = self.source.hold(share, replace::BODY_BYTES_MAX, conn);
         let (bytes, room) = held.await.map_err(|why| match why {
             NotBuffered::TooLong => Problem::AnswerTooLong,
             NotBuffered::MemoryFull => Problem::NoRoom,

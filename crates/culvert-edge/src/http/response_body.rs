@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use culvert_base::Share;
 use culvert_io::Pipe;
 use culvert_upstream::Http1ClientError;
 use http_body::{Body, Frame, SizeHint};
@@ -192,6 +193,7 @@ impl Source {
     /// Buffers the whole body without its trailers, and returns it with its share of the memory limit.
     pub(crate) async fn hold(
         &mut self,
+        share: Share,
         bytes_max: usize,
         conn: &Arc<ConnState>,
     ) -> Result<(Bytes, BodyReservation), NotBuffered> {
@@ -199,7 +201,7 @@ impl Source {
             return Err(NotBuffered::TooLong);
         }
         let reading = async {
-            let (mut whole, mut room) = (BytesMut::new(), BodyReservation::new(conn));
+            let (mut whole, mut room) = (BytesMut::new(), BodyReservation::new(conn, share));
             while let Some(frame) = poll_fn(|cx| self.poll(cx)).await {
                 let Ok(data) = frame.map_err(|_| NotBuffered::Broken)?.into_data() else {
                     continue;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use culvert_base::IpSet;
 use culvert_base::net::HostName;
+use culvert_base::{IpSet, Share};
 use culvert_policy::host::EndpointInfo;
 use culvert_policy::policy::compiled::Policy;
 use culvert_policy::scheme::Scheme;
@@ -59,6 +59,12 @@ impl Endpoint {
             EndpointBinding::Kubernetes(operators) => operators.iter().any(|id| id == operator_id),
             EndpointBinding::Public | EndpointBinding::Internal => false,
         }
+    }
+
+    /// The share of limited resources that its traffic uses.
+    pub(crate) fn share(&self) -> Share {
+        let owner = self.policy.as_ref().map_or("", |policy| policy.owner());
+        Share::new(owner, &self.id)
     }
 
     /// Its properties for policies.

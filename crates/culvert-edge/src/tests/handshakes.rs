@@ -8,7 +8,7 @@ use culvert_base::net::HostName;
 use culvert_base::{ManualClock, Timestamp};
 use culvert_login::ACTIONS;
 use culvert_policy::Scheme;
-use culvert_policy::{Resources, Source};
+use culvert_policy::{OnExpressionError, Resources, Source};
 use culvert_tls::tls_policy::Authorities;
 use rustls::client::ResolvesClientCert;
 use rustls::sign::CertifiedKey;
@@ -543,10 +543,13 @@ async fn a_resumed_session_meets_the_current_tls_policy() {
 
 #[tokio::test]
 async fn a_failing_expression_skips_rules_according_to_on_error() {
-    // The rule of the contract for everything but terminate-tls.
-    for (refuses_undecided, expected) in [(false, true), (true, false)] {
+    for (on_expression_error, expected) in [
+        (OnExpressionError::Auto, false),
+        (OnExpressionError::Deny, false),
+        (OnExpressionError::Skip, true),
+    ] {
         let rig = Rig::with(Settings {
-            refuses_undecided,
+            on_expression_error,
             ..settings()
         })
         .await;

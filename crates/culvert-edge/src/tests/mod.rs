@@ -14,6 +14,7 @@ mod challenges;
 mod documents;
 mod drain;
 mod error_pages;
+mod evaluation;
 mod events;
 mod fields;
 mod floods;

@@ -299,7 +299,7 @@ async fn exchanges_with_the_most_memory_end_first() {
         .certificate(names, key);
     rig.edge.publish(snapshot.build()).await;
     let shared = rig.edge.shared();
-    let room = shared.state.bodies.available_permits();
+    let room = shared.state.bodies.available();
 
     // Three that send a part of their body: one over HTTP/2, two over HTTP/1, of which one is small.
     let mut sender = connect(&mut rig, &root).await;
@@ -317,7 +317,7 @@ async fn exchanges_with_the_most_memory_end_first() {
     let mut small = rig.connect().await;
     small.send([head.as_bytes(), b"x"].concat()).await;
     soon("what they send", async {
-        while room - shared.state.bodies.available_permits() < 4 * part.len() + 1 {
+        while room - shared.state.bodies.available() < 4 * part.len() + 1 {
             tokio::task::yield_now().await;
         }
     })
@@ -338,7 +338,7 @@ async fn exchanges_with_the_most_memory_end_first() {
         }
     })
     .await;
-    assert_eq!(shared.state.bodies.available_permits(), room);
+    assert_eq!(shared.state.bodies.available(), room);
     assert!(rig.edge.meters().shed_events.get() >= 6);
     assert_eq!(rig.recorder.count(), before);
 }

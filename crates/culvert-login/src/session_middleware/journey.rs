@@ -377,7 +377,7 @@ impl SessionMiddleware {
         let _turn = self
             .logins
             .calls
-            .try_acquire()
+            .try_acquire(self.options.share)
             .map_err(|_| Problem::LoginBusy)?;
         let asking = Asking {
             services,

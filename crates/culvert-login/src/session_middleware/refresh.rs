@@ -66,7 +66,7 @@ impl SessionMiddleware {
         now: Timestamp,
     ) -> RefreshOutcome {
         let asked = async {
-            let turn = self.logins.calls.try_acquire();
+            let turn = self.logins.calls.try_acquire(self.options.share);
             let _turn =
                 turn.map_err(|_| Failed::Away("too many refreshes in progress".to_owned()))?;
             let endpoints = self.endpoints(services).await?;

@@ -51,6 +51,7 @@ pub(crate) static TYPE: ActionType = ActionType {
             enforce: config.enforce.unwrap_or(true),
         }))
     },
+    guards: true,
     ..ActionType::PLAIN
 };
 

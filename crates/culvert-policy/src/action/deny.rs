@@ -24,6 +24,7 @@ pub(crate) static TYPE: ActionType = ActionType {
             status: StatusCode::from_u16(status).unwrap_or(StatusCode::FORBIDDEN),
         }))
     },
+    guards: true,
     ..ActionType::PLAIN
 };
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::net::HostName;
-use culvert_base::{BoxFuture, Refusal, code};
-use culvert_cel::{Predicate, Resolver, Slot, Value, ValueRef};
+use culvert_base::{BoxFuture, Refusal, Share, code};
+use culvert_cel::{Resolver, Slot, Value, ValueRef};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, COOKIE, HOST, HeaderMap, LOCATION};
 use http::{HeaderValue, Method, StatusCode};
 use schemars::JsonSchema;
@@ -19,6 +19,7 @@ use crate::fields::{Field, FieldTemplates, is_framing};
 use crate::host::{Called, ConnContext, EndpointInfo, NotCalled};
 use crate::policy::context::{GoDuration, PolicyContext};
 use crate::policy::exchange::Exchange;
+use crate::policy::expression::Condition;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
@@ -42,7 +43,7 @@ const URL_BYTES_MAX: usize = 16 << 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "http-request",
-    doc: "Calls another service and stores the response, whatever its status, for later expressions: `actions.ngrok.http_request.res` has `status_code`, `headers` and `body`; `error` has `code` and `message`, which are empty after a response; `attempts` is the number of attempts. It can call internal endpoints of the account, whose policies run but cannot make further calls. It can call public hosts only if the operator allows it (`policy.http_request_public`), and only at public addresses. A response may have at most 256 KiB. Without a response the request fails with 502, unless `on_error` is set to continue.",
+    doc: "Calls another service and stores the response, whatever its status, for later expressions: `actions.ngrok.http_request.res` has `status_code`, `headers` and `body`; `error` has `code` and `message`, which are empty after a response; `attempts` is the number of attempts. It can call internal endpoints of the account, whose policies run but cannot make further calls. It can call public hosts only if the operator allows it (`policy.http_request_public`), and only at public addresses. A response may have at most 256 KiB. Without a response the request fails with 502, unless `on_error` is set to continue. If too many requests of policies are in progress, the request fails with 500 in any case; one endpoint has at most half of them, and its owner two thirds.",
     phases: &[Phase::Request, Phase::Response],
     schemes: &[Scheme::Http, Scheme::Https],
     ends: Ends::Sometimes,
@@ -117,7 +118,7 @@ struct HttpRequest {
     body: Template,
     redirects_max: u8,
     timeout: Duration,
-    again: Option<Predicate>,
+    again: Option<Condition>,
     goes_on: bool,
 }
 
@@ -136,11 +137,13 @@ enum Failed {
     Template,
     #[error("the URL is not the URL of an internal endpoint")]
     Target,
+    #[error("the URL is longer than {URL_BYTES_MAX} bytes")]
+    LongTarget,
     #[error("the internal endpoint does not exist")]
     NoEndpoint,
     #[error("the policy of a called endpoint cannot call other endpoints")]
     Nested,
-    #[error("too many policy requests are in progress")]
+    #[error("too many policy requests of the endpoint or of its owner are in progress")]
     Busy,
     #[error("the request timed out")]
     TooSlow,
@@ -152,9 +155,23 @@ impl Failed {
     fn problem(&self) -> Problem {
         match self {
             Self::Template => Problem::Policy,
-            Self::Target | Self::NoEndpoint => Problem::NoInternal,
+            Self::Target | Self::LongTarget | Self::NoEndpoint => Problem::NoInternal,
             Self::Nested => Problem::Hops,
             Self::Busy | Self::TooSlow | Self::NotCalled(_) => Problem::Call,
+        }
+    }
+
+    /// Whether visitors can cause it at will, so that it must reject the request even with `on_error: continue`. A
+    /// service that is slow, or responds with too much, is one that fails.
+    fn is_limit(&self) -> bool {
+        match self {
+            Self::Busy | Self::LongTarget | Self::NotCalled(NotCalled::NoRoom) => true,
+            Self::Template
+            | Self::Target
+            | Self::NoEndpoint
+            | Self::Nested
+            | Self::TooSlow
+            | Self::NotCalled(_) => false,
         }
     }
 }
@@ -245,10 +262,10 @@ impl HttpRequest {
     async fn ask(&self, x: &mut Exchange<'_>) -> Flow {
         let services = Arc::clone(x.conn.services);
         let mut attempts = 0;
-        let asked = match services.calls.try_acquire() {
+        let asked = match services.calls.try_acquire(x.share()) {
             _ if x.memory.is_call => Err(Failed::Nested),
             Err(_) => Err(Failed::Busy),
-            Ok(_turn) => {
+            Ok(_permit) => {
                 let attempts = self.attempts(x, &mut attempts);
                 let within = tokio::time::timeout(self.timeout, attempts).await;
                 within.unwrap_or(Err(Failed::TooSlow))
@@ -271,6 +288,9 @@ impl HttpRequest {
             %failed,
             "http-request action failed"
         );
+        if failed.is_limit() {
+            x.limit_reached();
+        }
         if self.goes_on {
             Flow::Continue
         } else {
@@ -279,10 +299,10 @@ impl HttpRequest {
     }
 
     async fn attempts(&self, x: &mut Exchange<'_>, made: &mut i64) -> Result<Called, Failed> {
-        let call = self.call(x)?;
+        let (call, share) = (self.call(x)?, x.share());
         loop {
             *made += 1;
-            let last = self.attempt(x.conn, x.endpoint, call.clone()).await;
+            let last = self.attempt(x.conn, x.endpoint, share, call.clone()).await;
             if *made == ATTEMPTS_MAX || !self.wants_another(x, *made, last.as_ref()) {
                 return last;
             }
@@ -302,11 +322,8 @@ impl HttpRequest {
             return false;
         };
         let last = map(shown(last));
-        let verdict = again.test(&Attempt { x, made, last });
-        verdict.unwrap_or_else(|error| {
-            x.failed(&error);
-            false
-        })
+        let verdict = again.holds(x, &Attempt { x, made, last });
+        verdict.unwrap_or(false)
     }
 
     /// The request, with its expressions evaluated.
@@ -321,7 +338,7 @@ impl HttpRequest {
             url.query_pairs_mut().extend_pairs(values);
         }
         if url.as_str().len() > URL_BYTES_MAX {
-            return Err(Failed::Target);
+            return Err(Failed::LongTarget);
         }
         let mut headers = HeaderMap::new();
         for Field { name, value } in self.headers.render(x) {
@@ -331,6 +348,10 @@ impl HttpRequest {
         if !body.is_empty() && !headers.contains_key(CONTENT_TYPE) {
             let plain = HeaderValue::from_static("text/plain; charset=utf-8");
             headers.insert(CONTENT_TYPE, plain);
+        }
+        // A service must not get a request with a part that is missing because of a limit.
+        if x.is_undecidable() {
+            return Err(Failed::Template);
         }
         Ok(Call {
             method: self.method.clone(),
@@ -345,11 +366,12 @@ impl HttpRequest {
         &self,
         conn: ConnContext<'_>,
         from: EndpointInfo<'_>,
+        share: Share,
         mut call: Call,
     ) -> Result<Called, Failed> {
         let mut redirects = 0;
         loop {
-            let called = send(conn, from, call.clone()).await?;
+            let called = send(conn, from, share, call.clone()).await?;
             if redirects == self.redirects_max || !follow(&mut call, &called) {
                 return Ok(called);
             }
@@ -358,14 +380,22 @@ impl HttpRequest {
     }
 }
 
-async fn send(conn: ConnContext<'_>, from: EndpointInfo<'_>, call: Call) -> Result<Called, Failed> {
+async fn send(
+    conn: ConnContext<'_>,
+    from: EndpointInfo<'_>,
+    share: Share,
+    call: Call,
+) -> Result<Called, Failed> {
     match whom(&call.url) {
         Some(Whom::Internal(scheme, host, port)) => {
             let to = conn.host.internal(from.account, scheme, &host, port);
-            Ok(conn.host.call(to.ok_or(Failed::NoEndpoint)?, call).await?)
+            let to = to.ok_or(Failed::NoEndpoint)?;
+            Ok(conn.host.call(share, to, call).await?)
         }
         // Public calls may have been disabled since the policy was written.
-        Some(Whom::Public) if conn.allows_public_calls => Ok(conn.host.call_public(call).await?),
+        Some(Whom::Public) if conn.allows_public_calls => {
+            Ok(conn.host.call_public(share, call).await?)
+        }
         Some(Whom::Public) | None => Err(Failed::Target),
     }
 }

@@ -33,11 +33,12 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "jwt-validation",
-    doc: "Requires that a request has all listed tokens. Each token must be signed with a key of the key sets, have an allowed issuer and audience, and be valid now (with one minute of clock skew). A request that has a token twice has none, because the upstream might read the other one. A missing token gets 401, an invalid token 403, and 502 is returned if the keys cannot be fetched. Key sets are cached for 15 minutes.",
+    doc: "Requires that a request has all listed tokens. Each token must be signed with a key of the key sets, have an allowed issuer and audience, and be valid now (with one minute of clock skew). A request that has a token twice has none, because the upstream might read the other one. A missing token gets 401, an invalid token 403, and 502 is returned if the keys cannot be fetched. Key sets are cached for 15 minutes, and for up to a day while they cannot be fetched. A token with an unknown key causes a fetch, at most every 30 seconds.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |context| Ok(Box::new(JwtValidation::compile(context)?)),
+    guards: true,
     ..ActionType::PLAIN
 };
 
@@ -274,7 +275,7 @@ impl JwtValidation {
                     &format!("`{field}` must be an https URL"),
                 )
             };
-            sources.push(KeySet::at(url.ok_or_else(why)?));
+            sources.push(KeySet::at(url.ok_or_else(why)?).used_by(context.share()));
         }
         let reads: Vec<HeaderName> = tokens
             .iter()

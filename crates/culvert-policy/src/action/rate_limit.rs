@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use culvert_base::code;
 use culvert_base::sync::lock;
-use culvert_cel::{Program, Resolver, Slot, Value, ValueRef};
+use culvert_cel::{Resolver, Slot, Value, ValueRef};
 use http::StatusCode;
 use http::header::{HeaderValue, RETRY_AFTER};
 use schemars::JsonSchema;
@@ -19,6 +19,7 @@ use crate::conn::{source, source_number};
 use crate::fair_table::FairTable;
 use crate::policy::context::GoDuration;
 use crate::policy::exchange::Exchange;
+use crate::policy::expression::Expression;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::values::text;
@@ -66,14 +67,11 @@ pub(crate) static TYPE: ActionType = ActionType {
             ));
         }
         site.count("bucket_key", config.bucket_key.len(), KEYS_MAX)?;
-        let key = config.bucket_key.iter().enumerate().map(|(index, source)| {
-            site.env().compile(source).map_err(|error| {
-                site.refuse(
-                    code::POLICY_EXPRESSION_INVALID,
-                    &format!("`bucket_key[{index}]`: {error}"),
-                )
-            })
-        });
+        let key = config
+            .bucket_key
+            .iter()
+            .enumerate()
+            .map(|(index, source)| site.expression(&format!("bucket_key[{index}]"), source));
         Ok(Box::new(RateLimit {
             enforce: config.enforce.unwrap_or(true),
             capacity: config.capacity,
@@ -88,6 +86,7 @@ pub(crate) static TYPE: ActionType = ActionType {
             },
         }))
     },
+    guards: true,
     ..ActionType::PLAIN
 };
 
@@ -131,7 +130,7 @@ struct RateLimit {
     enforce: bool,
     capacity: u64,
     window: Duration,
-    key: Vec<Program>,
+    key: Vec<Expression>,
     counts: Counts,
 }
 
@@ -238,11 +237,10 @@ const REJECTION: Rejection = Rejection {
 impl Action for RateLimit {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let mut key = String::new();
-        for program in &self.key {
+        for expression in &self.key {
             // Requests whose key cannot be computed share a bucket.
-            match program.eval(&ByBlock::new(x)) {
-                Ok(value) => key.push_str(&text(value.borrow())),
-                Err(error) => x.failed(&error),
+            if let Ok(value) = expression.value(x, &ByBlock::new(x)) {
+                key.push_str(&text(value.borrow()));
             }
             key.push('\0');
         }
@@ -276,7 +274,7 @@ impl Action for RateLimit {
 
     fn slots(&self) -> Vec<Slot> {
         let keys = self.key.iter();
-        keys.flat_map(|program| program.slots().iter().copied())
+        keys.flat_map(|expression| expression.slots().iter().copied())
             .collect()
     }
 }

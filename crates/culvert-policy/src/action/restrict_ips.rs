@@ -50,6 +50,7 @@ pub(crate) static TYPE: ActionType = ActionType {
             policies: policies.collect::<Result<_, _>>()?,
         }))
     },
+    guards: true,
     ..ActionType::PLAIN
 };
 

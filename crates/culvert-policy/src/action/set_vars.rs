@@ -22,7 +22,7 @@ const BYTES_MAX: usize = 64 << 10;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "set-vars",
-    doc: "Sets variables for later expressions of the same phase, as `vars.<name>`. Each entry can use earlier ones. All variables may have 64 KiB in total; a value that exceeds the limit is not set.",
+    doc: "Sets variables for later expressions of the same phase, as `vars.<name>`. Each entry can use earlier ones. All variables of a phase may have 64 KiB in total; a request that exceeds the limit is rejected with 500, a connection is closed.",
     phases: &[Phase::Connect, Phase::Request, Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |context| {
@@ -95,9 +95,12 @@ impl Action for SetVars {
             let size = |value: &culvert_cel::Value| to_json(value.borrow()).to_string().len();
             let others = x.memory.vars.iter().filter(|(known, _)| known != name);
             let bytes: usize = others.map(|(_, value)| size(value)).sum();
-            if bytes + size(&value) <= BYTES_MAX {
-                x.set_var(name, value);
+            // A rule that reads the variable must not run without it.
+            if bytes + size(&value) > BYTES_MAX {
+                x.limit_reached();
+                break;
             }
+            x.set_var(name, value);
         }
         Flow::Continue.into()
     }

@@ -38,6 +38,7 @@ pub(crate) static TYPE: ActionType = ActionType {
     references: &[("mutual_tls_certificate_authorities", ID_PREFIX)],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |context| compile(context).map(|action| Box::new(action) as _),
+    guards: true,
     ..ActionType::PLAIN
 };
 

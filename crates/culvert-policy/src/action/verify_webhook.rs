@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use culvert_base::{BoxFuture, Timestamp, code};
+use culvert_base::{BoxFuture, Share, Timestamp, code};
 use culvert_cel::Value;
 use http::{Response, request};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -62,6 +62,7 @@ pub(crate) static TYPE: ActionType = ActionType {
             enforce: config.enforce.unwrap_or(true),
         }))
     },
+    guards: true,
     ..ActionType::PLAIN
 };
 
@@ -120,10 +121,12 @@ impl VerifyWebhook {
         let (verdict, answer) = match &self.secret {
             None => {
                 let services = Arc::clone(x.conn.services);
-                (
-                    by_certificate(&services, &body, x.conn.info.now()).await,
-                    None,
-                )
+                let (share, now) = (x.share(), x.conn.info.now());
+                let verdict = by_certificate(&services, share, &body, now).await;
+                if verdict == Err(Unverified::Busy) {
+                    x.limit_reached();
+                }
+                (verdict, None)
             }
             Some(secret) => self.by_secret(x, secret, request, &body),
         };
@@ -181,15 +184,19 @@ impl VerifyWebhook {
 
 async fn by_certificate(
     services: &PolicyServices,
+    share: Share,
     body: &Bytes,
     now: Timestamp,
 ) -> Result<(), Unverified> {
     let message = sns::Message::read(body, now)?;
-    let certificate = services.document(FetchScope::Public, message.certificate());
+    let certificate = services.document(share, FetchScope::Public, message.certificate());
     let certificate = certificate.await;
     let certificate = certificate.map_err(|error| {
-        tracing::warn!(%error, "cannot fetch the signing certificate of a webhook");
-        Unverified::Certificate
+        tracing::debug!(%error, "there is no signing certificate of a webhook");
+        match error.is_limit() {
+            true => Unverified::Busy,
+            false => Unverified::Certificate,
+        }
     })?;
     message.verify(&certificate, now)
 }

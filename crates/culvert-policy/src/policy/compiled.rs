@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use culvert_base::Meter;
-use culvert_cel::{Predicate, Slot};
+use culvert_cel::Slot;
 use http::header::HeaderName;
 
 use crate::identity::ForwardIdentity;
 use crate::ipdata::IpFields;
+use crate::policy::expression::Condition;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, EDGE_PATHS, EdgePaths};
 use crate::policy::secrets::Secrets;
@@ -38,6 +39,8 @@ pub struct Policy {
     pub(crate) identity_fields: Box<[HeaderName]>,
     /// Likely mistakes.
     pub(crate) warnings: Vec<String>,
+    /// ID of the endpoint's owner, whose share of limited resources it uses; empty if unknown.
+    pub(crate) owner: Arc<str>,
 }
 
 /// Actions that run if all expressions are true.
@@ -46,15 +49,20 @@ pub struct Rule {
     /// Its name, which may be empty.
     pub name: String,
     /// Its conditions, all of which must hold.
-    pub expressions: Box<[Predicate]>,
+    pub expressions: Box<[Condition]>,
     /// Its actions, in order.
     pub actions: Box<[Box<dyn Action>]>,
     /// The types of its actions, and whether each ends the phase.
     pub types: Box<[(&'static str, Ends)]>,
     /// Whether it has an action that configures TLS handshakes.
     pub terminates_tls: bool,
+    /// Whether it has an action that restricts access ([`ActionType::guards`](crate::action_type::ActionType)), so that
+    /// a failed expression must not skip it.
+    pub guards: bool,
     /// Counts expressions that failed.
     pub failures: Meter,
+    /// Counts requests and connections that were rejected because the rule could not be decided.
+    pub refusals: Meter,
 }
 
 impl Rule {
@@ -124,6 +132,11 @@ impl Policy {
         &self.warnings
     }
 
+    /// ID of the endpoint's owner; empty if unknown.
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
     /// The secrets that its expressions may read, by vault and name.
     pub fn secrets(&self) -> culvert_cel::Value {
         let secrets = self.secrets.as_ref();
@@ -161,6 +174,15 @@ impl Policy {
             .iter()
             .flat_map(|phase| self.rules(*phase))
             .map(|rule| rule.failures.get())
+            .sum()
+    }
+
+    /// How many requests and connections were rejected because a rule could not be decided.
+    pub fn refusals(&self) -> u64 {
+        Phase::ALL
+            .iter()
+            .flat_map(|phase| self.rules(*phase))
+            .map(|rule| rule.refusals.get())
             .sum()
     }
 }

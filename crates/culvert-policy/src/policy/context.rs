@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::net::HostName;
-use culvert_base::{Code, Refusal, code};
-use culvert_cel::{Env, Predicate};
+use culvert_base::{Code, Refusal, Share, code};
+use culvert_cel::Env;
 use culvert_tls::tls_policy::Authorities;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeOwned, Error as _};
@@ -21,6 +21,7 @@ use crate::address::IpPolicy;
 use crate::identity::AssertionKeys;
 use crate::ipdata::IpData;
 use crate::policy::environments;
+use crate::policy::expression::{Condition, Expression};
 use crate::policy::phase::Phase;
 use crate::policy::secrets::Secrets;
 use crate::policy::template::{Template, ValueTemplate};
@@ -148,7 +149,7 @@ impl<'c> PolicyContext<'c> {
     }
 
     /// The names that expressions of this phase may use.
-    pub fn env(&self) -> &'static Env {
+    fn env(&self) -> &'static Env {
         environments::of(self.phase)
     }
 
@@ -169,16 +170,32 @@ impl<'c> PolicyContext<'c> {
         &self.resources.owner
     }
 
+    /// The share of limited resources that the action uses. It has no endpoint yet, so the action stands for it.
+    pub fn share(&self) -> Share {
+        let fingerprint = culvert_base::text::hex(&self.fingerprint());
+        Share::new(self.owner(), &fingerprint)
+    }
+
     /// The condition of a retry (2200).
-    pub fn retry_condition(&self, field: &str, text: &str) -> Result<Predicate, Refusal> {
+    pub fn retry_condition(&self, field: &str, text: &str) -> Result<Condition, Refusal> {
         environments::of_retries(self.phase)
             .compile_predicate(text)
+            .map(Condition::new)
             .map_err(|error| {
                 self.refuse(
                     code::POLICY_EXPRESSION_INVALID,
                     &format!("`{field}`: {error}"),
                 )
             })
+    }
+
+    /// An expression of any type (2200).
+    pub fn expression(&self, field: &str, text: &str) -> Result<Expression, Refusal> {
+        let compiled = self.env().compile(text).map(Expression::new);
+        compiled.map_err(|error| {
+            let why = format!("`{field}`: {error}");
+            self.refuse(code::POLICY_EXPRESSION_INVALID, &why)
+        })
     }
 
     /// Whether policies may call public hosts.

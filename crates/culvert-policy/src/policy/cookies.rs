@@ -1,18 +1,16 @@
 //! Cookies in expressions.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use culvert_cel::{Duration, Key, Map, Value};
+use culvert_cel::{Duration, Value};
 use http::HeaderMap;
 use http::header::COOKIE;
 
-use crate::policy::values::decoded;
-use crate::policy::values::{map, moment};
+use crate::policy::values::{decoded, grouped, map, moment};
 
 /// The cookies of a request by name, in the order of the header.
 pub(crate) fn of_request(headers: &HeaderMap) -> Value {
-    let mut names: Vec<(String, Vec<Value>)> = Vec::new();
+    let mut pairs = Vec::new();
     for line in headers.get_all(COOKIE).iter().map(decoded) {
         for pair in line.split(';') {
             let Some((name, value)) = pair.split_once('=') else {
@@ -23,10 +21,10 @@ pub(crate) fn of_request(headers: &HeaderMap) -> Value {
                 ("name", Value::from(name)),
                 ("value", Value::from(value)),
             ]);
-            push(&mut names, name, cookie);
+            pairs.push((name.to_owned(), cookie));
         }
     }
-    by_name(names)
+    grouped(pairs)
 }
 
 /// The cookies that a response sets, by name, the longest path first.
@@ -82,25 +80,8 @@ pub(crate) fn of_response<'h>(lines: impl Iterator<Item = Cow<'h, str>>) -> Valu
         cookies.push((path.len(), name.to_owned(), map(fields)));
     }
     cookies.sort_by_key(|(length, ..)| std::cmp::Reverse(*length));
-    let mut names = Vec::new();
-    for (_, name, cookie) in cookies {
-        push(&mut names, &name, cookie);
-    }
-    by_name(names)
-}
-
-fn push(names: &mut Vec<(String, Vec<Value>)>, name: &str, cookie: Value) {
-    match names.iter_mut().find(|(known, _)| known == name) {
-        Some((_, cookies)) => cookies.push(cookie),
-        None => names.push((name.to_owned(), vec![cookie])),
-    }
-}
-
-fn by_name(names: Vec<(String, Vec<Value>)>) -> Value {
-    let entries = names
-        .into_iter()
-        .map(|(name, cookies)| (Key::String(name.into()), Value::List(cookies.into())));
-    Value::Map(Arc::new(Map::new(entries.collect()).unwrap_or_default()))
+    let pairs = cookies.into_iter().map(|(_, name, cookie)| (name, cookie));
+    grouped(pairs.collect())
 }
 
 fn unquoted(value: &str) -> &str {

@@ -8,11 +8,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use culvert_base::{BoxFuture, Clock, Entropy, Timestamp};
+use culvert_base::{BoxFuture, Clock, Entropy, FairPermits, Share, Timestamp};
 use culvert_cel::{Resolver, Slot, ValueRef};
 use culvert_http::fields::strip_named;
 use http::{request, response};
-use tokio::sync::Semaphore;
 
 use crate::conn::{ConnCounters, ConnInfo};
 use crate::documents::Documents;
@@ -23,6 +22,7 @@ use crate::policy::compiled::{Policy, Rule};
 use crate::policy::conn_state::PolicyConnState;
 use crate::policy::exchange::{Exchange, Memory};
 use crate::policy::phase::{Ends, Phase};
+use crate::policy::run::{OnExpressionError, Verdict};
 use crate::policy::variables;
 use crate::scheme::Scheme;
 use crate::services::{Call, Cause, Fetch, FetchScope, PolicyServices, Spawn};
@@ -56,6 +56,8 @@ pub enum RuleResult {
     NoMatch,
     /// A condition reads a variable that is not known.
     Unknown,
+    /// A condition fails, so the request is rejected.
+    Reject,
     /// An earlier rule ends the phase.
     NotReached,
 }
@@ -86,17 +88,23 @@ impl DryRule<'_> {
 #[derive(Debug)]
 pub struct DryRun {
     services: Arc<PolicyServices>,
+    on_expression_error: OnExpressionError,
 }
 
 impl DryRun {
-    /// An evaluator with this IP data.
-    pub fn new(ip_data: IpDatabases, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+    /// An evaluator with this IP data. Expressions that fail have the same consequences as for traffic.
+    pub fn new(
+        ip_data: IpDatabases,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        on_expression_error: OnExpressionError,
+    ) -> Self {
         let services = PolicyServices {
             ip_data,
             counts: SharedCounts::new(Arc::clone(&clock), &*entropy),
             documents: Documents::new(),
             region: String::new(),
-            calls: Semaphore::new(0),
+            calls: FairPermits::new(0),
             meters: Arc::default(),
             bodies: None,
             network: Arc::new(Nowhere),
@@ -106,6 +114,7 @@ impl DryRun {
         };
         Self {
             services: Arc::new(services),
+            on_expression_error,
         }
     }
 
@@ -128,7 +137,7 @@ impl DryRun {
             state: &state,
             services: &self.services,
             host: &Nowhere,
-            refuses_undecided: false,
+            on_expression_error: self.on_expression_error,
             allows_public_calls: false,
             error_pages: &error_pages,
         };
@@ -157,7 +166,8 @@ impl DryRun {
                     true => (RuleResult::NotReached, Vec::new()),
                     false => known.judge(rule),
                 };
-                is_over |= result == RuleResult::Match && rule.ends() == Ends::Always;
+                is_over |= result == RuleResult::Reject
+                    || (result == RuleResult::Match && rule.ends() == Ends::Always);
                 rules.push(DryRule {
                     phase,
                     number: index + 1,
@@ -182,13 +192,26 @@ struct Known<'x, 'e> {
 impl Known<'_, '_> {
     fn judge(&self, rule: &Rule) -> (RuleResult, Vec<&'static str>) {
         let mut all = Vec::new();
+        let mut failed = None;
         for expression in &rule.expressions {
             self.missing.borrow_mut().clear();
             let result = expression.test(self);
             let missing = self.missing.take();
-            if missing.is_empty() && !matches!(result, Ok(true)) {
-                // A condition that fails does not match.
-                return (RuleResult::NoMatch, Vec::new());
+            match result {
+                Ok(false) if missing.is_empty() => return (RuleResult::NoMatch, Vec::new()),
+                Err(error) if missing.is_empty() => {
+                    let verdict = self.x.conn.on_expression_error.verdict(rule, &error);
+                    if error.is_limit() {
+                        return (RuleResult::Reject, Vec::new());
+                    }
+                    if failed != Some(RuleResult::Reject) {
+                        failed = Some(match verdict {
+                            Verdict::Reject(_) => RuleResult::Reject,
+                            Verdict::Match | Verdict::NoMatch => RuleResult::NoMatch,
+                        });
+                    }
+                }
+                _ => {}
             }
             for name in missing {
                 if !all.contains(&name) {
@@ -196,9 +219,13 @@ impl Known<'_, '_> {
                 }
             }
         }
-        match all.is_empty() {
-            true => (RuleResult::Match, all),
-            false => (RuleResult::Unknown, all),
+        match (failed, all.is_empty()) {
+            // The rule does not match, whatever is not known.
+            (Some(RuleResult::NoMatch), _) => (RuleResult::NoMatch, Vec::new()),
+            (Some(failed), true) => (failed, all),
+            (None, true) => (RuleResult::Match, all),
+            // An unknown condition may be false, and decides before the failure does.
+            (_, false) => (RuleResult::Unknown, all),
         }
     }
 
@@ -264,11 +291,11 @@ impl PolicyHost for Nowhere {
         None
     }
 
-    fn call(&self, _: NextEndpoint, _: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
+    fn call(&self, _: Share, _: NextEndpoint, _: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
         Box::pin(async { Err(NotCalled::Closed) })
     }
 
-    fn call_public(&self, _: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
+    fn call_public(&self, _: Share, _: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {
         Box::pin(async { Err(NotCalled::Closed) })
     }
 }

@@ -1,11 +1,11 @@
 //! The inputs of a phase's expressions, and the state that its actions read and change.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use culvert_base::Timestamp;
+use culvert_base::{Share, Timestamp};
 use culvert_cel::{EvalError, EvalErrorKind, Value};
 use culvert_events::{Settable, Slot, Text};
 use http::header::{ACCEPT, HeaderValue};
@@ -20,7 +20,7 @@ use crate::policy::compiled::Policy;
 use crate::policy::edits::Edits;
 use crate::policy::phase::Phase;
 use crate::policy::run::Flow;
-use crate::policy::values::map;
+use crate::policy::values::{check_size, map};
 use crate::problem::Problem;
 use crate::reply::{self, Rejection, ReplyContext};
 
@@ -53,12 +53,21 @@ pub struct Exchange<'x> {
     pub(crate) is_tls_assumed: bool,
     /// The values computed so far, in the order of the slots that the policy reads.
     pub(super) values: Box<[OnceCell<Value>]>,
-    /// The first failure of a template in the action that runs.
-    pub(super) failure: Option<EvalError>,
+    /// The first failure of an expression in the action that runs.
+    pub(super) failure: Cell<Option<EvalError>>,
+    /// Why the request must be rejected after the action that runs, whatever the action does.
+    pub(super) undecidable: Cell<Option<Problem>>,
     /// The IP data of this phase, if the policy reads any.
     pub(super) ip_data: Option<Arc<IpData>>,
-    /// Whether a template referred to an object that does not exist.
-    pub(super) is_missing: bool,
+}
+
+/// Why an error of an expression rejects the request, whatever its rule does. `None` for other errors.
+pub(super) fn undecidable(error: &EvalError) -> Option<Problem> {
+    match error.kind {
+        kind if kind.is_limit() => Some(Problem::PolicyLimit),
+        EvalErrorKind::Missing => Some(Problem::Policy),
+        _ => None,
+    }
 }
 
 /// The state of an exchange that outlives a phase.
@@ -150,9 +159,9 @@ impl<'x> Exchange<'x> {
             edits: Edits::default(),
             is_tls_assumed: false,
             values: policy.reads().iter().map(|_| OnceCell::new()).collect(),
-            failure: None,
+            failure: Cell::default(),
+            undecidable: Cell::default(),
             ip_data: None,
-            is_missing: false,
         }
     }
 
@@ -241,6 +250,11 @@ impl<'x> Exchange<'x> {
             return;
         };
         let value = map(fields);
+        // A result may contain that of an earlier action, so it can grow with each action.
+        if check_size(value.borrow()).is_err() {
+            self.limit_reached();
+            return;
+        }
         let results = &mut self.memory.results;
         match results.iter_mut().find(|(name, _)| *name == action) {
             Some((_, known)) => *known = value,
@@ -266,16 +280,45 @@ impl<'x> Exchange<'x> {
         }
     }
 
-    /// Records that a template failed.
-    pub fn failed(&mut self, error: &EvalError) {
+    /// Records that an expression of the action that runs failed. If it reached a limit of evaluation, or refers to an
+    /// object that does not exist, the request is rejected after the action.
+    pub(super) fn failed(&self, error: &EvalError) {
         self.conn.services.meters.failures.up();
-        self.is_missing |= error.kind == EvalErrorKind::Missing;
-        self.failure.get_or_insert(*error);
+        if self.failure.get().is_none() {
+            self.failure.set(Some(*error));
+        }
+        if let Some(problem) = undecidable(error) {
+            self.reject_later(problem);
+        }
+    }
+
+    /// Records that the action that runs has reached a limit that a visitor can reach at will. The request is rejected
+    /// after the action, whatever the action does: a limit never decides.
+    pub fn limit_reached(&self) {
+        self.conn.services.meters.failures.up();
+        self.reject_later(Problem::PolicyLimit);
+    }
+
+    fn reject_later(&self, problem: Problem) {
+        if self.undecidable.get().is_none() {
+            self.undecidable.set(Some(problem));
+        }
+    }
+
+    /// Whether the request will be rejected after the action that runs. An action with effects outside of the exchange
+    /// checks it before them.
+    pub fn is_undecidable(&self) -> bool {
+        self.undecidable.get().is_some()
+    }
+
+    /// The share of limited resources that the exchange uses.
+    pub fn share(&self) -> Share {
+        Share::new(self.policy.owner(), self.endpoint.id)
     }
 
     /// The first failure of a template in this action, for its result.
     pub fn error(&self) -> (&'static str, Value) {
-        let message = self.failure.map(|error| error.to_string());
+        let message = self.failure.get().map(|error| error.to_string());
         let fields = vec![
             ("code", Value::from("")),
             (

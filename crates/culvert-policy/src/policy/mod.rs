@@ -16,6 +16,7 @@ pub mod dry_run;
 pub mod edits;
 pub mod environments;
 pub mod exchange;
+pub mod expression;
 pub(crate) mod functions;
 pub(crate) mod handshake;
 pub mod phase;

@@ -14,7 +14,9 @@ use crate::scheme::Scheme;
 
 /// `docs/reference/traffic-policy.md`.
 pub fn reference(actions: Actions) -> String {
-    let mut page = INTRODUCTION.to_owned();
+    let guards = actions.sorted().into_iter().filter(|ty| ty.guards);
+    let guards: Vec<_> = guards.map(|ty| format!("`{}`", ty.name)).collect();
+    let mut page = INTRODUCTION.replace("{guards}", &guards.join(", "));
     page.push_str("## Actions\n\n| action | phases | ends the phase |\n|---|---|---|\n");
     let actions = actions.sorted();
     for ty in &actions {
@@ -80,9 +82,17 @@ that run in order. Anchors and aliases are supported; merge keys, tags and dupli
 | `on_http_response` | once per response of the upstream or the edge, before it is sent | http, https |
 
 Limits: 100 rules per phase, 20 expressions and 20 actions per rule. An expression may have 4096 bytes and 2000
-nodes, and an evaluation may take 100,000 steps. If an expression fails, its rule does not match;
-`culvert_edge_policy_failures_total` counts failures, and `policy.on_expression_error` can reject the request
-instead. In a rule with `terminate-tls`, a failure always closes the connection.
+nodes. An evaluation may take 100,000 steps and 1 MiB of memory, with texts of 64 KiB and lists of 1024 items; JSON
+may be nested 127 levels deep. The text of a template and the value of a variable or result may have 1 MiB, and all
+variables of a phase 64 KiB. A request that exceeds one of these limits is rejected with 500 (`ERR_NGROK_2301`), and a
+connection is closed, whatever the rule does: clients can reach limits at will, so a limit never means that a rule does
+not match.
+
+If an expression fails for another reason, such as a missing header, and no other expression of its rule is false, the
+rule rejects the request with 500 if it has an action that restricts access: {guards}.
+Otherwise it does not match. `policy.on_expression_error` changes that: `deny` rejects in any case, `skip` never. In a
+rule with `terminate-tls`, a failure always closes the connection. `culvert_edge_policy_failures_total` counts failures,
+and `culvert_edge_policy_refusals_total` the requests and connections that are rejected because of them.
 
 A policy that uses a variable whose data is not loaded is rejected when it is written. If the data becomes
 unavailable later, the endpoint rejects all traffic until it is loaded again.
@@ -90,7 +100,8 @@ unavailable later, the endpoint rejects all traffic until it is loaded again.
 Expressions and actions see the original message. Only the recipient of the message sees the changes of actions.
 
 Strings that support `${…}` can contain expressions; `$${` is a literal `${`. If an expression fails, its value is
-empty. In credentials, addresses and URLs, where an empty value would be unsafe, the request is rejected.
+empty. In credentials, addresses and URLs, where an empty value would be unsafe, the request is rejected, as it is
+after a limit.
 
 ";
 

@@ -107,7 +107,9 @@ impl Rewrite {
                 &computed
             }
         };
-        replaced(pattern, url, &to, matches)
+        let made = replaced(pattern, url, &to, matches);
+        // The URL is too long.
+        made.inspect_err(|Failed| x.limit_reached())
     }
 }
 

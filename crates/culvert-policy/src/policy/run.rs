@@ -5,14 +5,14 @@ use std::fmt;
 
 use bytes::Bytes;
 use culvert_base::BoxFuture;
-use culvert_cel::{EvalErrorKind, Slot};
+use culvert_cel::{EvalError, Slot};
 use http::header::HeaderName;
 use http::{Response, request};
 
 use crate::host::NextEndpoint;
 use crate::identity::ForwardIdentity;
 use crate::policy::compiled::Rule;
-use crate::policy::exchange::Exchange;
+use crate::policy::exchange::{Exchange, undecidable};
 use crate::policy::handshake;
 use crate::policy::phase::Phase;
 use crate::problem::Problem;
@@ -139,20 +139,19 @@ impl Exchange<'_> {
             self.memory.results.push(("terminate_tls", result));
         }
         for rule in policy.rules(self.phase) {
-            match self.holds(rule) {
-                Some(true) => {}
-                Some(false) => continue,
-                None => return self.fault(),
+            match self.judge(rule) {
+                Verdict::Match => {}
+                Verdict::NoMatch => continue,
+                Verdict::Reject(problem) => return self.reject_undecided(rule, problem),
             }
             for action in &rule.actions {
-                self.failure = None;
+                self.failure.set(None);
                 let flow = match action.run(self) {
                     ActionResult::Done(flow) => flow,
                     ActionResult::Later(flow) => flow.await,
                 };
-                // A value that lacks its secret must not be sent.
-                if self.is_missing {
-                    return self.fault();
+                if let Some(problem) = self.undecidable.take() {
+                    return self.reject_undecided(rule, problem);
                 }
                 if !matches!(flow, Flow::Continue) {
                     return flow;
@@ -197,6 +196,7 @@ impl Exchange<'_> {
         // The data existed when the policy was written. Without it, no rule can be evaluated.
         if !data.missing(policy.ip_fields()).is_empty() {
             self.conn.services.meters.failures.up();
+            self.conn.services.meters.refusals.up();
             tracing::debug!(
                 endpoint.id = %self.endpoint.id,
                 "a traffic policy rejects traffic: data that it uses is not loaded"
@@ -207,31 +207,91 @@ impl Exchange<'_> {
         true
     }
 
-    /// Whether a rule applies. An expression that fails does not match. The result is `None`, which rejects the
-    /// connection or request, in three cases: the edge is configured to reject what it cannot evaluate, the expression
-    /// names an object that does not exist, or the rule has `terminate-tls`. A rule that requires client certificates
-    /// must not be skipped because of an error.
-    fn holds(&self, rule: &Rule) -> Option<bool> {
+    /// Whether a rule applies. An expression that is false decides, even if another one fails.
+    fn judge(&self, rule: &Rule) -> Verdict {
+        let mut outcome = Verdict::Match;
         for expression in &rule.expressions {
-            match expression.test(self) {
-                Ok(true) => {}
-                Ok(false) => return Some(false),
-                Err(error) => {
-                    rule.failures.up();
-                    self.conn.services.meters.failures.up();
-                    tracing::debug!(
-                        endpoint.id = %self.endpoint.id,
-                        rule = rule.name,
-                        %error,
-                        "an expression of a traffic policy failed"
-                    );
-                    let refuses = self.conn.refuses_undecided
-                        || rule.terminates_tls
-                        || error.kind == EvalErrorKind::Missing;
-                    return if refuses { None } else { Some(false) };
-                }
+            let error = match expression.test(self) {
+                Ok(true) => continue,
+                Ok(false) => return Verdict::NoMatch,
+                Err(error) => error,
+            };
+            rule.failures.up();
+            self.conn.services.meters.failures.up();
+            tracing::debug!(
+                endpoint.id = %self.endpoint.id,
+                rule = rule.name,
+                %error,
+                "an expression of a traffic policy failed"
+            );
+            let verdict = self.conn.on_expression_error.verdict(rule, &error);
+            if error.is_limit() {
+                return verdict;
+            }
+            if !matches!(outcome, Verdict::Reject(_)) {
+                outcome = verdict;
             }
         }
-        Some(true)
+        outcome
+    }
+
+    /// Rejects the request or connection, because a rule cannot be decided.
+    #[cold]
+    fn reject_undecided(&self, rule: &Rule, problem: Problem) -> Flow {
+        self.conn.services.meters.refusals.up();
+        let is_first = rule.refusals.get() == 0;
+        rule.refusals.up();
+        if is_first {
+            tracing::warn!(
+                endpoint.id = %self.endpoint.id,
+                phase = self.phase.name(),
+                rule = rule.name,
+                reason = problem.sentence(),
+                "a traffic policy rejects traffic that it cannot decide; further cases are only counted"
+            );
+        }
+        self.refuse(problem)
+    }
+}
+
+/// Whether a rule applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It does.
+    Match,
+    /// It does not.
+    NoMatch,
+    /// That is unknown, and the request is rejected.
+    Reject(Problem),
+}
+
+/// What follows if an expression of a rule fails, and no other expression of the rule is false. Two errors reject the
+/// request in any case: a limit of evaluation was reached, or the expression names an object that does not exist.
+/// Rules with `terminate-tls` reject too: one that requires client certificates must not be skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExpressionError {
+    /// A rule with an action that restricts access ([`guards`](crate::action_type::ActionType::guards)) rejects the
+    /// request. Other rules do not apply.
+    #[default]
+    Auto,
+    /// The request is rejected.
+    Deny,
+    /// The rule does not apply.
+    Skip,
+}
+
+impl OnExpressionError {
+    /// The verdict about a rule with this error.
+    pub(super) fn verdict(self, rule: &Rule, error: &EvalError) -> Verdict {
+        let rejects = match self {
+            Self::Auto => rule.guards,
+            Self::Deny => true,
+            Self::Skip => false,
+        };
+        match undecidable(error) {
+            Some(problem) => Verdict::Reject(problem),
+            None if rejects || rule.terminates_tls => Verdict::Reject(Problem::Policy),
+            None => Verdict::NoMatch,
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use culvert_base::{Code, Meter, Refusal, code};
-use culvert_cel::{Limits, Predicate, Slot};
+use culvert_cel::{Limits, Slot};
 use culvert_http::fields::folded;
 use http::header::HOST;
 
@@ -13,6 +13,7 @@ use crate::identity::ForwardIdentity;
 use crate::ipdata::IpFields;
 use crate::policy::compiled::{Policy, Rule};
 use crate::policy::context::{PolicyContext, Resources, refusal};
+use crate::policy::expression::Condition;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::Action;
 use crate::policy::{environments, template, variables};
@@ -227,6 +228,7 @@ impl Source {
             late_request_bytes,
             identity_fields,
             warnings: reader.warnings,
+            owner: resources.owner.as_str().into(),
             connect,
             request,
             response,
@@ -355,6 +357,7 @@ impl Reader<'_> {
         let mut types = Vec::with_capacity(actions.len());
         let mut ends_by = None;
         let mut handles = false;
+        let mut guards = false;
         for (index, item) in actions.iter().enumerate() {
             let place = format!("{place}, action {}", index + 1);
             let (ty, action) = self.action(phase, item, &place)?;
@@ -371,6 +374,7 @@ impl Reader<'_> {
             }
             let ends = if is_final { Ends::Always } else { ty.ends };
             types.push((ty.name, ends));
+            guards |= ty.guards;
             handles |= is_final || action.handles();
             compiled.push(action);
         }
@@ -378,9 +382,11 @@ impl Reader<'_> {
             name,
             expressions,
             terminates_tls: compiled.iter().any(|action| action.terminates_tls()),
+            guards,
             actions: compiled.into(),
             types: types.into(),
             failures: Meter::default(),
+            refusals: Meter::default(),
         };
         Ok((rule, handles))
     }
@@ -391,7 +397,7 @@ impl Reader<'_> {
         source: &Node,
         place: &str,
         index: usize,
-    ) -> Result<Predicate, Refusal> {
+    ) -> Result<Condition, Refusal> {
         let place = format!("{place}, expression {}", index + 1);
         let source = match source {
             Node::Text(text) => text.value.as_str(),
@@ -404,6 +410,7 @@ impl Reader<'_> {
         };
         let compiled = environments::of(phase)
             .compile_predicate(source)
+            .map(Condition::new)
             .map_err(|error| {
                 refusal(code::POLICY_EXPRESSION_INVALID, &place, &error.to_string())
             })?;

@@ -1,15 +1,20 @@
 //! Templates: configuration values with expressions in `${ … }`.
 //!
-//! A template is parsed once. An expression that fails yields an empty string, and the failure is returned.
-//! Security-relevant callers use [`Template::strict`], which then returns no text.
+//! A template is parsed once. An expression that fails yields an empty string, and the failure is noted.
+//! Security-relevant callers use [`Template::strict`], which then returns no text. If an expression reaches a limit of
+//! evaluation, the exchange rejects the request after the action, whatever the caller does with the text.
 
 use std::borrow::Cow;
 
-use culvert_cel::{Env, EvalError, Program, Slot, Value};
+use culvert_cel::{Env, Slot, Value};
 use serde_json::Value as Json;
 
 use crate::policy::exchange::Exchange;
-use crate::policy::values::{map, of_number, push_text};
+use crate::policy::expression::Expression;
+use crate::policy::values::{check_size, map, of_number, push_text};
+
+/// Longest text that a template yields, in bytes. Each expression may yield a long one.
+const TEXT_BYTES_MAX: usize = 1 << 20;
 
 /// Text with expressions in it.
 #[derive(Debug)]
@@ -20,7 +25,7 @@ pub struct Template {
 #[derive(Debug)]
 enum Part {
     Text(Box<str>),
-    Expression(Box<Program>),
+    Expression(Expression),
 }
 
 impl Template {
@@ -50,7 +55,7 @@ impl Template {
                 let shown: String = source.trim().chars().take(80).collect();
                 format!("the expression `{shown}` is invalid: {error}")
             })?;
-            parts.push(Part::Expression(Box::new(program)));
+            parts.push(Part::Expression(Expression::new(program)));
             rest = &behind[1..];
         }
         plain.push_str(rest);
@@ -97,7 +102,7 @@ impl Template {
             .iter()
             .flat_map(|part| match part {
                 Part::Text(_) => [].iter(),
-                Part::Expression(program) => program.slots().iter(),
+                Part::Expression(expression) => expression.slots().iter(),
             })
             .copied()
     }
@@ -111,17 +116,22 @@ impl Template {
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.push_str(text),
-                Part::Expression(program) => match program.eval(&*x) {
-                    Ok(value) => push_text(&mut out, value.borrow()),
-                    Err(error) => x.failed(&error),
-                },
+                Part::Expression(expression) => {
+                    if let Ok(value) = expression.value(x, &*x) {
+                        push_text(&mut out, value.borrow());
+                    }
+                    if out.len() > TEXT_BYTES_MAX {
+                        x.limit_reached();
+                        return Cow::default();
+                    }
+                }
             }
         }
         out.into()
     }
 
-    /// The text, unless an expression fails.
-    pub fn strict(&self, x: &mut Exchange<'_>) -> Result<Cow<'_, str>, EvalError> {
+    /// The text, unless an expression fails or the text is too long.
+    pub fn strict(&self, x: &mut Exchange<'_>) -> Result<Cow<'_, str>, NoText> {
         if let Some(text) = self.constant() {
             return Ok(text.into());
         }
@@ -129,9 +139,13 @@ impl Template {
         for part in &self.parts {
             match part {
                 Part::Text(text) => out.push_str(text),
-                Part::Expression(program) => {
-                    let value = program.eval(&*x).inspect_err(|error| x.failed(error))?;
+                Part::Expression(expression) => {
+                    let value = expression.value(x, &*x).map_err(|_noted| NoText)?;
                     push_text(&mut out, value.borrow());
+                    if out.len() > TEXT_BYTES_MAX {
+                        x.limit_reached();
+                        return Err(NoText);
+                    }
                 }
             }
         }
@@ -140,15 +154,18 @@ impl Template {
 
     /// The value: that of the expression if the template is a single expression, otherwise the text.
     fn value(&self, x: &mut Exchange<'_>) -> Value {
-        if let [Part::Expression(program)] = self.parts.as_slice() {
-            return program.eval(&*x).unwrap_or_else(|error| {
-                x.failed(&error);
-                Value::from("")
-            });
+        if let [Part::Expression(expression)] = self.parts.as_slice() {
+            let value = expression.value(x, &*x);
+            return value.unwrap_or_else(|_noted| Value::from(""));
         }
         Value::from(&*self.render(x))
     }
 }
+
+/// A template has no text: an expression failed, or the text is too long. The exchange has noted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an expression failed, or its text is too long")]
+pub struct NoText;
 
 /// A JSON value whose strings are templates.
 #[derive(Debug)]
@@ -199,14 +216,26 @@ impl ValueTemplate {
         }
     }
 
+    /// The value. It is null if it is too large; the exchange then rejects the request.
     pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Value {
+        let value = self.part(x);
+        match check_size(value.borrow()) {
+            Ok(()) => value,
+            Err(_) => {
+                x.limit_reached();
+                Value::Null
+            }
+        }
+    }
+
+    fn part(&self, x: &mut Exchange<'_>) -> Value {
         match self {
             Self::Constant(value) => value.clone(),
             Self::Text(template) => template.value(x),
-            Self::List(items) => Value::List(items.iter().map(|item| item.render(x)).collect()),
+            Self::List(items) => Value::List(items.iter().map(|item| item.part(x)).collect()),
             Self::Object(entries) => map(entries
                 .iter()
-                .map(|(key, value)| (key.as_str(), value.render(x)))
+                .map(|(key, value)| (key.as_str(), value.part(x)))
                 .collect()),
         }
     }

@@ -6,22 +6,82 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use culvert_cel::{Key, Timestamp, Value, ValueRef};
+use culvert_cel::{EvalErrorKind, Key, Meter, Timestamp, Value, ValueRef};
 use serde_json::{Number, Value as Json};
+
+/// Most nested lists and maps of a value that an expression or an action yields.
+const LEVELS_MAX: usize = 160;
+/// Most bytes of such a value as text, and items in it. Lists and maps may contain the same value many times, so a value
+/// that needs little memory can have a text of any length.
+const WEIGHT_MAX: usize = 1 << 20;
 
 /// A map of these entries. If a key occurs twice, the later value is used.
 pub fn map(entries: Vec<(&str, Value)>) -> Value {
-    let mut unique: Vec<(Key, Value)> = Vec::with_capacity(entries.len());
-    for (index, (key, value)) in entries.iter().enumerate() {
-        let is_last = !entries
-            .iter()
-            .skip(index + 1)
-            .any(|(later, _)| later == key);
-        if is_last {
-            unique.push((Key::String((*key).into()), value.clone()));
+    let entries = entries.into_iter();
+    let entries = entries.map(|(key, value)| (Key::String(key.into()), value));
+    Value::Map(Arc::new(culvert_cel::Map::last_wins(entries.collect())))
+}
+
+/// A map of lists: the values of each name, in their order.
+pub(crate) fn grouped(mut pairs: Vec<(String, Value)>) -> Value {
+    // A stable sort, because clients choose how many names there are.
+    pairs.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let mut entries: Vec<(Key, Value)> = Vec::new();
+    let mut pairs = pairs.into_iter().peekable();
+    while let Some((name, first)) = pairs.next() {
+        let mut values = vec![first];
+        while let Some((_, value)) = pairs.next_if(|(next, _)| *next == name) {
+            values.push(value);
         }
+        entries.push((Key::String(name.into()), Value::List(values.into())));
     }
-    Value::Map(Arc::new(culvert_cel::Map::new(unique).unwrap_or_default()))
+    Value::Map(Arc::new(culvert_cel::Map::last_wins(entries)))
+}
+
+/// Checks that a value can be converted to text or JSON: it is neither nested too deeply nor too large. Visits at most
+/// as many items as a value may have.
+pub(crate) fn check_size(value: ValueRef<'_>) -> Result<(), EvalErrorKind> {
+    let mut left = WEIGHT_MAX;
+    weigh(value, LEVELS_MAX, &mut |weight| {
+        left = left
+            .checked_sub(weight)
+            .ok_or(EvalErrorKind::MemoryExceeded)?;
+        Ok(())
+    })
+}
+
+/// The same within an evaluation, which is charged for each item and byte.
+pub(crate) fn charge(value: ValueRef<'_>, meter: &mut Meter<'_>) -> Result<(), EvalErrorKind> {
+    weigh(value, LEVELS_MAX, &mut |weight| {
+        meter.spend(1)?;
+        meter.touch(weight)
+    })
+}
+
+/// Passes the weight of each item of a value, about the length of its text.
+fn weigh(
+    value: ValueRef<'_>,
+    levels: usize,
+    spend: &mut dyn FnMut(usize) -> Result<(), EvalErrorKind>,
+) -> Result<(), EvalErrorKind> {
+    match value {
+        ValueRef::List(items) => {
+            let below = levels.checked_sub(1).ok_or(EvalErrorKind::DepthExceeded)?;
+            spend(2)?;
+            items
+                .iter()
+                .try_for_each(|item| weigh(item.borrow(), below, spend))
+        }
+        ValueRef::Map(map) => {
+            let below = levels.checked_sub(1).ok_or(EvalErrorKind::DepthExceeded)?;
+            spend(2)?;
+            map.entries().iter().try_for_each(|(key, value)| {
+                spend(key.borrow().weight() + 4)?;
+                weigh(value.borrow(), below, spend)
+            })
+        }
+        other => spend(other.weight().max(1)),
+    }
 }
 
 /// A list of texts.
@@ -127,18 +187,10 @@ pub fn decoded(value: &http::HeaderValue) -> Cow<'_, str> {
 
 /// Parameters of a query by name, decoded.
 pub(crate) fn query_parameters(query: &str) -> Value {
-    let mut names: Vec<(String, Vec<Value>)> = Vec::new();
-    for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        let value = Value::from(&*value);
-        match names.iter_mut().find(|(known, _)| *known == *name) {
-            Some((_, values)) => values.push(value),
-            None => names.push((name.into_owned(), vec![value])),
-        }
-    }
-    let entries = names
-        .into_iter()
-        .map(|(name, values)| (Key::String(name.into()), Value::List(values.into())));
-    Value::Map(Arc::new(
-        culvert_cel::Map::new(entries.collect()).unwrap_or_default(),
-    ))
+    let pairs = url::form_urlencoded::parse(query.as_bytes());
+    grouped(
+        pairs
+            .map(|(name, value)| (name.into_owned(), Value::from(&*value)))
+            .collect(),
+    )
 }

@@ -43,6 +43,9 @@ pub(crate) enum Unverified {
     /// The signer's certificate is unavailable or invalid.
     #[error("the signing certificate cannot be fetched")]
     Certificate,
+    /// Too many documents are being fetched for the endpoint or its owner.
+    #[error("too many signing certificates are being fetched")]
+    Busy,
 }
 
 impl Request<'_> {

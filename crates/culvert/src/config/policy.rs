@@ -13,8 +13,11 @@ use super::Invalid;
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// Handling of a rule whose expression fails: `skip` ignores the rule, `deny` rejects the
-    /// request with 500 or closes the connection. Failures are counted in both cases.
+    /// Handling of a rule whose expression fails: `auto` rejects the request with 500, or closes the
+    /// connection, if the rule has an action that restricts access (`deny`, `restrict-ips`,
+    /// `basic-auth`, `oauth`, `openid-connect`, `jwt-validation`, `verify-webhook`, `terminate-tls`,
+    /// `rate-limit`), and ignores other rules; `deny` rejects in any case; `skip` ignores the rule.
+    /// An evaluation that reaches a limit always rejects. Failures are counted in all cases.
     pub on_expression_error: OnExpressionError,
     /// Whether the action `http-request` may call public hosts. Otherwise it can call only
     /// internal endpoints of the account. Addresses that are not public must be in
@@ -25,7 +28,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            on_expression_error: OnExpressionError::Skip,
+            on_expression_error: OnExpressionError::Auto,
             http_request_public: false,
         }
     }
@@ -35,10 +38,22 @@ impl Default for Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnExpressionError {
+    /// Reject if the rule restricts access, otherwise ignore it.
+    Auto,
     /// Ignore the rule.
     Skip,
     /// Reject the request with 500 or close the connection.
     Deny,
+}
+
+impl From<OnExpressionError> for culvert_policy::OnExpressionError {
+    fn from(setting: OnExpressionError) -> Self {
+        match setting {
+            OnExpressionError::Auto => Self::Auto,
+            OnExpressionError::Skip => Self::Skip,
+            OnExpressionError::Deny => Self::Deny,
+        }
+    }
 }
 
 /// Sign-ins of traffic policies.

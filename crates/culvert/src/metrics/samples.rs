@@ -27,6 +27,7 @@ pub(crate) fn gauge(name: &'static str, help: &'static str, value: u64) -> Sampl
 
 pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
     let m = edge.meters();
+    let documents = edge.documents();
     let mut samples = vec![
         gauge("edge_connections", "Open connections", m.connections.get()),
         counter("edge_accepted", "Connections accepted", m.accepted.get()),
@@ -109,6 +110,31 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
             "edge_policy_failures",
             "Expressions of traffic policies that failed",
             m.policy.failures.get(),
+        ),
+        counter(
+            "edge_policy_refusals",
+            "Requests and connections rejected because a traffic policy could not decide",
+            m.policy.refusals.get(),
+        ),
+        gauge(
+            "edge_documents",
+            "Key sets and other documents that policies use",
+            documents.documents,
+        ),
+        gauge(
+            "edge_documents_stale",
+            "Of these, documents that are older than usual because they cannot be fetched",
+            documents.stale,
+        ),
+        gauge(
+            "edge_documents_missing",
+            "Documents that policies need and that cannot be fetched",
+            documents.missing,
+        ),
+        counter(
+            "edge_document_failures",
+            "Fetches of documents for policies that failed",
+            documents.failures,
         ),
         counter("edge_logins", "Completed sign-ins", m.policy.logins.get()),
         counter(

@@ -21,7 +21,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use crate::cloud_destinations;
-use crate::config::{Invalid, OnExpressionError, ProxiedListener, Settings};
+use crate::config::{Invalid, ProxiedListener, Settings};
 
 /// The configuration of the edge.
 pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Settings, Invalid> {
@@ -101,7 +101,7 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
         counts: None,
         region: settings.region.clone(),
         entropy: Arc::new(OsEntropy),
-        refuses_undecided: settings.policy.on_expression_error == OnExpressionError::Deny,
+        on_expression_error: settings.policy.on_expression_error.into(),
         allows_public_calls: settings.policy.http_request_public,
         header_rules: HeaderRules::redacting(
             &settings.events.redact_headers,

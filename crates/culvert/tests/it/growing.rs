@@ -239,11 +239,18 @@ const BY_CLIENTS: &[Row] = &[
         "",
     ),
     (
-        "policy/documents.rs Documents.kept",
+        "policy/documents.rs Table.by_len",
+        "DOCUMENTS_MAX",
+        256,
+        Tree,
+        "an_owner_with_many_documents_evicts_only_its_own",
+    ),
+    (
+        "policy/documents.rs Table.shares",
         "DOCUMENTS_MAX",
         256,
         Direct,
-        "",
+        "an_owner_with_many_documents_evicts_only_its_own",
     ),
     (
         "policy/fair_table.rs FairTable.by_len",

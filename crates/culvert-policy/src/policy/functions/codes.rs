@@ -7,7 +7,7 @@ use url::Url;
 
 use super::row::{INVALID, NO_OVERLOAD, Row, global, made, member};
 use crate::policy::values::query_parameters;
-use crate::policy::values::{map, of_json, text, to_json};
+use crate::policy::values::{charge, map, of_json, text, to_json};
 
 #[rustfmt::skip]
 pub(super) fn rows() -> Vec<Row> {
@@ -27,7 +27,7 @@ pub(super) fn rows() -> Vec<Row> {
         global("json.encode", WRITE, "A value encoded as JSON.", encode_json),
         member("decodeJson", READ, "The decoded value of a JSON string.", decode_json),
         member("encodeJson", WRITE, "A value encoded as JSON.", encode_json),
-        member("isJson", IS, "Whether a string is valid JSON.", |a, _| one(a, |text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok())),
+        member("isJson", IS, "Whether a string is valid JSON.", is_json),
         global("queryString.decode", QUERY, "The parameters of a query string, with the first value of each.", decode_query),
         global("queryString.encode", PAIRS, "A map encoded as a query string.", encode_query),
         member("decodeQueryString", QUERY, "The parameters of a query string, with the first value of each.", decode_query),
@@ -91,13 +91,48 @@ fn decode_json(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Valu
     // The values need more memory than their text: an item of a list takes only two bytes of text.
     meter.make_string(text.len())?;
     meter.spend(text.len() as u64 / 4)?;
+    check_depth(text)?;
     let json = serde_json::from_str(text).map_err(|_| INVALID)?;
     Ok(of_json(&json))
 }
 
+fn is_json(arguments: &[ValueRef<'_>], _: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
+    let [ValueRef::String(text)] = arguments else {
+        return Err(NO_OVERLOAD);
+    };
+    check_depth(text)?;
+    let is_json = serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
+    Ok(Value::Bool(is_json))
+}
+
+/// Checks that JSON is nested no deeper than its parser goes. Whether deeper JSON is valid is not known, so it is
+/// neither an invalid argument nor no JSON.
+fn check_depth(text: &str) -> Result<(), EvalErrorKind> {
+    /// The limit of the parser.
+    const LEVELS_MAX: usize = 127;
+    let (mut levels, mut is_text, mut is_escaped) = (0_usize, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if std::mem::take(&mut is_escaped) => {}
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            b'[' | b'{' if !is_text => levels += 1,
+            b']' | b'}' if !is_text => levels = levels.saturating_sub(1),
+            _ => {}
+        }
+        if levels > LEVELS_MAX {
+            return Err(EvalErrorKind::DepthExceeded);
+        }
+    }
+    Ok(())
+}
+
 fn encode_json(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
     match arguments {
-        [value] => made(to_json(*value).to_string(), meter),
+        [value] => {
+            charge(*value, meter)?;
+            made(to_json(*value).to_string(), meter)
+        }
         _ => Err(NO_OVERLOAD),
     }
 }
@@ -131,6 +166,7 @@ fn encode_query(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Val
     };
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     for (name, value) in parameters.entries() {
+        charge(value.borrow(), meter)?;
         let name = text(name.to_value().borrow());
         let values = match value {
             Value::List(values) => values.iter().map(|value| text(value.borrow())).collect(),

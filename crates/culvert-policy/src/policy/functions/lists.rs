@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
 use super::row::{INVALID, NO_OVERLOAD, Row, global, member};
-use crate::policy::values::to_json;
+use crate::policy::values::{charge, to_json};
 
 #[rustfmt::skip]
 pub(super) fn rows() -> Vec<Row> {
@@ -114,8 +114,8 @@ fn distinct(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, 
     let mut seen = std::collections::HashSet::new();
     let mut kept = Vec::new();
     for item in *items {
+        charge(item.borrow(), meter)?;
         let text = to_json(item.borrow()).to_string();
-        meter.spend(1)?;
         meter.touch(text.len())?;
         if seen.insert((item.borrow().kind().name(), text)) {
             kept.push(item.clone());

@@ -4,7 +4,7 @@ use culvert_base::text::hex;
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
 use super::row::{INVALID, NO_OVERLOAD, Row, global, made, member};
-use crate::policy::values::{text as shown, to_json};
+use crate::policy::values::{charge, text as shown, to_json};
 
 #[rustfmt::skip]
 pub(super) fn rows() -> Vec<Row> {
@@ -207,6 +207,7 @@ fn format(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, Ev
         };
         let verb = after.chars().next().ok_or(INVALID)?;
         let item = items.next().ok_or(EvalErrorKind::IndexOutOfRange)?;
+        charge(item.borrow(), meter)?;
         let part = formatted(verb, precision, item.borrow())?;
         meter.touch(part.len() + 64)?;
         out.push_str(&part);
