@@ -133,6 +133,7 @@ impl Node {
                 public_ports: Default::default(),
                 tcp_ports: 20_000..=20_002,
                 allow_private_upstreams: true,
+                domains_of_owner: false,
                 allow_public_calls: false,
                 targets,
                 base_url: BASE.to_owned(),

@@ -257,6 +257,7 @@ impl Server {
                 public_ports: public_ports(&settings, edge.as_ref()),
                 tcp_ports: first..=last,
                 allow_private_upstreams: settings.edge.allow_private_upstreams,
+                domains_of_owner: settings.rights.domains == config::DomainUse::Owner,
                 allow_public_calls: settings.policy.http_request_public,
                 ip_data: ip_data.clone(),
                 own_names,

@@ -484,6 +484,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
             public_ports: Default::default(),
             tcp_ports: 20_000..=20_099,
             allow_private_upstreams: true,
+            domains_of_owner: false,
             allow_public_calls: false,
             ip_data: Default::default(),
             targets: TargetSettings::default(),

@@ -195,6 +195,7 @@ impl Rig {
                 public_ports: Default::default(),
                 tcp_ports: 20000..=20002,
                 allow_private_upstreams: true,
+                domains_of_owner: false,
                 allow_public_calls: false,
                 ip_data: Default::default(),
                 own_names: vec!["own.example".to_owned()],
