@@ -541,3 +541,144 @@ async fn domains_of_others_are_neither_deleted_nor_served_by_setting() {
         .body();
     cast.rig.post("/endpoints", body(4)).await.body();
 }
+
+/// An upgrade gives objects their owners from the audit log, and grants what is used across owners.
+#[tokio::test]
+async fn an_upgrade_recovers_owners_and_grants_what_is_used() {
+    let cast = Cast::start().await;
+    let rig = &cast.rig;
+    let (admin, owner, other) = (&rig.admin, &cast.callers[1], &cast.callers[2]);
+    let make = async |by: &Caller, collection: &str, body: Value| {
+        id(&rig
+            .call(by, "POST", &format!("/{collection}"), body)
+            .await
+            .body())
+    };
+    let policy = make(owner, "ip_policies", Value::Null).await;
+    let rule = json!({"ip_policy_id": policy, "cidr": "192.0.2.0/24", "action": "deny"});
+    // The owner of the policy owns its rules.
+    let rule = make(admin, "ip_policy_rules", rule).await;
+    let hook = rig.sample("event_destinations", 1).await;
+    let destination = make(owner, "event_destinations", hook).await;
+    let vault = make(owner, "vaults", json!({"name": "v"})).await;
+    let secret = json!({"name": "s", "value": "hush", "vault_id": vault});
+    let secret = make(owner, "vault_secrets", secret).await;
+    let upstream = "http://127.0.0.1:9";
+    let internal = json!({"url": "http://a.internal", "upstream_url": upstream});
+    let internal = make(owner, "endpoints", internal).await;
+    let mut grants = Vec::new();
+    for object in [&destination, &vault, &internal] {
+        let grant = json!({"object_id": object, "grantee": other.owner_id});
+        grants.push(make(owner, "grants", grant).await);
+    }
+    let sources = json!([{"type": "vault_created.v0"}]);
+    let subscription = json!({"sources": sources, "destination_ids": [destination]});
+    let subscription = make(other, "event_subscriptions", subscription).await;
+    let governed = async |n: u32, action: Value| {
+        let policy = json!({"on_http_request": [{"actions": [action]}]});
+        let body = json!({
+            "url": format!("https://u{n}.culvert.localhost"),
+            "upstream_url": upstream,
+            "traffic_policy": policy.to_string(),
+        });
+        make(other, "endpoints", body).await
+    };
+    let header = json!({"headers": {"x": "${secrets.get('v', 's')}"}});
+    let reads = governed(1, json!({"type": "add-headers", "config": header})).await;
+    let url = json!({"url": "http://a.internal"});
+    let forwards = governed(2, json!({"type": "forward-internal", "config": url})).await;
+    let url = json!({"url": "http://${req.host}.internal"});
+    let computes = governed(3, json!({"type": "forward-internal", "config": url})).await;
+    for grant in grants {
+        let path = format!("/grants/{grant}?force=true");
+        assert_eq!(rig.delete(&path).await, Answered::NoContent);
+    }
+    // As an older version stored them.
+    let ids = [&policy, &rule, &destination].map(|id| id.to_string());
+    for document in rig.store.get_many(&ids).await.unwrap() {
+        let mut form: Value = serde_json::from_str(&document.body).unwrap();
+        form.as_object_mut().unwrap().remove("owner_id").unwrap();
+        let body = form.to_string();
+        let changes = Changes::replace(
+            Document { body, ..document },
+            AuditEvent::Suppress { reason: "a test" },
+        );
+        rig.store.commit(changes).await.unwrap();
+    }
+    let patched = async |by: &Caller, path: String| {
+        let body = json!({"description": "d"});
+        rig.call(by, "PATCH", &path, body).await
+    };
+    let of_policy = || format!("/ip_policies/{policy}");
+    assert_eq!(patched(owner, of_policy()).await.code(), Some(630));
+    for meta in ["owners", "grants_of_references"] {
+        rig.store.meta_set(meta, "").await.unwrap();
+    }
+    let seal = Seal::new(&Secret::new("a master key of the tests".into()));
+    relink::relink(&rig.store, &seal).await.unwrap();
+    for path in [
+        of_policy(),
+        format!("/ip_policy_rules/{rule}"),
+        format!("/event_destinations/{destination}"),
+    ] {
+        assert_eq!(
+            patched(other, path.clone()).await.code(),
+            Some(630),
+            "{path}"
+        );
+        patched(owner, path).await.body();
+    }
+    let maker = upgrade_grants::Maker {
+        store: &rig.control.store,
+        seal: &rig.control.seal,
+        clock: &*rig.control.clock,
+        entropy: &*rig.control.entropy,
+        ids: &rig.control.ids,
+        base: rig.control.base(BASE),
+    };
+    let (_, start) = rig.events_after(0).await;
+    maker.run().await.unwrap();
+    let listed = rig.get("/grants").await.body();
+    let mut made: Vec<(String, String)> = listed["grants"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| {
+            (
+                one["object_id"].as_str().unwrap().to_owned(),
+                one["grantee"].as_str().unwrap().to_owned(),
+            )
+        })
+        .collect();
+    made.sort();
+    let mut expected = vec![
+        (destination.clone(), other.owner_id.clone()),
+        (internal.clone(), computes),
+        (internal.clone(), forwards.clone()),
+        (secret.clone(), reads.clone()),
+    ];
+    expected.sort();
+    assert_eq!(made, expected);
+    let (reported, last) = rig.events_after(start).await;
+    let reported = reported
+        .iter()
+        .filter(|event| event["event_type"] == "grant_created.v0" && event["principal"].is_null());
+    assert_eq!(reported.count(), 4);
+    let health = format!("/event_subscriptions/{subscription}/health");
+    let health = rig.call(other, "GET", &health, Value::Null).await.body();
+    assert_eq!(health["state"], "ok");
+    // What was written stays writable, and a second start makes nothing.
+    for endpoint in [&reads, &forwards] {
+        let path = format!("/endpoints/{endpoint}");
+        let shown = rig.call(other, "GET", &path, Value::Null).await.body();
+        let body = json!({"traffic_policy": shown["traffic_policy"]});
+        rig.call(other, "PATCH", &path, body).await.body();
+    }
+    rig.store
+        .meta_set("grants_of_references", "")
+        .await
+        .unwrap();
+    maker.run().await.unwrap();
+    let (reported, _) = rig.events_after(last).await;
+    assert_eq!(reported, Vec::<Value>::new());
+}
