@@ -3,6 +3,7 @@
 //! operations, with all actions, and with stored forms.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::resource::ALL;
@@ -97,7 +98,11 @@ pub(super) async fn naming(
             let url = format!("tcp://{}", other["addr"].as_str().unwrap());
             json!({"url": url, "upstream_url": "tcp://127.0.0.1:1"})
         }
-        _ => rig.sample_by(by, collection, n + 1).await,
+        _ => {
+            static SAMPLES: AtomicU32 = AtomicU32::new(50_000);
+            let number = SAMPLES.fetch_add(1, Ordering::Relaxed);
+            rig.sample_by(by, collection, number).await
+        }
     };
     if collection == "event_subscriptions" {
         body["sources"] = json!([{"type": "vault_created.v0"}]);

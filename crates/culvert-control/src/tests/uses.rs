@@ -682,3 +682,31 @@ async fn an_upgrade_recovers_owners_and_grants_what_is_used() {
     let (reported, _) = rig.events_after(last).await;
     assert_eq!(reported, Vec::<Value>::new());
 }
+
+/// The codes of grants (650 to 652).
+#[tokio::test]
+pub(super) async fn grant_errors_have_their_codes() {
+    let cast = Cast::start().await;
+    let rig = &cast.rig;
+    let other = &cast.callers[2];
+    let hook = rig.sample("event_destinations", 1).await;
+    let destination = id(&rig.post("/event_destinations", hook).await.body());
+    let subscription = json!({"destination_ids": [destination]});
+    let subscribe = async || {
+        let path = "/event_subscriptions";
+        rig.call(other, "POST", path, subscription.clone()).await
+    };
+    assert_eq!(subscribe().await.code(), Some(650));
+    let grant = json!({"object_id": destination, "grantee": other.owner_id});
+    let made = id(&rig.post("/grants", grant.clone()).await.body());
+    subscribe().await.body();
+    let path = format!("/grants/{made}");
+    assert_eq!(rig.delete(&path).await.code(), Some(651));
+    // Another grant that gives the same right makes it superfluous.
+    rig.post("/grants", grant.clone()).await.body();
+    assert_eq!(rig.delete(&path).await, Answered::NoContent);
+    for _ in 1..200 {
+        rig.post("/grants", grant.clone()).await.body();
+    }
+    assert_eq!(rig.post("/grants", grant).await.code(), Some(652));
+}
