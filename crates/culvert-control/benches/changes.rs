@@ -134,6 +134,7 @@ impl Node {
                 tcp_ports: 20_000..=20_002,
                 allow_private_upstreams: true,
                 has_tls_before_edge: false,
+                domains_of_owner: false,
                 allow_public_calls: false,
                 on_expression_error: culvert_policy::OnExpressionError::default(),
                 targets,

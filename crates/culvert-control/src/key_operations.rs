@@ -17,6 +17,7 @@ use crate::resource::model::api_key::{ApiKey, PreviousToken};
 use crate::resource::model::{Model, Uri};
 use crate::resource::resource_type::{Extra, Reveal, Running, StoredDraft, value_refusal};
 use crate::right::{Scope, Scopes};
+use crate::rights::Access;
 use crate::service::{self, RUNS_MAX};
 use crate::{Error, Role, console_session, stored, token};
 
@@ -33,6 +34,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         body: None,
         response: ok(SchemaGenerator::subschema_for::<View<'static>>),
         query: &[],
+        access: Access::See,
         run: run_get,
     },
     Extra {
@@ -47,6 +49,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         }),
         response: ok(SchemaGenerator::subschema_for::<View<'static>>),
         query: &[],
+        access: Access::Change,
         run: run_update,
     },
     Extra {
@@ -60,6 +63,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
             schema: None,
         },
         query: &[],
+        access: Access::Change,
         run: run_delete,
     },
     Extra {
@@ -79,6 +83,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
             ),
         },
         query: &[],
+        access: Access::Change,
         run: run_rotate,
     },
 ];

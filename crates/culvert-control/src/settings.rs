@@ -24,6 +24,8 @@ pub struct Settings {
     /// Whether a proxy before the edge may terminate TLS, so that sign-ins work at http endpoints
     /// (`edge.trusted_proxies`).
     pub has_tls_before_edge: bool,
+    /// Whether only its owner may serve endpoints on a reserved domain or address (`rights.domains`).
+    pub domains_of_owner: bool,
     /// Whether traffic policies may call public hosts (`policy.http_request_public`).
     pub allow_public_calls: bool,
     /// What follows if an expression of a traffic policy fails, for dry runs.

@@ -20,9 +20,9 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tracing::error;
 
+use crate::access::{self, Referrer};
 use crate::cx::Cx;
 use crate::informer_cache::InformerCache;
-use crate::owner::{is_admin, is_caller_admin};
 use crate::resource::model::Model;
 use crate::resource::model::certificate_authority::CertificateAuthority;
 use crate::resource::model::ip_policy_rule::IpPolicyRule;
@@ -75,6 +75,7 @@ impl StoredPolicy {
         before: Option<&Self>,
     ) -> Result<(Self, Changes), Error> {
         let PolicyTarget {
+            owner_id,
             scheme,
             host,
             has_upstream,
@@ -121,9 +122,12 @@ impl StoredPolicy {
             return Err(Refusal::new(code::POLICY_VALUE_INVALID, why).into());
         }
         let named = Named::by(cx.store, &cx.caller.account, &source).await?;
-        named
-            .check_owners(cx, names_before.as_deref().unwrap_or_default())
+        let referrer = Referrer { owner_id, id };
+        let held = named
+            .check_uses(cx, referrer, names_before.as_deref().unwrap_or_default())
             .await?;
+        let hosts_before = before.as_ref().map(Source::internal_hosts);
+        let held = held.and(check_hosts(cx, referrer, &source, hosts_before).await?);
         for id in &named.ids {
             if is_id_of(id, IP_POLICY) {
                 resources.ip_policies.insert(id.clone(), Arc::default());
@@ -145,7 +149,7 @@ impl StoredPolicy {
             .into());
         }
         let secrets = named.secrets.iter();
-        let condition = secrets.fold(Changes::default(), |changes, secret| {
+        let condition = secrets.fold(held, |changes, secret| {
             changes.and(Changes::while_at(&secret.head))
         });
         let names = named.ids;
@@ -210,6 +214,14 @@ impl StoredPolicy {
         Ok(is_new)
     }
 
+    /// The internal hosts that it names by constant URLs.
+    pub(crate) fn internal_names(&self, seal: &Seal, id: &str) -> Result<Vec<String>, Fault> {
+        let text = self.text(seal, id)?;
+        let source = Source::read(&text, ACTIONS)
+            .map_err(|error| Fault::new(format!("reading the policy of {id}"), error))?;
+        Ok(source.internal_hosts())
+    }
+
     /// Whether `text` is the whole text of this policy.
     pub(crate) fn is(&self, seal: &Seal, id: &str, text: &str) -> Result<bool, Fault> {
         Ok(self.text(seal, id)? == text)
@@ -263,28 +275,38 @@ impl Named {
         Ok(named)
     }
 
-    /// Refuses a secret of another owner (2204), unless an admin made it or the policy named it `before`. A
-    /// policy can send the secrets that it names to any upstream.
-    async fn check_owners(&self, cx: &Cx<'_>, before: &[String]) -> Result<(), Error> {
-        let caller = cx.caller;
+    /// Refuses a secret that the owner of the endpoint may not use (650): a policy can send the secrets that it names
+    /// to any upstream. `before` are the objects that the policy named already.
+    async fn check_uses(
+        &self,
+        cx: &Cx<'_>,
+        referrer: Referrer<'_>,
+        before: &[String],
+    ) -> Result<Changes, Error> {
+        let mut held = Changes::default();
         for document in &self.secrets {
-            let id = &document.head.id;
-            let secret: VaultSecret = stored::read(document)?;
-            if caller.role == Role::Admin
-                || secret.made_by() == caller.owner_id
-                || before.contains(id)
-                || is_admin(cx, secret.made_by()).await?
-                || is_caller_admin(cx).await?
-            {
-                continue;
-            }
-            let why = format!(
-                "The traffic policy is not valid: the secret `{id}` belongs to another owner; a policy may use secrets of its owner and of admins."
-            );
-            return Err(Refusal::new(code::POLICY_VALUE_INVALID, why).into());
+            let is_known = before.contains(&document.head.id);
+            let ty = &vault_secret::TYPE;
+            held = held.and(access::may_use(cx, referrer, ty, document, is_known).await?);
         }
-        Ok(())
+        Ok(held)
     }
+}
+
+/// Refuses internal endpoints that the owner of the endpoint may not use (650). Computed URLs are judged for each
+/// request.
+async fn check_hosts(
+    cx: &Cx<'_>,
+    referrer: Referrer<'_>,
+    source: &Source,
+    before: Option<Vec<String>>,
+) -> Result<Changes, Error> {
+    let mut held = Changes::default();
+    for host in source.internal_hosts() {
+        let is_known = before.as_ref().is_some_and(|before| before.contains(&host));
+        held = held.and(access::may_forward(cx, referrer, &host, is_known).await?);
+    }
+    Ok(held)
 }
 
 /// Whether an id has this prefix.
@@ -295,6 +317,8 @@ fn is_id_of(id: &str, prefix: &str) -> bool {
 /// The endpoint of a policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PolicyTarget<'a> {
+    /// Its owner, who must have the right to use what the policy refers to.
+    pub(crate) owner_id: &'a str,
     pub(crate) scheme: Scheme,
     pub(crate) host: &'a str,
     /// Whether the endpoint has an upstream for requests that pass the policy.

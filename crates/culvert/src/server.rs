@@ -258,6 +258,7 @@ impl Server {
                 tcp_ports: first..=last,
                 allow_private_upstreams: settings.edge.allow_private_upstreams,
                 has_tls_before_edge: !settings.edge.trusted_proxies.is_empty(),
+                domains_of_owner: settings.rights.domains == config::DomainUse::Owner,
                 allow_public_calls: settings.policy.http_request_public,
                 on_expression_error: settings.policy.on_expression_error.into(),
                 ip_data: ip_data.clone(),

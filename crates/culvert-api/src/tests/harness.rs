@@ -485,6 +485,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
             tcp_ports: 20_000..=20_099,
             allow_private_upstreams: true,
             has_tls_before_edge: false,
+            domains_of_owner: false,
             allow_public_calls: false,
             on_expression_error: culvert_policy::OnExpressionError::default(),
             ip_data: Default::default(),

@@ -10,11 +10,11 @@ use culvert_store::Document;
 use tracing::error;
 
 use super::state::{CompileState, Subscribed};
-use crate::caller::Role;
+use crate::access::Referrer;
 use crate::control::Control;
+use crate::resource::event_destination;
 use crate::resource::model::event_destination::EventDestination;
 use crate::resource::model::event_subscription::EventSubscription;
-use crate::resource::model::user::User;
 use crate::{event_kinds, replay, stored};
 
 impl Control {
@@ -41,29 +41,33 @@ impl Control {
         let changes = state.subscriptions.refresh(&self.store, read).await?;
         due.subscriptions
             .extend(changes.into_iter().map(|(id, _)| id));
-        let may_have_all = |document: Document| {
-            let user = stored::read::<User>(&document);
-            user.is_ok_and(|user| user.active && user.role == Role::Admin)
-        };
-        let changes = state.users.refresh(&self.store, may_have_all).await?;
-        // Few changes of a user change its right.
-        let changed: BTreeSet<String> = changes
-            .into_iter()
-            .filter(|(id, before)| {
-                before.unwrap_or(false) != state.users.get(id).copied().unwrap_or(false)
-            })
-            .map(|(id, _)| id)
-            .collect();
+        // Few commits change what owners may receive and use.
+        let changed = state.uses.refresh(&self.store, self.clock.now()).await?;
         if !changed.is_empty() {
-            let owned = state.subscriptions.iter();
-            let owned = owned.filter(|(_, one)| changed.contains(&one.owner_id));
-            due.subscriptions.extend(owned.map(|(id, _)| id.clone()));
-            due.replays = true;
+            let is_concerned = |one: &Subscribed| {
+                let mut named = one.destination_ids.iter();
+                changed.owners.contains(&one.owner_id)
+                    || named.any(|id| changed.objects.contains(id))
+            };
+            let concerned = state.subscriptions.iter();
+            let concerned = concerned.filter(|(_, one)| is_concerned(one));
+            due.subscriptions
+                .extend(concerned.map(|(id, _)| id.clone()));
+            due.replays |= !changed.owners.is_empty();
         }
         let changes = state.destinations.refresh(&self.store, |document| document);
         let changes = changes.await?;
-        due.destinations
-            .extend(changes.into_iter().map(|(id, _)| id));
+        for (id, before) in changes {
+            // The owner of a destination decides who may use it. It never changes, except when it is recovered.
+            let owner = |document: &Document| event_destination::TYPE.owner_of(document).ok();
+            let now = state.destinations.get(&id);
+            if before.is_some_and(|before| owner(&before) != now.and_then(owner)) {
+                let naming = state.subscriptions.iter();
+                let naming = naming.filter(|(_, one)| one.destination_ids.contains(&id));
+                due.subscriptions.extend(naming.map(|(id, _)| id.clone()));
+            }
+            due.destinations.insert(id);
+        }
         let read = |document: Document| {
             let compiled = replay::compile(&document);
             let report = |fault: &Fault| error!(cause = %fault.chain(), "replay skipped");
@@ -91,11 +95,19 @@ impl Control {
             change.private_kinds = Some(private.collect());
         }
         // A bot is never an admin. Documents stored without an owner wait for an admin.
-        let is_entitled = |owner_id: &str| state.users.get(owner_id).is_some_and(|may| *may);
+        let is_entitled = |owner_id: &str| state.uses.is_active_admin(owner_id);
         for id in due.subscriptions {
-            let subscription = state.subscriptions.get(&id).map(|one| Subscription {
-                sources: one.sources.clone(),
-                is_entitled: is_entitled(&one.owner_id),
+            let subscription = state.subscriptions.get(&id).map(|one| {
+                let barred = barred(state, &id, one);
+                Subscription {
+                    sources: one
+                        .sources
+                        .iter()
+                        .map(|source| without(source, &barred))
+                        .collect(),
+                    is_entitled: is_entitled(&one.owner_id),
+                    barred,
+                }
             });
             change.subscriptions.insert(id, subscription);
         }
@@ -144,11 +156,50 @@ impl Control {
     }
 }
 
+/// The destinations of a subscription that its owner may not use.
+fn barred(state: &CompileState, id: &str, subscription: &Subscribed) -> BTreeSet<String> {
+    let referrer = Referrer {
+        owner_id: &subscription.owner_id,
+        id,
+    };
+    let is_barred = |destination: &&String| {
+        // One that does not exist gets nothing anyway.
+        let document = state.destinations.get(destination);
+        document.is_some_and(|document| {
+            let owner = event_destination::TYPE
+                .owner_of(document)
+                .unwrap_or_default();
+            let ids = [destination.as_str()];
+            !state.uses.table.is_user(referrer, owner.as_deref(), &ids)
+        })
+    };
+    let named = subscription.destination_ids.iter();
+    named.filter(is_barred).cloned().collect()
+}
+
+/// A source without these destinations.
+fn without(source: &Arc<Source>, barred: &BTreeSet<String>) -> Arc<Source> {
+    if barred.is_empty() {
+        return Arc::clone(source);
+    }
+    let destinations = source.destinations.iter();
+    let destinations = destinations.filter(|id| !barred.contains(*id)).cloned();
+    Arc::new(Source {
+        subscription: source.subscription.clone(),
+        account: Arc::clone(&source.account),
+        kind: source.kind,
+        selection: source.selection.clone(),
+        filter: source.filter.clone(),
+        destinations: destinations.collect(),
+    })
+}
+
 fn subscribed(document: &Document) -> Result<Subscribed, Fault> {
     let subscription: EventSubscription = stored::read(document)?;
     Ok(Subscribed {
         sources: sources(document, &subscription),
         owner_id: subscription.owner_id,
+        destination_ids: subscription.destination_ids,
     })
 }
 
@@ -194,6 +245,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::caller::Role;
     use crate::tests::Rig;
 
     /// What delivery was told so far.
@@ -248,6 +300,7 @@ mod tests {
         let empty = || CompileState::empty(Arc::clone(&rig.control.logins));
         let (mut state, mut known) = (empty(), Known::default());
         let other = rig.user("ada@x.example", Role::Member, true).await;
+        let mut grants: Vec<String> = Vec::new();
         let (mut destinations, mut subscriptions) = (Vec::new(), Vec::new());
         let mut seed: usize = 7;
         let mut next = |below: usize| {
@@ -260,7 +313,7 @@ mod tests {
         for round in 0..150 {
             // Some passes read several changes.
             for _ in 0..1 + next(3) {
-                match next(7) {
+                match next(9) {
                     0 | 1 => {
                         let body = rig.sample("event_destinations", round).await;
                         let made = rig.post("/event_destinations", body).await.body();
@@ -271,7 +324,10 @@ mod tests {
                         let body = json!({"destination_ids": [to], "sources": [{"type": kind}]});
                         let caller = [&rig.admin, &other][next(2)];
                         let made = rig.call(caller, "POST", "/event_subscriptions", body);
-                        subscriptions.push(id(&made.await.body()));
+                        // The other one may need a grant.
+                        if let crate::tests::Answered::Created(made) = made.await {
+                            subscriptions.push(id(&made));
+                        }
                     }
                     4 if !destinations.is_empty() => {
                         let one = destinations[next(destinations.len())].clone();
@@ -282,6 +338,16 @@ mod tests {
                     5 if !subscriptions.is_empty() => {
                         let one = subscriptions.swap_remove(next(subscriptions.len()));
                         rig.delete(&format!("/event_subscriptions/{one}")).await;
+                    }
+                    7 if !destinations.is_empty() => {
+                        let to = &destinations[next(destinations.len())];
+                        let grantee = [&*other.owner_id, "role:member"][next(2)];
+                        let body = json!({"object_id": to, "grantee": grantee});
+                        grants.push(id(&rig.post("/grants", body).await.body()));
+                    }
+                    8 if !grants.is_empty() => {
+                        let one = grants.swap_remove(next(grants.len()));
+                        rig.delete(&format!("/grants/{one}?force=true")).await;
                     }
                     6 => {
                         let role = ["member", "admin"][next(2)];
@@ -301,6 +367,56 @@ mod tests {
             assert_eq!(known, expected, "{round}");
         }
         assert!(known.destinations.len() > 3 && known.subscriptions.len() > 3);
+    }
+
+    /// A destination of another owner gets events while a grant is in force, and the subscription says when it does not.
+    #[tokio::test]
+    async fn a_subscription_delivers_only_where_its_owner_may() {
+        let rig = Rig::start().await;
+        let kind = culvert_events::HTTP_REQUEST_COMPLETE.name;
+        let body = rig.sample("event_destinations", 1).await;
+        let destination = id(&rig.post("/event_destinations", body).await.body());
+        let other = rig.user("ada@x.example", Role::Member, true).await;
+        let sources = json!([{ "type": kind }, {"type": "vault_created.v0"}]);
+        let body = json!({"destination_ids": [destination], "sources": sources});
+        let path = "/event_subscriptions";
+        let call = async |body: &Value| rig.call(&other, "POST", path, body.clone()).await;
+        assert!(matches!(
+            call(&body).await,
+            crate::tests::Answered::Refused(_, Some(650), _)
+        ));
+        let mut state = CompileState::empty(Arc::clone(&rig.control.logins));
+        let mut known = Known::default();
+        for grantee in [&*other.owner_id, "role:member"] {
+            let grant = json!({"object_id": destination, "grantee": grantee});
+            let grant = id(&rig.post("/grants", grant).await.body());
+            let made = id(&call(&body).await.body());
+            read(&rig, &mut state, &mut known).await;
+            assert_eq!(known.subscriptions[&made].0, [[destination.clone()]]);
+            let health = format!("{path}/{made}/health");
+            let shown = async || {
+                let shown = rig.call(&other, "GET", &health, Value::Null).await.body();
+                shown["state"].as_str().unwrap().to_owned()
+            };
+            assert_eq!(shown().await, "ok");
+            rig.delete(&format!("/grants/{grant}?force=true")).await;
+            read(&rig, &mut state, &mut known).await;
+            assert_eq!(known.subscriptions[&made].0, [[""; 0]]);
+            let named = state.subscriptions.get(&made).unwrap();
+            assert_eq!(
+                barred(&state, &made, named),
+                BTreeSet::from([destination.clone()])
+            );
+            assert_eq!(shown().await, "withheld");
+            // A role is a right, too.
+            let path = format!("/users/{}", other.owner_id);
+            rig.patch(&path, json!({"role": "admin"})).await.body();
+            read(&rig, &mut state, &mut known).await;
+            assert_eq!(known.subscriptions[&made].0, [[destination.clone()]]);
+            rig.patch(&path, json!({"role": "member"})).await.body();
+            read(&rig, &mut state, &mut known).await;
+            assert_eq!(known.subscriptions[&made].0, [[""; 0]]);
+        }
     }
 
     #[tokio::test]

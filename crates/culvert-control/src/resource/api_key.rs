@@ -157,7 +157,7 @@ impl Resource for ApiKey {
     }
 }
 
-const FORCE: Parameter = Parameter {
+pub(crate) const FORCE: Parameter = Parameter {
     name: "force",
     doc: "`true` deletes the key even if it is the last key of an admin.",
     repeatable: false,
@@ -165,7 +165,7 @@ const FORCE: Parameter = Parameter {
 };
 
 /// Parses `force=true` in the query of a delete. Codes 215, 231 and 232.
-fn forced(query: &[(String, String)]) -> Result<bool, Refusal> {
+pub(crate) fn forced(query: &[(String, String)]) -> Result<bool, Refusal> {
     let wrong = |code, why: &'static str| Err(Refusal::new(code, why));
     match query {
         [] => Ok(false),

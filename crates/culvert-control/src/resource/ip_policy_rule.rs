@@ -3,20 +3,20 @@
 
 use culvert_base::ipset::NotAPrefix;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Prefix, Refusal, Verdict, code};
-use culvert_store::{Changes, Head, PageQuery};
+use culvert_store::{Changes, Document, Head, PageQuery};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
+use crate::resource::ip_policy;
 use crate::resource::model::Model;
 use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::ip_policy_rule::{Action, IpPolicyRule};
 use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
-use crate::resource::{ip_policy, ip_restriction};
 use crate::stored::{self, Format};
-use crate::{Error, input};
+use crate::{Error, access, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<IpPolicyRule>();
 /// Limit of rules of one policy, which are removed with it in one commit. Concurrent creations may exceed it
@@ -85,14 +85,18 @@ impl Resource for IpPolicyRule {
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let cidr = check_cidr(&input.cidr)?;
-        let ip_policy_id = check_policy(cx, input.ip_policy_id).await?;
+        let policy = check_policy(cx, input.ip_policy_id).await?;
         let action = check_action(&input.action)?;
+        // A rule changes what its policy allows.
+        let also = access::may_change(cx, &ip_policy::TYPE, &policy).await?;
+        let owner_id = ip_policy::TYPE.owner_of(&policy)?.unwrap_or_default();
+        let ip_policy_id = policy.head.id;
         check_room(cx, &ip_policy_id).await?;
-        let also = ip_restriction::may_change_policy(cx, &ip_policy_id).await?;
         Ok(Draft {
             also,
             ..Draft::of(Self {
                 format: Format,
+                owner_id,
                 description: input.description,
                 metadata: input.metadata,
                 cidr,
@@ -104,7 +108,7 @@ impl Resource for IpPolicyRule {
 
     async fn update(
         mut self,
-        cx: &Cx<'_>,
+        _cx: &Cx<'_>,
         _head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
@@ -113,10 +117,7 @@ impl Resource for IpPolicyRule {
         }
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
-        Ok(Draft {
-            also: ip_restriction::may_change_policy(cx, &self.ip_policy_id).await?,
-            ..Draft::of(self)
-        })
+        Ok(Draft::of(self))
     }
 
     /// Refuses to remove the last rule of a policy that a dashboard restriction uses.
@@ -140,7 +141,7 @@ impl Resource for IpPolicyRule {
                 }
             }
         }
-        ip_restriction::may_change_policy(cx, &self.ip_policy_id).await
+        Ok(Changes::default())
     }
 }
 
@@ -172,7 +173,7 @@ fn check_cidr(text: &str) -> Result<String, Refusal> {
     }
 }
 
-async fn check_policy(cx: &Cx<'_>, id: String) -> Result<String, Error> {
+async fn check_policy(cx: &Cx<'_>, id: String) -> Result<Document, Error> {
     if id.is_empty() {
         return Err(
             Refusal::new(code::IP_RULE_FIELD_MISSING, "`ip_policy_id` is required.").into(),
@@ -183,14 +184,10 @@ async fn check_policy(cx: &Cx<'_>, id: String) -> Result<String, Error> {
     }
     let ty = &ip_policy::TYPE;
     crate::page::reference("ip_policy_id", &id, ty.prefixes)?;
-    if cx.own(ty.kind, &id).await?.is_none() {
-        return Err(Refusal::new(
-            code::IP_RULE_POLICY_UNKNOWN,
-            format!("The IP policy `{id}` does not exist."),
-        )
-        .into());
-    }
-    Ok(id)
+    cx.own(ty.kind, &id).await?.ok_or_else(|| {
+        let why = format!("The IP policy `{id}` does not exist.");
+        Refusal::new(code::IP_RULE_POLICY_UNKNOWN, why).into()
+    })
 }
 
 async fn check_room(cx: &Cx<'_>, policy_id: &str) -> Result<(), Error> {

@@ -16,7 +16,7 @@ use url::Url;
 
 use crate::action_type::ActionType;
 use crate::fields::{Field, FieldTemplates, is_framing};
-use crate::host::{Called, ConnContext, EndpointInfo, NotCalled};
+use crate::host::{Called, ConnContext, EndpointInfo, NotCalled, NotReached};
 use crate::policy::context::{GoDuration, PolicyContext};
 use crate::policy::exchange::Exchange;
 use crate::policy::expression::Condition;
@@ -141,6 +141,8 @@ enum Failed {
     LongTarget,
     #[error("the internal endpoint does not exist")]
     NoEndpoint,
+    #[error("the owner of the endpoint may not use the internal endpoint")]
+    Forbidden,
     #[error("the policy of a called endpoint cannot call other endpoints")]
     Nested,
     #[error("too many policy requests of the endpoint or of its owner are in progress")]
@@ -156,6 +158,7 @@ impl Failed {
         match self {
             Self::Template => Problem::Policy,
             Self::Target | Self::LongTarget | Self::NoEndpoint => Problem::NoInternal,
+            Self::Forbidden => Problem::InternalForbidden,
             Self::Nested => Problem::Hops,
             Self::Busy | Self::TooSlow | Self::NotCalled(_) => Problem::Call,
         }
@@ -388,8 +391,11 @@ async fn send(
 ) -> Result<Called, Failed> {
     match whom(&call.url) {
         Some(Whom::Internal(scheme, host, port)) => {
-            let to = conn.host.internal(from.account, scheme, &host, port);
-            let to = to.ok_or(Failed::NoEndpoint)?;
+            let to = conn.host.internal(from, scheme, &host, port);
+            let to = to.map_err(|why| match why {
+                NotReached::Offline => Failed::NoEndpoint,
+                NotReached::Forbidden => Failed::Forbidden,
+            })?;
             Ok(conn.host.call(share, to, call).await?)
         }
         // Public calls may have been disabled since the policy was written.

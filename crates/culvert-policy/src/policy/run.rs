@@ -174,13 +174,16 @@ impl Exchange<'_> {
         let Some(action) = actions.find(|action| action.answers(request)) else {
             return Some(self.refuse(Problem::EdgePath));
         };
-        self.failure = None;
+        self.failure.set(None);
         let flow = match action.answer(self) {
             ActionResult::Done(flow) => flow,
             ActionResult::Later(flow) => flow.await,
         };
+        if let Some(problem) = self.undecidable.take() {
+            self.conn.services.meters.refusals.up();
+            return Some(self.refuse(problem));
+        }
         Some(match flow {
-            _ if self.is_missing => self.fault(),
             Flow::Continue | Flow::Forward(_) => self.refuse(Problem::EdgePath),
             flow => flow,
         })

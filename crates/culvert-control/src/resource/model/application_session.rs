@@ -9,6 +9,7 @@ use crate::base::Base;
 use crate::resource::model::application_user::{ApplicationUser, owner_refs};
 use crate::resource::model::endpoint::Endpoint;
 use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// The stored form.
@@ -74,7 +75,8 @@ impl Model for ApplicationSession {
     const COLLECTION: &'static str = "app/sessions";
     const LIST_FIELD: &'static str = "application_sessions";
     const ID_PREFIX: &'static str = "as";
-    const IS_PRIVATE: bool = true;
+    const RIGHTS: Rights = Rights::PRIVATE;
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// Name of the key for looking up a user at sign-in.
@@ -64,7 +65,8 @@ impl Model for ApplicationUser {
     const COLLECTION: &'static str = "app/users";
     const LIST_FIELD: &'static str = "application_users";
     const ID_PREFIX: &'static str = "au";
-    const IS_PRIVATE: bool = true;
+    const RIGHTS: Rights = Rights::PRIVATE;
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn links(&self, head: &Head) -> Links {
