@@ -13,6 +13,7 @@ pub mod id;
 pub mod ipset;
 pub mod limit_table;
 pub mod meter;
+pub mod names;
 pub mod net;
 pub mod persistent_map;
 pub mod refusal;

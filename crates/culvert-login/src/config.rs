@@ -110,6 +110,8 @@ pub(crate) const SIGN_IN: ActionType = ActionType {
     ends: Ends::Sometimes,
     is_login: true,
     secrets: &["client_secret"],
+    takes_secrets: &[("client_secret", &[Phase::Request])],
+    keeps_secrets: true,
     schemes: SCHEMES,
     ..ActionType::PLAIN
 };

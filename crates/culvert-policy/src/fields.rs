@@ -87,6 +87,17 @@ impl FieldTemplates {
         self.0.iter().map(|(name, _)| name)
     }
 
+    /// Hides the secret ones among them in events and captures of the exchange.
+    pub(crate) fn hide(&self, x: &mut Exchange<'_>) {
+        self.secret().for_each(|name| x.hide_field(name));
+    }
+
+    /// Names of fields whose values come from secrets.
+    pub(crate) fn secret(&self) -> impl Iterator<Item = &HeaderName> {
+        let secret = self.0.iter().filter(|(_, template)| template.is_secret());
+        secret.map(|(name, _)| name)
+    }
+
     /// The variables the values read.
     pub(crate) fn slots(&self) -> impl Iterator<Item = culvert_cel::Slot> {
         self.0.iter().flat_map(|(_, template)| template.slots())
@@ -97,10 +108,13 @@ impl FieldTemplates {
         let mut fields = Vec::with_capacity(self.0.len());
         for (name, template) in &self.0 {
             match HeaderValue::from_str(&template.render(x)) {
-                Ok(value) => fields.push(Field {
-                    name: name.clone(),
-                    value,
-                }),
+                Ok(mut value) => {
+                    value.set_sensitive(template.is_secret());
+                    fields.push(Field {
+                        name: name.clone(),
+                        value,
+                    });
+                }
                 Err(_) => x.conn.services.meters.failures.up(),
             }
         }

@@ -40,5 +40,6 @@ pub use policy::reference::reference;
 pub use policy::secret::REDACTED;
 pub use policy::secrets::Secrets;
 pub use policy::source::{Reference, Source};
+pub use policy::taint::SecretUse;
 pub use scheme::Scheme;
 pub use shared_counts::{CountMeters, MESSAGE_BYTES_MAX, MESSAGES_MAX, SharedCounts, TELL_EVERY};

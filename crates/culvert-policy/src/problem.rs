@@ -265,6 +265,9 @@ problems! {
     /// An action of the traffic policy failed.
     Policy: INTERNAL_SERVER_ERROR 2300 "An action of the traffic policy failed."
         Owner "The log of the server at level `debug` has the reason. Check that objects that the traffic policy refers to exist.";
+    /// The traffic policy uses a secret that its owner may not use there.
+    SecretsWithdrawn: INTERNAL_SERVER_ERROR 2270 "The traffic policy may not use its secrets."
+        Owner "The owner of the endpoint may not use a secret, or not there. The health of the endpoint names the secret; ask for a grant on the vault.";
     /// No action of the traffic policy responded, and the endpoint has no upstream.
     Unhandled: SERVICE_UNAVAILABLE 6029 "The traffic policy did not handle the request, and the endpoint has no upstream."
         Owner "Add an action that responds or forwards to the traffic policy, or set an upstream for the endpoint.";

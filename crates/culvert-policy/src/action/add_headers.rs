@@ -20,6 +20,7 @@ pub(crate) static TYPE: ActionType = ActionType {
     name: "add-headers",
     doc: "Adds header fields to the request to the upstream or to the response to the client. `host` replaces the existing field. Later rules see the original message.",
     phases: &[Phase::Request, Phase::Response],
+    takes_secrets: &[("headers", &[Phase::Request])],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
         let config: Config = site.config()?;
@@ -52,6 +53,7 @@ struct AddHeaders {
 impl Action for AddHeaders {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let fields = self.headers.render(x);
+        self.headers.hide(x);
         if x.wants_results() {
             let added = fields
                 .iter()

@@ -67,12 +67,7 @@ pub(crate) static TYPE: ActionType = ActionType {
         }
         site.count("bucket_key", config.bucket_key.len(), KEYS_MAX)?;
         let key = config.bucket_key.iter().enumerate().map(|(index, source)| {
-            site.env().compile(source).map_err(|error| {
-                site.refuse(
-                    code::POLICY_EXPRESSION_INVALID,
-                    &format!("`bucket_key[{index}]`: {error}"),
-                )
-            })
+            site.expression(&format!("bucket_key[{index}]"), source)
         });
         Ok(Box::new(RateLimit {
             enforce: config.enforce.unwrap_or(true),

@@ -12,6 +12,7 @@ use crate::policy::compiled::Rule;
 use crate::policy::exchange::Exchange;
 use crate::policy::handshake;
 use crate::policy::phase::Phase;
+use crate::problem::Problem;
 
 /// A compiled action. All exchanges of its endpoint share it.
 pub trait Action: Send + Sync + fmt::Debug {
@@ -86,6 +87,11 @@ impl Exchange<'_> {
     /// Runs the rules of the phase.
     pub async fn run(&mut self) -> Flow {
         let policy = self.policy;
+        if let Some(secrets) = &policy.secrets
+            && secrets.right.is_withdrawn()
+        {
+            return self.refuse(Problem::SecretsWithdrawn);
+        }
         if !policy.ip_fields().is_empty() {
             let data = self.conn.services.ip_data.now();
             // The data existed when the policy was written. Without it, no rule can be evaluated.

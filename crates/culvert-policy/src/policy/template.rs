@@ -9,12 +9,15 @@ use culvert_cel::{Env, EvalError, Program, Slot, Value};
 use serde_json::Value as Json;
 
 use crate::policy::exchange::Exchange;
+use crate::policy::secret::REDACTED;
+use crate::policy::taint::Mark;
 use crate::policy::values::{map, of_number, push_text};
 
 /// Text with expressions in it.
 #[derive(Debug)]
 pub struct Template {
     parts: Vec<Part>,
+    mark: Mark,
 }
 
 #[derive(Debug)]
@@ -57,7 +60,18 @@ impl Template {
         if !plain.is_empty() {
             parts.push(Part::Text(plain.into()));
         }
-        Ok(Self { parts })
+        let slots = slots(&parts).collect::<Vec<_>>();
+        let mark = Mark::of(slots);
+        Ok(Self { parts, mark })
+    }
+
+    /// Whether its text comes from a secret. Nothing that a person or another service sees may contain it.
+    pub fn is_secret(&self) -> bool {
+        self.mark.is_secret()
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        self.mark.clone()
     }
 
     /// The text, if it has no expression.
@@ -84,13 +98,7 @@ impl Template {
 
     /// The variables it reads.
     pub fn slots(&self) -> impl Iterator<Item = Slot> {
-        self.parts
-            .iter()
-            .flat_map(|part| match part {
-                Part::Text(_) => [].iter(),
-                Part::Expression(program) => program.slots().iter(),
-            })
-            .copied()
+        slots(&self.parts)
     }
 
     /// The text. An expression that fails yields an empty string; the failure is counted and recorded.
@@ -141,6 +149,14 @@ impl Template {
     }
 }
 
+fn slots(parts: &[Part]) -> impl Iterator<Item = Slot> {
+    let slots = parts.iter().flat_map(|part| match part {
+        Part::Text(_) => [].iter(),
+        Part::Expression(program) => program.slots().iter(),
+    });
+    slots.copied()
+}
+
 /// A JSON value whose strings are templates.
 #[derive(Debug)]
 pub enum ValueTemplate {
@@ -156,23 +172,26 @@ pub enum ValueTemplate {
 
 impl ValueTemplate {
     /// Parses the templates in a JSON value.
-    pub fn parse(json: &Json, env: &Env) -> Result<Self, String> {
+    pub(crate) fn parse<E>(
+        json: &Json,
+        parse: &mut dyn FnMut(&str) -> Result<Template, E>,
+    ) -> Result<Self, E> {
         Ok(match json {
             Json::Null => Self::Constant(Value::Null),
             Json::Bool(value) => Self::Constant(Value::Bool(*value)),
             Json::Number(number) => Self::Constant(of_number(number)),
-            Json::String(text) => Self::Text(Template::parse(text, env)?),
+            Json::String(text) => Self::Text(parse(text)?),
             Json::Array(items) => Self::List(
                 items
                     .iter()
-                    .map(|item| Self::parse(item, env))
+                    .map(|item| Self::parse(item, parse))
                     .collect::<Result<_, _>>()?,
             ),
             Json::Object(entries) => Self::Object(
                 entries
                     .iter()
-                    .map(|(key, value)| Ok((key.clone(), Self::parse(value, env)?)))
-                    .collect::<Result<_, String>>()?,
+                    .map(|(key, value)| Ok((key.clone(), Self::parse(value, parse)?)))
+                    .collect::<Result<_, E>>()?,
             ),
         })
     }
@@ -187,6 +206,22 @@ impl ValueTemplate {
                 .iter()
                 .flat_map(|(_, value)| value.slots())
                 .collect(),
+        }
+    }
+
+    /// The value for logs and events, in which secrets are `[redacted]`.
+    pub(crate) fn render_shown(&self, x: &mut Exchange<'_>) -> Value {
+        match self {
+            Self::Text(template) if template.is_secret() => Value::from(REDACTED),
+            Self::Text(template) => template.value(x),
+            Self::Constant(value) => value.clone(),
+            Self::List(items) => {
+                Value::List(items.iter().map(|item| item.render_shown(x)).collect())
+            }
+            Self::Object(entries) => map(entries
+                .iter()
+                .map(|(key, value)| (key.as_str(), value.render_shown(x)))
+                .collect()),
         }
     }
 
