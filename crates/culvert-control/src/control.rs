@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use culvert_base::{Clock, Entropy, IdMaker};
+use culvert_base::{Clock, Entropy, IdMaker, Refusal};
 use culvert_delivery::Delivery;
 use culvert_login::Logins;
 use culvert_store::Store;
@@ -18,6 +18,9 @@ use crate::caller::{Caller, Role};
 use crate::console_link::ConsoleLink;
 use crate::console_provider::ConsoleSignIn;
 use crate::cx::Cx;
+use crate::lockout;
+use crate::operation::Call;
+use crate::page::Parameter;
 use crate::key_uses::KeyUses;
 use crate::keyed_mutex::KeyedMutex;
 use crate::own_certificate::OwnCertificates;
@@ -152,7 +155,26 @@ impl Control {
                 viewer: (caller.role != Role::Admin).then_some(caller.owner_id.as_str()),
                 ..self.base(base)
             },
+            address: None,
+            force: false,
         }
+    }
+
+    /// The context of a change that can lock out. `parameters` are those that the operation accepts.
+    ///
+    /// # Errors
+    ///
+    /// 215, 231 and 232 if it accepts `force` and the query has something else.
+    pub(crate) fn cx_of<'a>(
+        &'a self,
+        call: &'a Call,
+        parameters: &[Parameter],
+    ) -> Result<Cx<'a>, Refusal> {
+        Ok(Cx {
+            address: Some(call.address),
+            force: !parameters.is_empty() && lockout::forced(&call.query)?,
+            ..self.cx(&call.caller, &call.base)
+        })
     }
 
     /// The base of views, with the public base of `uri` fields.

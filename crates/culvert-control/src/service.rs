@@ -29,7 +29,7 @@ pub(crate) async fn create(
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
-    let cx = control.cx(&call.caller, &call.base);
+    let cx = control.cx_of(&call, ty.create_parameters)?;
     let mut _retry = None;
     for run in 0..RUNS_MAX {
         if run == 1 {
@@ -99,7 +99,7 @@ pub(crate) async fn update(
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
-    let cx = control.cx(&call.caller, &call.base);
+    let cx = control.cx_of(&call, ty.update_parameters)?;
     let _lock = lock(&cx, ty, &call).await;
     let mut _retry = None;
     for run in 0..RUNS_MAX {
@@ -130,7 +130,7 @@ pub(crate) async fn delete(
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
-    let cx = control.cx(&call.caller, &call.base);
+    let cx = control.cx_of(&call, ty.delete_parameters)?;
     let _lock = lock(&cx, ty, &call).await;
     let mut _retry = None;
     for run in 0..RUNS_MAX {

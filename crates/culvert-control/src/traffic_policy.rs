@@ -22,6 +22,7 @@ use tracing::error;
 
 use crate::cx::Cx;
 use crate::informer_cache::InformerCache;
+use crate::names::check_names;
 use crate::owner::{is_admin, is_caller_admin};
 use crate::resource::model::Model;
 use crate::resource::model::certificate_authority::CertificateAuthority;
@@ -101,6 +102,12 @@ impl StoredPolicy {
             _ => Source::read(text, ACTIONS)?.restored_in_place(before.as_ref())?,
         };
         let is_restored = source.text() != text;
+        let is_same = before
+            .as_ref()
+            .is_some_and(|before| before.text() == source.text());
+        if !is_same {
+            check_names(Some(&source.to_json()))?;
+        }
         let mut resources = Resources {
             logins: Some(LoginService::new(Arc::clone(cx.logins))),
             host: HostName::parse(host).ok(),

@@ -20,6 +20,7 @@ mod ip;
 mod key_restrictions;
 mod keys;
 mod lists;
+mod lockout;
 mod logins;
 mod lookups;
 mod managed;
@@ -281,6 +282,7 @@ impl Rig {
                 .collect(),
             body: (!body.is_null()).then_some(body),
             base: BASE.to_owned(),
+            address: std::net::Ipv4Addr::LOCALHOST.into(),
         };
         let parse = |text: &str| serde_json::from_str(text).unwrap();
         match operation.call(&self.control, call).await {

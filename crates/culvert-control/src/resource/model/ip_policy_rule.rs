@@ -10,6 +10,9 @@ use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::{Links, Model, Reference, Uri};
 use crate::stored::Format;
 
+/// Name of the unique key.
+pub(crate) const PREFIX_KEY: &str = "prefix";
+
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct IpPolicyRule {
@@ -78,7 +81,7 @@ impl Model for IpPolicyRule {
         let prefix = prefix.unwrap_or_else(|_| self.cidr.clone());
         Links {
             keys: vec![Key::new(
-                "prefix",
+                PREFIX_KEY,
                 format!("{} {prefix}", self.ip_policy_id),
             )],
             refs: vec![Ref::new(
