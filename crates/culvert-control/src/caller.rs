@@ -104,15 +104,6 @@ impl Caller {
         }
     }
 
-    /// Refuses a change to another owner's object (630), unless the caller is an admin. Only admins may
-    /// change an object without a known owner. `why` is the error message.
-    pub(crate) fn may_change_of(&self, owner_id: &str, why: &'static str) -> Result<(), Refusal> {
-        if self.role == Role::Admin || self.owner_id == owner_id {
-            return Ok(());
-        }
-        Err(Refusal::new(code::NOT_ADMIN, why))
-    }
-
     /// Refuses a write of anyone but an admin (630, or 635 for a read-only owner). `why` is the error
     /// message.
     pub(crate) fn must_be_admin(&self, why: &'static str) -> Result<(), Refusal> {

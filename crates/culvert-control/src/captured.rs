@@ -21,12 +21,14 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::access;
 use crate::audit_kinds::catalogue;
 use crate::caller::{Caller, Role};
 use crate::captured_access::CapturedAccess;
 use crate::control::Control;
 use crate::event_query::{self, EVENTS_PATH};
 use crate::operation::{BodySpec, Call, Method, Operation, Reply, ResponseSpec, Status};
+use crate::resource::endpoint;
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::Endpoint;
 use crate::right::{Right, Scope};
@@ -58,6 +60,7 @@ pub(crate) fn operations() -> [Operation; 3] {
             },
             query: &[],
             right: Right::read(Scope::EventsRead),
+            object: None,
             run: |control, call| Box::pin(get(control, call)),
         },
         Operation {
@@ -76,6 +79,7 @@ pub(crate) fn operations() -> [Operation; 3] {
             },
             query: &[],
             right: Right::read(Scope::EventsRead),
+            object: None,
             run: |control, call| Box::pin(get_messages(control, call)),
         },
         Operation {
@@ -103,6 +107,7 @@ pub(crate) fn operations() -> [Operation; 3] {
                 role: Role::Member,
                 scope: Some(Scope::EventsWrite),
             },
+            object: None,
             run: |control, call| Box::pin(replay(control, call)),
         },
     ]
@@ -277,10 +282,11 @@ async fn endpoint_of(
         return Ok(None);
     };
     let cx = control.cx(&call.caller, &call.base);
-    match cx.own(Endpoint::KIND, id).await? {
-        Some(document) => Ok(Some(stored::read(&document)?)),
-        None => Ok(None),
-    }
+    let Some(document) = cx.own(Endpoint::KIND, id).await? else {
+        return Ok(None);
+    };
+    access::may_change(&cx, &endpoint::TYPE, &document).await?;
+    Ok(Some(stored::read(&document)?))
 }
 
 const NOT_OWNER: &str = "Only an admin or the owner of the endpoint may read captured messages.";
@@ -288,11 +294,8 @@ const NOT_OWNER: &str = "Only an admin or the owner of the endpoint may read cap
 async fn get_messages(control: &Control, call: Call) -> Result<Reply, Error> {
     let id = id_of(&call);
     let logged = find(control, &call.caller, id).await?;
-    if let Some(endpoint) = endpoint_of(control, &call, &logged).await? {
-        // Only the owner and admins may learn whether anything was captured.
-        call.caller
-            .may_change_of(&endpoint.principal_id, NOT_OWNER)?;
-    }
+    // Only the owner and admins may learn whether anything was captured.
+    endpoint_of(control, &call, &logged).await?;
     let messages = control.delivery.messages(id).await?;
     let access = CapturedAccess(&call.caller);
     if messages
@@ -408,11 +411,9 @@ async fn replay(control: &Control, call: Call) -> Result<Reply, Error> {
         return Err(refused("Only requests of HTTP endpoints can be sent again.").into());
     }
     let endpoint = endpoint_of(control, &call, &logged).await?;
-    let (Some(endpoint), Some(endpoint_id)) = (endpoint, &logged.endpoint) else {
+    let (Some(_), Some(endpoint_id)) = (endpoint, &logged.endpoint) else {
         return Err(refused("Its endpoint does not exist any more.").into());
     };
-    let why = "Only an admin or the owner of the endpoint may send its requests again.";
-    call.caller.may_change_of(&endpoint.principal_id, why)?;
     let Some(edge) = &control.edge else {
         return Err(refused("This server has no edge; call a node with the role `edge`.").into());
     };

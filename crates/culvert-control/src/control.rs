@@ -98,6 +98,8 @@ pub struct Control {
     pub(crate) nodes: Option<Arc<Nodes>>,
     pub(crate) statistics: Statistics,
     pub(crate) ca_pem: String,
+    /// Until when policies of earlier versions may echo secrets.
+    pub(crate) secret_echo_until: culvert_base::Timestamp,
     /// Limits on requests that are sent again.
     pub(crate) replays: ReplayLimits,
     /// Held by the single task that compiles.

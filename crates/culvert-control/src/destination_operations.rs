@@ -18,6 +18,7 @@ use crate::resource::event_destination;
 use crate::resource::model::Model;
 use crate::resource::model::event_destination::EventDestination;
 use crate::resource::resource_type::{Extra, Running, value_refusal};
+use crate::rights::Access;
 use crate::{Error, Role, event_kinds, input, service, stored};
 
 /// Default and limit of dead letters per page.
@@ -35,6 +36,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         body: None,
         response: ok(SchemaGenerator::subschema_for::<Tested>),
         query: &[],
+        access: Access::Change,
         run: run_test,
     },
     Extra {
@@ -45,6 +47,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         body: None,
         response: ok(SchemaGenerator::subschema_for::<HealthView<'static>>),
         query: &[],
+        access: Access::Whole,
         run: run_health,
     },
     Extra {
@@ -55,6 +58,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         body: None,
         response: ok(SchemaGenerator::subschema_for::<Letters>),
         query: PAGES,
+        access: Access::Whole,
         run: run_letters,
     },
     Extra {
@@ -68,6 +72,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         }),
         response: ok(SchemaGenerator::subschema_for::<Redriven>),
         query: &[],
+        access: Access::Change,
         run: run_redrive,
     },
 ];

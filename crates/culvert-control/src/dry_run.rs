@@ -30,6 +30,7 @@ use crate::resource::endpoint;
 use crate::resource::model::endpoint::{Binding, Endpoint};
 use crate::resource::model::traffic_policy::StoredPolicy;
 use crate::resource::resource_type::{Extra, Running, value_refusal};
+use crate::rights::Access;
 use crate::traffic_policy::{Compiled, Given};
 use crate::{Error, input, service, stored};
 
@@ -55,6 +56,7 @@ pub(crate) const OPERATION: Extra = Extra {
         schema: Some(SchemaGenerator::subschema_for::<View<'static>>),
     },
     query: &[],
+    access: Access::Change,
     run: run_dry,
 };
 
@@ -153,9 +155,6 @@ async fn dry_run(control: &Control, call: &Call) -> Result<Reply, Error> {
         .await?
         .ok_or_else(Refusal::not_found)?;
     let endpoint: Endpoint = stored::read(&document)?;
-    let why = "Only an admin or the owner of an endpoint may run policies against its requests.";
-    call.caller.may_write()?;
-    call.caller.may_change_of(&endpoint.principal_id, why)?;
     let limit = match input.limit {
         0 => REQUESTS,
         limit if limit <= REQUESTS_MAX => limit,
@@ -177,11 +176,12 @@ async fn dry_run(control: &Control, call: &Call) -> Result<Reply, Error> {
         Arc::clone(&control.clock),
         Arc::clone(&control.entropy),
     );
-    let place = endpoint.address.policy_target(true);
+    let place = endpoint.address.policy_target(&endpoint.principal_id, true);
     let account = Arc::from(document.head.account.as_str());
     let info = EndpointInfo {
         id: &document.head.id,
         account: &account,
+        owner: &endpoint.principal_id,
         scheme: place.scheme,
         is_internal: endpoint.binding == Binding::Internal,
         host: place.host,
@@ -228,7 +228,9 @@ async fn policy(
 ) -> Result<Option<Arc<Policy>>, Error> {
     let given = &input.traffic_policy.0;
     let has_upstream = endpoint.upstream.is_some() || endpoint.served.is_some();
-    let place = endpoint.address.policy_target(has_upstream);
+    let place = endpoint
+        .address
+        .policy_target(&endpoint.principal_id, has_upstream);
     let scheme = place.scheme;
     let checked;
     let stored = match (given.is_empty(), &endpoint.policy) {

@@ -11,6 +11,7 @@ use crate::resource::model::api_key::ApiKey;
 use crate::resource::model::certificate_authority::CertificateAuthority;
 use crate::resource::model::event_destination::EventDestination;
 use crate::resource::model::event_subscription::{EventSubscription, traffic_kinds};
+use crate::resource::model::grant::Grant;
 use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::ip_policy_rule::IpPolicyRule;
 use crate::resource::model::ip_restriction::IpRestriction;
@@ -39,11 +40,12 @@ pub(crate) struct AuditedResource {
 }
 
 /// Every resource with events. A test compares them with the table of resources.
-pub(crate) static AUDITED: [AuditedResource; 17] = [
+pub(crate) static AUDITED: [AuditedResource; 18] = [
     AuditedResource::of::<ApiKey>(),
     AuditedResource::of::<CertificateAuthority>(),
     AuditedResource::of::<EventDestination>(),
     AuditedResource::of::<EventSubscription>(),
+    AuditedResource::of::<Grant>(),
     AuditedResource::of::<IpPolicy>(),
     AuditedResource::of::<IpPolicyRule>(),
     AuditedResource::of::<IpRestriction>(),
@@ -64,7 +66,7 @@ impl AuditedResource {
         Self {
             name: R::NAME,
             prefixes: R::PREFIXES,
-            is_private: R::IS_PRIVATE,
+            is_private: !R::RIGHTS.see.has_public_events(),
         }
     }
 }
@@ -229,7 +231,7 @@ mod tests {
             .map(|ty| AuditedResource {
                 name: ty.name,
                 prefixes: ty.prefixes,
-                is_private: ty.is_private,
+                is_private: !ty.rights.see.has_public_events(),
             });
         assert_eq!(audited.collect::<Vec<_>>(), AUDITED);
     }

@@ -112,6 +112,7 @@ pub(crate) fn operations() -> [Operation; 1] {
         },
         query: &PARAMETERS,
         right: Right::read(Scope::EventsRead),
+        object: None,
         run: |control, call| Box::pin(list(control, call)),
     }]
 }

@@ -248,6 +248,39 @@ fn another(name: &str) -> Error {
     Refusal::new(code::ENDPOINT_URL_NOT_RESERVED, why).into()
 }
 
+/// An internal name with endpoints.
+#[derive(Debug)]
+pub(crate) struct InternalName {
+    /// A host, which may be a wildcard.
+    pub(crate) name: String,
+    pub(crate) owner_id: String,
+    pub(crate) endpoint_ids: Vec<String>,
+}
+
+/// The internal name of an account that covers a host: an exact match, or the nearest wildcard above. `None` if it has
+/// no endpoint.
+pub(crate) async fn internal(
+    store: &Store,
+    account: &str,
+    host: &str,
+) -> Result<Option<InternalName>, Fault> {
+    let names = std::iter::once(host.to_owned()).chain(wildcards_above(host));
+    for name in names {
+        let key = format!("{name} {account}");
+        if let Some(document) = store.find(KIND, KEY, &key).await? {
+            let held: Host = stored::read(&document)?;
+            if !held.endpoint_ids.is_empty() {
+                return Ok(Some(InternalName {
+                    name,
+                    owner_id: held.owner_id,
+                    endpoint_ids: held.endpoint_ids,
+                }));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// Whether a public TCP address belongs to another owner, whose agent may reconnect.
 pub(crate) async fn is_anothers(cx: &Cx<'_>, name: &str) -> Result<bool, Fault> {
     match cx.store.find(KIND, KEY, name).await? {

@@ -19,6 +19,7 @@ use crate::resource::model::{Model, Uri};
 use crate::resource::resource_type::{Extra, Reveal, Running, StoredDraft, value_refusal};
 use crate::page::Parameter;
 use crate::right::{Scope, Scopes};
+use crate::rights::Access;
 use crate::service::{self, RUNS_MAX};
 use crate::{Error, Role, console_session, stored, token};
 
@@ -35,6 +36,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         body: None,
         response: ok(SchemaGenerator::subschema_for::<View<'static>>),
         query: &[],
+        access: Access::See,
         run: run_get,
     },
     Extra {
@@ -50,6 +52,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         }),
         response: ok(SchemaGenerator::subschema_for::<View<'static>>),
         query: FORCED,
+        access: Access::Change,
         run: run_update,
     },
     Extra {
@@ -63,6 +66,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
             schema: None,
         },
         query: &[],
+        access: Access::Change,
         run: run_delete,
     },
     Extra {
@@ -83,6 +87,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
             ),
         },
         query: FORCED,
+        access: Access::Change,
         run: run_rotate,
     },
 ];

@@ -5,6 +5,7 @@
 //! ([`compile`]). It makes all decisions of the management API but contains none of its HTTP. It makes no
 //! outgoing calls, so no write waits for another system.
 
+mod access;
 mod acl;
 mod active_operators;
 mod active_owners;
@@ -29,10 +30,12 @@ mod control;
 mod cx;
 mod destination_operations;
 mod dry_run;
-pub mod endpoint_selector;
+pub mod endpoint_health;
+mod endpoint_selector;
 mod error;
 mod event_kinds;
 mod event_query;
+mod grants;
 mod host;
 mod informer_cache;
 mod input;
@@ -67,8 +70,10 @@ mod replay_limits;
 mod resource;
 mod restriction;
 mod right;
+mod rights;
 mod root;
 pub mod seal;
+mod secret_rights;
 mod service;
 mod settings;
 mod sign_in;
@@ -83,6 +88,7 @@ mod tenant;
 pub mod token;
 mod tombstones;
 mod traffic_policy;
+mod upgrade_grants;
 
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
 pub use culvert_login::{
@@ -104,7 +110,7 @@ pub use crate::key_restrictions::{KeyRestrictions, Network};
 pub use crate::node_list::{EventLogFacts, NodeFacts, StoreFacts};
 pub use crate::nodes::node_identity;
 pub use crate::operation::{
-    BodySpec, Call, Handler, Method, Operation, Reply, ResponseSpec, SchemaOf, Status,
+    BodySpec, Call, Handler, Method, ObjectRight, Operation, Reply, ResponseSpec, SchemaOf, Status,
 };
 pub use crate::operations::{collection_doc, operations, texts};
 pub use crate::own_certificate::ApiCertificate;
@@ -113,6 +119,7 @@ pub use crate::people::Accepted;
 pub use crate::ports::{CertificateMeters, Certificates, EdgePort, Issuer, Record};
 pub use crate::reencrypt::{Reencrypted, reencrypt};
 pub use crate::right::{Right, Scope, Scopes};
+pub use crate::rights::{Access, Change, Rights, See, Use};
 pub use crate::seal::{Pepper, Seal, login_key};
 pub use crate::settings::{AgentMinimum, Settings};
 pub use crate::sign_in::CONSOLE_CALLBACK_PATH;
@@ -121,6 +128,7 @@ pub use crate::statistics::{
 };
 pub use crate::tail::TAIL_RIGHT;
 pub use crate::tombstones::retired;
+pub use crate::upgrade_grants::grants_of_upgrade;
 
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ use crate::listfilter::{ID, ListFilter, Looked, Span};
 use crate::operation::{Call, Reply};
 use crate::page::{Argument, LIMIT_MAX, ListQuery, Takes};
 use crate::resource::resource_type::ResourceType;
+use crate::rights::See;
 use crate::{Error, Role};
 
 /// Limit of the cost of filtering one list, if the number of objects to read is unknown. The cost is counted
@@ -99,8 +100,11 @@ pub(crate) async fn list_of(
     let mut before = span.before.take().map(|body| ty.stored_id_of(body));
     // Objects that only their owner may see are read by owner, so that the objects of others neither cost
     // time nor affect the result.
-    let own = (ty.is_private && cx.caller.role != Role::Admin).then(|| cx.caller.owner_id.clone());
+    let own =
+        (ty.refers_to_owner && cx.caller.role != Role::Admin).then(|| cx.caller.owner_id.clone());
     let source = match listed.refs_to.as_ref().or(own.as_ref()) {
+        // An index of the stored form would let the time of a list depend on what the caller does not see.
+        None if ty.rights.see != See::All && cx.caller.role != Role::Admin => ObjectSource::All,
         None => ObjectSource::find(cx, ty, &mut span).await?,
         Some(_) => ObjectSource::All,
     };

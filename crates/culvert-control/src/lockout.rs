@@ -27,7 +27,7 @@ use crate::{Error, Role, stored};
 /// The query parameter of changes that can lock out.
 pub(crate) const FORCED: &[Parameter] = &[FORCE];
 
-const FORCE: Parameter = Parameter {
+pub(crate) const FORCE: Parameter = Parameter {
     name: "force",
     doc: "`true` makes the change even if it locks out all admins, or the caller.",
     repeatable: false,

@@ -12,6 +12,7 @@ use crate::control::Control;
 use crate::operation::{Call, Handler, Method, Reply, ResponseSpec, Status};
 use crate::resource::model::management::{AUTHORITY, KeyType, Management};
 use crate::resource::resource_type::{Extra, Resource, ResourceType, StoredDraft};
+use crate::rights::Access;
 use crate::service::{self, RUNS_MAX};
 use crate::{Error, stored};
 
@@ -64,6 +65,7 @@ pub(crate) const fn retry_operation<R: Managed>(run: Handler) -> Extra {
             schema: Some(SchemaGenerator::subschema_for::<R::View<'static>>),
         },
         query: &[],
+        access: Access::Change,
         run,
     }
 }

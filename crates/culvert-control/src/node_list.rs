@@ -101,6 +101,7 @@ pub(crate) fn operations() -> [Operation; 1] {
             role: Role::Admin,
             scope: Some(Scope::EventsRead),
         },
+        object: None,
         run: |control, call| Box::pin(list(control, call)),
     }]
 }

@@ -9,6 +9,7 @@ use culvert_base::Fault;
 
 use crate::agents::state::Agents;
 use crate::authority::Authority;
+use crate::base::Base;
 use crate::console_link::ConsoleLink;
 use crate::control::{Control, Parts};
 use crate::key_uses::KeyUses;
@@ -18,6 +19,7 @@ use crate::relink::relink;
 use crate::replay_limits::ReplayLimits;
 use crate::restriction::Restrictions;
 use crate::standing::Standings;
+use crate::upgrade_grants::Maker;
 
 impl Control {
     /// Opens control over a store, and creates its certificate authority if it has none. The IP restrictions
@@ -32,12 +34,29 @@ impl Control {
         )
         .await?;
         relink(&parts.store, &parts.seal).await?;
+        let upgrade = Maker {
+            store: &parts.store,
+            seal: &parts.seal,
+            clock: &*parts.clock,
+            entropy: &*parts.entropy,
+            ids: &parts.ids,
+            base: Base {
+                uri: &parts.settings.base_url,
+                ports: parts.settings.public_ports,
+                kubernetes_ingress: &parts.settings.kubernetes_ingress,
+                viewer: None,
+            },
+        };
+        upgrade.run().await?;
         let restrictions = Restrictions::load(&parts.store, &Restrictions::default()).await?;
+        let secret_echo_until =
+            crate::secret_rights::grace(&parts.store, &*parts.clock, parts.settings.strict_rights).await?;
         let run = parts.ids.next(&*parts.clock, &*parts.entropy);
         let agents = parts
             .agents
             .map(|(bindings, settings)| Agents::new(bindings, settings, run));
         Ok(Arc::new(Self {
+            secret_echo_until,
             agents,
             nodes: parts.nodes,
             statistics: parts.statistics,

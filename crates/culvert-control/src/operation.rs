@@ -11,8 +11,10 @@ use serde_json::Value;
 
 use crate::control::Control;
 use crate::page::Parameter;
+use crate::resource::resource_type::ResourceType;
 use crate::right::Right;
-use crate::{Caller, Error};
+use crate::rights::{Access, Rights};
+use crate::{Caller, Error, access};
 
 /// One operation: a method on a path.
 #[derive(Debug)]
@@ -35,21 +37,43 @@ pub struct Operation {
     pub query: &'static [Parameter],
     /// The right it needs.
     pub right: Right,
+    /// What it needs of the object in its path; `None` without such an object.
+    pub object: Option<ObjectRight>,
     /// Runs it, without a check of its scope.
     pub(crate) run: Handler,
 }
 
 impl Operation {
-    /// Runs it for a caller whose key has its scope (642).
+    /// Runs it for a caller whose key has its scope (642), and who has the right to the object in the path (630).
     pub fn call<'a>(
         &self,
         control: &'a Control,
         call: Call,
     ) -> BoxFuture<'a, Result<Reply, Error>> {
         match call.caller.check_scope(self.right) {
-            Ok(()) => (self.run)(control, call),
+            Ok(()) => match self.object {
+                // These check the right beside the errors of the request.
+                None
+                | Some(ObjectRight {
+                    access: Access::See,
+                    ..
+                }) => (self.run)(control, call),
+                Some(_) if self.is_one_of_five() => (self.run)(control, call),
+                Some(ObjectRight { ty, access }) => {
+                    let run = self.run;
+                    Box::pin(async move {
+                        access::check(control, ty, access, &call).await?;
+                        run(control, call).await
+                    })
+                }
+            },
             Err(refusal) => Box::pin(std::future::ready(Err(refusal.into()))),
         }
+    }
+
+    /// Whether `service` runs it, which checks the right in its place among the other errors.
+    fn is_one_of_five(&self) -> bool {
+        matches!(self.name, "get" | "update" | "delete")
     }
 
     /// Its unique ID: `api_keys_create`.
@@ -59,6 +83,21 @@ impl Operation {
             // Some collections have two segments, but client generators need plain names.
             collection => format!("{}_{}", collection.replace('/', "_"), self.name),
         }
+    }
+}
+
+/// The right that an operation needs to the object in its path.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectRight {
+    pub(crate) ty: &'static ResourceType,
+    /// What it needs of the object.
+    pub access: Access,
+}
+
+impl ObjectRight {
+    /// The rights to the objects of the resource.
+    pub fn rights(&self) -> Rights {
+        self.ty.rights
     }
 }
 

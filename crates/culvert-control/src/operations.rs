@@ -5,9 +5,10 @@ use std::sync::OnceLock;
 
 use culvert_store::Texts;
 
-use crate::operation::{BodySpec, Method, Operation, ResponseSpec, Status};
+use crate::operation::{BodySpec, Method, ObjectRight, Operation, ResponseSpec, Status};
 use crate::resource::resource_type::{Life, ResourceType};
 use crate::right::{Right, Scope};
+use crate::rights::Access;
 use crate::{Role, captured, event_query, node_list, resource, root, statistics};
 
 /// All operations, by collection.
@@ -55,7 +56,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
     let nouns = ty.nouns();
     let one = format!("/{collection}/{{id}}");
     let right = |method| right(ty, method);
-    let of_one = |name, method, doc, body, response, run| Operation {
+    let of_one = |name, method: Method, doc, body, response, run| Operation {
         name,
         collection,
         method,
@@ -65,6 +66,13 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
         response,
         query: &[],
         right: right(method),
+        object: Some(ObjectRight {
+            ty,
+            access: match method {
+                Method::Get => Access::See,
+                Method::Post | Method::Patch | Method::Delete => Access::Change,
+            },
+        }),
         run,
     };
     let body = |schema, required| Some(BodySpec { schema, required });
@@ -80,6 +88,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             response: response(Status::Created, Some(ty.view_schema)),
             query: &[],
             right: right(Method::Post),
+            object: None,
             run: ty.run_create,
         },
         of_one(
@@ -100,6 +109,7 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             response: response(Status::Ok, Some(ty.list_schema)),
             query: ty.parameters,
             right: right(Method::Get),
+            object: None,
             run: ty.run_list,
         },
         of_one(
@@ -155,6 +165,10 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             },
             false => right(extra.method),
         },
+        object: Some(ObjectRight {
+            ty,
+            access: extra.access,
+        }),
         run: extra.run,
     });
     five.into_iter().filter(is_had).chain(extras).collect()

@@ -8,13 +8,17 @@ use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Ref};
 use serde::Deserialize;
 use tracing::{info, warn};
 
+use crate::event_kinds::{Verb, kind_name};
+use crate::resource::ALL;
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::Endpoint;
 use crate::resource::model::event_destination::EventDestination;
 use crate::resource::model::event_subscription::EventSubscription;
+use crate::resource::model::grant::Grant;
+use crate::resource::model::ip_policy_rule::IpPolicyRule;
 use crate::resource::model::reserved_domain::ReservedDomain;
 use crate::resource::resource_type::{Resource, ResourceType};
-use crate::resource::{endpoint, reserved_domain};
+use crate::resource::{endpoint, ip_policy, reserved_domain};
 use crate::seal::Seal;
 use crate::{host, stored};
 
@@ -29,6 +33,7 @@ const NOTHING: AuditEvent = AuditEvent::Suppress {
 /// Stores the references of all objects. Does nothing if this has completed before.
 pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<(), Fault> {
     note_owners(store).await?;
+    recover_owners(store).await?;
     note_private_destinations(store).await?;
     if store.meta_get(META).await?.as_deref() == Some(DONE) {
         return Ok(());
@@ -74,7 +79,7 @@ async fn note_owners(store: &culvert_store::Store) -> Result<(), Fault> {
             if !row.event.kind.starts_with("event_subscription_") {
                 continue;
             }
-            let event: AboutSubscription = match serde_json::from_str(&row.event.body) {
+            let event: AboutObject = match serde_json::from_str(&row.event.body) {
                 Ok(event) => event,
                 Err(_) => continue,
             };
@@ -95,6 +100,100 @@ async fn note_owners(store: &culvert_store::Store) -> Result<(), Fault> {
             continue;
         }
         is_complete &= replace(store, document, &form).await?;
+    }
+    match is_complete {
+        true => store.meta_set(META, DONE).await,
+        false => Ok(()),
+    }
+}
+
+/// Stores the missing owners of objects from versions that did not record them: the principal of the audit event of the
+/// creation. What the audit log does not have belongs to the admins. Rules of IP policies belong to the owner of the
+/// policy, and managed certificates to the owner of the domain.
+async fn recover_owners(store: &culvert_store::Store) -> Result<(), Fault> {
+    const META: &str = "owners";
+    if store.meta_get(META).await?.as_deref() == Some(DONE) {
+        return Ok(());
+    }
+    let audited = ALL.iter().filter(|ty| ty.silent.is_none());
+    let audited = audited.filter(|ty| ty.owned_by.is_some() && ty.kind != Grant::KIND);
+    let mut ownerless = BTreeMap::new();
+    let mut created = BTreeMap::new();
+    for ty in audited {
+        created.insert(kind_name(ty.name, Verb::Created), ());
+        for document in store.all(ty.kind).await? {
+            if ty.owner_of(&document)?.is_none() {
+                ownerless.insert(document.head.id.clone(), (*ty, document));
+            }
+        }
+    }
+    let mut owners: BTreeMap<String, String> = BTreeMap::new();
+    let mut seq = 0;
+    while owners.len() < ownerless.len() {
+        let rows = store.outbox_after(seq, ROWS).await?;
+        let Some(last) = rows.last() else { break };
+        seq = last.seq;
+        for row in rows
+            .iter()
+            .filter(|row| created.contains_key(&row.event.kind))
+        {
+            let Ok(event) = serde_json::from_str::<AboutObject>(&row.event.body) else {
+                continue;
+            };
+            if let (true, Some(principal)) =
+                (ownerless.contains_key(&event.object.id), event.principal)
+            {
+                owners.insert(event.object.id, principal.id);
+            }
+        }
+    }
+    // These follow another object, whose owner may have been recovered just now.
+    let known = async |ty: &ResourceType, id: &str| -> Result<Option<String>, Fault> {
+        match (owners.get(id), store.get(ty.kind, id).await?) {
+            (Some(owner), _) => Ok(Some(owner.clone())),
+            (None, Some(document)) => ty.owner_of(&document),
+            (None, None) => Ok(None),
+        }
+    };
+    let mut followed = BTreeMap::new();
+    for (id, (ty, document)) in &ownerless {
+        if ty.kind == IpPolicyRule::KIND {
+            let rule: IpPolicyRule = stored::read(document)?;
+            followed.insert(
+                id.clone(),
+                known(&ip_policy::TYPE, &rule.ip_policy_id).await?,
+            );
+        }
+    }
+    for document in store.all(ReservedDomain::KIND).await? {
+        let domain: ReservedDomain = stored::read(&document)?;
+        if let (Some(id), Some(_)) = (&domain.certificate_id, domain.management()) {
+            let owner = known(&reserved_domain::TYPE, &document.head.id).await?;
+            followed.insert(id.clone(), owner);
+        }
+    }
+    for (id, owner) in followed {
+        match owner {
+            Some(owner) => owners.insert(id, owner),
+            None => owners.remove(&id),
+        };
+    }
+    let mut is_complete = true;
+    let mut n_unknown = 0_usize;
+    for (id, (ty, document)) in ownerless {
+        let (Some(owner), Some(field)) = (owners.remove(&id), ty.owned_by) else {
+            n_unknown += 1;
+            continue;
+        };
+        let mut form: serde_json::Map<String, serde_json::Value> = stored::read(&document)?;
+        form.insert(field.to_owned(), owner.into());
+        is_complete &= replace(store, document, &form).await?;
+    }
+    if n_unknown > 0 {
+        info!(
+            objects = n_unknown,
+            "the audit log does not have the owners of older objects; they belong to the admins"
+        );
     }
     match is_complete {
         true => store.meta_set(META, DONE).await,
@@ -151,9 +250,9 @@ async fn replace(
 /// Audit log rows per read.
 const ROWS: u32 = 500;
 
-/// The part of an audit event about a subscription that names its owner.
+/// The part of an audit event about an object that names its owner.
 #[derive(Deserialize)]
-struct AboutSubscription {
+struct AboutObject {
     principal: Option<Named>,
     object: Named,
 }

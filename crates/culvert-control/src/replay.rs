@@ -23,6 +23,7 @@ use crate::resource::model::event_subscription::EventSubscription;
 use crate::resource::model::{Model, Reference, Uri};
 use crate::resource::resource_type::{Extra, Running, value_refusal};
 use crate::resource::{event_destination, event_subscription};
+use crate::rights::Access;
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
 use crate::{Caller, Error, event_kinds, input};
@@ -129,6 +130,7 @@ pub(crate) const OPERATIONS: [Extra; 2] = [
             schema: Some(SchemaGenerator::subschema_for::<View<'static>>),
         },
         query: &[],
+        access: Access::Change,
         run: run_create,
     },
     Extra {
@@ -142,6 +144,7 @@ pub(crate) const OPERATIONS: [Extra; 2] = [
             schema: Some(SchemaGenerator::subschema_for::<View<'static>>),
         },
         query: &[],
+        access: Access::Whole,
         run: run_get,
     },
 ];

@@ -71,6 +71,11 @@ pub enum Scope {
     EventsRead,
     #[serde(rename = "events.write")]
     EventsWrite,
+    // Grants of the right to use an object.
+    #[serde(rename = "grants.read")]
+    GrantsRead,
+    #[serde(rename = "grants.write")]
+    GrantsWrite,
     // IP policies with their rules, and IP restrictions.
     #[serde(rename = "ip_policies.read")]
     IpPoliciesRead,
@@ -94,7 +99,7 @@ pub enum Scope {
 }
 
 /// The collections of each pair of scopes.
-const FAMILIES: [(Scope, Scope, &[&str]); 10] = {
+const FAMILIES: [(Scope, Scope, &[&str]); 11] = {
     use Scope::*;
     [
         (
@@ -145,6 +150,7 @@ const FAMILIES: [(Scope, Scope, &[&str]); 10] = {
                 "statistics",
             ],
         ),
+        (GrantsRead, GrantsWrite, &["grants"]),
         (
             IpPoliciesRead,
             IpPoliciesWrite,
@@ -162,8 +168,8 @@ const FAMILIES: [(Scope, Scope, &[&str]); 10] = {
 
 impl Scope {
     /// All scopes, by name.
-    pub const ALL: [Self; 20] = {
-        let mut all = [Self::AgentsRead; 20];
+    pub const ALL: [Self; 22] = {
+        let mut all = [Self::AgentsRead; 22];
         let mut n = 0;
         while n < FAMILIES.len() {
             all[2 * n] = FAMILIES[n].0;
@@ -200,6 +206,8 @@ impl Scope {
             Self::EndpointsWrite => "endpoints.write",
             Self::EventsRead => "events.read",
             Self::EventsWrite => "events.write",
+            Self::GrantsRead => "grants.read",
+            Self::GrantsWrite => "grants.write",
             Self::IpPoliciesRead => "ip_policies.read",
             Self::IpPoliciesWrite => "ip_policies.write",
             Self::KeysRead => "keys.read",
@@ -292,7 +300,7 @@ mod tests {
             assert_eq!(text, format!("\"{scope}\""));
         }
         let bits: u32 = Scope::ALL.into_iter().map(Scope::bit).sum();
-        assert_eq!(bits.count_ones(), 20);
+        assert_eq!(bits.count_ones(), 22);
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub(crate) fn operations() -> [Operation; 2] {
         },
         query: &[],
         right: Right::ANY,
+        object: None,
         run,
     };
     [

@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::sync::MutexGuard;
 
 use crate::Error;
+use crate::access;
 use crate::audit;
 use crate::control::Control;
 use crate::cx::Cx;
@@ -108,10 +109,14 @@ pub(crate) async fn update(
         }
         let Some(document) = named(&cx, ty, &call).await? else {
             // A body with wrong names is refused before an absent object is.
-            (ty.inspect_update)(call.body)?;
+            (ty.inspect_update)(call.body.clone())?;
             return Err(Refusal::not_found().into());
         };
-        let made = (ty.update)(&cx, &document, call.body.clone()).await?;
+        (ty.inspect_update)(call.body.clone())?;
+        (ty.permit)(cx.caller)?;
+        let held = access::may_change(&cx, ty, &document).await?;
+        let mut made = (ty.update)(&cx, &document, call.body.clone()).await?;
+        made.also = made.also.and(held);
         let written = Document {
             body: made.body.clone(),
             ..document.clone()
@@ -141,11 +146,15 @@ pub(crate) async fn delete(
             .await?
             .ok_or_else(Refusal::not_found)?;
         (ty.permit)(cx.caller)?;
+        let held = access::may_change(&cx, ty, &document).await?;
+        let grants = access::grants_removed(&cx, &document).await?;
         let checked = (ty.check_removal)(&cx, &document, &call.query).await?;
         let before = (ty.before_removal)(&cx, &document).await?;
         let after = (ty.after_removal)(&cx, &document).await?;
-        let changes = checked
+        let changes = held
+            .and(checked)
             .and(before)
+            .and(grants)
             .and(removal(&cx, ty, document)?)
             .and(after);
         if commit(&cx, ty, changes).await? {

@@ -21,6 +21,10 @@ pub struct Settings {
     pub tcp_ports: RangeInclusive<u16>,
     /// Whether upstreams may be at private addresses (`edge.allow_private_upstreams`).
     pub allow_private_upstreams: bool,
+    /// Whether only its owner may serve endpoints on a reserved domain or address (`rights.domains`).
+    pub domains_of_owner: bool,
+    /// Whether policies of earlier versions that echo secrets are refused at once (`rights.strict`).
+    pub strict_rights: bool,
     /// Whether traffic policies may call public hosts (`policy.http_request_public`).
     pub allow_public_calls: bool,
     /// The operator's databases about IP addresses (`edge.geo_database` and similar).

@@ -11,7 +11,7 @@ use culvert_base::{Fault, Refusal, code, id};
 use culvert_login::ACTIONS;
 use culvert_login::Logins;
 use culvert_policy::{IpPolicy, LoginService, Scheme};
-use culvert_policy::{Policy, Reference, Resources, Secrets, Source};
+use culvert_policy::{Policy, Reference, Resources, SecretUse, Secrets, Source};
 use culvert_store::{Changes, Document, Head, Store};
 use culvert_tls::tls_policy::Authorities;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -20,22 +20,26 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tracing::error;
 
+use crate::access::{self, Referrer};
 use crate::cx::Cx;
 use crate::informer_cache::InformerCache;
 use crate::names::check_names;
-use crate::owner::{is_admin, is_caller_admin};
 use crate::resource::model::Model;
 use crate::resource::model::certificate_authority::CertificateAuthority;
 use crate::resource::model::ip_policy_rule::IpPolicyRule;
 use crate::resource::model::traffic_policy::StoredPolicy;
 use crate::resource::model::vault_secret::VaultSecret;
 use crate::resource::{ip_rules, reserved_domain, vault_secret};
+use crate::grants::UseTable;
 use crate::seal::Seal;
+use crate::secret_rights::{self, Judged, OwnedSecrets};
 use crate::{Caller, Error, Role, stored};
 
 /// Prefixes of the IDs that policies refer to.
 const IP_POLICY: &str = "ipp";
 const AUTHORITY: &str = "ca";
+
+const COMPUTED: &str = "The traffic policy is invalid: `secrets` is only valid in `secrets.get('vault', 'name')`, with both names as literals.";
 
 /// A policy as sent: text, or an object, which is stored as JSON text.
 #[derive(Debug, Default)]
@@ -76,6 +80,7 @@ impl StoredPolicy {
         before: Option<&Self>,
     ) -> Result<(Self, Changes), Error> {
         let PolicyTarget {
+            owner_id,
             scheme,
             host,
             has_upstream,
@@ -121,13 +126,15 @@ impl StoredPolicy {
             resources.own_domains = Some(own_domains(cx, host).await?);
         }
         if source.computes_secret_names() {
-            let why = "The traffic policy is invalid: `secrets` is only valid in `secrets.get('vault', 'name')`, with both names as literals.";
-            return Err(Refusal::new(code::POLICY_VALUE_INVALID, why).into());
+            return Err(Refusal::new(code::POLICY_VALUE_INVALID, COMPUTED).into());
         }
         let named = Named::by(cx.store, &cx.caller.account, &source).await?;
-        named
-            .check_owners(cx, names_before.as_deref().unwrap_or_default())
+        let referrer = Referrer { owner_id, id };
+        let held = named
+            .check_uses(cx, referrer, names_before.as_deref().unwrap_or_default())
             .await?;
+        let hosts_before = before.as_ref().map(Source::internal_hosts);
+        let held = held.and(check_hosts(cx, referrer, &source, hosts_before).await?);
         for id in &named.ids {
             if is_id_of(id, IP_POLICY) {
                 resources.ip_policies.insert(id.clone(), Arc::default());
@@ -135,7 +142,16 @@ impl StoredPolicy {
                 resources.authorities.insert(id.clone(), Arc::default());
             }
         }
-        source.compile(scheme, has_upstream, &resources)?;
+        let policy = source.compile(scheme, has_upstream, &resources)?;
+        // The compiled expressions are decisive: one that the search of the text missed counts as computed.
+        let listed = source.secrets();
+        let is_listed = |it: &SecretUse| {
+            let mut all = listed.iter();
+            all.any(|(vault, name)| *vault == it.vault && *name == it.name)
+        };
+        if policy.computes_secret_names() || !policy.secret_uses().iter().all(is_listed) {
+            return Err(Refusal::new(code::POLICY_VALUE_INVALID, COMPUTED).into());
+        }
         if let Some((vault, name)) = named.missing_secret {
             let cut = |text: &str| text.chars().take(64).collect::<String>();
             let (vault, name) = (cut(&vault), cut(&name));
@@ -147,8 +163,11 @@ impl StoredPolicy {
             )
             .into());
         }
+        if !is_same {
+            secret_rights::check(cx, referrer, &policy, &named.secrets).await?;
+        }
         let secrets = named.secrets.iter();
-        let condition = secrets.fold(Changes::default(), |changes, secret| {
+        let condition = secrets.fold(held, |changes, secret| {
             changes.and(Changes::while_at(&secret.head))
         });
         let names = named.ids;
@@ -211,6 +230,14 @@ impl StoredPolicy {
         Ok(is_new)
     }
 
+    /// The internal hosts that it names by constant URLs.
+    pub(crate) fn internal_names(&self, seal: &Seal, id: &str) -> Result<Vec<String>, Fault> {
+        let text = self.text(seal, id)?;
+        let source = Source::read(&text, ACTIONS)
+            .map_err(|error| Fault::new(format!("reading the policy of {id}"), error))?;
+        Ok(source.internal_hosts())
+    }
+
     /// Whether `text` is the whole text of this policy.
     pub(crate) fn is(&self, seal: &Seal, id: &str, text: &str) -> Result<bool, Fault> {
         Ok(self.text(seal, id)? == text)
@@ -264,28 +291,38 @@ impl Named {
         Ok(named)
     }
 
-    /// Refuses a secret of another owner (2204), unless an admin made it or the policy named it `before`. A
-    /// policy can send the secrets that it names to any upstream.
-    async fn check_owners(&self, cx: &Cx<'_>, before: &[String]) -> Result<(), Error> {
-        let caller = cx.caller;
+    /// Refuses a secret that the owner of the endpoint may not use (650): a policy can send the secrets that it names
+    /// to any upstream. `before` are the objects that the policy named already.
+    async fn check_uses(
+        &self,
+        cx: &Cx<'_>,
+        referrer: Referrer<'_>,
+        before: &[String],
+    ) -> Result<Changes, Error> {
+        let mut held = Changes::default();
         for document in &self.secrets {
-            let id = &document.head.id;
-            let secret: VaultSecret = stored::read(document)?;
-            if caller.role == Role::Admin
-                || secret.made_by() == caller.owner_id
-                || before.contains(id)
-                || is_admin(cx, secret.made_by()).await?
-                || is_caller_admin(cx).await?
-            {
-                continue;
-            }
-            let why = format!(
-                "The traffic policy is not valid: the secret `{id}` belongs to another owner; a policy may use secrets of its owner and of admins."
-            );
-            return Err(Refusal::new(code::POLICY_VALUE_INVALID, why).into());
+            let is_known = before.contains(&document.head.id);
+            let ty = &vault_secret::TYPE;
+            held = held.and(access::may_use(cx, referrer, ty, document, is_known).await?);
         }
-        Ok(())
+        Ok(held)
     }
+}
+
+/// Refuses internal endpoints that the owner of the endpoint may not use (650). Computed URLs are judged for each
+/// request.
+async fn check_hosts(
+    cx: &Cx<'_>,
+    referrer: Referrer<'_>,
+    source: &Source,
+    before: Option<Vec<String>>,
+) -> Result<Changes, Error> {
+    let mut held = Changes::default();
+    for host in source.internal_hosts() {
+        let is_known = before.as_ref().is_some_and(|before| before.contains(&host));
+        held = held.and(access::may_forward(cx, referrer, &host, is_known).await?);
+    }
+    Ok(held)
 }
 
 /// Whether an id has this prefix.
@@ -296,6 +333,8 @@ fn is_id_of(id: &str, prefix: &str) -> bool {
 /// The endpoint of a policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PolicyTarget<'a> {
+    /// Its owner, who must have the right to use what the policy refers to.
+    pub(crate) owner_id: &'a str,
     pub(crate) scheme: Scheme,
     pub(crate) host: &'a str,
     /// Whether the endpoint has an upstream for requests that pass the policy.
@@ -329,6 +368,11 @@ pub(crate) struct Compiled {
     secrets: HashMap<String, LiveSecrets>,
     /// All secrets, read once a policy needs one.
     vaulted: Vaulted,
+    /// The policies with secrets, by endpoint.
+    judged: HashMap<String, Judged>,
+    /// The rights by which they were judged last, and whether policies could still echo secrets. `None` if something
+    /// has changed since.
+    judged_by: Option<(Arc<UseTable>, bool)>,
 }
 
 /// A certificate authority in use.
@@ -385,6 +429,8 @@ impl Compiled {
             authorities: HashMap::new(),
             secrets: HashMap::new(),
             vaulted: Vaulted::default(),
+            judged: HashMap::new(),
+            judged_by: None,
         }
     }
 
@@ -444,6 +490,11 @@ impl Compiled {
             .compile(scheme, has_upstream, &resources)
             .map_err(|error| Fault::new(doing(), error))?;
         let compiled = Arc::new(compiled);
+        match Judged::new(&head.account, owner, &compiled) {
+            Some(judged) => drop(self.judged.insert(head.id.clone(), judged)),
+            None => drop(self.judged.remove(&head.id)),
+        }
+        self.judged_by = None;
         self.policies
             .insert(head.id.clone(), (key, Arc::clone(&compiled)));
         Ok(compiled)
@@ -452,6 +503,7 @@ impl Compiled {
     /// Drops the policy of an endpoint that has none any more.
     pub(crate) fn forget(&mut self, endpoint_id: &str) {
         self.policies.remove(endpoint_id);
+        self.judged.remove(endpoint_id);
     }
 
     /// Applies changes of the IP policies, authorities and secrets in use, and drops those that are no longer
@@ -472,12 +524,39 @@ impl Compiled {
         }
         if !self.secrets.is_empty() {
             let all = &mut self.vaulted.0;
-            all.refresh(store, |document| document).await?;
+            if !all.refresh(store, |document| document).await?.is_empty() {
+                self.judged_by = None;
+            }
             for (account, live) in &mut self.secrets {
                 live.refresh(account, all, seal);
             }
         }
         Ok(())
+    }
+}
+
+impl Compiled {
+    /// Decides which policies may use their secrets, by these rights. `in_grace` says that they may still echo them.
+    pub(crate) fn judge(&mut self, table: &Arc<UseTable>, in_grace: bool) {
+        let is_current =
+            |(by, grace): &(Arc<UseTable>, bool)| Arc::ptr_eq(by, table) && *grace == in_grace;
+        if self.judged_by.as_ref().is_some_and(is_current) {
+            return;
+        }
+        let mut accounts: HashMap<String, OwnedSecrets> = HashMap::new();
+        for (id, judged) in &mut self.judged {
+            let secrets = accounts.entry(judged.account.clone()).or_insert_with(|| {
+                let all = self.vaulted.0.made();
+                secret_rights::owned(all.filter(|secret| secret.head.account == judged.account))
+            });
+            let referrer = Referrer {
+                owner_id: &judged.owner_id,
+                id,
+            };
+            let misuses = secret_rights::misuses(&judged.policy, referrer, secrets, table);
+            judged.judge(id, misuses, in_grace);
+        }
+        self.judged_by = Some((Arc::clone(table), in_grace));
     }
 }
 

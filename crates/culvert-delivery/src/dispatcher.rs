@@ -166,8 +166,8 @@ impl Dispatcher {
             plane,
             BatchClass::Audit,
             rows.clone().flat_map(|row| {
-                let is_due = |(subscription, _): &&(String, String)| {
-                    !table.is_withheld(subscription, &row.event.kind)
+                let is_due = |(subscription, destination): &&(String, String)| {
+                    !table.is_withheld(subscription, destination, &row.event.kind)
                 };
                 let readers = row.audience.iter().filter(is_due);
                 readers.map(|(subscription, destination)| Copy {

@@ -40,6 +40,9 @@ pub struct Subscription {
     pub sources: Vec<Arc<Source>>,
     /// Whether it gets private audit kinds.
     pub is_entitled: bool,
+    /// IDs of those of its destinations that its owner may not use: they get nothing from it. Its sources do not name
+    /// them.
+    pub barred: BTreeSet<String>,
 }
 
 /// One source of one subscription.
@@ -79,6 +82,8 @@ pub(crate) struct Compiled {
     private_kinds: Arc<HashSet<String>>,
     /// IDs of the subscriptions and replays that get those kinds.
     entitled: PersistentMap<String, ()>,
+    /// The destinations that subscriptions may not use.
+    barred: PersistentMap<String, Arc<BTreeSet<String>>>,
     kinds: Vec<KindPlan>,
     destinations: PersistentMap<Arc<str>, Arc<CompiledDestination>>,
 }
@@ -228,6 +233,7 @@ impl TableCompiler {
             }
         }
         table.entitled.remove(&id);
+        table.barred.remove(&id);
         let Some(subscription) = subscription else {
             return;
         };
@@ -239,6 +245,11 @@ impl TableCompiler {
         }
         if subscription.is_entitled {
             table.entitled.insert(id.clone(), ());
+        }
+        if !subscription.barred.is_empty() {
+            table
+                .barred
+                .insert(id.clone(), Arc::new(subscription.barred));
         }
         if !subscription.sources.is_empty() {
             self.sources.insert(id, subscription.sources);
@@ -388,24 +399,37 @@ impl Compiled {
         self.entitled.get(reader).is_some()
     }
 
-    /// Whether a subscription or replay may not get an audit kind.
-    pub(crate) fn is_withheld(&self, reader: &str, kind: &str) -> bool {
-        self.is_private(kind) && !self.is_entitled(reader)
+    /// Whether a subscription may not use a destination.
+    fn is_barred(&self, reader: &str, destination: &str) -> bool {
+        let barred = self.barred.get(reader);
+        barred.is_some_and(|barred| barred.contains(destination))
+    }
+
+    /// Whether a subscription or replay may not send an audit kind to a destination.
+    pub(crate) fn is_withheld(&self, reader: &str, destination: &str, kind: &str) -> bool {
+        self.is_barred(reader, destination) || self.is_private(kind) && !self.is_entitled(reader)
     }
 
     /// Whether each event of a batch must be withheld from its reader now; `None` if none must. If all readers are
-    /// entitled to private kinds, this costs one check per reader.
+    /// entitled to private kinds and may use the destination, this costs two checks per reader.
     pub(crate) fn withheld_of(&self, batch: &Batch) -> Option<Vec<bool>> {
-        let may_get_all = |reader: &Arc<str>| self.is_entitled(reader);
-        if batch.class() != BatchClass::Audit
-            || self.private_kinds.is_empty()
-            || batch.subscriptions().iter().all(may_get_all)
+        let destination = &**batch.destination();
+        let has_private = batch.class() == BatchClass::Audit && !self.private_kinds.is_empty();
+        let may_get_all = |reader: &str| {
+            !self.is_barred(reader, destination) && (!has_private || self.is_entitled(reader))
+        };
+        if batch
+            .subscriptions()
+            .iter()
+            .all(|reader| may_get_all(reader))
         {
             return None;
         }
         let is_withheld = |delivery: Delivery<'_>| {
-            !may_get_all(delivery.subscription)
-                && kind_of(delivery.envelope).is_none_or(|kind| self.is_private(&kind))
+            let reader = &**delivery.subscription;
+            !may_get_all(reader)
+                && (self.is_barred(reader, destination)
+                    || kind_of(delivery.envelope).is_none_or(|kind| self.is_private(&kind)))
         };
         let withheld: Vec<bool> = batch.deliveries().map(is_withheld).collect();
         withheld.contains(&true).then_some(withheld)

@@ -73,6 +73,7 @@ fn endpoint(scheme: Scheme, port: u16, host: &HostName, upstream: &str) -> Endpo
     Endpoint {
         id: "ep_1".into(),
         account: "ac_1".into(),
+        owner: "usr_1".into(),
         scheme,
         binding: EndpointBinding::Public,
         host: host.clone(),

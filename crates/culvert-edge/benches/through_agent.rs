@@ -143,6 +143,7 @@ async fn serve(host: &str, ca_file: &str, stop: CancellationToken) {
     let endpoint = Endpoint {
         id: ENDPOINT.into(),
         account: "ac_1".into(),
+        owner: "usr_1".into(),
         scheme: Scheme::Http,
         binding: EndpointBinding::Public,
         host: host.clone(),

@@ -52,6 +52,6 @@ pub use replay_state::REPLAY_OF;
 pub use rules::{Limits, ProxyProtocol, Timeouts};
 pub use settings::Settings;
 pub use snapshot::change::Change;
-pub use snapshot::endpoint::{Endpoint, EndpointBinding, Restriction};
+pub use snapshot::endpoint::{Endpoint, EndpointBinding, ForwardRights, Restriction};
 pub use snapshot::input::{Snapshot, SnapshotBuilder};
 pub use snapshot::operators::{Operator, Operators};

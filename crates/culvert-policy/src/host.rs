@@ -46,6 +46,8 @@ pub struct EndpointInfo<'x> {
     pub id: &'x str,
     /// Its account, `ac_…`.
     pub account: &'x Arc<str>,
+    /// ID of its owner; empty if it has none.
+    pub owner: &'x str,
     /// Its scheme.
     pub scheme: Scheme,
     /// Whether only policies of its account reach it.
@@ -147,16 +149,38 @@ impl Called {
     }
 }
 
+/// Why a policy does not reach an internal endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotReached {
+    /// There is none at the address.
+    Offline,
+    /// The owner of the policy's endpoint has no right to use it.
+    Forbidden,
+}
+
+impl NotReached {
+    /// The problem of a policy that forwards to it.
+    pub fn problem(self) -> Problem {
+        match self {
+            Self::Offline => Problem::NoInternal,
+            Self::Forbidden => Problem::InternalForbidden,
+        }
+    }
+}
+
 /// Finds and calls the endpoints that policies name, on behalf of one connection.
 pub trait PolicyHost: Send + Sync + fmt::Debug {
-    /// The next internal endpoint of an account at an address.
+    /// The next internal endpoint of the same account at an address, to which the policy of `from` may forward.
+    ///
+    /// # Errors
+    /// If there is none, or if the owner of `from` has no right to use it.
     fn internal(
         &self,
-        account: &Arc<str>,
+        from: EndpointInfo<'_>,
         scheme: Scheme,
         host: &str,
         port: u16,
-    ) -> Option<NextEndpoint>;
+    ) -> Result<NextEndpoint, NotReached>;
 
     /// Sends a request to an internal endpoint, which handles it like a forwarded one.
     fn call(&self, to: NextEndpoint, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>>;

@@ -220,6 +220,9 @@ problems! {
     /// The traffic policy forwards to an internal endpoint that does not exist.
     NoInternal: BAD_GATEWAY 3615 "The internal endpoint that the traffic policy forwards to is offline."
         Later "Compare the `forward-internal` action of the traffic policy with `culvert api endpoints list`.";
+    /// The traffic policy forwards to an internal endpoint that its owner may not use.
+    InternalForbidden: BAD_GATEWAY 3618 "The traffic policy may not forward to this internal endpoint."
+        Owner "The internal endpoint belongs to another owner, who can grant its use: `culvert api grants create`.";
     /// A request of the traffic policy got no response.
     Call: BAD_GATEWAY 3617 "A service that the traffic policy calls did not respond."
         Later "Check the service that `http-request` of the traffic policy calls.";

@@ -95,6 +95,8 @@ pub struct Settings {
     pub acme: Acme,
     /// Traffic Policy.
     pub policy: Policy,
+    /// Rights to the objects of other owners.
+    pub rights: RightsSettings,
     /// Sign-ins of traffic policies.
     pub oauth: Oauth,
     /// The web console.
@@ -138,6 +140,7 @@ impl Default for Settings {
             metrics: Metrics::default(),
             statistics: Statistics::default(),
             policy: Policy::default(),
+            rights: RightsSettings::default(),
             oauth: Oauth::default(),
             console: Console::default(),
             bootstrap: Bootstrap::default(),

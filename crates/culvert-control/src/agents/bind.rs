@@ -254,6 +254,7 @@ impl Control {
         };
         let tunnel = Tunnel {
             format: Format,
+            owner_id: cx.caller.owner_id.clone(),
             public_url: url,
             metadata: metadata.into(),
             proto: want.proto.clone(),

@@ -10,11 +10,11 @@ use culvert_store::Document;
 use tracing::error;
 
 use super::state::{CompileState, Subscribed};
-use crate::caller::Role;
+use crate::access::Referrer;
 use crate::control::Control;
+use crate::resource::event_destination;
 use crate::resource::model::event_destination::EventDestination;
 use crate::resource::model::event_subscription::EventSubscription;
-use crate::resource::model::user::User;
 use crate::{event_kinds, replay, stored};
 
 impl Control {
@@ -41,29 +41,33 @@ impl Control {
         let changes = state.subscriptions.refresh(&self.store, read).await?;
         due.subscriptions
             .extend(changes.into_iter().map(|(id, _)| id));
-        let may_have_all = |document: Document| {
-            let user = stored::read::<User>(&document);
-            user.is_ok_and(|user| user.active && user.role == Role::Admin)
-        };
-        let changes = state.users.refresh(&self.store, may_have_all).await?;
-        // Few changes of a user change its right.
-        let changed: BTreeSet<String> = changes
-            .into_iter()
-            .filter(|(id, before)| {
-                before.unwrap_or(false) != state.users.get(id).copied().unwrap_or(false)
-            })
-            .map(|(id, _)| id)
-            .collect();
+        // Few commits change what owners may receive and use.
+        let changed = state.uses.refresh(&self.store, self.clock.now()).await?;
         if !changed.is_empty() {
-            let owned = state.subscriptions.iter();
-            let owned = owned.filter(|(_, one)| changed.contains(&one.owner_id));
-            due.subscriptions.extend(owned.map(|(id, _)| id.clone()));
-            due.replays = true;
+            let is_concerned = |one: &Subscribed| {
+                let mut named = one.destination_ids.iter();
+                changed.owners.contains(&one.owner_id)
+                    || named.any(|id| changed.objects.contains(id))
+            };
+            let concerned = state.subscriptions.iter();
+            let concerned = concerned.filter(|(_, one)| is_concerned(one));
+            due.subscriptions
+                .extend(concerned.map(|(id, _)| id.clone()));
+            due.replays |= !changed.owners.is_empty();
         }
         let changes = state.destinations.refresh(&self.store, |document| document);
         let changes = changes.await?;
-        due.destinations
-            .extend(changes.into_iter().map(|(id, _)| id));
+        for (id, before) in changes {
+            // The owner of a destination decides who may use it. It never changes, except when it is recovered.
+            let owner = |document: &Document| event_destination::TYPE.owner_of(document).ok();
+            let now = state.destinations.get(&id);
+            if before.is_some_and(|before| owner(&before) != now.and_then(owner)) {
+                let naming = state.subscriptions.iter();
+                let naming = naming.filter(|(_, one)| one.destination_ids.contains(&id));
+                due.subscriptions.extend(naming.map(|(id, _)| id.clone()));
+            }
+            due.destinations.insert(id);
+        }
         let read = |document: Document| {
             let compiled = replay::compile(&document);
             let report = |fault: &Fault| error!(cause = %fault.chain(), "replay skipped");
@@ -91,11 +95,19 @@ impl Control {
             change.private_kinds = Some(private.collect());
         }
         // A bot is never an admin. Documents stored without an owner wait for an admin.
-        let is_entitled = |owner_id: &str| state.users.get(owner_id).is_some_and(|may| *may);
+        let is_entitled = |owner_id: &str| state.uses.is_active_admin(owner_id);
         for id in due.subscriptions {
-            let subscription = state.subscriptions.get(&id).map(|one| Subscription {
-                sources: one.sources.clone(),
-                is_entitled: is_entitled(&one.owner_id),
+            let subscription = state.subscriptions.get(&id).map(|one| {
+                let barred = barred(state, &id, one);
+                Subscription {
+                    sources: one
+                        .sources
+                        .iter()
+                        .map(|source| without(source, &barred))
+                        .collect(),
+                    is_entitled: is_entitled(&one.owner_id),
+                    barred,
+                }
             });
             change.subscriptions.insert(id, subscription);
         }
@@ -144,11 +156,50 @@ impl Control {
     }
 }
 
+/// The destinations of a subscription that its owner may not use.
+fn barred(state: &CompileState, id: &str, subscription: &Subscribed) -> BTreeSet<String> {
+    let referrer = Referrer {
+        owner_id: &subscription.owner_id,
+        id,
+    };
+    let is_barred = |destination: &&String| {
+        // One that does not exist gets nothing anyway.
+        let document = state.destinations.get(destination);
+        document.is_some_and(|document| {
+            let owner = event_destination::TYPE
+                .owner_of(document)
+                .unwrap_or_default();
+            let ids = [destination.as_str()];
+            !state.uses.table.is_user(referrer, owner.as_deref(), &ids)
+        })
+    };
+    let named = subscription.destination_ids.iter();
+    named.filter(is_barred).cloned().collect()
+}
+
+/// A source without these destinations.
+fn without(source: &Arc<Source>, barred: &BTreeSet<String>) -> Arc<Source> {
+    if barred.is_empty() {
+        return Arc::clone(source);
+    }
+    let destinations = source.destinations.iter();
+    let destinations = destinations.filter(|id| !barred.contains(*id)).cloned();
+    Arc::new(Source {
+        subscription: source.subscription.clone(),
+        account: Arc::clone(&source.account),
+        kind: source.kind,
+        selection: source.selection.clone(),
+        filter: source.filter.clone(),
+        destinations: destinations.collect(),
+    })
+}
+
 fn subscribed(document: &Document) -> Result<Subscribed, Fault> {
     let subscription: EventSubscription = stored::read(document)?;
     Ok(Subscribed {
         sources: sources(document, &subscription),
         owner_id: subscription.owner_id,
+        destination_ids: subscription.destination_ids,
     })
 }
 
@@ -194,6 +245,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::caller::Role;
     use crate::tests::Rig;
 
     /// What delivery was told so far.

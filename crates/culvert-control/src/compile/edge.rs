@@ -61,6 +61,8 @@ impl Control {
             state.policies.refresh(&self.store, &self.seal).await?;
         }
         state.policies_at = Some(until);
+        let in_grace = self.clock.now() < self.secret_echo_until;
+        state.policies.judge(&state.uses.table, in_grace);
         let restrictions = self.restrictions.load_full();
         let is_fresh = state
             .snapshot_at
@@ -70,8 +72,10 @@ impl Control {
             .as_ref()
             .is_some_and(|before| before.read == restrictions.read);
         let is_whole = !(is_fresh && has_restrictions && state.elsewhere == elsewhere);
+        let rights = Arc::clone(&state.uses.table);
+        let has_rights = state.forward_rights.as_ref() == Some(&rights);
         let due = &state.due;
-        let is_quiet = due.endpoints.is_empty() && !due.operators;
+        let is_quiet = due.endpoints.is_empty() && !due.operators && has_rights;
         if !is_whole && is_quiet && !due.certificates && !due.challenges {
             return Ok(());
         }
@@ -94,7 +98,8 @@ impl Control {
             let snapshot = certificates
                 .unwrap_or_else(Snapshot::builder)
                 .logins(Arc::clone(&self.logins))
-                .operators(operators.unwrap_or_default());
+                .operators(operators.unwrap_or_default())
+                .forward_rights(Arc::clone(&rights) as _);
             let snapshot = snapshot_of(state, snapshot, &restrictions, is_reached);
             info!(
                 endpoints = snapshot.len(),
@@ -106,6 +111,9 @@ impl Control {
             let mut change = change_of(state, is_reached);
             if let Some(operators) = operators {
                 change.operators(operators);
+            }
+            if !has_rights {
+                change.forward_rights(Arc::clone(&rights) as _);
             }
             if let Some(certificates) = certificates {
                 change.certificates_of(certificates.build());
@@ -119,6 +127,7 @@ impl Control {
         }
         state.due = Due::default();
         state.restrictions = Some(restrictions);
+        state.forward_rights = Some(rights);
         state.elsewhere = elsewhere;
         Ok(())
     }

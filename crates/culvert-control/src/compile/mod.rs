@@ -62,7 +62,7 @@ impl Control {
             let compiled = self.pass(&mut authority, &mut state).await;
             self.has_failed.store(compiled.is_err(), Ordering::Relaxed);
             let next = match compiled {
-                Ok(()) => PASS_EVERY,
+                Ok(()) => self.next_pass(&state),
                 Err(fault) => {
                     error!(cause = %fault.chain(), "configuration failed to compile; keeping the last snapshot");
                     RETRY_AFTER
@@ -80,6 +80,13 @@ impl Control {
                 () = cancel.cancelled() => return,
             }
         }
+    }
+
+    /// The time until the next pass without a commit: a grant ends when it expires.
+    fn next_pass(&self, state: &CompileState) -> Duration {
+        let now = self.clock.now();
+        let end = state.uses.next_end(now);
+        end.map_or(PASS_EVERY, |end| end.since(now).min(PASS_EVERY))
     }
 
     async fn pass(&self, authority: &mut Authority, state: &mut CompileState) -> Result<(), Fault> {

@@ -13,6 +13,7 @@ use rustls::sign::CertifiedKey;
 use crate::active_operators::ActiveOperators;
 use crate::agents::heartbeat;
 use crate::endpoint_selector::EndpointFacts;
+use crate::grants::{UseTable, Uses};
 use crate::informer_cache::InformerCache;
 use crate::own_certificate::{self, Certified};
 use crate::reconcile::acme;
@@ -22,7 +23,6 @@ use crate::resource::model::endpoint::Endpoint;
 use crate::resource::model::event_destination::EventDestination;
 use crate::resource::model::event_subscription::EventSubscription;
 use crate::resource::model::reserved_domain::ReservedDomain;
-use crate::resource::model::user::User;
 use crate::restriction::Restrictions;
 use crate::traffic_policy::Compiled;
 use crate::{login, replay};
@@ -40,8 +40,10 @@ pub(super) struct CompileState {
     pub(super) orders: InformerCache<Document>,
     pub(super) operators: ActiveOperators,
     pub(super) subscriptions: InformerCache<Subscribed>,
-    /// Whether each user may receive every event.
-    pub(super) users: InformerCache<bool>,
+    /// The grants and the roles of owners.
+    pub(super) uses: Uses,
+    /// The rights to internal endpoints that the edge has.
+    pub(super) forward_rights: Option<Arc<UseTable>>,
     pub(super) destinations: InformerCache<Document>,
     /// Replays with their owners; `None` for one that is skipped.
     pub(super) replays: InformerCache<Option<(Replay, String)>>,
@@ -108,8 +110,11 @@ pub(super) struct Ready {
 pub(super) struct Subscribed {
     /// The compiled traffic sources.
     pub(super) sources: Vec<Arc<Source>>,
-    /// The owner, whose role decides whether events for admins are sent.
+    /// The owner, whose role decides whether events for admins are sent, and who must have the right to use the
+    /// destinations.
     pub(super) owner_id: String,
+    /// IDs of its destinations.
+    pub(super) destination_ids: Vec<String>,
 }
 
 impl CompileState {
@@ -123,7 +128,8 @@ impl CompileState {
             orders: InformerCache::of(acme::KIND),
             operators: ActiveOperators::empty(),
             subscriptions: InformerCache::of(EventSubscription::KIND),
-            users: InformerCache::of(User::KIND),
+            uses: Uses::empty(),
+            forward_rights: None,
             destinations: InformerCache::of(EventDestination::KIND),
             replays: InformerCache::of(replay::KIND),
             due: Due::default(),

@@ -74,10 +74,11 @@ impl Resource for CertificateAuthority {
     type Create = Create;
     type Update = Update;
 
-    async fn create(_cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+    async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let summary = check(&input.ca_pem)?;
         Ok(Draft::of(Self {
             format: Format,
+            owner_id: cx.caller.owner_id.clone(),
             description: input.description,
             metadata: input.metadata,
             ca_pem: input.ca_pem,

@@ -19,6 +19,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::access::Referrer;
 use crate::address_lock::{self, AddressRequest};
 use crate::base::PublicPorts;
 use crate::cx::Cx;
@@ -37,7 +38,7 @@ use crate::seal::Seal;
 use crate::settings::Settings;
 use crate::stored::Format;
 use crate::traffic_policy::{Compiled, Given};
-use crate::{Caller, Error, Parameter, Role, dry_run, host, input, pool};
+use crate::{Caller, Error, Parameter, Role, dry_run, endpoint_health, host, input, pool};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
 
@@ -123,7 +124,7 @@ pub(crate) struct Update {
 impl Resource for Endpoint {
     const DOC: &'static str = "Endpoints: addresses that receive traffic.";
     const SILENT: Option<&'static str> = Some("the catalogue has no events for endpoints");
-    const OPERATIONS: &'static [Extra] = &[dry_run::OPERATION];
+    const OPERATIONS: &'static [Extra] = &[dry_run::OPERATION, endpoint_health::OPERATION];
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -164,7 +165,12 @@ impl Resource for Endpoint {
         }
         let wanted = RequestedUrl::parse(&input.url)?;
         let binding = binding(&input.bindings, &wanted)?;
-        let chosen = wanted.choose(cx, binding).await?;
+        let id = format!("{}_{id}", Self::ID_PREFIX);
+        let referrer = Referrer {
+            owner_id: &cx.caller.owner_id,
+            id: &id,
+        };
+        let chosen = wanted.choose(cx, referrer, binding).await?;
         let address = chosen.address;
         let upstream = StoredUpstream::check(
             cx.settings,
@@ -172,11 +178,10 @@ impl Resource for Endpoint {
             input.upstream_url,
             input.upstream_protocol,
         )?;
-        let id = format!("{}_{id}", Self::ID_PREFIX);
         let (policy, named) = match input.traffic_policy.0 {
             text if text.is_empty() => (None, Changes::default()),
             text => {
-                let place = address.policy_target(upstream.is_some());
+                let place = address.policy_target(&cx.caller.owner_id, upstream.is_some());
                 let checked = StoredPolicy::check(cx, &id, place, &text, None).await?;
                 (Some(checked.0), checked.1)
             }
@@ -217,7 +222,6 @@ impl Resource for Endpoint {
         input: Update,
     ) -> Result<Draft<Self>, Error> {
         self.is_cloud()?;
-        self.may_change(cx)?;
         let (before, place_before) = (self.address.clone(), self.place(&head.account));
         let name_before = self.host_name(&head.account);
         let held_before = self.held();
@@ -249,7 +253,11 @@ impl Resource for Endpoint {
             let is_same_place = self.binding == binding_before
                 && (input.url.is_none() || held_before.is_some() && wanted == own);
             if !is_same_place {
-                let chosen = wanted.choose(cx, self.binding).await?;
+                let referrer = Referrer {
+                    owner_id: &self.principal_id,
+                    id: &head.id,
+                };
+                let chosen = wanted.choose(cx, referrer, self.binding).await?;
                 self.address = chosen.address;
                 self.domain_id = chosen.domain_id;
                 self.tcp_addr_id = chosen.tcp_addr_id;
@@ -279,7 +287,8 @@ impl Resource for Endpoint {
             (None, _) => String::new(),
         };
         if !text.is_empty() {
-            let (place, before) = (self.address.policy_target(goes_on), self.policy.as_ref());
+            let place = self.address.policy_target(&self.principal_id, goes_on);
+            let before = self.policy.as_ref();
             let checked = StoredPolicy::check(cx, &head.id, place, &text, before);
             let (mut policy, named) = checked.await?;
             if let (None, Some(before)) = (&input.traffic_policy, before) {
@@ -334,7 +343,6 @@ impl Resource for Endpoint {
 
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         self.is_cloud()?;
-        self.may_change(cx)?;
         let name = self.host_name(&head.account);
         let left = address_lock::leave_all(cx, &[&head.id], &self.place(&head.account)).await?;
         let left = left.and(host::leave(cx, &[&head.id], &name, None).await?);
@@ -401,6 +409,7 @@ impl Endpoint {
         Ok(culvert_edge::Endpoint {
             id: head.id.clone(),
             account: head.account.as_str().into(),
+            owner: self.principal_id.as_str().into(),
             scheme,
             binding: match self.binding {
                 Binding::Public => EndpointBinding::Public,
@@ -424,15 +433,6 @@ impl Endpoint {
                 .as_ref()
                 .map_or_else(Default::default, Timeouts::compile),
         })
-    }
-
-    /// Refuses a change by another owner (630): a name and its traffic belong to the owner that created the
-    /// endpoint. Admins may change it.
-    fn may_change(&self, cx: &Cx<'_>) -> Result<(), Refusal> {
-        cx.caller.may_change_of(
-            &self.principal_id,
-            "Only an admin or the owner of an endpoint may update or delete it.",
-        )
     }
 
     /// Refuses to change an agent's endpoint through the API (18014).

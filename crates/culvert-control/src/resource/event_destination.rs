@@ -96,6 +96,7 @@ impl Resource for EventDestination {
             reveal,
             ..Draft::of(Self {
                 version: Format,
+                owner_id: cx.caller.owner_id.clone(),
                 description: input.description,
                 metadata: input.metadata,
                 format: input.format,

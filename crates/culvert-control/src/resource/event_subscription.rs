@@ -13,6 +13,7 @@ use culvert_store::{Changes, Document, Head};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+use crate::access::{self, Referrer};
 use crate::base::Base;
 use crate::control::Control;
 use crate::cx::Cx;
@@ -26,9 +27,10 @@ use crate::resource::model::event_destination::EventDestination;
 use crate::resource::model::event_subscription::{EventSubscription, Source, SourceView};
 use crate::resource::model::{Model, Uri};
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running, StoredDraft};
+use crate::rights::Access;
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
-use crate::{Caller, Error, event_kinds};
+use crate::{Caller, Error, Role, event_kinds};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<EventSubscription>();
 
@@ -118,19 +120,26 @@ impl Resource for EventSubscription {
     type Create = Create;
     type Update = Update;
 
-    async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let sources = check_sources(input.sources)?;
         may_have(cx.caller, &sources)?;
+        let id = format!("{}_{id}", Self::ID_PREFIX);
+        let referrer = Referrer {
+            owner_id: &cx.caller.owner_id,
+            id: &id,
+        };
+        let (destination_ids, held) =
+            check_destinations(cx, referrer, input.destination_ids, &[]).await?;
         let mut subscription = Self {
             format: Format,
             description: input.description,
             metadata: input.metadata,
             sources,
-            destination_ids: check_destinations(cx, input.destination_ids).await?,
+            destination_ids,
             owner_id: cx.caller.owner_id.clone(),
         };
         Ok(Draft {
-            also: subscription.adopted(cx).await?,
+            also: subscription.adopted(cx).await?.and(held),
             ..Draft::of(subscription)
         })
     }
@@ -138,29 +147,31 @@ impl Resource for EventSubscription {
     async fn update(
         mut self,
         cx: &Cx<'_>,
-        _head: &Head,
+        head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
-        may_have(cx.caller, &self.sources)?;
         // One client sends an empty list for a field that its caller did not set.
         if let Some(sources) = input.sources.filter(|sources| !sources.is_empty()) {
-            self.sources = check_sources(sources)?;
-            may_have(cx.caller, &self.sources)?;
+            let sources = check_sources(sources)?;
+            may_add(cx.caller, &self.sources, &sources)?;
+            self.sources = sources;
         }
+        let adopted = self.adopted(cx).await?;
+        let mut held = Changes::default();
         if let Some(ids) = input.destination_ids {
-            self.destination_ids = check_destinations(cx, ids).await?;
+            let referrer = Referrer {
+                owner_id: &self.owner_id,
+                id: &head.id,
+            };
+            (self.destination_ids, held) =
+                check_destinations(cx, referrer, ids, &self.destination_ids).await?;
         }
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft {
-            also: self.adopted(cx).await?,
+            also: adopted.and(self.noted(cx).await?).and(held),
             ..Draft::of(self)
         })
-    }
-
-    async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
-        may_have(cx.caller, &self.sources)?;
-        Ok(Changes::default())
     }
 }
 
@@ -214,6 +225,14 @@ fn may_have(caller: &Caller, sources: &[Source]) -> Result<(), Refusal> {
     }
 }
 
+/// Refuses sources for admins (630) that a subscription did not have. Its owner may lose the role and keep the
+/// subscription, which delivers no such events then.
+fn may_add(caller: &Caller, before: &[Source], sources: &[Source]) -> Result<(), Refusal> {
+    let is_new = |source: &&Source| before.iter().all(|other| other.kind != source.kind);
+    let new: Vec<Source> = sources.iter().filter(is_new).cloned().collect();
+    may_have(caller, &new)
+}
+
 /// Whether a stored subscription includes events about keys and credentials.
 pub(crate) fn is_private(document: &Document) -> Result<bool, Fault> {
     Ok(stored::read::<EventSubscription>(document)?.has_private())
@@ -239,26 +258,32 @@ fn check_sources(given: Vec<SourceInput>) -> Result<Vec<Source>, Refusal> {
     Ok(sources)
 }
 
-/// Removes duplicates; refuses IDs that are not destinations of the caller's account.
-async fn check_destinations(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, Error> {
+/// Removes duplicates; refuses IDs that are not destinations of the caller's account, and those that the owner of the
+/// subscription may not use. `before` are the destinations that it has.
+async fn check_destinations(
+    cx: &Cx<'_>,
+    referrer: Referrer<'_>,
+    given: Vec<String>,
+    before: &[String],
+) -> Result<(Vec<String>, Changes), Error> {
     let mut seen = HashSet::new();
     let mut ids = Vec::new();
+    let mut held = Changes::default();
     for (index, id) in given.into_iter().enumerate() {
         if !seen.insert(id.clone()) {
             continue;
         }
         let ty = &event_destination::TYPE;
         reference(&format!("destination_ids[{index}]"), &id, ty.prefixes)?;
-        if cx.own(ty.kind, &id).await?.is_none() {
-            return Err(Refusal::new(
-                code::DESTINATION_UNKNOWN,
-                format!("The event destination `{id}` does not exist."),
-            )
-            .into());
-        }
+        let document = cx.own(ty.kind, &id).await?.ok_or_else(|| {
+            let why = format!("The event destination `{id}` does not exist.");
+            Refusal::new(code::DESTINATION_UNKNOWN, why)
+        })?;
+        let is_known = before.contains(&id);
+        held = held.and(access::may_use(cx, referrer, ty, &document, is_known).await?);
         ids.push(id);
     }
-    Ok(ids)
+    Ok((ids, held))
 }
 
 /// The operations of sources.
@@ -277,6 +302,7 @@ const SOURCES: &[Extra] = &[
             schema: Some(SchemaGenerator::subschema_for::<SourceView<'static>>),
         },
         query: &[],
+        access: Access::Change,
         run: run_create_source,
     },
     Extra {
@@ -290,6 +316,7 @@ const SOURCES: &[Extra] = &[
             schema: Some(sources_schema),
         },
         query: &[],
+        access: Access::See,
         run: run_list_sources,
     },
     Extra {
@@ -303,6 +330,7 @@ const SOURCES: &[Extra] = &[
             schema: Some(SchemaGenerator::subschema_for::<SourceView<'static>>),
         },
         query: &[],
+        access: Access::See,
         run: run_get_source,
     },
     Extra {
@@ -319,6 +347,7 @@ const SOURCES: &[Extra] = &[
             schema: Some(SchemaGenerator::subschema_for::<SourceView<'static>>),
         },
         query: &[],
+        access: Access::Change,
         run: run_update_source,
     },
     Extra {
@@ -332,6 +361,7 @@ const SOURCES: &[Extra] = &[
             schema: None,
         },
         query: &[],
+        access: Access::Change,
         run: run_delete_source,
     },
 ];
@@ -382,7 +412,7 @@ fn run_list_sources(control: &Control, call: Call) -> Running<'_> {
             )
             .into());
         }
-        let (subscription, head) = of_call(control, &call).await?;
+        let (subscription, Document { head, .. }) = of_call(control, &call).await?;
         let view = subscription.view(&head, control.base(&call.base));
         let list = SourceList {
             uri: format!("{}/sources", view.uri),
@@ -394,7 +424,7 @@ fn run_list_sources(control: &Control, call: Call) -> Running<'_> {
 
 fn run_get_source(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move {
-        let (subscription, head) = of_call(control, &call).await?;
+        let (subscription, Document { head, .. }) = of_call(control, &call).await?;
         let index = subscription.position(&call)?;
         Ok(Reply::Ok(subscription.source_text(
             index,
@@ -460,14 +490,24 @@ impl EventSubscription {
         kinds.filter(|kind| event_kinds::is_private(kind))
     }
 
-    /// Makes the caller, who may receive such events, the owner of a subscription that includes them. The
+    /// Makes the caller, if it may receive such events, the owner of a subscription that includes them. The
     /// write records at its destinations that they receive them.
     async fn adopted(&mut self, cx: &Cx<'_>) -> Result<Changes, Error> {
         if !self.has_private() {
             return Ok(Changes::default());
         }
-        self.owner_id.clone_from(&cx.caller.owner_id);
-        event_destination::note_private(cx, &self.destination_ids).await
+        if cx.caller.role == Role::Admin {
+            self.owner_id.clone_from(&cx.caller.owner_id);
+        }
+        self.noted(cx).await
+    }
+
+    /// The write that records at the destinations that they receive events about keys and credentials, if they do.
+    async fn noted(&self, cx: &Cx<'_>) -> Result<Changes, Error> {
+        match self.has_private() {
+            true => event_destination::note_private(cx, &self.destination_ids).await,
+            false => Ok(Changes::default()),
+        }
     }
 
     /// The index of the source that the path names.
@@ -493,15 +533,11 @@ impl EventSubscription {
 }
 
 /// The caller's subscription that the path names.
-async fn of_call(control: &Control, call: &Call) -> Result<(EventSubscription, Head), Error> {
+async fn of_call(control: &Control, call: &Call) -> Result<(EventSubscription, Document), Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let named = call.path.first().and_then(|shown| TYPE.stored_id(shown));
-    let document: Option<Document> = match named {
-        Some(id) => cx.own(EventSubscription::KIND, &id).await?,
-        None => None,
-    };
+    let document = service::named(&cx, &TYPE, call).await?;
     let document = document.ok_or_else(|| Refusal::of(code::SUBSCRIPTION_UNKNOWN))?;
-    Ok((stored::read(&document)?, document.head))
+    Ok((stored::read(&document)?, document))
 }
 
 /// Changes the sources of the subscription that the path names. `edit` returns the index of the source to
@@ -514,16 +550,18 @@ async fn change(
     let cx = control.cx(&call.caller, &call.base);
     let _lock = service::lock(&cx, &TYPE, call).await;
     for _ in 0..RUNS_MAX {
-        let (mut subscription, head) = of_call(control, call).await?;
+        let (mut subscription, document) = of_call(control, call).await?;
         EventSubscription::permit(cx.caller)?;
-        may_have(cx.caller, &subscription.sources)?;
+        let held = access::may_change(&cx, &TYPE, &document).await?;
+        let head = document.head;
+        let before = subscription.sources.clone();
         let index = edit(&mut subscription)?;
-        may_have(cx.caller, &subscription.sources)?;
+        may_add(cx.caller, &before, &subscription.sources)?;
         let shown = match index {
             Some(index) => subscription.source_text(index, &head, cx.base)?,
             None => String::new(),
         };
-        let also = subscription.adopted(&cx).await?;
+        let also = subscription.adopted(&cx).await?.and(held);
         let made = StoredDraft {
             body: stored::write(&subscription)?,
             links: subscription.links(&head),

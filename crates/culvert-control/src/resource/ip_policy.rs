@@ -17,7 +17,7 @@ use crate::resource::model::Model;
 use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::ip_restriction::IpRestriction;
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
-use crate::resource::{ip_policy_rule, ip_restriction, ip_rules};
+use crate::resource::{ip_policy_rule, ip_rules};
 use crate::stored::Format;
 use crate::{Error, input, service};
 
@@ -99,9 +99,10 @@ impl Resource for IpPolicy {
     type Create = Create;
     type Update = Update;
 
-    async fn create(_cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+    async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         Ok(Draft::of(Self {
             format: Format,
+            owner_id: cx.caller.owner_id.clone(),
             description: input.description,
             metadata: input.metadata,
         }))
@@ -109,16 +110,13 @@ impl Resource for IpPolicy {
 
     async fn update(
         mut self,
-        cx: &Cx<'_>,
-        head: &Head,
+        _cx: &Cx<'_>,
+        _head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
-        Ok(Draft {
-            also: ip_restriction::may_change_policy(cx, &head.id).await?,
-            ..Draft::of(self)
-        })
+        Ok(Draft::of(self))
     }
 
     /// Removes its rules too, oldest first.

@@ -3,21 +3,21 @@
 
 use culvert_base::ipset::NotAPrefix;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Prefix, Refusal, Verdict, code};
-use culvert_store::{Changes, Head, PageQuery};
+use culvert_store::{Changes, Document, Head, PageQuery};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
 use crate::lockout::{AddressChange, FORCED, keep_caller_in};
+use crate::resource::ip_policy;
 use crate::resource::model::Model;
 use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::ip_policy_rule::{Action, IpPolicyRule};
 use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
-use crate::resource::{ip_policy, ip_restriction};
 use crate::stored::{self, Format};
-use crate::{Error, Parameter, input};
+use crate::{Error, Parameter, access, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<IpPolicyRule>();
 /// Limit of rules of one policy, which are removed with it in one commit. Concurrent creations may exceed it
@@ -89,10 +89,13 @@ impl Resource for IpPolicyRule {
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         let cidr = check_cidr(&input.cidr)?;
-        let ip_policy_id = check_policy(cx, input.ip_policy_id).await?;
+        let policy = check_policy(cx, input.ip_policy_id).await?;
         let action = check_action(&input.action)?;
+        // A rule changes what its policy allows.
+        let also = access::may_change(cx, &ip_policy::TYPE, &policy).await?;
+        let owner_id = ip_policy::TYPE.owner_of(&policy)?.unwrap_or_default();
+        let ip_policy_id = policy.head.id;
         check_room(cx, &ip_policy_id).await?;
-        let also = ip_restriction::may_change_policy(cx, &ip_policy_id).await?;
         let after = AddressChange::Rule {
             policy: &ip_policy_id,
             id: None,
@@ -103,6 +106,7 @@ impl Resource for IpPolicyRule {
             also,
             ..Draft::of(Self {
                 format: Format,
+                owner_id,
                 description: input.description,
                 metadata: input.metadata,
                 cidr,
@@ -123,14 +127,13 @@ impl Resource for IpPolicyRule {
         }
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
-        let also = ip_restriction::may_change_policy(cx, &self.ip_policy_id).await?;
         let after = AddressChange::Rule {
             policy: &self.ip_policy_id,
             id: Some(&head.id),
             after: Some(self.compile(head)?),
         };
         Ok(Draft {
-            also: also.and(keep_caller_in(cx, after).await?),
+            also: keep_caller_in(cx, after).await?,
             ..Draft::of(self)
         })
     }
@@ -156,13 +159,12 @@ impl Resource for IpPolicyRule {
                 }
             }
         }
-        let may = ip_restriction::may_change_policy(cx, &self.ip_policy_id).await?;
         let after = AddressChange::Rule {
             policy: &self.ip_policy_id,
             id: Some(&head.id),
             after: None,
         };
-        Ok(may.and(keep_caller_in(cx, after).await?))
+        keep_caller_in(cx, after).await
     }
 }
 
@@ -204,7 +206,7 @@ fn check_cidr(text: &str) -> Result<String, Refusal> {
     }
 }
 
-async fn check_policy(cx: &Cx<'_>, id: String) -> Result<String, Error> {
+async fn check_policy(cx: &Cx<'_>, id: String) -> Result<Document, Error> {
     if id.is_empty() {
         return Err(
             Refusal::new(code::IP_RULE_FIELD_MISSING, "`ip_policy_id` is required.").into(),
@@ -215,14 +217,10 @@ async fn check_policy(cx: &Cx<'_>, id: String) -> Result<String, Error> {
     }
     let ty = &ip_policy::TYPE;
     crate::page::reference("ip_policy_id", &id, ty.prefixes)?;
-    if cx.own(ty.kind, &id).await?.is_none() {
-        return Err(Refusal::new(
-            code::IP_RULE_POLICY_UNKNOWN,
-            format!("The IP policy `{id}` does not exist."),
-        )
-        .into());
-    }
-    Ok(id)
+    cx.own(ty.kind, &id).await?.ok_or_else(|| {
+        let why = format!("The IP policy `{id}` does not exist.");
+        Refusal::new(code::IP_RULE_POLICY_UNKNOWN, why).into()
+    })
 }
 
 async fn check_room(cx: &Cx<'_>, policy_id: &str) -> Result<(), Error> {

@@ -30,6 +30,7 @@ use crate::resource::model::Model;
 use crate::resource::model::endpoint::Endpoint;
 use crate::resource::model::kubernetes_operator::{Deployment, FEATURES, KubernetesOperator, Text};
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running, list_schema};
+use crate::rights::Access;
 use crate::stored::{self, Format};
 use crate::{Error, Parameter, endpoint_selector, input, page, service};
 
@@ -112,9 +113,6 @@ struct BindingInput {
     ingress_endpoint: Option<String>,
 }
 
-const NOT_YOURS: &str =
-    "Only the owner of a Kubernetes operator and admins can change or delete it.";
-
 impl Resource for KubernetesOperator {
     const DOC: &'static str = "Kubernetes operators: registered operators of Kubernetes clusters.";
     const SILENT: Option<&'static str> =
@@ -134,6 +132,7 @@ impl Resource for KubernetesOperator {
             schema: Some(endpoints_schema),
         },
         query: page::PLAIN,
+        access: Access::See,
         run: run_list_bound_endpoints,
     }];
 
@@ -165,7 +164,6 @@ impl Resource for KubernetesOperator {
         head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
-        cx.caller.may_change_of(&self.principal_id, NOT_YOURS)?;
         let reach = self.reach();
         let was_on = self.active_binding().is_some();
         if let Some(features) = input.enabled_features {
@@ -191,11 +189,6 @@ impl Resource for KubernetesOperator {
             also,
             ..Draft::of(self)
         })
-    }
-
-    async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
-        cx.caller.may_change_of(&self.principal_id, NOT_YOURS)?;
-        Ok(Changes::default())
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod certificate_authority;
 pub(crate) mod endpoint;
 pub(crate) mod event_destination;
 pub(crate) mod event_subscription;
+pub(crate) mod grant;
 pub(crate) mod ip_policy;
 pub(crate) mod ip_policy_rule;
 pub(crate) mod ip_restriction;
@@ -48,6 +49,7 @@ pub(crate) static ALL: &[&ResourceType] = &[
     &endpoint::TYPE,
     &event_destination::TYPE,
     &event_subscription::TYPE,
+    &grant::TYPE,
     &ip_policy::TYPE,
     &ip_policy_rule::TYPE,
     &ip_restriction::TYPE,

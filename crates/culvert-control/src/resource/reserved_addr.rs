@@ -85,6 +85,7 @@ impl Resource for ReservedAddr {
             taken.ok_or_else(|| Refusal::of(code::TCP_ADDRESS_UNAVAILABLE))?;
         let address = Self {
             format: Format,
+            owner_id: cx.caller.owner_id.clone(),
             description: input.description,
             metadata: input.metadata,
             addr: format!("{}:{port}", pool::host(cx.settings)),

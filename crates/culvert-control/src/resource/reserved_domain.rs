@@ -26,6 +26,7 @@ use crate::resource::model::reserved_domain::{
 use crate::resource::model::tls_certificate::TlsCertificate;
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running, StoredDraft};
 use crate::resource::tls_certificate;
+use crate::rights::Access;
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
 use crate::{Error, host, input, platform};
@@ -174,6 +175,7 @@ impl Resource for ReservedDomain {
             also: turn.and(free),
             ..Draft::of(Self {
                 format: Format,
+                owner_id: cx.caller.owner_id.clone(),
                 description: input.description,
                 metadata: input.metadata,
                 domain: name.to_string(),
@@ -599,6 +601,7 @@ const OPERATIONS: &[Extra] = &[
             schema: None,
         },
         query: &[],
+        access: Access::Change,
         run: run_delete_certificate,
     },
     Extra {
@@ -613,6 +616,7 @@ const OPERATIONS: &[Extra] = &[
             schema: None,
         },
         query: &[],
+        access: Access::Change,
         run: run_delete_policy,
     },
     management::retry_operation::<ReservedDomain>(run_retry),
@@ -651,12 +655,9 @@ async fn change(
 ) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
     let _lock = service::lock(&cx, &TYPE, &call).await;
-    let named = call.path.first().and_then(|shown| TYPE.stored_id(shown));
-    let id = named.ok_or_else(Refusal::not_found)?;
     for _ in 0..RUNS_MAX {
-        let document = cx.own(ReservedDomain::KIND, &id).await?;
+        let document = service::named(&cx, &TYPE, &call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;
-        ReservedDomain::permit(cx.caller)?;
         let mut domain: ReservedDomain = stored::read(&document)?;
         edit(&mut domain)?;
         let made = StoredDraft {

@@ -1,5 +1,6 @@
 //! The behaviour of a resource as a trait, and its row in the table of resources.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 
@@ -9,6 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::base::Base;
 use crate::cx::Cx;
@@ -16,7 +18,9 @@ use crate::input::Problem;
 use crate::listfilter::Field;
 use crate::operation::{BodySpec, Handler, Method, Reply, ResponseSpec, SchemaOf};
 use crate::page::{self, Argument};
+use crate::resource::model::grant::Grant;
 use crate::resource::model::{Links, Model};
+use crate::rights::{Access, Rights, See};
 use crate::{Caller, Error, Parameter, Role, stored};
 
 /// The behaviour of a resource.
@@ -178,6 +182,8 @@ pub(crate) struct Extra {
     pub(crate) response: ResponseSpec,
     /// The accepted query parameters; others are refused.
     pub(crate) query: &'static [Parameter],
+    /// What it needs of the object. It is checked before it runs.
+    pub(crate) access: Access,
     pub(crate) run: Handler,
 }
 
@@ -207,6 +213,10 @@ pub(crate) struct ResourceType {
     pub(crate) delete_parameters: &'static [Parameter],
     pub(crate) writers: Role,
     pub(crate) admin_operations: &'static [&'static str],
+    pub(crate) rights: Rights,
+    pub(crate) owned_by: Option<&'static str>,
+    pub(crate) refers_to_owner: bool,
+    /// Whether an object does not exist for callers without the right to see it.
     pub(crate) is_private: bool,
 
     pub(crate) create: Create,
@@ -261,17 +271,34 @@ pub(crate) struct StoredDraft {
 }
 
 impl ResourceType {
-    /// Whether the caller may see, change and delete a document of its account.
+    /// Whether a document of the caller's account exists for the caller.
     pub(crate) fn is_seen_by(&self, caller: &Caller, document: &Document) -> Result<bool, Fault> {
-        #[derive(Deserialize)]
-        struct Owned {
-            owner_id: String,
-        }
-        if !self.is_private || caller.role == Role::Admin {
+        if caller.role == Role::Admin {
             return Ok(true);
         }
-        let owned: Owned = stored::read(document)?;
-        Ok(owned.owner_id == caller.owner_id)
+        Ok(match self.rights.see {
+            See::All | See::Outline | See::SignInOwners => true,
+            See::Owner => self.owner_of(document)?.as_deref() == Some(&*caller.owner_id),
+            See::Parties => {
+                let grant: Grant = stored::read(document)?;
+                grant.is_seen_by(&caller.owner_id, caller.role >= Role::Member)
+            }
+        })
+    }
+
+    /// ID of the owner of a document; `None` if it belongs to the admins.
+    pub(crate) fn owner_of(&self, document: &Document) -> Result<Option<String>, Fault> {
+        let Some(field) = self.owned_by else {
+            return Ok(None);
+        };
+        let unreadable =
+            |error| Fault::new(format!("reading the owner of {}", document.head.id), error);
+        // Names of fields have no escapes.
+        let form: HashMap<&str, &RawValue> =
+            serde_json::from_str(&document.body).map_err(unreadable)?;
+        let owner = form.get(field).map(|raw| serde_json::from_str(raw.get()));
+        let owner: Option<String> = owner.transpose().map_err(unreadable)?;
+        Ok(owner.filter(|id| !id.is_empty()))
     }
 
     /// The display name of one object: `SSH public key`.

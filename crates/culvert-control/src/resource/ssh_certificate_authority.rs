@@ -83,6 +83,7 @@ impl Resource for SshCertificateAuthority {
         let place = format!("{}_{id}", Self::ID_PREFIX);
         Ok(Draft::of(Self {
             format: Format,
+            owner_id: cx.caller.owner_id.clone(),
             description: input.description,
             metadata: input.metadata,
             algorithm: key.algorithm(),

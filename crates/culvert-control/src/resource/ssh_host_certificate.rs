@@ -79,6 +79,7 @@ impl Resource for SshHostCertificate {
         let issued = ssh_issue::issue(cx, asked).await?;
         Ok(Draft::of(Self {
             format: Format,
+            owner_id: cx.caller.owner_id.clone(),
             description: input.description,
             metadata: input.metadata,
             issued,

@@ -98,6 +98,7 @@ impl Resource for SshUserCertificate {
         let issued = ssh_issue::issue(cx, asked).await?;
         Ok(Draft::of(Self {
             format: Format,
+            owner_id: cx.caller.owner_id.clone(),
             description: input.description,
             metadata: input.metadata,
             critical_options: input.critical_options,

@@ -97,6 +97,7 @@ impl Resource for TlsCertificate {
             input.certificate_pem,
             &input.private_key_pem,
         )?;
+        certificate.owner_id.clone_from(&cx.caller.owner_id);
         certificate.description = input.description;
         certificate.metadata = input.metadata;
         Ok(Draft::of(certificate))
@@ -185,6 +186,7 @@ impl TlsCertificate {
         }
         Ok(Self {
             format: Format,
+            owner_id: String::new(),
             description: Description::default(),
             metadata: Metadata::default(),
             sealed_key: seal.seal(entropy, id, private_key_pem.reveal())?,

@@ -15,6 +15,7 @@ use crate::listfilter::{self, Field, Shape, field};
 use crate::operation::{BodySpec, Call, Handler, Method, Reply, ResponseSpec, Status};
 use crate::resource::model::tunnel_session::TunnelSession;
 use crate::resource::resource_type::{Draft, Extra, Life, Never, Resource, ResourceType, Running};
+use crate::rights::Access;
 use crate::{Error, input, service, stored};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<TunnelSession>();
@@ -92,6 +93,7 @@ const fn operation(
             schema: None,
         },
         query: &[],
+        access: Access::Change,
         run,
     }
 }
@@ -116,8 +118,6 @@ async fn ask(control: &Control, call: Call, request: SessionCommand) -> Result<R
         .await?
         .ok_or_else(Refusal::not_found)?;
     let session: TunnelSession = stored::read(&document)?;
-    let why = "Only the owner of the session's credential and admins may do this.";
-    call.caller.may_change_of(&session.principal_id, why)?;
     control
         .send_command(&document.head.id, &session, request)
         .await?;

@@ -26,6 +26,7 @@ use crate::resource::model::user::{Invitation, User, View};
 use crate::resource::resource_type::{
     Draft, Extra, Resource, ResourceType, Reveal, Running, StoredDraft,
 };
+use crate::rights::Access;
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
 use crate::{Caller, Error, Parameter, Role, console_session, input, token};
@@ -84,6 +85,7 @@ impl Resource for User {
             schema: Some(SchemaGenerator::subschema_for::<View<'static>>),
         },
         query: &[],
+        access: Access::Change,
         run: run_invite,
     }];
 

@@ -15,6 +15,7 @@ use crate::resource::model::vault::{Name, Vault};
 use crate::resource::model::vault_secret::VaultSecret;
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running, list_schema};
 use crate::resource::vault_secret;
+use crate::rights::Access;
 use crate::stored::{self, Format};
 use crate::{Error, input, page, service};
 
@@ -22,8 +23,6 @@ pub(crate) static TYPE: ResourceType = ResourceType::of::<Vault>();
 
 /// The pattern of names of vaults and secrets.
 pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9_/.-]+$";
-
-const NOT_YOURS: &str = "Only an admin or the owner of a vault may update or delete it.";
 
 /// A new vault.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -82,6 +81,7 @@ impl Resource for Vault {
             schema: Some(secrets_schema),
         },
         query: page::PLAIN,
+        access: Access::See,
         run: run_list_secrets,
     }];
 
@@ -106,7 +106,6 @@ impl Resource for Vault {
         head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
-        cx.caller.may_change_of(&self.created_by, NOT_YOURS)?;
         let mut also = Changes::default();
         if let Some(name) = input.name.filter(|name| *name != self.name) {
             self.name = check_name(name)?;
@@ -125,11 +124,6 @@ impl Resource for Vault {
             also,
             ..Draft::of(self)
         })
-    }
-
-    async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
-        cx.caller.may_change_of(&self.created_by, NOT_YOURS)?;
-        Ok(Changes::default())
     }
 }
 

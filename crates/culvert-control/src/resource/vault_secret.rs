@@ -20,14 +20,12 @@ use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::resource::vault;
 use crate::seal::Seal;
 use crate::stored::{self, Format};
-use crate::{Error, input};
+use crate::{Error, access, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<VaultSecret>();
 
 /// Longest value, in bytes.
 const VALUE_BYTES_MAX: usize = 16 << 10;
-
-const NOT_YOURS: &str = "Only an admin or the owner of a secret may update or delete it.";
 
 /// A value as sent: at most 16 KiB.
 #[derive(Debug, Default, Deserialize)]
@@ -118,6 +116,8 @@ impl Resource for VaultSecret {
         let id = format!("{}_{id}", Self::ID_PREFIX);
         let sealed_value = seal(cx, &id, &input.value)?;
         let document = vault_of(cx, &input.vault_id, &input.vault_name).await?;
+        // A policy that names a secret of this vault would get this one.
+        let held = access::may_change(cx, &vault::TYPE, &document).await?;
         let vault: Vault = stored::read(&document)?;
         let secret = Self {
             format: Format,
@@ -134,7 +134,7 @@ impl Resource for VaultSecret {
             reason: "the vault stays as it is; its name must not change before the secret is in",
         };
         Ok(Draft {
-            also: Changes::replace(document, event),
+            also: Changes::replace(document, event).and(held),
             ..Draft::of(secret)
         })
     }
@@ -145,7 +145,6 @@ impl Resource for VaultSecret {
         head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
-        cx.caller.may_change_of(&self.created_by, NOT_YOURS)?;
         let mut also = Changes::default();
         if let Some(name) = input.name.filter(|name| *name != self.name) {
             self.name = check_name(name)?;
@@ -161,11 +160,6 @@ impl Resource for VaultSecret {
             also,
             ..Draft::of(self)
         })
-    }
-
-    async fn before_removal(&self, cx: &Cx<'_>, _head: &Head) -> Result<Changes, Error> {
-        cx.caller.may_change_of(&self.created_by, NOT_YOURS)?;
-        Ok(Changes::default())
     }
 }
 

@@ -103,6 +103,7 @@ pub(crate) fn operations() -> [Operation; 2] {
         },
         query,
         right: Right::read(Scope::EventsRead),
+        object: None,
         run,
     };
     [

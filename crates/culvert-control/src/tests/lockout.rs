@@ -92,7 +92,7 @@ async fn change(rig: &Rig, of: &Caller, (method, path, body): (&str, &str, &str)
 }
 
 #[tokio::test]
-pub(super) async fn a_change_that_takes_the_last_way_in_needs_force() {
+async fn a_change_that_takes_the_last_way_in_needs_force() {
     for (other, after_key, after_admin) in OTHERS {
         for it in CHANGES {
             let rig = Rig::start().await;

@@ -38,6 +38,7 @@ mod replays;
 mod restricted_effects;
 mod rights;
 mod schemas;
+mod secrets;
 mod ssh;
 mod statistics;
 mod subscriptions;
@@ -196,7 +197,9 @@ impl Rig {
                 public_ports: Default::default(),
                 tcp_ports: 20000..=20002,
                 allow_private_upstreams: true,
+                domains_of_owner: false,
                 allow_public_calls: false,
+                strict_rights: false,
                 ip_data: Default::default(),
                 own_names: vec!["own.example".to_owned()],
                 kubernetes_ingress: "operators.culvert.example:8442".into(),

@@ -1,6 +1,9 @@
 //! Where the policies of endpoints may use secrets, and who decides it: when they are written, and afterwards.
 
+use std::time::Duration;
+
 use culvert_policy::policy::compiled::SecretRight;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 
@@ -60,7 +63,7 @@ impl Endpoints {
 }
 
 #[tokio::test]
-pub(super) async fn secrets_stand_only_where_they_cannot_be_echoed() {
+async fn secrets_stand_only_where_they_cannot_be_echoed() {
     let rig = Rig::start().await;
     let (owner, other) = (bot(&rig, "owner").await, bot(&rig, "other").await);
     for (name, of) in [("own", &owner), ("granted", &rig.admin), ("foreign", &rig.admin), ("other", &other)] {
@@ -93,7 +96,7 @@ pub(super) async fn secrets_stand_only_where_they_cannot_be_echoed() {
 }
 
 #[tokio::test]
-pub(super) async fn a_key_without_the_scope_for_secrets_names_none() {
+async fn a_key_without_the_scope_for_secrets_names_none() {
     let rig = Rig::start().await;
     vault(&rig, &rig.admin, "own").await;
     let mut endpoints = Endpoints(100);

@@ -35,6 +35,7 @@ impl Subscription {
         Self {
             sources: self.sources.clone(),
             is_entitled: self.is_entitled,
+            barred: self.barred.clone(),
         }
     }
 }
@@ -217,6 +218,7 @@ fn changes_compile_to_the_table_of_all_objects() {
             let one = Subscription {
                 sources: sources.collect(),
                 is_entitled: next(2) == 0,
+                barred: BTreeSet::new(),
             };
             let one = (next(4) > 0).then_some(one);
             objects.subscriptions.remove(&id);

@@ -7,7 +7,8 @@ use culvert_base::BoxFuture;
 use culvert_http::target;
 use culvert_policy::Scheme;
 use culvert_policy::host::{
-    ANSWER_BYTES_MAX, Called, NextEndpoint, NotCalled, PolicyHost, Reservation,
+    ANSWER_BYTES_MAX, Called, EndpointInfo, NextEndpoint, NotCalled, NotReached, PolicyHost,
+    Reservation,
 };
 use culvert_policy::services::{Call, Fetch, FetchScope};
 use http::header::HOST;
@@ -28,16 +29,18 @@ use crate::snapshot::group::Member;
 impl PolicyHost for Downstream {
     fn internal(
         &self,
-        account: &Arc<str>,
+        from: EndpointInfo<'_>,
         scheme: Scheme,
         host: &str,
         port: u16,
-    ) -> Option<NextEndpoint> {
+    ) -> Result<NextEndpoint, NotReached> {
         let live = self.edge.live.load();
-        let group = live.internal(account, scheme, host, port)?;
-        Some(NextEndpoint::new(Arc::clone(
-            group.pick(self.edge.agents()),
-        )))
+        let group = live.internal(from.account, scheme, host, port);
+        let group = group.ok_or(NotReached::Offline)?;
+        let may_use = |member: &Member| live.may_forward(from, &member.endpoint);
+        let member = group.pick_among(self.edge.agents(), may_use);
+        let member = member.ok_or(NotReached::Forbidden)?;
+        Ok(NextEndpoint::new(Arc::clone(member)))
     }
 
     fn call(&self, to: NextEndpoint, call: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use culvert_tls::acme::Challenge;
 
-use crate::snapshot::endpoint::Endpoint;
+use crate::snapshot::endpoint::{Endpoint, ForwardRights};
 use crate::snapshot::input::{NamedCertificate, Snapshot};
 use crate::snapshot::operators::Operators;
 
@@ -16,6 +16,7 @@ pub struct Change {
     pub(super) removed: Vec<String>,
     pub(super) challenges: Option<Vec<Challenge>>,
     pub(super) operators: Option<Operators>,
+    pub(super) forward_rights: Option<Arc<dyn ForwardRights>>,
     pub(super) certificates: Option<(Vec<NamedCertificate>, Vec<NamedCertificate>)>,
 }
 
@@ -48,6 +49,11 @@ impl Change {
     /// Replaces all Kubernetes operators.
     pub fn operators(&mut self, operators: Operators) {
         self.operators = Some(operators);
+    }
+
+    /// Replaces the rights to forward to internal endpoints of other owners.
+    pub fn forward_rights(&mut self, rights: Arc<dyn ForwardRights>) {
+        self.forward_rights = Some(rights);
     }
 
     /// Replaces all certificates by those of a snapshot.

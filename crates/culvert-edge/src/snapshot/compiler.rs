@@ -103,6 +103,7 @@ impl SnapshotCompiler {
         self.present(&mut live, snapshot.certificates, snapshot.fallback)?;
         live.logins = snapshot.logins;
         live.operators = OperatorTable::compile(snapshot.operators)?;
+        live.forward_rights = snapshot.forward_rights;
         live.challenges = Arc::new(ChallengeAnswers::of(
             snapshot.challenges,
             &mut self.prepared,
@@ -145,6 +146,9 @@ impl SnapshotCompiler {
         }
         if let Some(operators) = change.operators {
             live.operators = OperatorTable::compile(operators)?;
+        }
+        if let Some(rights) = change.forward_rights {
+            live.forward_rights = Some(rights);
         }
         let mut touched: HashSet<EndpointAddress> = HashSet::new();
         let mut released = Vec::new();

@@ -1,5 +1,6 @@
 //! Endpoints, and the client addresses that may reach an account's endpoints.
 
+use std::fmt;
 use std::sync::Arc;
 
 use culvert_base::IpSet;
@@ -18,6 +19,9 @@ pub struct Endpoint {
     pub id: String,
     /// `ac_…` of the account whose events its traffic makes.
     pub account: Arc<str>,
+    /// ID of its owner, who may read what its policy captures and whose rights decide where its policy forwards; empty
+    /// if it has none.
+    pub owner: Arc<str>,
     /// Its scheme.
     pub scheme: Scheme,
     /// Who may connect to it.
@@ -66,6 +70,7 @@ impl Endpoint {
         EndpointInfo {
             id: &self.id,
             account: &self.account,
+            owner: &self.owner,
             scheme: self.scheme,
             is_internal: self.is_internal(),
             host: &self.host,
@@ -73,6 +78,12 @@ impl Endpoint {
             merge_slashes: self.merge_slashes,
         }
     }
+}
+
+/// Decides which endpoints may forward to the internal endpoints of other owners.
+pub trait ForwardRights: Send + Sync + fmt::Debug {
+    /// Whether the policy of `from` may forward to the internal endpoint `to` of another owner.
+    fn may_forward(&self, from: EndpointInfo<'_>, to: EndpointInfo<'_>) -> bool;
 }
 
 /// The client addresses that may reach the endpoints of an account.

@@ -250,17 +250,23 @@ impl Group {
         operator_id: &str,
         agents: Option<&dyn Dial>,
     ) -> Option<&Arc<Member>> {
-        let bound: Vec<&Arc<Member>> = self
-            .members()
-            .filter(|member| member.endpoint.is_bound_by(operator_id))
-            .collect();
+        self.pick_among(agents, |member| member.endpoint.is_bound_by(operator_id))
+    }
+
+    /// As [`Self::pick`], among the endpoints that meet a condition.
+    pub(crate) fn pick_among(
+        &self,
+        agents: Option<&dyn Dial>,
+        is_one: impl Fn(&Member) -> bool,
+    ) -> Option<&Arc<Member>> {
+        let among: Vec<&Arc<Member>> = self.members().filter(|member| is_one(member)).collect();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let at = |step: usize| {
-            bound
-                .get(turn.wrapping_add(step) % bound.len().max(1))
+            among
+                .get(turn.wrapping_add(step) % among.len().max(1))
                 .copied()
         };
-        (0..bound.len())
+        (0..among.len())
             .filter_map(at)
             .find(|member| !member.is_away(agents))
             .or_else(|| at(0))

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use culvert_base::net::HostName;
 use culvert_login::Logins;
 use culvert_policy::Policy;
+use culvert_policy::host::EndpointInfo;
 use culvert_tls::acme::Challenge;
 use rustls::sign::CertifiedKey;
 
 use crate::snapshot::change::Change;
-use crate::snapshot::endpoint::{Endpoint, Restriction};
+use crate::snapshot::endpoint::{Endpoint, ForwardRights, Restriction};
 use crate::snapshot::operators::Operators;
 
 /// A certificate with its key, and the names for which it is presented.
@@ -26,6 +27,7 @@ pub struct Snapshot {
     pub(super) challenges: Vec<Challenge>,
     pub(super) logins: Option<Arc<Logins>>,
     pub(super) operators: Operators,
+    pub(super) forward_rights: Option<Arc<dyn ForwardRights>>,
 }
 
 impl Snapshot {
@@ -53,6 +55,16 @@ impl Snapshot {
     /// Its challenges.
     pub fn challenges(&self) -> &[Challenge] {
         &self.challenges
+    }
+
+    /// Whether the policy of one endpoint may forward to an internal one.
+    pub fn may_forward(&self, from: &Endpoint, to: &Endpoint) -> bool {
+        may_forward(self.forward_rights.as_deref(), from.info(), to)
+    }
+
+    /// Its endpoints.
+    pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.endpoints.iter().map(|endpoint| &**endpoint)
     }
 
     /// The names with a certificate, without those of fallback certificates.
@@ -138,6 +150,13 @@ impl SnapshotBuilder {
         self
     }
 
+    /// Sets the rights to forward to internal endpoints of other owners. Without them, no policy does.
+    #[must_use]
+    pub fn forward_rights(mut self, rights: Arc<dyn ForwardRights>) -> Self {
+        self.0.forward_rights = Some(rights);
+        self
+    }
+
     /// The snapshot.
     pub fn build(self) -> Snapshot {
         self.0
@@ -154,9 +173,20 @@ impl Snapshot {
         self.endpoints.extend(change.put);
         self.challenges = change.challenges.unwrap_or(self.challenges);
         self.operators = change.operators.unwrap_or(self.operators);
+        self.forward_rights = change.forward_rights.or(self.forward_rights);
         if let Some((certificates, fallback)) = change.certificates {
             (self.certificates, self.fallback) = (certificates, fallback);
         }
         self
     }
+}
+
+/// Whether the policy of `from` may forward to an internal endpoint: to those of its own owner, and where these rights
+/// say so.
+pub(super) fn may_forward(
+    rights: Option<&dyn ForwardRights>,
+    from: EndpointInfo<'_>,
+    to: &Endpoint,
+) -> bool {
+    from.owner == &*to.owner || rights.is_some_and(|rights| rights.may_forward(from, to.info()))
 }

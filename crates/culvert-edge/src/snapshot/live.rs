@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use culvert_base::PersistentMap;
 use culvert_login::Logins;
+use culvert_policy::host::EndpointInfo;
 use culvert_policy::scheme::Scheme;
 use culvert_tls::acme::ChallengeAnswers;
 use culvert_tls::server_certificate::ServerCertificate;
@@ -11,7 +12,9 @@ use culvert_tls::server_certificate::ServerCertificate;
 use crate::route::Hosts;
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::data_readers::DataReaders;
+use crate::snapshot::endpoint::{Endpoint, ForwardRights};
 use crate::snapshot::group::Group;
+use crate::snapshot::input::may_forward;
 use crate::snapshot::operators::OperatorTable;
 
 /// A snapshot in use.
@@ -28,6 +31,7 @@ pub(crate) struct Live {
     /// Endpoints that only Kubernetes operators of their account reach.
     kubernetes: PersistentMap<(Arc<str>, Arc<str>, u16), Arc<Group>>,
     pub(crate) operators: Arc<OperatorTable>,
+    pub(super) forward_rights: Option<Arc<dyn ForwardRights>>,
     pub(crate) certificates: Hosts<Arc<ServerCertificate>>,
     pub(crate) fallback: Hosts<Arc<ServerCertificate>>,
     pub(crate) challenges: Arc<ChallengeAnswers>,
@@ -88,6 +92,11 @@ impl Live {
     ) -> Option<&Arc<Group>> {
         let hosts = self.internal.get(&(Arc::clone(account), scheme, port))?;
         hosts.find(host)
+    }
+
+    /// Whether the policy of one endpoint may forward to an internal one.
+    pub(crate) fn may_forward(&self, from: EndpointInfo<'_>, to: &Endpoint) -> bool {
+        may_forward(self.forward_rights.as_deref(), from, to)
     }
 
     /// The endpoints at an address in the clusters of an account.

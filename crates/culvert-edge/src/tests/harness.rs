@@ -209,6 +209,7 @@ pub(crate) fn endpoint(
     Endpoint {
         id: "ep_1".into(),
         account: "ac_1".into(),
+        owner: "usr_1".into(),
         scheme,
         binding: binding(host),
         host: HostName::parse(host).unwrap(),

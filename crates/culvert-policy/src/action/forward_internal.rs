@@ -140,12 +140,9 @@ impl ForwardInternal {
         if x.memory.hops >= HOPS_MAX {
             return Err((text.clone(), Problem::Hops));
         }
-        let (account, host) = (x.endpoint.account, &*target.host);
-        let next = x
-            .conn
-            .host
-            .internal(account, target.scheme, host, target.port);
-        let next = next.ok_or_else(|| (text.clone(), Problem::NoInternal))?;
+        let (from, host) = (x.endpoint, &*target.host);
+        let next = x.conn.host.internal(from, target.scheme, host, target.port);
+        let next = next.map_err(|why| (text.clone(), why.problem()))?;
         Ok(Flow::Forward(next))
     }
 }

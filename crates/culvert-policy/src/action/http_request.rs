@@ -16,7 +16,7 @@ use url::Url;
 
 use crate::action_type::ActionType;
 use crate::fields::{Field, FieldTemplates, is_framing};
-use crate::host::{Called, ConnContext, EndpointInfo, NotCalled};
+use crate::host::{Called, ConnContext, EndpointInfo, NotCalled, NotReached};
 use crate::policy::context::{GoDuration, PolicyContext};
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
@@ -144,6 +144,8 @@ enum Failed {
     Target,
     #[error("the internal endpoint does not exist")]
     NoEndpoint,
+    #[error("the owner of the endpoint may not use the internal endpoint")]
+    Forbidden,
     #[error("the policy of a called endpoint cannot call other endpoints")]
     Nested,
     #[error("too many policy requests are in progress")]
@@ -159,6 +161,7 @@ impl Failed {
         match self {
             Self::Template => Problem::Policy,
             Self::Target | Self::NoEndpoint => Problem::NoInternal,
+            Self::Forbidden => Problem::InternalForbidden,
             Self::Nested => Problem::Hops,
             Self::Busy | Self::TooSlow | Self::NotCalled(_) => Problem::Call,
         }
@@ -368,8 +371,12 @@ impl HttpRequest {
 async fn send(conn: ConnContext<'_>, from: EndpointInfo<'_>, call: Call) -> Result<Called, Failed> {
     match whom(&call.url) {
         Some(Whom::Internal(scheme, host, port)) => {
-            let to = conn.host.internal(from.account, scheme, &host, port);
-            Ok(conn.host.call(to.ok_or(Failed::NoEndpoint)?, call).await?)
+            let to = conn.host.internal(from, scheme, &host, port);
+            let to = to.map_err(|why| match why {
+                NotReached::Offline => Failed::NoEndpoint,
+                NotReached::Forbidden => Failed::Forbidden,
+            })?;
+            Ok(conn.host.call(to, call).await?)
         }
         // Public calls may have been disabled since the policy was written.
         Some(Whom::Public) if conn.allows_public_calls => Ok(conn.host.call_public(call).await?),

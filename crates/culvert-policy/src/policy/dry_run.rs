@@ -16,7 +16,9 @@ use tokio::sync::Semaphore;
 use crate::conn::{ConnCounters, ConnInfo};
 use crate::documents::Documents;
 use crate::error_page::ErrorPages;
-use crate::host::{Called, ConnContext, EndpointInfo, NextEndpoint, NotCalled, PolicyHost};
+use crate::host::{
+    Called, ConnContext, EndpointInfo, NextEndpoint, NotCalled, NotReached, PolicyHost,
+};
 use crate::ipdata::IpDatabases;
 use crate::policy::compiled::{Policy, Rule};
 use crate::policy::conn_state::PolicyConnState;
@@ -256,8 +258,14 @@ impl Spawn for Nowhere {
 }
 
 impl PolicyHost for Nowhere {
-    fn internal(&self, _: &Arc<str>, _: Scheme, _: &str, _: u16) -> Option<NextEndpoint> {
-        None
+    fn internal(
+        &self,
+        _: EndpointInfo<'_>,
+        _: Scheme,
+        _: &str,
+        _: u16,
+    ) -> Result<NextEndpoint, NotReached> {
+        Err(NotReached::Offline)
     }
 
     fn call(&self, _: NextEndpoint, _: Call) -> BoxFuture<'_, Result<Called, NotCalled>> {

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use culvert_base::net::HostName;
 use culvert_base::{Code, Meter, Refusal, code};
 use culvert_cel::{Limits, Predicate, Slot};
+use url::Url;
 
 use crate::action_type::{ActionType, Actions, NOT_BUILT};
 use crate::document::{Node, Unreadable};
@@ -111,6 +113,40 @@ impl Source {
             }
         });
         found
+    }
+
+    /// The internal hosts that its actions name by constant URLs, each once. Computed URLs are known only when a request
+    /// arrives.
+    pub fn internal_hosts(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (_, action) in self.actions() {
+            let config = action.get("config");
+            let Some(Node::Text(text)) = config.and_then(|config| config.get("url")) else {
+                continue;
+            };
+            let url = Url::parse(&text.value).ok();
+            let host = url.as_ref().and_then(Url::host_str).map(HostName::parse);
+            if let Some(Ok(host)) = host
+                && !text.value.contains("${")
+                && host.ends_with(".internal")
+                && !found.iter().any(|known: &String| **known == *host)
+            {
+                found.push(host.to_string());
+            }
+        }
+        found
+    }
+
+    /// What comes before the first expression in the URLs that its actions compute.
+    pub fn computed_url_prefixes(&self) -> Vec<String> {
+        let urls = self.actions().filter_map(|(_, action)| {
+            let Node::Text(text) = action.get("config")?.get("url")? else {
+                return None;
+            };
+            let (prefix, _) = text.value.split_once("${")?;
+            Some(prefix.to_owned())
+        });
+        urls.collect()
     }
 
     /// Whether its expressions read secrets by computed names, which [`Self::secrets`] does not have.

@@ -31,6 +31,29 @@ impl Default for Policy {
     }
 }
 
+/// Rights to the objects of other owners.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RightsSettings {
+    /// Who may serve endpoints on a reserved domain or address: `all` owners of the account, or
+    /// only its `owner` and admins. Endpoints that exist stay.
+    pub domains: DomainUse,
+    /// Whether traffic policies of earlier versions that echo secrets of others are refused immediately. Otherwise
+    /// they keep working for 30 days after the upgrade. A new installation has no such policies.
+    pub strict: bool,
+}
+
+/// Who may serve endpoints on a reserved domain or address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DomainUse {
+    /// Every owner of the account.
+    #[default]
+    All,
+    /// Its owner and admins.
+    Owner,
+}
+
 /// Handling of a rule whose expression fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

@@ -429,7 +429,11 @@ impl Control {
                 now,
             );
             let certificate = match certificate {
-                Ok(certificate) => certificate,
+                // It belongs to the owner of its domain.
+                Ok(certificate) => TlsCertificate {
+                    owner_id: domain.owner_id().to_owned(),
+                    ..certificate
+                },
                 Err(Error::Refused(refusal)) => return Err(unusable(refusal.to_string())),
                 Err(Error::Faulted(fault)) => return Err(fault.into()),
             };

@@ -71,6 +71,14 @@ impl Holder {
         }
     }
 
+    /// The owner of the domain, to whom the certificate belongs; empty for the admins.
+    pub(super) fn owner_id(&self) -> &str {
+        match self {
+            Self::Domain(domain) => &domain.owner_id,
+            Self::Ingress(_) | Self::Own(_) => "",
+        }
+    }
+
     /// The names of its certificate.
     pub(super) fn names(&self) -> Vec<&str> {
         match self {

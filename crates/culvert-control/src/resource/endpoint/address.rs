@@ -5,6 +5,7 @@ use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
 use culvert_store::Changes;
 
+use crate::access::{self, Referrer};
 use crate::base::PublicPorts;
 use crate::cx::Cx;
 use crate::pool::{self, Taken};
@@ -63,8 +64,13 @@ impl AddressScheme {
 
 impl Address {
     /// What a traffic policy of this address is checked for.
-    pub(crate) fn policy_target(&self, has_upstream: bool) -> policy::PolicyTarget<'_> {
+    pub(crate) fn policy_target<'a>(
+        &'a self,
+        owner_id: &'a str,
+        has_upstream: bool,
+    ) -> policy::PolicyTarget<'a> {
         policy::PolicyTarget {
+            owner_id,
             scheme: self.scheme.of_edge(),
             host: &self.host,
             has_upstream,
@@ -172,6 +178,7 @@ impl RequestedUrl {
     pub(super) async fn choose(
         self,
         cx: &Cx<'_>,
+        referrer: Referrer<'_>,
         binding: Binding,
     ) -> Result<ChosenAddress, Error> {
         if binding == Binding::Internal {
@@ -192,7 +199,7 @@ impl RequestedUrl {
         let (scheme, settings) = (self.scheme, cx.settings);
         let name = scheme.name();
         let Some(usual) = scheme.port() else {
-            return self.choose_tcp(cx).await;
+            return self.choose_tcp(cx, referrer).await;
         };
         // A URL that was shown with another port is accepted; it names the same address.
         let shown = scheme.public_port(settings.public_ports);
@@ -217,8 +224,11 @@ impl RequestedUrl {
                     && !reserved_domain::is_kin_of_another(cx, &host).await?;
                 let may_serve = cx.caller.role == Role::Admin
                     || !platform::is_own_elsewhere(cx.settings, &host);
+                let mut held = reserved_domain::as_it_was(&host, since);
                 let id = match covering {
                     Some(found) if found.head.account == cx.caller.account && may_serve => {
+                        let ty = &reserved_domain::TYPE;
+                        held = held.and(access::may_use(cx, referrer, ty, &found, false).await?);
                         Some(found.head.id)
                     }
                     None if is_free => None,
@@ -230,11 +240,7 @@ impl RequestedUrl {
                         .into());
                     }
                 };
-                (
-                    host.to_string(),
-                    id,
-                    reserved_domain::as_it_was(&host, since),
-                )
+                (host.to_string(), id, held)
             }
         };
         let url = match (scheme, self.port) {
@@ -290,7 +296,8 @@ impl RequestedUrl {
         ChosenAddress::private(self.scheme, host.to_string(), self.port)
     }
 
-    async fn choose_tcp(self, cx: &Cx<'_>) -> Result<ChosenAddress, Error> {
+    async fn choose_tcp(self, cx: &Cx<'_>, referrer: Referrer<'_>) -> Result<ChosenAddress, Error> {
+        let mut condition = Changes::default();
         let (host, port, tcp_addr_id, pool_changes) = match (self.host, self.port) {
             (None, preferred) => {
                 let taken = pool::take(cx, preferred).await?.ok_or_else(|| {
@@ -305,13 +312,15 @@ impl RequestedUrl {
             (Some(_), None) => return Err(Refusal::of(code::ENDPOINT_URL_WITHOUT_PORT).into()),
             (Some(host), Some(port)) => {
                 let reserved = reserved_addr::of(cx, &format!("{host}:{port}")).await?;
-                let id = reserved.map(|document| document.head.id).ok_or_else(|| {
+                let document = reserved.ok_or_else(|| {
                     Refusal::new(
                         code::ENDPOINT_URL_NOT_RESERVED,
                         "The host and port of a TCP endpoint must be a reserved address of the account; `tcp://` without a host assigns a free one.",
                     )
                 })?;
-                (host.to_string(), port, Some(id), None)
+                let ty = &reserved_addr::TYPE;
+                condition = access::may_use(cx, referrer, ty, &document, false).await?;
+                (host.to_string(), port, Some(document.head.id), None)
             }
         };
         let address = Address {
@@ -325,7 +334,7 @@ impl RequestedUrl {
             domain_id: None,
             tcp_addr_id,
             pool_changes,
-            condition: Changes::default(),
+            condition,
         })
     }
 }

@@ -7,6 +7,7 @@ use culvert_edge::{Clients, Protocol, ProxyVersion, Upstream};
 use culvert_policy::Scheme;
 use culvert_store::{Changes, Document};
 
+use crate::access::Referrer;
 use crate::acl::Bound;
 use crate::cx::Cx;
 use crate::resource::endpoint::TYPE;
@@ -154,7 +155,11 @@ pub(crate) async fn settle(
         wanted.port = tcp_port;
     }
     let (scheme, host) = (wanted.scheme, wanted.host.clone());
-    match wanted.choose(cx, binding).await {
+    let referrer = Referrer {
+        owner_id: &cx.caller.owner_id,
+        id: endpoint_id,
+    };
+    match wanted.choose(cx, referrer, binding).await {
         Ok(chosen) => Ok(AgentAddress(chosen, binding)),
         Err(Error::Refused(refusal)) => Err(with_agent_code(cx, scheme, host.as_ref(), refusal)
             .await?
@@ -258,7 +263,7 @@ impl Endpoint {
                 (Some(known.clone()), Changes::default())
             }
             (text, _) => {
-                let place = address.policy_target(true);
+                let place = address.policy_target(&cx.caller.owner_id, true);
                 let checked = StoredPolicy::check(cx, id, place, text, None).await?;
                 (Some(checked.0), checked.1)
             }
@@ -326,7 +331,8 @@ impl Endpoint {
             None => {}
             Some("") => self.policy = None,
             Some(text) => {
-                let (place, before) = (self.address.policy_target(true), self.policy.as_ref());
+                let place = self.address.policy_target(&self.principal_id, true);
+                let before = self.policy.as_ref();
                 let checked = StoredPolicy::check(cx, id, place, text, before);
                 let (policy, named) = checked.await?;
                 self.policy = Some(policy);

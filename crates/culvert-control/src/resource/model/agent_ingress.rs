@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::Base;
 use crate::resource::model::management::{Management, PolicyView, StatusView};
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// The stored form.
@@ -52,6 +53,8 @@ impl Model for AgentIngress {
     const COLLECTION: &'static str = "agent_ingresses";
     const LIST_FIELD: &'static str = "ingresses";
     const ID_PREFIX: &'static str = "agin";
+    const RIGHTS: Rights = Rights::ADMINS;
+    const OWNED_BY: Option<&'static str> = None;
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::Base;
 use crate::key_restrictions::KeyRestrictions;
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// The stored form.
@@ -57,7 +58,9 @@ impl Model for ApiKey {
     const COLLECTION: &'static str = "api_keys";
     const LIST_FIELD: &'static str = "keys";
     const ID_PREFIX: &'static str = "ak";
-    const IS_PRIVATE: bool = true;
+    const REFERS_TO_OWNER: bool = true;
+    const RIGHTS: Rights = Rights::PRIVATE;
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

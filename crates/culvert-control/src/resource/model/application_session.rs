@@ -9,6 +9,7 @@ use crate::base::Base;
 use crate::resource::model::application_user::ApplicationUser;
 use crate::resource::model::endpoint::Endpoint;
 use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::rights::{Change, Rights, See, Use};
 use crate::stored::Format;
 
 /// The stored form.
@@ -71,6 +72,12 @@ impl Model for ApplicationSession {
     const COLLECTION: &'static str = "app/sessions";
     const LIST_FIELD: &'static str = "application_sessions";
     const ID_PREFIX: &'static str = "as";
+    const RIGHTS: Rights = Rights {
+        see: See::SignInOwners,
+        use_by: Use::Nothing,
+        change: Change::SignInOwners,
+    };
+    const OWNED_BY: Option<&'static str> = None;
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

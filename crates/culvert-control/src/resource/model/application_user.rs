@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::{Change, Rights, See, Use};
 use crate::stored::Format;
 
 /// Name of the key for looking up a user at sign-in.
@@ -60,6 +61,12 @@ impl Model for ApplicationUser {
     const COLLECTION: &'static str = "app/users";
     const LIST_FIELD: &'static str = "application_users";
     const ID_PREFIX: &'static str = "au";
+    const RIGHTS: Rights = Rights {
+        see: See::SignInOwners,
+        use_by: Use::Nothing,
+        change: Change::SignInOwners,
+    };
+    const OWNED_BY: Option<&'static str> = None;
     type View<'a> = View<'a>;
 
     fn links(&self, head: &Head) -> Links {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// ID prefixes of an object: the stored one, then the alternative.
@@ -42,6 +43,8 @@ impl Model for BotUser {
     const LIST_FIELD: &'static str = "bot_users";
     const ID_PREFIX: &'static str = "bot";
     const PREFIXES: &'static [&'static str] = PREFIXES;
+    const RIGHTS: Rights = Rights::ADMINS;
+    const OWNED_BY: Option<&'static str> = None;
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

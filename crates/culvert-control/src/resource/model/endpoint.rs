@@ -16,6 +16,7 @@ use crate::resource::model::traffic_policy::StoredPolicy;
 use crate::resource::model::tunnel::Tunnel;
 use crate::resource::model::tunnel_session::TunnelSession;
 use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::rights::{Change, Rights, See, Use};
 use crate::stored::Format;
 
 /// The stored form.
@@ -121,6 +122,12 @@ impl Model for Endpoint {
     const COLLECTION: &'static str = "endpoints";
     const LIST_FIELD: &'static str = "endpoints";
     const ID_PREFIX: &'static str = "ep";
+    const RIGHTS: Rights = Rights {
+        see: See::All,
+        use_by: Use::Grant,
+        change: Change::Owner,
+    };
+    const OWNED_BY: Option<&'static str> = Some("principal_id");
     type View<'a> = View<'a>;
 
     fn links(&self, _head: &Head) -> Links {

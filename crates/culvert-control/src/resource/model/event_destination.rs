@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use crate::base::Base;
 use crate::input;
 use crate::resource::model::{Model, Uri};
+use crate::rights::{Change, Rights, See, Use};
 use crate::stored::Format;
 
 /// Keys that every view of a target has, used or not.
@@ -26,6 +27,10 @@ pub(crate) const PUBLIC_TARGETS: [&str; 5] = [
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct EventDestination {
     pub(crate) version: Format<1>,
+    /// The owner of the key that created it. Empty if it was stored before this was recorded: then it belongs to the
+    /// admins.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) owner_id: String,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
     /// As sent: `json` in any letter case.
@@ -58,7 +63,8 @@ pub(crate) struct View<'a> {
     pub(crate) description: &'a str,
     #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
     pub(crate) format: &'a str,
-    /// Current target without secrets; the keys of other targets are `null`.
+    /// Current target without secrets; the keys of other targets are `null`. Callers other than the owner and admins get
+    /// no target and no metadata.
     #[schemars(schema_with = "shown_target_schema")]
     pub(crate) target: ShownTarget<'a>,
     #[schemars(with = "String")]
@@ -66,15 +72,18 @@ pub(crate) struct View<'a> {
 }
 
 #[derive(Debug)]
-pub(crate) struct ShownTarget<'a>(&'a StoredTarget);
+pub(crate) struct ShownTarget<'a>(Option<&'a StoredTarget>);
 
 impl Serialize for ShownTarget<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        for name in PUBLIC_TARGETS.iter().filter(|name| **name != self.0.name) {
+        let own = self.0.map_or("", |target| &target.name);
+        for name in PUBLIC_TARGETS.iter().filter(|name| **name != own) {
             map.serialize_entry(name, &None::<()>)?;
         }
-        map.serialize_entry(&self.0.name, &self.0.shown)?;
+        if let Some(target) = self.0 {
+            map.serialize_entry(&target.name, &target.shown)?;
+        }
         map.end()
     }
 }
@@ -102,16 +111,24 @@ impl Model for EventDestination {
     const COLLECTION: &'static str = "event_destinations";
     const LIST_FIELD: &'static str = "event_destinations";
     const ID_PREFIX: &'static str = "ed";
+    const RIGHTS: Rights = Rights {
+        see: See::Outline,
+        use_by: Use::Grant,
+        change: Change::Owner,
+    };
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        // Others need to know which destinations there are, and nothing else.
+        let is_whole = base.shows_fields_of(&self.owner_id);
         View {
             id: &head.id,
-            metadata: &self.metadata,
+            metadata: if is_whole { &self.metadata } else { "" },
             created_at: head.created_at,
             description: &self.description,
-            format: &self.format,
-            target: ShownTarget(&self.target),
+            format: if is_whole { &self.format } else { "json" },
+            target: ShownTarget(is_whole.then_some(&self.target)),
             uri: Uri {
                 base,
                 collection: Self::COLLECTION,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::Base;
 use crate::resource::model::event_destination::EventDestination;
 use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// The stored form.
@@ -70,6 +71,8 @@ impl Model for EventSubscription {
     const COLLECTION: &'static str = "event_subscriptions";
     const LIST_FIELD: &'static str = "event_subscriptions";
     const ID_PREFIX: &'static str = "esb";
+    const RIGHTS: Rights = Rights::PRIVATE;
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -7,12 +7,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
 use crate::resource::model::{Model, Uri};
+use crate::rights::{Change, Rights, See, Use};
 use crate::stored::Format;
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct IpPolicy {
     pub(crate) format: Format<1>,
+    /// The owner of the key that created it. Empty if it was stored before this was recorded: then it belongs to the
+    /// admins.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) owner_id: String,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
 }
@@ -35,6 +40,12 @@ impl Model for IpPolicy {
     const COLLECTION: &'static str = "ip_policies";
     const LIST_FIELD: &'static str = "ip_policies";
     const ID_PREFIX: &'static str = "ipp";
+    const RIGHTS: Rights = Rights {
+        see: See::All,
+        use_by: Use::All,
+        change: Change::OwnerUnlessRestricting,
+    };
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

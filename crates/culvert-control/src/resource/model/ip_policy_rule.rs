@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::Base;
 use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::rights::{Change, Rights, See, Use};
 use crate::stored::Format;
 
 /// Name of the unique key.
@@ -17,6 +18,10 @@ pub(crate) const PREFIX_KEY: &str = "prefix";
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct IpPolicyRule {
     pub(crate) format: Format<1>,
+    /// The owner of its IP policy. Empty if it was stored before this was recorded: then it belongs to the
+    /// admins.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) owner_id: String,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
     /// As sent, in lower case, which is also how it is shown. It has passed [`Prefix::parse`].
@@ -56,6 +61,12 @@ impl Model for IpPolicyRule {
     const COLLECTION: &'static str = "ip_policy_rules";
     const LIST_FIELD: &'static str = "ip_policy_rules";
     const ID_PREFIX: &'static str = "ipr";
+    const RIGHTS: Rights = Rights {
+        see: See::All,
+        use_by: Use::All,
+        change: Change::OwnerUnlessRestricting,
+    };
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::Base;
 use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// Key of the one restriction of a type.
@@ -67,6 +68,8 @@ impl Model for IpRestriction {
     const COLLECTION: &'static str = "ip_restrictions";
     const LIST_FIELD: &'static str = "ip_restrictions";
     const ID_PREFIX: &'static str = "ipx";
+    const RIGHTS: Rights = Rights::ADMINS;
+    const OWNED_BY: Option<&'static str> = None;
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

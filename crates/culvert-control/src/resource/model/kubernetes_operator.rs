@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::authority::ClientCertificate;
 use crate::base::Base;
 use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// The validity that a missing certificate shows.
@@ -108,6 +109,8 @@ impl Model for KubernetesOperator {
     const COLLECTION: &'static str = "kubernetes_operators";
     const LIST_FIELD: &'static str = "operators";
     const ID_PREFIX: &'static str = "k8sop";
+    const RIGHTS: Rights = Rights::SHARED;
+    const OWNED_BY: Option<&'static str> = Some("principal_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

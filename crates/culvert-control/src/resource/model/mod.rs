@@ -12,6 +12,7 @@ pub(crate) mod certificate_authority;
 pub(crate) mod endpoint;
 pub(crate) mod event_destination;
 pub(crate) mod event_subscription;
+pub(crate) mod grant;
 pub(crate) mod ip_policy;
 pub(crate) mod ip_policy_rule;
 pub(crate) mod ip_restriction;
@@ -42,6 +43,7 @@ use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 
 use crate::base::Base;
+use crate::rights::Rights;
 
 /// A resource as it is stored and shown; `Self` is its stored form.
 pub(crate) trait Model: Serialize + DeserializeOwned + Send + Sync + 'static {
@@ -58,9 +60,13 @@ pub(crate) trait Model: Serialize + DeserializeOwned + Send + Sync + 'static {
     const KIND: &'static str = Self::NAME;
     /// ID prefixes that its paths accept; the first one is stored.
     const PREFIXES: &'static [&'static str] = &[Self::ID_PREFIX];
-    /// Whether only its owner and admins may see, change and delete an object. For other callers it does not
-    /// exist. The stored form of such a resource has the field `owner_id`, and a reference to that owner.
-    const IS_PRIVATE: bool = false;
+    /// Who may see, use and change an object.
+    const RIGHTS: Rights;
+    /// The field of the stored form with the ID of the owner. `None` if all objects belong to the admins, or if they
+    /// do not name their owners.
+    const OWNED_BY: Option<&'static str>;
+    /// Whether the stored form has a reference to its owner, so that a list reads only the caller's own objects.
+    const REFERS_TO_OWNER: bool = false;
     /// The view, which the API and events show.
     type View<'a>: Serialize + JsonSchema;
 

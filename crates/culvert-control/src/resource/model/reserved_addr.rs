@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::{Change, Rights, See, Use};
 use crate::stored::Format;
 
 /// Name of the key for looking up an address.
@@ -19,6 +20,10 @@ pub(crate) const REGION: &str = "us";
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ReservedAddr {
     pub(crate) format: Format<1>,
+    /// The owner of the key that created it. Empty if it was stored before this was recorded: then it belongs to the
+    /// admins.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) owner_id: String,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
     pub(crate) addr: String,
@@ -47,6 +52,12 @@ impl Model for ReservedAddr {
     const COLLECTION: &'static str = "reserved_addrs";
     const LIST_FIELD: &'static str = "reserved_addrs";
     const ID_PREFIX: &'static str = "ra";
+    const RIGHTS: Rights = Rights {
+        see: See::All,
+        use_by: Use::Setting,
+        change: Change::Owner,
+    };
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

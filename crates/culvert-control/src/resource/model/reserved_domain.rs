@@ -9,6 +9,7 @@ use crate::base::Base;
 use crate::resource::model::management::{Management, PolicyView, StatusView};
 use crate::resource::model::tls_certificate::TlsCertificate;
 use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::rights::{Change, Rights, See, Use};
 use crate::stored::Format;
 
 /// Name of the key for looking up a domain.
@@ -23,6 +24,10 @@ pub(crate) const GLOBAL: &str = "global";
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct ReservedDomain {
     pub(crate) format: Format<1>,
+    /// The owner of the key that created it. Empty if it was stored before this was recorded: then it belongs to the
+    /// admins.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) owner_id: String,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
     pub(crate) domain: String,
@@ -84,6 +89,12 @@ impl Model for ReservedDomain {
     const COLLECTION: &'static str = "reserved_domains";
     const LIST_FIELD: &'static str = "reserved_domains";
     const ID_PREFIX: &'static str = "rd";
+    const RIGHTS: Rights = Rights {
+        see: See::All,
+        use_by: Use::Setting,
+        change: Change::Owner,
+    };
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::Base;
 use crate::resource::model::bot_user::BotUser;
 use crate::resource::model::{Links, Model};
+use crate::rights::Rights;
 
 /// The stored form is a bot's.
 #[derive(Debug, Deserialize, Serialize)]
@@ -33,6 +34,8 @@ impl Model for ServiceUser {
     const ID_PREFIX: &'static str = "service";
     const KIND: &'static str = BotUser::KIND;
     const PREFIXES: &'static [&'static str] = crate::resource::model::bot_user::PREFIXES;
+    const RIGHTS: Rights = Rights::ADMINS;
+    const OWNED_BY: Option<&'static str> = None;
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

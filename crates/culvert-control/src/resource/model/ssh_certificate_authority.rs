@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::Rights;
 use crate::ssh::Algorithm;
 use crate::stored::Format;
 
@@ -19,6 +20,10 @@ pub(crate) const KEY_TYPES: [&str; 3] = ["rsa", "ecdsa", "ed25519"];
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct SshCertificateAuthority {
     pub(crate) format: Format<1>,
+    /// The owner of the key that created it. Empty if it was stored before this was recorded: then it belongs to the
+    /// admins.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) owner_id: String,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
     pub(crate) algorithm: Algorithm,
@@ -51,6 +56,8 @@ impl Model for SshCertificateAuthority {
     const COLLECTION: &'static str = "ssh_certificate_authorities";
     const LIST_FIELD: &'static str = "ssh_certificate_authorities";
     const ID_PREFIX: &'static str = "sshca";
+    const RIGHTS: Rights = Rights::SHARED;
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::acl::Acl;
 use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// Name of the unique key: the fingerprint, which ignores the comment.
@@ -54,7 +55,9 @@ impl Model for SshPublicKey {
     const COLLECTION: &'static str = "ssh_credentials";
     const LIST_FIELD: &'static str = "ssh_credentials";
     const ID_PREFIX: &'static str = "sshcr";
-    const IS_PRIVATE: bool = true;
+    const REFERS_TO_OWNER: bool = true;
+    const RIGHTS: Rights = Rights::PRIVATE;
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

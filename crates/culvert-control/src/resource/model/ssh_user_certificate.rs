@@ -8,12 +8,17 @@ use serde::{Deserialize, Serialize};
 use crate::base::Base;
 use crate::resource::model::ssh_certificate_authority::{Issued, Options};
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct SshUserCertificate {
     pub(crate) format: Format<1>,
+    /// The owner of the key that created it. Empty if it was stored before this was recorded: then it belongs to the
+    /// admins.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) owner_id: String,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
     pub(crate) critical_options: Options,
@@ -58,6 +63,8 @@ impl Model for SshUserCertificate {
     const COLLECTION: &'static str = "ssh_user_certificates";
     const LIST_FIELD: &'static str = "ssh_user_certificates";
     const ID_PREFIX: &'static str = "sucrt";
+    const RIGHTS: Rights = Rights::SHARED;
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -8,12 +8,17 @@ use serde::{Deserialize, Serialize};
 use crate::base::Base;
 use crate::certificate::{Names, Summary};
 use crate::resource::model::{Model, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct TlsCertificate {
     pub(crate) format: Format<1>,
+    /// The owner of the key that created it. Empty if it was stored before this was recorded: then it belongs to the
+    /// admins.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) owner_id: String,
     pub(crate) description: Description,
     pub(crate) metadata: Metadata,
     /// Value as sent.
@@ -79,6 +84,8 @@ impl Model for TlsCertificate {
     const COLLECTION: &'static str = "tls_certificates";
     const LIST_FIELD: &'static str = "tls_certificates";
     const ID_PREFIX: &'static str = "cert";
+    const RIGHTS: Rights = Rights::SHARED;
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -12,12 +12,17 @@ use crate::base::Base;
 use crate::resource::model::endpoint::Endpoint;
 use crate::resource::model::tunnel_session::TunnelSession;
 use crate::resource::model::{Links, Model, Reference};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Tunnel {
     pub(crate) format: Format<1>,
+    /// The owner of the key that created it. Empty if it was stored before this was recorded: then it belongs to the
+    /// admins.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) owner_id: String,
     pub(crate) public_url: String,
     pub(crate) metadata: String,
     pub(crate) proto: String,
@@ -55,6 +60,8 @@ impl Model for Tunnel {
     const COLLECTION: &'static str = "tunnels";
     const LIST_FIELD: &'static str = "tunnels";
     const ID_PREFIX: &'static str = "tn";
+    const RIGHTS: Rights = Rights::PRIVATE;
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn links(&self, _head: &Head) -> Links {

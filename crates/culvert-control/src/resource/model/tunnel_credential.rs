@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::acl::Acl;
 use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// The stored form.
@@ -46,7 +47,9 @@ impl Model for TunnelCredential {
     const COLLECTION: &'static str = "credentials";
     const LIST_FIELD: &'static str = "credentials";
     const ID_PREFIX: &'static str = "cr";
-    const IS_PRIVATE: bool = true;
+    const REFERS_TO_OWNER: bool = true;
+    const RIGHTS: Rights = Rights::PRIVATE;
+    const OWNED_BY: Option<&'static str> = Some("owner_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

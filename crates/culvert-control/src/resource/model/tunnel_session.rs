@@ -9,6 +9,7 @@ use crate::base::Base;
 use crate::resource::model::ssh_public_key::SshPublicKey;
 use crate::resource::model::tunnel_credential::TunnelCredential;
 use crate::resource::model::{Model, Reference, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// The stored form.
@@ -75,6 +76,8 @@ impl Model for TunnelSession {
     const COLLECTION: &'static str = "tunnel_sessions";
     const LIST_FIELD: &'static str = "tunnel_sessions";
     const ID_PREFIX: &'static str = "ts";
+    const RIGHTS: Rights = Rights::PRIVATE;
+    const OWNED_BY: Option<&'static str> = Some("principal_id");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::Base;
 use crate::caller::Role;
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::Rights;
 use crate::stored::Format;
 
 /// A person who owns keys. The stored form.
@@ -89,6 +90,8 @@ impl Model for User {
     const COLLECTION: &'static str = "users";
     const LIST_FIELD: &'static str = "users";
     const ID_PREFIX: &'static str = "usr";
+    const RIGHTS: Rights = Rights::ADMINS;
+    const OWNED_BY: Option<&'static str> = None;
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::Base;
 use crate::resource::model::{Links, Model, Uri};
+use crate::rights::{Change, Rights, See, Use};
 use crate::stored::Format;
 
 /// Name of the unique key for looking up a vault.
@@ -56,6 +57,12 @@ impl Model for Vault {
     const COLLECTION: &'static str = "vaults";
     const LIST_FIELD: &'static str = "vaults";
     const ID_PREFIX: &'static str = "vault";
+    const RIGHTS: Rights = Rights {
+        see: See::All,
+        use_by: Use::Grant,
+        change: Change::Owner,
+    };
+    const OWNED_BY: Option<&'static str> = Some("created_by");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::base::Base;
 use crate::resource::model::vault::Vault;
 use crate::resource::model::{Links, Model, Reference, Uri};
+use crate::rights::{Change, Rights, See, Use};
 use crate::stored::Format;
 
 /// Name of the unique key.
@@ -63,6 +64,12 @@ impl Model for VaultSecret {
     const COLLECTION: &'static str = "vault_secrets";
     const LIST_FIELD: &'static str = "secrets";
     const ID_PREFIX: &'static str = "secret";
+    const RIGHTS: Rights = Rights {
+        see: See::All,
+        use_by: Use::Grant,
+        change: Change::Owner,
+    };
+    const OWNED_BY: Option<&'static str> = Some("created_by");
     type View<'a> = View<'a>;
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {

@@ -51,6 +51,7 @@ fn endpoint(id: usize, n: usize) -> Endpoint {
         timeouts: Timeouts::default(),
         id: format!("ep_{id:02}"),
         account: format!("ac_{}", n % 2).into(),
+        owner: "usr_1".into(),
         scheme,
         binding,
         host: HostName::parse(&host).unwrap(),
