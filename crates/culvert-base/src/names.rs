@@ -64,7 +64,10 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
 /// A name as a person may read it: in lower case, without invisible characters, and with full-width characters and
 /// variants of `@` as the usual ones.
 pub fn folded(name: &str) -> String {
-    let seen = name.trim().chars().filter(|character| !is_deceptive(*character));
+    let seen = name
+        .trim()
+        .chars()
+        .filter(|character| !is_deceptive(*character));
     let usual = seen.map(|character| match u32::from(character) {
         0xFE6B => '@',
         code @ 0xFF01..=0xFF5E => char::from_u32(code - 0xFEE0).unwrap_or(character),
@@ -115,7 +118,12 @@ mod tests {
         ] {
             assert_eq!(is_like_email(name), is_like, "{name}");
         }
-        for name in ["Ada＠X.example", "ada﹫x.example", "a\u{200B}da@x.exam\u{AD}ple", " ADA@x.example "] {
+        for name in [
+            "Ada＠X.example",
+            "ada﹫x.example",
+            "a\u{200B}da@x.exam\u{AD}ple",
+            " ADA@x.example ",
+        ] {
             assert_eq!(folded(name), "ada@x.example", "{name}");
         }
     }

@@ -207,7 +207,10 @@ mod tests {
             ("vars[vars.k]", vec!["", "k"]),
             ("vars.x[req.method].y", vec!["x"]),
             ("size(vars)", vec![""]),
-            ("has(vars.x) ? [1].map(y, vars.y)[0] : {'a': vars.z}", vec!["x", "y", "z"]),
+            (
+                "has(vars.x) ? [1].map(y, vars.y)[0] : {'a': vars.z}",
+                vec!["x", "y", "z"],
+            ),
             ("req.vars.x", vec![]),
             ("'vars.x'", vec![]),
             ("vars.x +", vec![]),

@@ -82,7 +82,8 @@ async fn health(control: &Control, call: &Call) -> Result<Reply, Error> {
                 owner_id: owner,
                 id: &document.head.id,
             };
-            misuses = secret_rights::misuses(&policy, referrer, &secret_rights::owned(own), &uses.table);
+            misuses =
+                secret_rights::misuses(&policy, referrer, &secret_rights::owned(own), &uses.table);
         }
     }
     let in_grace = cx.clock.now() < control.secret_echo_until;

@@ -166,7 +166,9 @@ pub(crate) async fn keep_caller_in(
         }
         AddressChange::Rule { policy, .. } => {
             let key = ip_restriction::unique_place(account, RestrictionScope::Api);
-            let document = cx.store.find(IpRestriction::KIND, ip_restriction::KEY, &key);
+            let document = cx
+                .store
+                .find(IpRestriction::KIND, ip_restriction::KEY, &key);
             let Some(document) = document.await? else {
                 return Ok(conditions);
             };

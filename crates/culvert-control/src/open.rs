@@ -50,7 +50,8 @@ impl Control {
         upgrade.run().await?;
         let restrictions = Restrictions::load(&parts.store, &Restrictions::default()).await?;
         let secret_echo_until =
-            crate::secret_rights::grace(&parts.store, &*parts.clock, parts.settings.strict_rights).await?;
+            crate::secret_rights::grace(&parts.store, &*parts.clock, parts.settings.strict_rights)
+                .await?;
         let run = parts.ids.next(&*parts.clock, &*parts.entropy);
         let agents = parts
             .agents

@@ -77,7 +77,8 @@ impl Misuse {
     pub(crate) fn sentence(&self) -> String {
         match self {
             Self::Computed => {
-                "The policy computes the names of secrets, which only policies of admins may do.".to_owned()
+                "The policy computes the names of secrets, which only policies of admins may do."
+                    .to_owned()
             }
             Self::Use { secret, place } => format!(
                 "{place}: the owner of the endpoint does not have the right `use` to the secret {secret}."
@@ -119,7 +120,10 @@ pub(crate) async fn check(
     for document in secrets {
         let secret: VaultSecret = stored::read(document)?;
         let owner = vault_secret::TYPE.owner_of(document)?;
-        owners.insert((secret.vault_name.to_string(), secret.name.to_string()), owner);
+        owners.insert(
+            (secret.vault_name.to_string(), secret.name.to_string()),
+            owner,
+        );
     }
     let role = access::role_of(cx, referrer.owner_id, false).await?;
     for it in policy.secret_uses() {

@@ -22,6 +22,7 @@ use tracing::error;
 
 use crate::access::{self, Referrer};
 use crate::cx::Cx;
+use crate::grants::UseTable;
 use crate::informer_cache::InformerCache;
 use crate::names::check_names;
 use crate::resource::model::Model;
@@ -30,7 +31,6 @@ use crate::resource::model::ip_policy_rule::IpPolicyRule;
 use crate::resource::model::traffic_policy::StoredPolicy;
 use crate::resource::model::vault_secret::VaultSecret;
 use crate::resource::{ip_rules, reserved_domain, vault_secret};
-use crate::grants::UseTable;
 use crate::seal::Seal;
 use crate::secret_rights::{self, Judged, OwnedSecrets};
 use crate::{Caller, Error, Role, stored};

