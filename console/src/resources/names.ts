@@ -22,7 +22,7 @@ export function headingOf(object: JsonObject, noun: string): string {
 /** Collections by the beginning of their objects' ids. */
 const PREFIXES: Record<string, string> = {
   ak: 'api_keys', agin: 'agent_ingresses', as: 'app/sessions', au: 'app/users', bot: 'bot_users', ca: 'certificate_authorities',
-  cert: 'tls_certificates', cr: 'credentials', ed: 'event_destinations', ep: 'endpoints', esb: 'event_subscriptions', ipp: 'ip_policies',
+  cert: 'tls_certificates', cr: 'credentials', ed: 'event_destinations', ep: 'endpoints', esb: 'event_subscriptions', grant: 'grants', ipp: 'ip_policies',
   ipr: 'ip_policy_rules', ipx: 'ip_restrictions', k8sop: 'kubernetes_operators', ra: 'reserved_addrs', rd: 'reserved_domains',
   secret: 'vault_secrets', service: 'service_users', shcrt: 'ssh_host_certificates', sshca: 'ssh_certificate_authorities',
   sshcr: 'ssh_credentials', sucrt: 'ssh_user_certificates', tn: 'tunnels', ts: 'tunnel_sessions', usr: 'users', vault: 'vaults',

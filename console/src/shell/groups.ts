@@ -17,7 +17,7 @@ const GROUPS: { label: string; icon: IconName; resources: string[] }[] = [
   { label: 'Agents', icon: 'agents', resources: ['tunnel_sessions', 'tunnels', 'credentials', 'ssh_credentials', 'agent_ingresses'] },
   { label: 'Domains and certificates', icon: 'domains', resources: ['reserved_domains', 'tls_certificates', 'certificate_authorities', 'reserved_addrs'] },
   { label: 'Events', icon: 'events', resources: ['event_destinations', 'event_subscriptions'] },
-  { label: 'Access', icon: 'access', resources: ['users', 'api_keys', 'bot_users', 'service_users', 'ip_restrictions', 'ip_policies', 'ip_policy_rules'] },
+  { label: 'Access', icon: 'access', resources: ['users', 'api_keys', 'bot_users', 'service_users', 'grants', 'ip_restrictions', 'ip_policies', 'ip_policy_rules'] },
 ];
 
 /** Pages that stand alone in the navigation. */

@@ -96,6 +96,27 @@ pub(crate) fn needs(right: Right) -> String {
     format!("Needs the role `{}` and {scope}.", right.role.name())
 }
 
+/// The sentences about the rights that an operation needs: of the caller, and to the object in its path.
+pub(crate) fn needs_of(operation: &Operation) -> String {
+    let caller = needs(operation.right);
+    match operation.object.as_ref() {
+        None => caller,
+        Some(object) => {
+            let (right, holders) = object.rights().of(object.access);
+            format!("{caller} Needs the right `{right}` to the object: {holders}.")
+        }
+    }
+}
+
+/// Adds the right to the object in the path of an operation, for programs.
+fn add_object_right(described: &mut Value, operation: &Operation) {
+    described["description"] = needs_of(operation).into();
+    let object = operation.object.as_ref();
+    let object = object.map(|object| object.rights().of(object.access));
+    described["x-culvert-object-right"] = object.map(|(right, _)| right).into();
+    described["x-culvert-object-holders"] = object.map(|(_, holders)| holders).into();
+}
+
 /// Adds the right that an operation needs: a sentence, and fields that programs read.
 fn add_right(described: &mut Value, right: Right) {
     described["description"] = needs(right).into();
@@ -143,6 +164,7 @@ fn described(operation: &Operation, body: Option<Value>, view: Option<Value>) ->
         });
     }
     add_right(&mut described, operation.right);
+    add_object_right(&mut described, operation);
     described
 }
 

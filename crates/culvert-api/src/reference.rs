@@ -9,7 +9,7 @@ use culvert_base::refusal::CODES;
 use culvert_control::Operation;
 use serde_json::Value;
 
-use crate::openapi::{needs, openapi};
+use crate::openapi::{needs_of, openapi};
 use crate::problem;
 use crate::route::TAIL_PATH;
 
@@ -29,6 +29,7 @@ pub fn api(operations: &[Operation]) -> String {
                 name => name,
             };
             line(&mut page, format_args!("\n## {title}"));
+            rights(&mut page, operation.collection, operations);
         }
         describe(&mut page, operation, &document);
     }
@@ -53,6 +54,22 @@ pub fn errors() -> String {
         );
     }
     page
+}
+
+/// The rights to the objects of a collection, if it has any.
+fn rights(page: &mut String, collection: &str, operations: &[Operation]) {
+    let mut of_collection = operations.iter().filter(|it| it.collection == collection);
+    let Some(rights) = of_collection.find_map(|it| Some(it.object.as_ref()?.rights())) else {
+        return;
+    };
+    line(page, format_args!("\n| Right | Who has it |\n|---|---|"));
+    for (right, holders) in [
+        ("see", rights.see.holders()),
+        ("use", rights.use_by.holders()),
+        ("change", rights.change.holders()),
+    ] {
+        line(page, format_args!("| `{right}` | {holders} |"));
+    }
 }
 
 /// Describes the event tail, whose response is a stream and which is not in the operation table.
@@ -97,11 +114,7 @@ fn describe(page: &mut String, operation: &Operation, document: &Value) {
     );
     line(
         page,
-        format_args!(
-            "\nOperation `{}`. {}",
-            operation.id(),
-            needs(operation.right)
-        ),
+        format_args!("\nOperation `{}`. {}", operation.id(), needs_of(operation)),
     );
     if !operation.query.is_empty() {
         line(page, format_args!("\n| Query | Meaning |\n|---|---|"));

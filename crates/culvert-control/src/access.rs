@@ -127,20 +127,46 @@ pub(crate) async fn may_use(
     };
     let owner_id = ty.owner_of(document)?;
     let role = role_of(cx, referrer.owner_id, is_known).await?;
-    if is_user(referrer, role, owner_id.as_deref(), std::iter::empty()) {
-        return Ok(Changes::default());
-    }
-    if is_by_grant {
-        for (granted, grant) in live_grants(cx, document).await? {
-            let grantee = std::iter::once(&grant.grantee);
-            if is_user(referrer, role, None, grantee) {
-                return Ok(Changes::while_at(&granted.head));
-            }
-        }
+    if let Some(held) = held(cx, referrer, role, ty, document).await? {
+        return Ok(held);
     }
     let what = thing(ty, document);
     let id = &document.head.id;
     Err(not_used(cx, referrer, &what, id, owner_id.as_deref(), is_by_grant).await?)
+}
+
+/// The conditions under which a referring object may use an object, whose resource has grants; `None` if it may not.
+async fn held(
+    cx: &Cx<'_>,
+    referrer: Referrer<'_>,
+    role: Option<Role>,
+    ty: &ResourceType,
+    document: &Document,
+) -> Result<Option<Changes>, Fault> {
+    let owner_id = ty.owner_of(document)?;
+    if is_user(referrer, role, owner_id.as_deref(), std::iter::empty()) {
+        return Ok(Some(Changes::default()));
+    }
+    if ty.rights.use_by != Use::Grant {
+        return Ok(None);
+    }
+    for (granted, grant) in live_grants(cx, document).await? {
+        if is_user(referrer, role, None, std::iter::once(&grant.grantee)) {
+            return Ok(Some(Changes::while_at(&granted.head)));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether an object that refers to this one may use it now.
+pub(crate) async fn is_used_by(
+    cx: &Cx<'_>,
+    referrer: Referrer<'_>,
+    ty: &ResourceType,
+    document: &Document,
+) -> Result<bool, Fault> {
+    let role = role_of(cx, referrer.owner_id, true).await?;
+    Ok(held(cx, referrer, role, ty, document).await?.is_some())
 }
 
 /// Refuses to forward to an internal name without the right `use` (650). A name without an endpoint is not refused: the

@@ -10,7 +10,7 @@ use culvert_base::{Clock, Description, Entropy, Fault, IdMaker};
 use culvert_events::EventId;
 use culvert_login::ACTIONS;
 use culvert_policy::Source;
-use culvert_store::{Changes, CommitError, Document, Head, Store};
+use culvert_store::{Changes, CommitError, Document, Head, Store, StoreUrl};
 use tracing::{info, warn};
 
 use crate::access::{self, Referrer};
@@ -256,13 +256,18 @@ impl Maker<'_> {
     }
 }
 
-/// The grants that an upgrade made and that are still there: the ID of each, of its object, and its grantee.
-pub async fn grants_of_upgrade(store: &Store) -> Result<Vec<(String, String, String)>, Fault> {
+/// The grants that an upgrade made and that are still there: the ID of each, of its object, and its grantee. Only reads,
+/// without a running server.
+///
+/// # Errors
+/// If the database cannot be read.
+pub async fn grants_of_upgrade(url: &StoreUrl) -> Result<Vec<(String, String, String)>, Fault> {
     let mut found = Vec::new();
-    for document in store.all(Grant::KIND).await? {
-        let grant: Grant = stored::read(&document)?;
+    for (id, body) in culvert_store::inspect_bodies(url, Grant::KIND).await? {
+        let grant: Grant = serde_json::from_str(&body)
+            .map_err(|error| Fault::new(format!("reading the stored {id}"), error))?;
         if grant.is_of_upgrade {
-            found.push((document.head.id, grant.object_id, grant.grantee.to_string()));
+            found.push((id, grant.object_id, grant.grantee.to_string()));
         }
     }
     Ok(found)

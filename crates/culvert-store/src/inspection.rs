@@ -9,7 +9,7 @@ use crate::database::{DatabasePart, STATE};
 use crate::dialect::{Access, Arg, Site, While};
 use crate::migrate::Step;
 use crate::queue::EVENTS;
-use crate::statements::{HAS_META, NOW, meta};
+use crate::statements::{HAS_META, NOW, meta, state};
 use crate::store_url::StoreUrl;
 use crate::{postgres, sqlite};
 
@@ -139,6 +139,27 @@ async fn inspect_part(
         clock_ahead_ms,
         ..judge(name, found, part.steps)
     })
+}
+
+/// The IDs and bodies of the documents of a kind. Writes nothing and creates nothing; the database must exist in a format
+/// that this program reads.
+///
+/// # Errors
+/// If the database cannot be read.
+pub async fn inspect_bodies(url: &StoreUrl, kind: &str) -> Result<Vec<(String, String)>, Fault> {
+    let doing = "inspecting the database";
+    let site = match url {
+        StoreUrl::Sqlite(path) => Site::Sqlite(sqlite::File::at(path)),
+        StoreUrl::Postgres(url) => Site::Postgres(postgres::Schema::at(url, STATE.schema)?),
+    };
+    let mut connection = site.connect(Access::Read).await.during(doing)?;
+    let rows = connection.rows(state::BODIES, &[Arg::Text(kind)]).await;
+    let rows = rows.during(doing)?;
+    connection.close().await;
+    rows.iter()
+        .map(|row| Ok((row.get(0)?, row.get(1)?)))
+        .collect::<Result<_, sqlx::Error>>()
+        .during(doing)
 }
 
 /// The time of the response is assigned to the middle between request and response.

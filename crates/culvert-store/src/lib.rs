@@ -53,7 +53,7 @@ pub use event_index::{AuditKey, LinkedRow, Order};
 pub use event_names::event_names;
 pub use feed::Touched;
 pub use heartbeat::Heartbeat;
-pub use inspection::{Inspection, inspect};
+pub use inspection::{Inspection, inspect, inspect_bodies};
 pub use node::Node;
 pub use outbox::OutboxRow;
 pub use queue::{

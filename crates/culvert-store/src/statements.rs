@@ -218,6 +218,7 @@ pub(crate) mod state {
     pub(crate) const COUNT_UNTIL: &str =
         "SELECT count(*) FROM document WHERE kind = $1 AND revision <= $2";
     pub(crate) const IDS: &str = "SELECT id FROM document WHERE kind = $1";
+    pub(crate) const BODIES: &str = "SELECT id, body FROM document WHERE kind = $1 ORDER BY id";
 
     pub(crate) const ALL_AFTER: &str = document!("WHERE d.id > $1 ORDER BY d.id LIMIT $2");
 
@@ -309,6 +310,7 @@ pub(crate) mod state {
         COUNT,
         COUNT_UNTIL,
         IDS,
+        BODIES,
         ALL_AFTER,
         REVISION,
         LOCK,

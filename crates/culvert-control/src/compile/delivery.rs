@@ -300,6 +300,7 @@ mod tests {
         let empty = || CompileState::empty(Arc::clone(&rig.control.logins));
         let (mut state, mut known) = (empty(), Known::default());
         let other = rig.user("ada@x.example", Role::Member, true).await;
+        let mut grants: Vec<String> = Vec::new();
         let (mut destinations, mut subscriptions) = (Vec::new(), Vec::new());
         let mut seed: usize = 7;
         let mut next = |below: usize| {
@@ -312,7 +313,7 @@ mod tests {
         for round in 0..150 {
             // Some passes read several changes.
             for _ in 0..1 + next(3) {
-                match next(7) {
+                match next(9) {
                     0 | 1 => {
                         let body = rig.sample("event_destinations", round).await;
                         let made = rig.post("/event_destinations", body).await.body();
@@ -323,7 +324,10 @@ mod tests {
                         let body = json!({"destination_ids": [to], "sources": [{"type": kind}]});
                         let caller = [&rig.admin, &other][next(2)];
                         let made = rig.call(caller, "POST", "/event_subscriptions", body);
-                        subscriptions.push(id(&made.await.body()));
+                        // The other one may need a grant.
+                        if let crate::tests::Answered::Created(made) = made.await {
+                            subscriptions.push(id(&made));
+                        }
                     }
                     4 if !destinations.is_empty() => {
                         let one = destinations[next(destinations.len())].clone();
@@ -334,6 +338,16 @@ mod tests {
                     5 if !subscriptions.is_empty() => {
                         let one = subscriptions.swap_remove(next(subscriptions.len()));
                         rig.delete(&format!("/event_subscriptions/{one}")).await;
+                    }
+                    7 if !destinations.is_empty() => {
+                        let to = &destinations[next(destinations.len())];
+                        let grantee = [&*other.owner_id, "role:member"][next(2)];
+                        let body = json!({"object_id": to, "grantee": grantee});
+                        grants.push(id(&rig.post("/grants", body).await.body()));
+                    }
+                    8 if !grants.is_empty() => {
+                        let one = grants.swap_remove(next(grants.len()));
+                        rig.delete(&format!("/grants/{one}?force=true")).await;
                     }
                     6 => {
                         let role = ["member", "admin"][next(2)];
@@ -353,6 +367,56 @@ mod tests {
             assert_eq!(known, expected, "{round}");
         }
         assert!(known.destinations.len() > 3 && known.subscriptions.len() > 3);
+    }
+
+    /// A destination of another owner gets events while a grant is in force, and the subscription says when it does not.
+    #[tokio::test]
+    async fn a_subscription_delivers_only_where_its_owner_may() {
+        let rig = Rig::start().await;
+        let kind = culvert_events::HTTP_REQUEST_COMPLETE.name;
+        let body = rig.sample("event_destinations", 1).await;
+        let destination = id(&rig.post("/event_destinations", body).await.body());
+        let other = rig.user("ada@x.example", Role::Member, true).await;
+        let sources = json!([{ "type": kind }, {"type": "vault_created.v0"}]);
+        let body = json!({"destination_ids": [destination], "sources": sources});
+        let path = "/event_subscriptions";
+        let call = async |body: &Value| rig.call(&other, "POST", path, body.clone()).await;
+        assert!(matches!(
+            call(&body).await,
+            crate::tests::Answered::Refused(_, Some(650), _)
+        ));
+        let mut state = CompileState::empty(Arc::clone(&rig.control.logins));
+        let mut known = Known::default();
+        for grantee in [&*other.owner_id, "role:member"] {
+            let grant = json!({"object_id": destination, "grantee": grantee});
+            let grant = id(&rig.post("/grants", grant).await.body());
+            let made = id(&call(&body).await.body());
+            read(&rig, &mut state, &mut known).await;
+            assert_eq!(known.subscriptions[&made].0, [[destination.clone()]]);
+            let health = format!("{path}/{made}/health");
+            let shown = async || {
+                let shown = rig.call(&other, "GET", &health, Value::Null).await.body();
+                shown["state"].as_str().unwrap().to_owned()
+            };
+            assert_eq!(shown().await, "ok");
+            rig.delete(&format!("/grants/{grant}?force=true")).await;
+            read(&rig, &mut state, &mut known).await;
+            assert_eq!(known.subscriptions[&made].0, [[""; 0]]);
+            let named = state.subscriptions.get(&made).unwrap();
+            assert_eq!(
+                barred(&state, &made, named),
+                BTreeSet::from([destination.clone()])
+            );
+            assert_eq!(shown().await, "withheld");
+            // A role is a right, too.
+            let path = format!("/users/{}", other.owner_id);
+            rig.patch(&path, json!({"role": "admin"})).await.body();
+            read(&rig, &mut state, &mut known).await;
+            assert_eq!(known.subscriptions[&made].0, [[destination.clone()]]);
+            rig.patch(&path, json!({"role": "member"})).await.body();
+            read(&rig, &mut state, &mut known).await;
+            assert_eq!(known.subscriptions[&made].0, [[""; 0]]);
+        }
     }
 
     #[tokio::test]

@@ -286,8 +286,22 @@ async fn check_destinations(
     Ok((ids, held))
 }
 
-/// The operations of sources.
+/// The operations of sources, and the health.
 const SOURCES: &[Extra] = &[
+    Extra {
+        name: "get_health",
+        method: Method::Get,
+        suffix: "/health",
+        doc: "Gets whether an event subscription delivers: whether its owner may use each of its destinations.",
+        body: None,
+        response: ResponseSpec {
+            status: Status::Ok,
+            schema: Some(SchemaGenerator::subschema_for::<HealthView<'static>>),
+        },
+        query: &[],
+        access: Access::See,
+        run: run_health,
+    },
     Extra {
         name: "create_source",
         method: Method::Post,
@@ -365,6 +379,56 @@ const SOURCES: &[Extra] = &[
         run: run_delete_source,
     },
 ];
+
+/// Whether a subscription delivers.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventSubscriptionHealth")]
+struct HealthView<'a> {
+    /// `ok`, or `withheld` if some destinations get nothing.
+    #[schemars(extend("enum" = ["ok", "withheld"]))]
+    state: &'static str,
+    destinations: Vec<DestinationView<'a>>,
+}
+
+/// Whether a destination of a subscription gets its events.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventSubscriptionDestinationHealth")]
+struct DestinationView<'a> {
+    /// ID of the destination.
+    id: &'a str,
+    /// `ok`, or `withheld` if the owner of the subscription may not use the destination: a grant is missing or
+    /// has ended.
+    #[schemars(extend("enum" = ["ok", "withheld"]))]
+    state: &'static str,
+}
+
+fn run_health(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let cx = control.cx(&call.caller, &call.base);
+        let (subscription, document) = of_call(control, &call).await?;
+        let referrer = Referrer {
+            owner_id: &subscription.owner_id,
+            id: &document.head.id,
+        };
+        let mut destinations = Vec::new();
+        for id in &subscription.destination_ids {
+            let ty = &event_destination::TYPE;
+            let is_used = match cx.own(ty.kind, id).await? {
+                Some(document) => access::is_used_by(&cx, referrer, ty, &document).await?,
+                None => false,
+            };
+            destinations.push(DestinationView {
+                id,
+                state: if is_used { "ok" } else { "withheld" },
+            });
+        }
+        let is_ok = destinations.iter().all(|one| one.state == "ok");
+        Ok(Reply::Ok(stored::write(&HealthView {
+            state: if is_ok { "ok" } else { "withheld" },
+            destinations,
+        })?))
+    })
+}
 
 fn sources_schema(generator: &mut SchemaGenerator) -> Schema {
     let source = generator.subschema_for::<SourceView<'static>>();

@@ -112,7 +112,6 @@ fn update(control: &Control, call: Call) -> Running<'_> {
 
 async fn ask(control: &Control, call: Call, request: SessionCommand) -> Result<Reply, Error> {
     input::update::<Nothing>(call.body.clone()).map_err(value_refusal::<TunnelSession>)?;
-    call.caller.may_write()?;
     let cx = control.cx(&call.caller, &call.base);
     let document = service::named(&cx, &TYPE, &call)
         .await?

@@ -200,11 +200,6 @@ pub(crate) async fn check_renamed(store: &Store, head: &Head) -> Result<Changes,
 }
 
 impl VaultSecret {
-    /// The owner of the key that created it.
-    pub(crate) fn made_by(&self) -> &str {
-        &self.created_by
-    }
-
     /// The vault name, name and value of a stored secret, for expressions.
     pub(crate) fn open(document: &Document, seal: &Seal) -> Result<(Name, Name, Secret), Fault> {
         let secret: Self = stored::read(document)?;

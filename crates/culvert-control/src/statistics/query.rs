@@ -1,7 +1,7 @@
 //! `GET /statistics` and `GET /statistics/top`.
 //!
-//! A caller reads the statistics of their account: of all its endpoints, destinations and agents, including deleted
-//! ones. Only admins read those of nodes.
+//! A caller reads the statistics of their account: of all its endpoints and agents, including deleted ones, and of
+//! their own destinations. Only admins read those of all destinations and of nodes.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +16,7 @@ use crate::caller::{Caller, Role};
 use crate::control::Control;
 use crate::operation::{Call, Method, Operation, Reply, ResponseSpec, Status};
 use crate::page::Parameter;
+use crate::resource::event_destination;
 use crate::right::{Right, Scope};
 use crate::{Error, stored};
 
@@ -264,6 +265,25 @@ fn step(
     Ok((step, resolution))
 }
 
+/// Whether the caller may read the statistics of a subject: those of a destination are for its owner and admins.
+async fn may_read(
+    control: &Control,
+    call: &Call,
+    kind: SubjectKind,
+    id: &str,
+) -> Result<bool, Error> {
+    if kind != SubjectKind::Destination || call.caller.role == Role::Admin {
+        return Ok(true);
+    }
+    let ty = &event_destination::TYPE;
+    let cx = control.cx(&call.caller, &call.base);
+    let owner = match cx.own(ty.kind, id).await? {
+        Some(document) => ty.owner_of(&document)?,
+        None => None,
+    };
+    Ok(owner.as_deref() == Some(&*call.caller.owner_id))
+}
+
 async fn series(control: &Control, call: Call) -> Result<Reply, Error> {
     let given = given(&call.query, &PARAMETERS)?;
     let subject = given.get("subject").copied().unwrap_or("account");
@@ -288,9 +308,15 @@ async fn series(control: &Control, call: Call) -> Result<Reply, Error> {
     let (step, resolution) = step(step_text, range, detailed_from - Resolution::FINE.chunk)?;
     let range = aligned(range, step);
     let mut points: BTreeMap<i64, Point> = BTreeMap::new();
-    let subjects = statistics
-        .points(&selection, resolution, range, step)
-        .await?;
+    // Like those of a subject that does not exist.
+    let subjects = match may_read(control, &call, kind, id.unwrap_or_default()).await? {
+        true => {
+            statistics
+                .points(&selection, resolution, range, step)
+                .await?
+        }
+        false => Default::default(),
+    };
     for (at, point) in subjects.into_values().flatten() {
         points.entry(at).or_default().merge_node(&point);
     }
@@ -372,6 +398,13 @@ async fn top(control: &Control, call: Call) -> Result<Reply, Error> {
         .statistics
         .points(&selection, resolution, range, 0)
         .await?;
+    let mut readable = BTreeMap::new();
+    for (key, steps) in subjects {
+        if may_read(control, &call, kind, key.id()).await? {
+            readable.insert(key, steps);
+        }
+    }
+    let subjects = readable;
     let ranked = subjects.iter().flat_map(|(key, steps)| {
         let points = steps.values();
         points.map(move |point| (rank(order, point).unwrap_or(0), key, point))

@@ -42,6 +42,7 @@ mod secrets;
 mod ssh;
 mod statistics;
 mod subscriptions;
+mod uses;
 mod vaults;
 
 use std::sync::{Arc, Mutex};
@@ -161,10 +162,19 @@ impl Rig {
     }
 
     async fn with(certificates: Option<Certificates>, limits: AgentLimits) -> Self {
+        Self::on(None, certificates, limits).await
+    }
+
+    /// On a new SQLite database, or on this one.
+    async fn on(
+        url: Option<StoreUrl>,
+        certificates: Option<Certificates>,
+        limits: AgentLimits,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000)));
         let entropy = Arc::new(SeededEntropy::new(1));
-        let url = StoreUrl::Sqlite(folder.path().join("state.db"));
+        let url = url.unwrap_or_else(|| StoreUrl::Sqlite(folder.path().join("state.db")));
         let store = Store::open(&url, clock.clone(), texts()).await.unwrap();
         let queue = Queue::open(&url, clock.clone()).await.unwrap();
         let targets = TargetSettings {
@@ -425,12 +435,21 @@ impl Rig {
 
     /// Id of a new IP policy.
     async fn ip_policy(&self) -> String {
-        let made = self.post("/ip_policies", json!({})).await.body();
-        made["id"].as_str().unwrap().to_owned()
+        self.ip_policy_by(&self.admin).await
     }
 
-    /// The body of a new object of any resource, made distinct by `n`.
+    async fn ip_policy_by(&self, by: &Caller) -> String {
+        let made = self.call(by, "POST", "/ip_policies", json!({}));
+        made.await.body()["id"].as_str().unwrap().to_owned()
+    }
+
+    /// The body of a new object of any resource, made distinct by `n`, for the admin.
     pub(crate) async fn sample(&self, collection: &str, n: u32) -> Value {
+        self.sample_by(&self.admin, collection, n).await
+    }
+
+    /// As [`Self::sample`], for a caller, to whom the objects belong that it is a part of.
+    async fn sample_by(&self, by: &Caller, collection: &str, n: u32) -> Value {
         match collection {
             "api_keys" => json!({"description": format!("key {n}")}),
             "bot_users" | "service_users" => json!({"name": format!("{collection} {n}")}),
@@ -461,19 +480,25 @@ impl Rig {
             "tls_certificates" => certificates::leaf(&format!("t{n}.example")),
             "ip_policies" => json!({"description": format!("policy {n}")}),
             "ip_policy_rules" => {
-                json!({"cidr": "192.0.2.0/24", "action": "allow", "ip_policy_id": self.ip_policy().await})
+                json!({"cidr": "192.0.2.0/24", "action": "allow", "ip_policy_id": self.ip_policy_by(by).await})
             }
             "ip_restrictions" => {
                 // Each type exists once; tests create at most one object for each of these numbers.
                 let types = ["dashboard", "api", "agent", "endpoints"];
-                json!({"type": types[n as usize % 4], "ip_policy_ids": [self.ip_policy().await]})
+                json!({"type": types[n as usize % 4], "ip_policy_ids": [self.ip_policy_by(by).await]})
             }
             "users" => json!({"email": format!("u{n}@x.example")}),
             "vaults" => json!({"name": format!("vault-{n}")}),
             "vault_secrets" => {
                 let name = format!("of-secret-{n}");
-                let vault = self.post("/vaults", json!({"name": name})).await.body();
+                let vault = self.call(by, "POST", "/vaults", json!({"name": name}));
+                let vault = vault.await.body();
                 json!({"name": format!("secret-{n}"), "value": "hush", "vault_id": vault["id"]})
+            }
+            "grants" => {
+                let name = format!("of-grant-{n}");
+                let vault = self.call(by, "POST", "/vaults", json!({"name": name}));
+                json!({"object_id": vault.await.body()["id"], "grantee": "role:member"})
             }
             "agent_ingresses" => json!({"domain": format!("connect{n}.x.example")}),
             "kubernetes_operators" => {

@@ -3,6 +3,7 @@
 //! operations, with all actions, and with stored forms.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::resource::ALL;
@@ -18,11 +19,11 @@ enum Removal {
 use Removal::{Cascades, Refused};
 
 /// A field of one collection that refers to an object of another.
-struct ReferenceField {
+pub(super) struct ReferenceField {
     /// Collection and field; fields of a traffic policy are those of its action.
-    at: (&'static str, &'static str),
+    pub(super) at: (&'static str, &'static str),
     /// Collection of the referenced object.
-    to: &'static str,
+    pub(super) to: &'static str,
     removal: Removal,
 }
 
@@ -40,7 +41,7 @@ const fn place(
 }
 
 #[rustfmt::skip]
-const PLACES: &[ReferenceField] = &[
+pub(super) const PLACES: &[ReferenceField] = &[
     place("api_keys", "owner_id", "bot_users", Cascades),
     place("credentials", "owner_id", "bot_users", Cascades),
     place("endpoints", "restrict-ips.ip_policies", "ip_policies", Refused(1420)),
@@ -50,6 +51,8 @@ const PLACES: &[ReferenceField] = &[
     place("endpoints", "url of a domain", "reserved_domains", Refused(446)),
     place("endpoints", "url of an address", "reserved_addrs", Refused(446)),
     place("event_subscriptions", "destination_ids", "event_destinations", Refused(5112)),
+    place("grants", "grantee", "bot_users", Cascades),
+    place("grants", "object_id", "vaults", Cascades),
     place("ip_policy_rules", "ip_policy_id", "ip_policies", Cascades),
     place("ip_restrictions", "ip_policy_ids", "ip_policies", Refused(1420)),
     place("reserved_domains", "certificate_id", "tls_certificates", Refused(1966)),
@@ -61,31 +64,49 @@ const PLACES: &[ReferenceField] = &[
 
 /// A new object, and its body.
 async fn named(rig: &Rig, to: &str) -> (String, Value) {
+    named_by(rig, &rig.admin, to, 70).await
+}
+
+/// As [`named`], of a caller.
+pub(super) async fn named_by(rig: &Rig, by: &Caller, to: &str, n: u32) -> (String, Value) {
     let body = match to {
-        "tls_certificates" => certificates::leaf("named.example"),
-        "reserved_domains" => json!({"domain": "named.example"}),
-        _ => rig.sample(to, 70).await,
+        "tls_certificates" => certificates::leaf(&format!("named{n}.example")),
+        "reserved_domains" => json!({"domain": format!("named{n}.example")}),
+        _ => rig.sample_by(by, to, n).await,
     };
-    let made = rig.post(&format!("/{to}"), body).await.body();
+    let made = rig.call(by, "POST", &format!("/{to}"), body).await.body();
     let id = made["id"].as_str().unwrap();
     (format!("/{to}/{id}"), made)
 }
 
-/// The body of an object that refers to `other` in a field.
-async fn naming(rig: &Rig, place: &ReferenceField, other: &Value) -> Value {
+/// The body of an object of a caller that refers in a field to `other`, which was made with `n`.
+pub(super) async fn naming(
+    rig: &Rig,
+    by: &Caller,
+    place: &ReferenceField,
+    other: &Value,
+    n: u32,
+) -> Value {
     let (collection, field) = place.at;
     let id = &other["id"];
     let mut body = match field {
-        "certificate_id" => json!({"domain": "named.example"}),
+        "certificate_id" => json!({"domain": format!("named{n}.example")}),
         "url of a domain" => {
-            json!({"url": "https://named.example", "upstream_url": "http://127.0.0.1:1"})
+            json!({"url": format!("https://named{n}.example"), "upstream_url": "http://127.0.0.1:1"})
         }
         "url of an address" => {
             let url = format!("tcp://{}", other["addr"].as_str().unwrap());
             json!({"url": url, "upstream_url": "tcp://127.0.0.1:1"})
         }
-        _ => rig.sample(collection, 71).await,
+        _ => {
+            static SAMPLES: AtomicU32 = AtomicU32::new(50_000);
+            let number = SAMPLES.fetch_add(1, Ordering::Relaxed);
+            rig.sample_by(by, collection, number).await
+        }
     };
+    if collection == "event_subscriptions" {
+        body["sources"] = json!([{"type": "vault_created.v0"}]);
+    }
     let policy = |phase: &str, rule: Value| Some(json!({ phase: [rule] }));
     let get = || {
         let (vault, name) = (&other["vault_name"], &other["name"]);
@@ -133,7 +154,7 @@ pub(super) async fn objects_in_use_are_not_deleted() {
     for place in PLACES {
         let rig = Rig::start().await;
         let (path, other) = named(&rig, place.to).await;
-        let body = naming(&rig, place, &other).await;
+        let body = naming(&rig, &rig.admin, place, &other, 70).await;
         let made = rig.post(&format!("/{}", place.at.0), body).await;
         let Answered::Created(made) = made else {
             panic!("{:?} {made:?}", place.at);
@@ -229,7 +250,7 @@ async fn secrets_used_by_a_policy_are_not_renamed() {
         .iter()
         .find(|place| place.to == "vault_secrets")
         .unwrap();
-    let body = naming(&rig, row, &secret).await;
+    let body = naming(&rig, &rig.admin, row, &secret, 70).await;
     let endpoint = rig.post("/endpoints", body.clone()).await.body();
     for path in [&path, &vault] {
         let renamed = rig.patch(path, json!({"name": "another"})).await;
@@ -311,7 +332,7 @@ async fn a_start_stores_missing_references_of_older_objects() {
             continue;
         }
         let (path, other) = named(&rig, place.to).await;
-        let mut body = naming(&rig, place, &other).await;
+        let mut body = naming(&rig, &rig.admin, place, &other, 70).await;
         if place.at.0 == "endpoints" {
             body["url"] = json!(format!("https://n{}.culvert.localhost", named_paths.len()));
         }

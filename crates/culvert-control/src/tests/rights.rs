@@ -67,6 +67,10 @@ enum Rule {
     Private,
     /// The object's owner and admins.
     Owned,
+    /// What only the object's owner and admins see.
+    Whole,
+    /// Admins. For others it does not exist.
+    Unseen,
     /// Admins; with the codes for other callers and for read-only callers.
     Admins(u16, u16),
 }
@@ -88,9 +92,21 @@ impl Rule {
                 _ => is_change.then_some(Self::Private),
             };
         }
+        if UNSEEN.contains(&collection) {
+            return match (name, object) {
+                ("list", _) => Some(Self::Read),
+                ("create", _) => Some(Self::Write),
+                // An admin made it its own.
+                (_, Object::AboutKeys) => Some(Self::Unseen),
+                _ => Some(Self::Private),
+            };
+        }
         match (collection, name) {
             ("", "root" | "self") => Some(Self::Read),
             ("nodes", "list") => Some(Self::Admins(630, 630)),
+            ("event_destinations", "get_health" | "list_dead_letters" | "get_replay") => {
+                Some(Self::Whole)
+            }
             _ if is_read => Some(Self::Read),
             _ if ADMINS.contains(&collection) => {
                 (is_change || is_create).then_some(Self::Admins(4111, 4111))
@@ -104,27 +120,19 @@ impl Rule {
                 Some(Self::Admins(630, 635))
             }
             ("event_destinations", "replay") => Some(Self::Admins(630, 635)),
-            ("event_destinations", "test" | "redrive") | ("events", "replay") => Some(Self::Write),
-            (
-                "event_subscriptions",
-                "update" | "delete" | "create_source" | "update_source" | "delete_source",
-            ) => match object {
-                Object::AboutKeys => Some(Self::Admins(630, 635)),
-                Object::OfOwner | Object::Ownerless => Some(Self::Write),
-            },
-            (
-                "endpoints" | "kubernetes_operators" | "vaults" | "vault_secrets",
-                "update" | "delete",
-            )
-            | ("endpoints", "dry_run")
-            | ("tunnel_sessions", "stop" | "restart" | "update_agent") => Some(Self::Owned),
+            ("events", "replay") => Some(Self::Write),
+            ("event_destinations", "test" | "redrive") | ("endpoints", "dry_run") => {
+                Some(Self::Owned)
+            }
+            ("app/users" | "app/sessions", "delete") => Some(Self::Write),
             (
                 "reserved_domains",
                 "delete_certificate"
                 | "delete_certificate_management_policy"
                 | "retry_certificate_management",
-            ) => Some(Self::Write),
-            _ => (is_change || is_create).then_some(Self::Write),
+            ) => Some(Self::Owned),
+            (_, "create") => Some(Self::Write),
+            _ => is_change.then_some(Self::Owned),
         }
     }
 
@@ -136,7 +144,10 @@ impl Rule {
             (_, OwnerScoped) if operation.right.scope.is_some() => Not(642),
             (_, Stranger) => NotSee,
             (Self::Read, _) | (_, Admin) => Do,
+            (Self::Unseen, _) => NotSee,
             (Self::Private, _) if !is_owner => NotSee,
+            (Self::Whole, _) if !is_owner => Not(630),
+            (Self::Whole, _) => Do,
             (Self::Private, Owner) => Do,
             (Self::Private, OwnerReading) if is_read => Do,
             (Self::Admins(_, code), Reader | OwnerReading) => Not(code),
@@ -151,6 +162,13 @@ impl Rule {
 
 /// Resources whose objects only their owner can see.
 pub(super) const PRIVATE: [&str; 3] = ["api_keys", "credentials", "ssh_credentials"];
+/// Further resources whose objects others do not see.
+const UNSEEN: [&str; 4] = [
+    "event_subscriptions",
+    "grants",
+    "tunnel_sessions",
+    "tunnels",
+];
 /// Resources that only admins change.
 const ADMINS: [&str; 2] = ["bot_users", "service_users"];
 
@@ -171,7 +189,10 @@ pub(super) struct Cast {
 
 impl Cast {
     pub(super) async fn start() -> Self {
-        let rig = Rig::start().await;
+        Self::of(Rig::start().await).await
+    }
+
+    pub(super) async fn of(rig: Rig) -> Self {
         let owner = bot(&rig, "owner").await;
         let other = bot(&rig, "other").await;
         let reader = rig.user("reader@x.example", Role::ReadOnly, true).await;
@@ -211,10 +232,10 @@ impl Cast {
         let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();
         if ty.life != Life::Configured {
             let id = stored_one(rig, ty, &rig.admin.owner_id).await;
-            if collection == "tunnel_sessions" {
+            if let Some(field) = ty.owned_by {
                 let document = rig.store.get(ty.kind, &id).await.unwrap().unwrap();
                 let mut form: Value = serde_json::from_str(&document.body).unwrap();
-                form["principal_id"] = json!(self.owner().owner_id);
+                form[field] = json!(self.owner().owner_id);
                 let body = form.to_string();
                 let reported = AuditEvent::Suppress { reason: "a test" };
                 let changed = Document { body, ..document };
@@ -228,9 +249,13 @@ impl Cast {
         } else {
             self.owner()
         };
-        let mut sample = rig.sample(collection, n).await;
+        let mut sample = rig.sample_by(by, collection, n).await;
         if collection == "event_subscriptions" {
             sample["sources"] = json!([{"type": SOURCE}]);
+        }
+        if collection == "grants" {
+            // Nobody of the cast.
+            sample["grantee"] = json!(rig.admin.owner_id);
         }
         let path = format!("/{collection}");
         let made = rig.call(by, "POST", &path, sample).await.body();
@@ -452,7 +477,7 @@ fn every_operation_declares_its_right() {
         let is_read = operation.method == Method::Get;
         let role = match rule {
             Rule::Admins(..) => Role::Admin,
-            Rule::Read | Rule::Private if is_read => Role::ReadOnly,
+            Rule::Read | Rule::Private | Rule::Whole if is_read => Role::ReadOnly,
             _ => Role::Member,
         };
         let scopes = Scope::of(collection);
@@ -490,7 +515,11 @@ async fn every_operation_without_an_object_checks_the_role() {
                 "create" if collection == "event_subscriptions" => {
                     json!({"sources": [{"type": SOURCE}]})
                 }
-                "create" => rig.sample(collection, n).await,
+                "create" => {
+                    let is_free = matches!(who, Admin | Owner | OtherBot);
+                    let by = if is_free { caller } else { &rig.admin };
+                    rig.sample_by(by, collection, n).await
+                }
                 _ => Value::Null,
             };
             let method = operation.method.as_str();
@@ -736,7 +765,10 @@ async fn a_new_target_address_needs_its_secret_again() {
     let webhook = |url: &str, secret: &str| json!({"target": {"webhook": {"url": url, "headers": {"authorization": secret}}}});
     let mut made = webhook("https://hooks.example/in", "Bearer secret");
     made["format"] = "json".into();
-    let made = rig.post("/event_destinations", made).await.body();
+    let made = rig
+        .call(cast.owner(), "POST", "/event_destinations", made)
+        .await
+        .body();
     let path = format!("/event_destinations/{}", made["id"].as_str().unwrap());
     for caller in [&rig.admin, cast.owner()] {
         for (url, secret, code) in [

@@ -150,6 +150,58 @@ on_http_response: [{actions: [{type: restrict-ips, config: {allow: [0.0.0.0/0]}}
     assert_eq!(last_event(&rig, 1).await["ip_policy"]["decision"], "block");
 }
 
+/// The rights of a moment.
+#[derive(Debug)]
+struct Rights(bool);
+
+impl crate::ForwardRights for Rights {
+    fn may_forward(
+        &self,
+        from: culvert_policy::host::EndpointInfo<'_>,
+        to: culvert_policy::host::EndpointInfo<'_>,
+    ) -> bool {
+        assert_eq!((from.owner, to.owner), ("usr_2", "usr_1"));
+        self.0
+    }
+}
+
+/// A policy forwards to, and calls, an internal endpoint of another owner only while it has the right.
+#[tokio::test]
+async fn internal_endpoints_of_other_owners_need_a_right() {
+    let mut rig = Rig::start().await;
+    let origin = says(&mut rig, "theirs").await;
+    let forward = "on_http_request: [{actions: [{type: forward-internal, config: {url: 'http://theirs.internal'}}]}]";
+    let computed = "on_http_request: [{actions: [{type: forward-internal, config: {url: 'http://${\"theirs\"}.internal'}}]}]";
+    let call = "on_http_request: [{actions: [{type: http-request, config: {url: 'http://theirs.internal'}}]}]";
+    for policy in [forward, computed, call] {
+        let mut from = named(Scheme::Http, "app.example", 80, &origin, policy);
+        from.owner = "usr_2".into();
+        from.id = "ep_2".into();
+        let to = named(Scheme::Http, "theirs.internal", 80, &origin, "");
+        let whole = Snapshot::builder().endpoint(from).endpoint(to);
+        rig.edge.publish(whole.build()).await;
+        for (rights, code) in [
+            (None, Some("ERR_NGROK_3618")),
+            (Some(true), None),
+            (Some(false), Some("ERR_NGROK_3618")),
+            (Some(true), None),
+        ] {
+            if let Some(rights) = rights {
+                let mut change = crate::Change::default();
+                change.forward_rights(std::sync::Arc::new(Rights(rights)));
+                rig.edge.apply(change).await;
+            }
+            let answer = rig.ask(ASK).await;
+            let status = if code.is_some() { 502 } else { 200 };
+            assert_eq!(
+                (answer.status, answer.header("ngrok-error-code")),
+                (status, code),
+                "{policy} {rights:?}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn loops_and_unknown_targets_of_forward_internal_are_refused() {
     let mut rig = Rig::start().await;

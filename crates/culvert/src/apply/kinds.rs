@@ -34,7 +34,7 @@ pub(super) enum Identity {
 }
 
 /// The collections in the order of creation: an object may refer to objects of the same and of earlier kinds.
-const ORDER: [&str; 18] = [
+const ORDER: [&str; 19] = [
     "bot_users",
     "service_users",
     "vaults",
@@ -52,6 +52,7 @@ const ORDER: [&str; 18] = [
     "ssh_credentials",
     "credentials",
     "endpoints",
+    "grants",
     "api_keys",
 ];
 /// The kind that comes last, because a wrong restriction locks the caller out.

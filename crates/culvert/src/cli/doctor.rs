@@ -36,7 +36,8 @@ enum Level {
 /// The result of one check.
 #[derive(Clone, Debug, Serialize)]
 struct Finding {
-    /// What was examined: `data`, `key`, `store`, `clock`, `listeners`, `dns`, `certificates`, `services`.
+    /// What was examined: `data`, `key`, `store`, `grants`, `clock`, `listeners`, `dns`, `certificates`,
+    /// `services`.
     area: &'static str,
     level: Level,
     /// One clause without a period.

@@ -236,6 +236,7 @@ async fn every_kind_is_unchanged_when_applied_again() {
         {"kind": "api_keys", "name": "ci", "token_file": "ci.token"},
         {"kind": "endpoints", "name": "tcp", "spec": {"url": "tcp://${reserved_addrs/game:addr}", "upstream_url": "tcp://127.0.0.1:9"}},
         {"kind": "endpoints", "name": "http", "spec": {"url": "https://T.example:443", "upstream_url": "http://127.0.0.1:9", "timeouts": {"idle": "90s"}, "traffic_policy": {"on_http_response": [{"actions": [{"type": "add-headers", "config": {"headers": {"x": "y"}}}]}]}}},
+        {"kind": "grants", "name": "g", "spec": {"object_id": "${vaults/v}", "grantee": "role:member"}},
         {"kind": "ip_restrictions", "name": "x", "spec": {"type": "agent", "ip_policy_ids": ["${ip_policies/p}"], "enforced": false}},
     ]);
     write(at, "all.json", &objects.to_string());

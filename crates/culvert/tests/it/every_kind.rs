@@ -47,6 +47,11 @@ const AUDITED: &[(&str, &str, &str)] = &[
         "id uri created_at metadata description sources destinations",
     ),
     (
+        "grants",
+        "grant",
+        "id uri created_at description metadata object_id grantee right expires_at",
+    ),
+    (
         "ip_policies",
         "ip_policy",
         "id uri created_at description metadata",
@@ -284,6 +289,10 @@ impl Witness {
                 let vault = self.create("vaults", json!({"name": "of-a-secret"})).await;
                 self.secrets.push("canary-in-a-vault".into());
                 json!({"name": "secret", "value": "canary-in-a-vault", "vault_id": vault["id"]})
+            }
+            "grants" => {
+                let vault = self.create("vaults", json!({"name": "of-a-grant"})).await;
+                json!({"object_id": vault["id"], "grantee": "role:member"})
             }
             other => panic!("this test has no sample for `{other}`"),
         }

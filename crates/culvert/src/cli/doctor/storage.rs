@@ -33,8 +33,34 @@ pub(super) async fn examine(settings: &Settings, clock: &dyn Clock, report: &mut
             .as_ref()
             .is_some_and(|found| found[0].format.is_some());
         examine_key(settings, is_in_use, report);
+        let is_readable = found.as_ref().is_some_and(|found| {
+            found[0].is_readable() && !found[0].is_migrated() && found[0].format.is_some()
+        });
+        if is_readable {
+            examine_grants(settings, report).await;
+        }
     }
     examine_clock(settings, clock, found.as_ref(), report);
+}
+
+/// Lists the grants that the upgrade made for references across owners.
+async fn examine_grants(settings: &Settings, report: &mut Report) {
+    match culvert_control::grants_of_upgrade(&store_url(settings)).await {
+        Ok(grants) => {
+            for (id, object_id, grantee) in grants {
+                report.warn(
+                    "grants",
+                    format!("`{id}` lets `{grantee}` use `{object_id}`: the upgrade made it for a reference that existed"),
+                    format!("delete it if it is not wanted, with `culvert api grants delete {id}`; to keep it, create a grant of your own first"),
+                );
+            }
+        }
+        Err(fault) => report.fail(
+            "grants",
+            fault.chain(),
+            "run `culvert admin check` as the user of the server",
+        ),
+    }
 }
 
 /// Whether the directory can be examined further.
