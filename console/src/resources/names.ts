@@ -1,4 +1,5 @@
 import { type Json, type JsonObject, isObject } from '@/api/json';
+import { escaped } from '@/ui/escaped';
 
 const NAMES = ['url', 'domain', 'name', 'addr', 'cidr', 'subject_common_name', 'email', 'type', 'description', 'id'];
 
@@ -7,7 +8,7 @@ export function nameOf(object: JsonObject): string {
   for (const key of NAMES) {
     const value = object[key];
     if (key === 'type' && object.id !== undefined) continue;
-    if (typeof value === 'string' && value !== '') return value;
+    if (typeof value === 'string' && value !== '') return escaped(value);
   }
   return typeof object.node === 'string' ? object.node : '';
 }

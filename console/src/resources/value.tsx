@@ -5,6 +5,7 @@ import { type Resolved, type Schema, resolve } from '@/api/schema';
 import { humanize } from '@/api/words';
 import { Breakable } from '@/ui/breakable';
 import { CopyButton } from '@/ui/copy';
+import { escaped } from '@/ui/escaped';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { collectionOf, pathOf } from './names';
@@ -25,11 +26,11 @@ function TextValue({ value, short }: { value: string; short: boolean }) {
   if (value === '') return <Nothing />;
   if (TIME.test(value)) return <Time value={value} relative={short} />;
   if (collectionOf(value) && /^[a-z0-9]+_[A-Za-z0-9]{20,}$/.test(value)) return <ObjectLink id={value} short={short} />;
-  if (short) return value.length > LONG ? <span title={value}><Breakable text={`${value.slice(0, LONG)}…`} /></span> : <Breakable text={value} />;
+  if (short) return value.length > LONG ? <span title={escaped(value)}><Breakable text={`${value.slice(0, LONG)}…`} /></span> : <Breakable text={value} />;
   if (value.includes('\n') || value.length > LONG * 2) {
     return (
       <div className={ui.row}>
-        <pre className={ui.long} tabIndex={0} role="group" aria-label="Text">{value}</pre>
+        <pre className={ui.long} tabIndex={0} role="group" aria-label="Text">{escaped(value, true)}</pre>
         <CopyButton value={value} />
       </div>
     );

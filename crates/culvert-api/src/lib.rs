@@ -449,6 +449,7 @@ impl Api {
         path: Vec<String>,
         mut arrival: Arrival<'_>,
     ) -> Result<Response<Body>, Problem> {
+        let address = self.client(&arrival);
         let body = arrival.read().await?;
         let Arrival {
             parts,
@@ -467,6 +468,7 @@ impl Api {
             query,
             body,
             base,
+            address,
         };
         let running = AssertUnwindSafe(operation.call(&self.control, call)).catch_unwind();
         let reply = match tokio::time::timeout_at(deadline, running).await {

@@ -15,6 +15,7 @@ pub mod ipset;
 pub mod limit_table;
 pub mod metadata_address;
 pub mod meter;
+pub mod names;
 pub mod net;
 pub mod persistent_map;
 pub mod refusal;

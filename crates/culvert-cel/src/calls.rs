@@ -28,6 +28,37 @@ pub fn has_computed_calls(source: &str, function: &str, limits: &Limits) -> bool
     n_named > literal.len()
 }
 
+/// What `source` reads of the variable `root`: for each occurrence, the names of the selections that follow it, such as
+/// `["x", "y"]` for `vars.x['y']`, up to the first that is computed. A use of the whole variable is an empty list. Empty
+/// if `source` is not an expression within `limits`.
+pub fn selections(source: &str, root: &str, limits: &Limits) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    if let Ok(expression) = parse::parse(source, limits) {
+        select(&expression, root, &mut found);
+    }
+    found
+}
+
+fn select(expression: &Expr, root: &str, found: &mut Vec<Vec<String>>) {
+    match selected(expression, root) {
+        Some(names) => found.push(names),
+        None => each_part(expression, &mut |part| select(part, root, found)),
+    }
+}
+
+/// The selections that `expression` consists of, if it begins with this variable.
+fn selected(expression: &Expr, root: &str) -> Option<Vec<String>> {
+    let (operand, name) = match &expression.kind {
+        ExprKind::Name(name) => return (**name == *root).then(Vec::new),
+        ExprKind::Select { operand, field } => (operand, field.to_string()),
+        ExprKind::Index { operand, index } => (operand, text(index)?),
+        _ => return None,
+    };
+    let mut names = selected(operand, root)?;
+    names.push(name);
+    Some(names)
+}
+
 /// Counts the occurrences of a name.
 fn count(expression: &Expr, root: &str, n_named: &mut usize) {
     if let ExprKind::Name(name) = &expression.kind
@@ -164,6 +195,28 @@ mod tests {
             ("has(secrets.v)", true),
         ] {
             let found = has_computed_calls(source, "secrets.get", &Limits::POLICY);
+            assert_eq!(found, expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn selections_of_a_variable_are_found() {
+        for (source, expected) in [
+            ("vars.x", vec!["x"]),
+            ("vars['x'].y + vars.z", vec!["x.y", "z"]),
+            ("vars[vars.k]", vec!["", "k"]),
+            ("vars.x[req.method].y", vec!["x"]),
+            ("size(vars)", vec![""]),
+            (
+                "has(vars.x) ? [1].map(y, vars.y)[0] : {'a': vars.z}",
+                vec!["x", "y", "z"],
+            ),
+            ("req.vars.x", vec![]),
+            ("'vars.x'", vec![]),
+            ("vars.x +", vec![]),
+        ] {
+            let found = selections(source, "vars", &Limits::POLICY);
+            let found: Vec<String> = found.iter().map(|names| names.join(".")).collect();
             assert_eq!(found, expected, "{source}");
         }
     }

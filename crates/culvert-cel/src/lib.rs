@@ -33,7 +33,7 @@ mod time;
 mod types;
 mod value;
 
-pub use calls::{has_computed_calls, literal_calls};
+pub use calls::{has_computed_calls, literal_calls, selections};
 pub use cost::Meter;
 pub use env::Env;
 pub use error::{Error, ErrorKind, EvalError, EvalErrorKind, Position};

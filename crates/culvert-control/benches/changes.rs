@@ -68,6 +68,7 @@ async fn post(node: &Node, caller: &Caller, path: &str, body: Value) -> Value {
         query: Vec::new(),
         body: Some(body),
         base: BASE.to_owned(),
+        address: std::net::Ipv4Addr::LOCALHOST.into(),
     };
     match found.unwrap().call(&node.control, call).await {
         Ok(Reply::Created { body, .. }) => serde_json::from_str(&body).unwrap(),
@@ -137,6 +138,7 @@ impl Node {
                 domains_of_owner: false,
                 allow_public_calls: false,
                 on_expression_error: culvert_policy::OnExpressionError::default(),
+                strict_rights: false,
                 targets,
                 base_url: BASE.to_owned(),
             },

@@ -111,10 +111,11 @@ impl Bootstrap<'_> {
         }
     }
 
-    /// Creates another key for an admin and returns its token.
+    /// Creates another key for an admin and returns its token. If there is no active admin, it makes one: the user with
+    /// the address of the first admin, who is created if it does not exist.
     ///
     /// # Errors
-    /// The store has no active admin (the first start creates one), or the store fails.
+    /// The store has no account (the first start creates one), or the store fails.
     pub async fn admin_key(&self) -> Result<Secret, Fault> {
         let mut admin = None;
         for document in self.store.all(User::KIND).await? {
@@ -123,16 +124,56 @@ impl Bootstrap<'_> {
                 admin = Some(document.head);
             }
         }
-        let admin = admin.ok_or_else(|| {
-            Fault::bare("cannot create an admin key before the first start of the server")
-        })?;
+        let (admin, made) = match admin {
+            Some(admin) => (admin, Changes::default()),
+            None => self.new_admin().await?,
+        };
         let (token, key_id) = self.mint();
         let key = self.key(&token, key_id, &admin, "made by the command line")?;
         self.store
-            .commit(key)
+            .commit(made.and(key))
             .await
             .map_err(|error| Fault::new("storing an admin key", error))?;
         Ok(token)
+    }
+
+    /// An active admin of the first account, after the last one lost its role.
+    async fn new_admin(&self) -> Result<(Head, Changes), Fault> {
+        let account = self.store.find(Account::KIND, FIRST.0, FIRST.1).await?;
+        let account = account.ok_or_else(|| {
+            Fault::bare("cannot create an admin key before the first start of the server")
+        })?;
+        let email = format!("admin@{}", self.domain);
+        let key = User::by_email(&email);
+        let silent = AuditEvent::Suppress {
+            reason: "accounts and users have no events",
+        };
+        let known = self.store.find(User::KIND, &key.name, &key.value).await?;
+        if let Some(mut document) = known {
+            let mut user: User = stored::read(&document)?;
+            (user.role, user.active, user.is_by_group) = (Role::Admin, true, false);
+            document.body = stored::write(&user)?;
+            return Ok((document.head.clone(), Changes::replace(document, silent)));
+        }
+        let admin = User {
+            format: Format,
+            email,
+            role: Role::Admin,
+            active: true,
+            invitation: None,
+            openid: None,
+            is_by_group: false,
+        };
+        let mut head = self.head(User::ID_PREFIX, User::KIND, self.id(), self.id());
+        head.account.clone_from(&account.head.id);
+        let document = Document {
+            head: head.clone(),
+            body: stored::write(&admin)?,
+            keys: admin.keys(),
+            refs: Vec::new(),
+            topics: Vec::new(),
+        };
+        Ok((head, Changes::insert(document, silent)))
     }
 
     /// Disables the enforcement of every IP restriction of the management API, in case they block every

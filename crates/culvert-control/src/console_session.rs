@@ -21,6 +21,7 @@ use crate::Error;
 use crate::authentication::KeyOfCaller;
 use crate::caller::Caller;
 use crate::control::Control;
+use crate::cx::Cx;
 use crate::resource::model::Model;
 use crate::resource::model::api_key::ApiKey;
 use crate::resource::model::user::User;
@@ -98,6 +99,19 @@ pub(crate) async fn removal(store: &Store, key_body: &str) -> Result<Changes, Fa
     Ok(document.map_or_else(Changes::default, |document| {
         Changes::remove(document.head, SILENT)
     }))
+}
+
+/// Ends all sessions of an owner and of its keys. They must not come back when the owner becomes active again.
+pub(crate) async fn removal_of_owner(cx: &Cx<'_>, owner: &Head) -> Result<Changes, Fault> {
+    let mut ids = vec![owner.id.clone()];
+    let keys = cx.referring(ApiKey::KIND, owner).await?;
+    ids.extend(keys.into_iter().map(|key| key.head.id));
+    let mut removals = Changes::default();
+    for id in ids {
+        let (_, body) = id.split_once('_').unwrap_or_default();
+        removals = removals.and(removal(cx.store, body).await?);
+    }
+    Ok(removals)
 }
 
 fn ended() -> Error {

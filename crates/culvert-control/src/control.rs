@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
-use culvert_base::{Clock, Entropy, IdMaker};
+use culvert_base::{Clock, Entropy, IdMaker, Refusal};
 use culvert_delivery::Delivery;
 use culvert_login::Logins;
 use culvert_store::Store;
@@ -20,7 +20,10 @@ use crate::console_provider::ConsoleSignIn;
 use crate::cx::Cx;
 use crate::key_uses::KeyUses;
 use crate::keyed_mutex::KeyedMutex;
+use crate::lockout;
+use crate::operation::Call;
 use crate::own_certificate::OwnCertificates;
+use crate::page::Parameter;
 use crate::ports::{CertificateMeters, Certificates, EdgePort};
 use crate::replay_limits::ReplayLimits;
 use crate::restriction::Restrictions;
@@ -95,6 +98,8 @@ pub struct Control {
     pub(crate) nodes: Option<Arc<Nodes>>,
     pub(crate) statistics: Statistics,
     pub(crate) ca_pem: String,
+    /// Until when policies of earlier versions may echo secrets.
+    pub(crate) secret_echo_until: culvert_base::Timestamp,
     /// Limits on requests that are sent again.
     pub(crate) replays: ReplayLimits,
     /// Held by the single task that compiles.
@@ -152,7 +157,26 @@ impl Control {
                 viewer: (caller.role != Role::Admin).then_some(caller.owner_id.as_str()),
                 ..self.base(base)
             },
+            address: None,
+            force: false,
         }
+    }
+
+    /// The context of a change that can lock out. `parameters` are those that the operation accepts.
+    ///
+    /// # Errors
+    ///
+    /// 215, 231 and 232 if it accepts `force` and the query has something else.
+    pub(crate) fn cx_of<'a>(
+        &'a self,
+        call: &'a Call,
+        parameters: &[Parameter],
+    ) -> Result<Cx<'a>, Refusal> {
+        Ok(Cx {
+            address: Some(call.address),
+            force: !parameters.is_empty() && lockout::forced(&call.query)?,
+            ..self.cx(&call.caller, &call.base)
+        })
     }
 
     /// The base of views, with the public base of `uri` fields.

@@ -2,6 +2,7 @@
 //!
 //! A handler reads and decides; it cannot write. It returns its decision as a value, which `service` commits.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Ksuid};
@@ -31,6 +32,10 @@ pub(crate) struct Cx<'a> {
     pub(crate) caller: &'a Caller,
     /// The public base of views.
     pub(crate) base: Base<'a>,
+    /// The address that the call came from; `None` for work that no call started.
+    pub(crate) address: Option<IpAddr>,
+    /// Whether the caller accepts that the change locks out.
+    pub(crate) force: bool,
 }
 
 impl Cx<'_> {

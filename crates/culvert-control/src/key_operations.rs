@@ -11,7 +11,9 @@ use crate::control::Control;
 use crate::cx::Cx;
 use crate::input::{self, Problem};
 use crate::key_restrictions::{KeyRestrictions, NETWORKS_MAX, Network};
+use crate::lockout::{FORCED, Taken, leave_a_way_in};
 use crate::operation::{BodySpec, Call, Method, Reply, ResponseSpec, SchemaOf, Status};
+use crate::page::Parameter;
 use crate::resource::api_key;
 use crate::resource::model::api_key::{ApiKey, PreviousToken};
 use crate::resource::model::{Model, Uri};
@@ -42,13 +44,14 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         method: Method::Patch,
         suffix: "/restrictions",
         doc: "Restricts an API key. Absent and null fields are unchanged; an empty value lifts the \
-              restriction. A restricted key cannot give more rights than it has (643).",
+              restriction. A restricted key cannot give more rights than it has (643). To restrict the \
+              last unrestricted key of an admin needs `force` (660).",
         body: Some(BodySpec {
             schema: SchemaGenerator::subschema_for::<Update>,
             required: false,
         }),
         response: ok(SchemaGenerator::subschema_for::<View<'static>>),
-        query: &[],
+        query: FORCED,
         access: Access::Change,
         run: run_update,
     },
@@ -71,7 +74,8 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
         method: Method::Post,
         suffix: "/rotate",
         doc: "Gives an API key a new token, which is shown once. Without `overlap`, the token before \
-              it stops working immediately, and console sessions of the key end.",
+              it stops working immediately, and console sessions of the key end; for the last unrestricted \
+              key of an admin, that needs `force` (660).",
         body: Some(BodySpec {
             schema: SchemaGenerator::subschema_for::<Rotate>,
             required: false,
@@ -82,7 +86,7 @@ pub(crate) const OPERATIONS: [Extra; 4] = [
                 SchemaGenerator::subschema_for::<crate::resource::model::api_key::View<'static>>,
             ),
         },
-        query: &[],
+        query: FORCED,
         access: Access::Change,
         run: run_rotate,
     },
@@ -271,7 +275,7 @@ fn run_update(control: &Control, call: Call) -> Running<'_> {
             Ok(update) => update.input.applied(restrictions, now),
             Err(refusal) => Err(refusal.clone()),
         };
-        let (id, key) = restrict(control, &call, decide).await?;
+        let (id, key) = restrict(control, &call, FORCED, decide).await?;
         let cx = control.cx(&call.caller, &call.base);
         Ok(Reply::Ok(view(control, &cx, &id, &key).await?))
     })
@@ -279,7 +283,7 @@ fn run_update(control: &Control, call: Call) -> Running<'_> {
 
 fn run_delete(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move {
-        restrict(control, &call, |_| Ok(KeyRestrictions::default())).await?;
+        restrict(control, &call, &[], |_| Ok(KeyRestrictions::default())).await?;
         Ok(Reply::NoContent)
     })
 }
@@ -288,9 +292,10 @@ fn run_delete(control: &Control, call: Call) -> Running<'_> {
 async fn restrict(
     control: &Control,
     call: &Call,
+    parameters: &[Parameter],
     decide: impl Fn(&KeyRestrictions) -> Result<KeyRestrictions, Refusal> + Send,
 ) -> Result<(String, ApiKey), Error> {
-    let cx = control.cx(&call.caller, &call.base);
+    let cx = control.cx_of(call, parameters)?;
     let ty = &api_key::TYPE;
     let _lock = service::lock(&cx, ty, call).await;
     for _ in 0..RUNS_MAX {
@@ -298,14 +303,19 @@ async fn restrict(
         let document = document.ok_or_else(Refusal::not_found)?;
         cx.caller.may_write()?;
         let mut key: ApiKey = stored::read(&document)?;
+        let was_way_in = key.restrictions.is_way_in();
         key.restrictions = decide(&key.restrictions)?;
         cx.caller.may_give(&key.restrictions)?;
         let id = document.head.id.clone();
+        let also = match was_way_in && !key.restrictions.is_way_in() {
+            true => leave_a_way_in(&cx, &document.head.account, Taken::Key(&id)).await?,
+            false => Changes::default(),
+        };
         let made = StoredDraft {
             body: stored::write(&key)?,
             links: key.links(&document.head),
             reveal: None,
-            also: Changes::default(),
+            also,
         };
         if service::replace(&cx, ty, document.head, made)
             .await?
@@ -320,7 +330,7 @@ async fn restrict(
 fn run_rotate(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move {
         let input = shaped(input::create::<Rotate>(call.body.clone()))?;
-        let cx = control.cx(&call.caller, &call.base);
+        let cx = control.cx_of(&call, FORCED)?;
         let ty = &api_key::TYPE;
         let _lock = service::lock(&cx, ty, &call).await;
         for _ in 0..RUNS_MAX {
@@ -347,7 +357,12 @@ fn run_rotate(control: &Control, call: Call) -> Running<'_> {
             });
             // A holder of the previous token may have signed in with it.
             let also = match overlap {
-                0 => console_session::removal(cx.store, body).await?,
+                0 => {
+                    // The new token may be lost with the response.
+                    let taken = Taken::Key(&document.head.id);
+                    let way_in = leave_a_way_in(&cx, &document.head.account, taken).await?;
+                    way_in.and(console_session::removal(cx.store, body).await?)
+                }
                 _ => Changes::default(),
             };
             let made = StoredDraft {

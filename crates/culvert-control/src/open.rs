@@ -49,11 +49,15 @@ impl Control {
         };
         upgrade.run().await?;
         let restrictions = Restrictions::load(&parts.store, &Restrictions::default()).await?;
+        let secret_echo_until =
+            crate::secret_rights::grace(&parts.store, &*parts.clock, parts.settings.strict_rights)
+                .await?;
         let run = parts.ids.next(&*parts.clock, &*parts.entropy);
         let agents = parts
             .agents
             .map(|(bindings, settings)| Agents::new(bindings, settings, run));
         Ok(Arc::new(Self {
+            secret_echo_until,
             agents,
             nodes: parts.nodes,
             statistics: parts.statistics,

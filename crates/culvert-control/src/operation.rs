@@ -3,6 +3,8 @@
 //!
 //! Rows know nothing of HTTP: a row receives an authenticated and parsed [`Call`] and returns a [`Reply`].
 
+use std::net::IpAddr;
+
 use culvert_base::BoxFuture;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
@@ -172,6 +174,8 @@ pub struct Call {
     pub body: Option<Value>,
     /// Public base of `uri` fields, without a trailing slash.
     pub base: String,
+    /// The address of the caller, not of a proxy.
+    pub address: IpAddr,
 }
 
 /// The response of a successful operation. Bodies are JSON text.

@@ -130,11 +130,19 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
         ),
     ];
     let five = five.map(|operation| match operation.method {
+        Method::Post => Operation {
+            query: ty.create_parameters,
+            ..operation
+        },
+        Method::Patch => Operation {
+            query: ty.update_parameters,
+            ..operation
+        },
         Method::Delete => Operation {
             query: ty.delete_parameters,
             ..operation
         },
-        _ => operation,
+        Method::Get => operation,
     });
     let is_had = |operation: &Operation| match (ty.life, operation.method) {
         (Life::Configured, _) | (_, Method::Get) => true,

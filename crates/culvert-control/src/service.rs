@@ -30,7 +30,7 @@ pub(crate) async fn create(
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
-    let cx = control.cx(&call.caller, &call.base);
+    let cx = control.cx_of(&call, ty.create_parameters)?;
     let mut _retry = None;
     for run in 0..RUNS_MAX {
         if run == 1 {
@@ -100,7 +100,7 @@ pub(crate) async fn update(
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
-    let cx = control.cx(&call.caller, &call.base);
+    let cx = control.cx_of(&call, ty.update_parameters)?;
     let _lock = lock(&cx, ty, &call).await;
     let mut _retry = None;
     for run in 0..RUNS_MAX {
@@ -109,7 +109,7 @@ pub(crate) async fn update(
         }
         let Some(document) = named(&cx, ty, &call).await? else {
             // A body with wrong names is refused before an absent object is.
-            (ty.inspect_update)(call.body)?;
+            (ty.inspect_update)(call.body.clone())?;
             return Err(Refusal::not_found().into());
         };
         (ty.inspect_update)(call.body.clone())?;
@@ -135,7 +135,7 @@ pub(crate) async fn delete(
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
-    let cx = control.cx(&call.caller, &call.base);
+    let cx = control.cx_of(&call, ty.delete_parameters)?;
     let _lock = lock(&cx, ty, &call).await;
     let mut _retry = None;
     for run in 0..RUNS_MAX {

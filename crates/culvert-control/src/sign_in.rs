@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use culvert_base::{Fault, Refusal, Secret, code};
+use culvert_base::{Fault, Refusal, Secret, code, names};
 use culvert_login::{ConsoleSignInError, Identity};
 use culvert_store::{Changes, CommitError, Document, Head};
 use url::Url;
@@ -15,10 +15,10 @@ use crate::caller::{Caller, Role};
 use crate::console_provider::ConsoleSignIn;
 use crate::console_session::ConsoleSession;
 use crate::control::Control;
+use crate::lockout::{Taken, leave_a_way_in};
 use crate::people::{SILENT, person};
 use crate::resource::model::Model;
 use crate::resource::model::user::User;
-use crate::resource::user::leave_an_admin;
 use crate::service::RUNS_MAX;
 use crate::stored::{self, Format};
 use crate::tenant::Account;
@@ -191,6 +191,10 @@ impl Control {
             let why = "The identity provider returned no verified e-mail address.";
             Refusal::new(code::CONSOLE_SIGN_IN_DENIED, why)
         })?;
+        if names::deceptive_in(&email).is_some() {
+            let why = "Your e-mail address has characters that are not allowed.";
+            return Err(Refusal::new(code::CONSOLE_SIGN_IN_DENIED, why));
+        }
         let user = User {
             format: Format,
             email,
@@ -236,7 +240,7 @@ impl Control {
         let also = match before.is_active_admin() && !user.is_active_admin() {
             true => {
                 let cx = self.cx(caller, &self.settings.base_url);
-                leave_an_admin(&cx, &document.head).await?
+                leave_a_way_in(&cx, &document.head.account, Taken::Role(&document.head.id)).await?
             }
             false => Changes::default(),
         };

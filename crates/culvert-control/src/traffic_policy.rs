@@ -11,7 +11,7 @@ use culvert_base::{Fault, Refusal, code, id};
 use culvert_login::ACTIONS;
 use culvert_login::Logins;
 use culvert_policy::{IpPolicy, LoginService, Scheme};
-use culvert_policy::{Policy, Reference, Resources, Secrets, Source};
+use culvert_policy::{Policy, Reference, Resources, SecretUse, Secrets, Source};
 use culvert_store::{Changes, Document, Head, Store};
 use culvert_tls::tls_policy::Authorities;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -22,7 +22,9 @@ use tracing::error;
 
 use crate::access::{self, Referrer};
 use crate::cx::Cx;
+use crate::grants::UseTable;
 use crate::informer_cache::InformerCache;
+use crate::names::check_names;
 use crate::resource::model::Model;
 use crate::resource::model::certificate_authority::CertificateAuthority;
 use crate::resource::model::ip_policy_rule::IpPolicyRule;
@@ -30,11 +32,14 @@ use crate::resource::model::traffic_policy::StoredPolicy;
 use crate::resource::model::vault_secret::VaultSecret;
 use crate::resource::{ip_rules, reserved_domain, vault_secret};
 use crate::seal::Seal;
+use crate::secret_rights::{self, Judged, OwnedSecrets};
 use crate::{Caller, Error, Role, stored};
 
 /// Prefixes of the IDs that policies refer to.
 const IP_POLICY: &str = "ipp";
 const AUTHORITY: &str = "ca";
+
+const COMPUTED: &str = "The traffic policy is invalid: `secrets` is only valid in `secrets.get('vault', 'name')`, with both names as literals.";
 
 /// A policy as sent: text, or an object, which is stored as JSON text.
 #[derive(Debug, Default)]
@@ -102,6 +107,12 @@ impl StoredPolicy {
             _ => Source::read(text, ACTIONS)?.restored_in_place(before.as_ref())?,
         };
         let is_restored = source.text() != text;
+        let is_same = before
+            .as_ref()
+            .is_some_and(|before| before.text() == source.text());
+        if !is_same {
+            check_names(Some(&source.to_json()))?;
+        }
         let mut resources = Resources {
             logins: Some(LoginService::new(Arc::clone(cx.logins))),
             assertions: Some(Arc::clone(cx.logins.assertions())),
@@ -118,8 +129,7 @@ impl StoredPolicy {
             resources.own_domains = Some(own_domains(cx, host).await?);
         }
         if source.computes_secret_names() {
-            let why = "The traffic policy is invalid: `secrets` is only valid in `secrets.get('vault', 'name')`, with both names as literals.";
-            return Err(Refusal::new(code::POLICY_VALUE_INVALID, why).into());
+            return Err(Refusal::new(code::POLICY_VALUE_INVALID, COMPUTED).into());
         }
         let named = Named::by(cx.store, &cx.caller.account, &source).await?;
         let referrer = Referrer { owner_id, id };
@@ -135,8 +145,17 @@ impl StoredPolicy {
                 resources.authorities.insert(id.clone(), Arc::default());
             }
         }
-        let compiled = source.compile(scheme, has_upstream, &resources)?;
-        let warnings = compiled.warnings().to_vec();
+        let policy = source.compile(scheme, has_upstream, &resources)?;
+        let warnings = policy.warnings().to_vec();
+        // The compiled expressions are decisive: one that the search of the text missed counts as computed.
+        let listed = source.secrets();
+        let is_listed = |it: &SecretUse| {
+            let mut all = listed.iter();
+            all.any(|(vault, name)| *vault == it.vault && *name == it.name)
+        };
+        if policy.computes_secret_names() || !policy.secret_uses().iter().all(is_listed) {
+            return Err(Refusal::new(code::POLICY_VALUE_INVALID, COMPUTED).into());
+        }
         if let Some((vault, name)) = named.missing_secret {
             let cut = |text: &str| text.chars().take(64).collect::<String>();
             let (vault, name) = (cut(&vault), cut(&name));
@@ -147,6 +166,9 @@ impl StoredPolicy {
                 ),
             )
             .into());
+        }
+        if !is_same {
+            secret_rights::check(cx, referrer, &policy, &named.secrets).await?;
         }
         let secrets = named.secrets.iter();
         let condition = secrets.fold(held, |changes, secret| {
@@ -352,6 +374,11 @@ pub(crate) struct Compiled {
     secrets: HashMap<String, LiveSecrets>,
     /// All secrets, read once a policy needs one.
     vaulted: Vaulted,
+    /// The policies with secrets, by endpoint.
+    judged: HashMap<String, Judged>,
+    /// The rights by which they were judged last, and whether policies could still echo secrets. `None` if something
+    /// has changed since.
+    judged_by: Option<(Arc<UseTable>, bool)>,
 }
 
 /// A certificate authority in use.
@@ -408,6 +435,8 @@ impl Compiled {
             authorities: HashMap::new(),
             secrets: HashMap::new(),
             vaulted: Vaulted::default(),
+            judged: HashMap::new(),
+            judged_by: None,
         }
     }
 
@@ -468,6 +497,11 @@ impl Compiled {
             .compile(scheme, has_upstream, &resources)
             .map_err(|error| Fault::new(doing(), error))?;
         let compiled = Arc::new(compiled);
+        match Judged::new(&head.account, owner, &compiled) {
+            Some(judged) => drop(self.judged.insert(head.id.clone(), judged)),
+            None => drop(self.judged.remove(&head.id)),
+        }
+        self.judged_by = None;
         self.policies
             .insert(head.id.clone(), (key, Arc::clone(&compiled)));
         Ok(compiled)
@@ -476,6 +510,7 @@ impl Compiled {
     /// Drops the policy of an endpoint that has none any more.
     pub(crate) fn forget(&mut self, endpoint_id: &str) {
         self.policies.remove(endpoint_id);
+        self.judged.remove(endpoint_id);
     }
 
     /// Applies changes of the IP policies, authorities and secrets in use, and drops those that are no longer
@@ -496,12 +531,39 @@ impl Compiled {
         }
         if !self.secrets.is_empty() {
             let all = &mut self.vaulted.0;
-            all.refresh(store, |document| document).await?;
+            if !all.refresh(store, |document| document).await?.is_empty() {
+                self.judged_by = None;
+            }
             for (account, live) in &mut self.secrets {
                 live.refresh(account, all, seal);
             }
         }
         Ok(())
+    }
+}
+
+impl Compiled {
+    /// Decides which policies may use their secrets, by these rights. `in_grace` says that they may still echo them.
+    pub(crate) fn judge(&mut self, table: &Arc<UseTable>, in_grace: bool) {
+        let is_current =
+            |(by, grace): &(Arc<UseTable>, bool)| Arc::ptr_eq(by, table) && *grace == in_grace;
+        if self.judged_by.as_ref().is_some_and(is_current) {
+            return;
+        }
+        let mut accounts: HashMap<String, OwnedSecrets> = HashMap::new();
+        for (id, judged) in &mut self.judged {
+            let secrets = accounts.entry(judged.account.clone()).or_insert_with(|| {
+                let all = self.vaulted.0.made();
+                secret_rights::owned(all.filter(|secret| secret.head.account == judged.account))
+            });
+            let referrer = Referrer {
+                owner_id: &judged.owner_id,
+                id,
+            };
+            let misuses = secret_rights::misuses(&judged.policy, referrer, secrets, table);
+            judged.judge(id, misuses, in_grace);
+        }
+        self.judged_by = Some((Arc::clone(table), in_grace));
     }
 }
 

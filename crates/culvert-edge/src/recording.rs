@@ -8,6 +8,7 @@
 //!
 //! Nothing is allocated or formatted for an event that no subscription selects.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -256,6 +257,11 @@ impl Recording {
     pub(crate) fn received(&self) -> u64 {
         let received = self.received.as_ref();
         received.map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// The fields of a response, without values that came from secrets.
+    pub(crate) fn shown_response<'h>(&self, headers: &'h HeaderMap) -> Cow<'h, HeaderMap> {
+        self.event.shown_response(headers)
     }
 
     /// Copies the head of the response, if the response is captured.

@@ -119,6 +119,8 @@ pub(crate) const SIGN_IN: ActionType = ActionType {
     is_login: true,
     guards: true,
     secrets: &["client_secret"],
+    takes_secrets: &[("client_secret", &[Phase::Request])],
+    keeps_secrets: true,
     schemes: SCHEMES,
     ..ActionType::PLAIN
 };

@@ -48,6 +48,12 @@ pub struct ActionType {
     pub guards: bool,
     /// Fields of the configuration that are encrypted at rest and never shown.
     pub secrets: &'static [&'static str],
+    /// Fields that take secrets of vaults, such as `credentials` or `headers`, and in which phases: nothing that
+    /// clients, logs or events see contains their values. Everywhere else, only those who may change a vault may use
+    /// its secrets.
+    pub takes_secrets: &'static [(&'static str, &'static [Phase])],
+    /// Whether neither its results nor its responses contain values of its configuration.
+    pub keeps_secrets: bool,
     /// Fields with IDs of other objects, and the prefix of those IDs.
     pub references: &'static [(&'static str, &'static str)],
     /// Of the configuration; `None` if it takes none.
@@ -67,10 +73,21 @@ impl ActionType {
         is_login: false,
         guards: false,
         secrets: &[],
+        takes_secrets: &[],
+        keeps_secrets: false,
         references: &[],
         schema: None,
         compile: |context| Err(context.refuse(code::POLICY_ACTION_UNKNOWN, "it is not supported")),
     };
+
+    /// Whether a field, such as `credentials[0]` or `headers.x-key`, takes secrets in a phase.
+    pub fn takes_secret(&self, field: &str, phase: Phase) -> bool {
+        self.takes_secrets.iter().any(|(name, phases)| {
+            let rest = field.strip_prefix(name);
+            let is_it = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+            is_it && phases.contains(&phase)
+        })
+    }
 }
 
 impl fmt::Debug for ActionType {

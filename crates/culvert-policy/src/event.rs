@@ -1,15 +1,17 @@
 //! The event of an exchange while it is being filled.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use culvert_events::bodies::{BodyBudget, CapturedExchange};
 use culvert_events::{HeaderRules, Record, Settable, Slot, Text};
-use http::header::HeaderMap;
+use http::header::{Entry, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, request};
 use serde_json::{Map, Value};
 
 use crate::capture::{CaptureDraft, CaptureRules, RequestTap};
 use crate::event_slots::POLICY_LOGS;
+use crate::policy::secret::REDACTED;
 
 /// Maximum number of log entries; the event keeps fewer if they are long.
 const LOGS_MAX: usize = 32;
@@ -27,6 +29,39 @@ pub struct EventDraft {
     logs: Vec<Map<String, Value>>,
     /// The messages to be stored beside the event.
     capture: Option<Box<CaptureDraft>>,
+    /// What came from secrets.
+    hidden: Option<Box<Hidden>>,
+}
+
+/// What of an exchange came from secrets. Events and captures have `[redacted]` in its place.
+#[derive(Debug, Default)]
+pub(crate) struct Hidden {
+    /// Whether policies put a secret into the target that the next endpoint gets.
+    pub(crate) has_target: bool,
+    /// Fields that policies added to the request that the next endpoint gets.
+    pub(crate) request_fields: Vec<HeaderName>,
+    /// Whether policies changed the body that the next endpoint gets.
+    pub(crate) has_request_body: bool,
+    /// Fields of the response.
+    pub(crate) response_fields: Vec<HeaderName>,
+    /// Whether policies made or changed the body of the response.
+    pub(crate) has_response_body: bool,
+}
+
+/// The fields without the values of those that are secret.
+pub(crate) fn shown<'h>(headers: &'h HeaderMap, secret: &[HeaderName]) -> Cow<'h, HeaderMap> {
+    let mut headers = Cow::Borrowed(headers);
+    for name in secret {
+        if headers.contains_key(name) {
+            let fields = headers.to_mut();
+            if let Entry::Occupied(mut values) = fields.entry(name) {
+                for value in values.iter_mut() {
+                    *value = HeaderValue::from_static(REDACTED);
+                }
+            }
+        }
+    }
+    headers
 }
 
 impl EventDraft {
@@ -58,6 +93,18 @@ impl EventDraft {
         }
     }
 
+    /// What came from secrets, to be extended.
+    pub(crate) fn hide(&mut self) -> &mut Hidden {
+        self.hidden.get_or_insert_default()
+    }
+
+    /// The fields of the response for events and captures.
+    pub fn shown_response<'h>(&self, headers: &'h HeaderMap) -> Cow<'h, HeaderMap> {
+        let hidden = self.hidden.as_ref();
+        let fields = hidden.map_or(&[][..], |hidden| &hidden.response_fields);
+        shown(headers, fields)
+    }
+
     /// The capture, if the exchange makes an event; a new one if there is none yet.
     fn capture(&mut self, budget: Option<&Arc<BodyBudget>>) -> Option<&mut CaptureDraft> {
         if self.record.is_none() || self.is_trimmed {
@@ -83,9 +130,11 @@ impl EventDraft {
         request: &request::Parts,
         is_tls: bool,
     ) {
+        let hidden = self.hidden.take();
         if let Some(capture) = self.capture(budget) {
-            capture.apply(rules, request, is_tls);
+            capture.apply(rules, request, is_tls, hidden.as_deref());
         }
+        self.hidden = hidden;
     }
 
     /// Copies the request's body, if it is captured.
@@ -96,7 +145,9 @@ impl EventDraft {
     /// The final head of the response, for a capture.
     pub fn capture_answer(&mut self, status: StatusCode, headers: &HeaderMap) {
         if let Some(capture) = &mut self.capture {
-            capture.answer(status, headers);
+            let hidden = self.hidden.as_ref();
+            let has_secret_body = hidden.is_some_and(|hidden| hidden.has_response_body);
+            capture.answer(status, headers, has_secret_body);
         }
     }
 

@@ -82,6 +82,17 @@ impl FieldTemplates {
         self.0.iter().map(|(name, _)| name)
     }
 
+    /// Hides the secret ones among them in events and captures of the exchange.
+    pub(crate) fn hide(&self, x: &mut Exchange<'_>) {
+        self.secret().for_each(|name| x.hide_field(name));
+    }
+
+    /// Names of fields whose values come from secrets.
+    pub(crate) fn secret(&self) -> impl Iterator<Item = &HeaderName> {
+        let secret = self.0.iter().filter(|(_, template)| template.is_secret());
+        secret.map(|(name, _)| name)
+    }
+
     /// The variables the values read.
     pub(crate) fn slots(&self) -> impl Iterator<Item = culvert_cel::Slot> {
         self.0.iter().flat_map(|(_, template)| template.slots())
@@ -122,8 +133,8 @@ impl FieldTemplates {
     ) -> Vec<(HeaderName, Option<HeaderValue>)> {
         let mut fields = Vec::with_capacity(self.0.len());
         for (name, template) in &self.0 {
-            let value = header_value(&template.render(x), x);
-            fields.push((name.clone(), value));
+            let text = template.render(x);
+            fields.push((name.clone(), header_value(&text, template, x)));
         }
         fields
     }
@@ -136,20 +147,21 @@ impl FieldTemplates {
         let mut fields = Vec::with_capacity(self.0.len());
         for (name, template) in &self.0 {
             let text = template.strict(x).ok();
-            let value = text.and_then(|text| header_value(&text, x));
+            let value = text.and_then(|text| header_value(&text, template, x));
             fields.push((name.clone(), value));
         }
         fields
     }
 }
 
-/// Text as a value. Text that would break the message is counted.
-fn header_value(text: &str, x: &Exchange<'_>) -> Option<HeaderValue> {
-    let value = HeaderValue::from_str(text).ok();
-    if value.is_none() {
+/// The text of a template as a value. Text that would break the message is counted.
+fn header_value(text: &str, template: &Template, x: &Exchange<'_>) -> Option<HeaderValue> {
+    let Ok(mut value) = HeaderValue::from_str(text) else {
         x.conn.services.meters.failures.up();
-    }
-    value
+        return None;
+    };
+    value.set_sensitive(template.is_secret());
+    Some(value)
 }
 
 /// The names and values that were written, in the expression language.

@@ -43,5 +43,6 @@ pub use policy::run::OnExpressionError;
 pub use policy::secret::REDACTED;
 pub use policy::secrets::Secrets;
 pub use policy::source::{Reference, Source};
+pub use policy::taint::SecretUse;
 pub use scheme::Scheme;
 pub use shared_counts::{CountMeters, MESSAGE_BYTES_MAX, MESSAGES_MAX, SharedCounts, TELL_EVERY};

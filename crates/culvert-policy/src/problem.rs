@@ -287,6 +287,9 @@ problems! {
     /// A limit of the traffic policy's evaluation was reached, so its decision is unknown.
     PolicyLimit: INTERNAL_SERVER_ERROR 2301 "The request exceeds a limit of the traffic policy."
         Owner "The request is too large or too complex for the expressions of the traffic policy, or too many requests wait for it. Its rules cannot be decided, so the request is rejected. Simplify the expressions; the reference of traffic policies lists the limits.";
+    /// The traffic policy uses a secret that its owner may not use there.
+    SecretsWithdrawn: INTERNAL_SERVER_ERROR 2270 "The traffic policy may not use its secrets."
+        Owner "The owner of the endpoint may not use a secret, or not there. The health of the endpoint names the secret; ask for a grant on the vault.";
     /// No action of the traffic policy responded, and the endpoint has no upstream.
     Unhandled: SERVICE_UNAVAILABLE 6029 "The traffic policy did not handle the request, and the endpoint has no upstream."
         Owner "Add an action that responds or forwards to the traffic policy, or set an upstream for the endpoint.";

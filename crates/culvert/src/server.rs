@@ -261,6 +261,7 @@ impl Server {
                 domains_of_owner: settings.rights.domains == config::DomainUse::Owner,
                 allow_public_calls: settings.policy.http_request_public,
                 on_expression_error: settings.policy.on_expression_error.into(),
+                strict_rights: settings.rights.strict,
                 ip_data: ip_data.clone(),
                 own_names,
                 kubernetes_ingress,

@@ -488,6 +488,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
             domains_of_owner: false,
             allow_public_calls: false,
             on_expression_error: culvert_policy::OnExpressionError::default(),
+            strict_rights: false,
             ip_data: Default::default(),
             targets: TargetSettings::default(),
             base_url: "http://127.0.0.1:8420".to_owned(),

@@ -61,6 +61,8 @@ impl Control {
             state.policies.refresh(&self.store, &self.seal).await?;
         }
         state.policies_at = Some(until);
+        let in_grace = self.clock.now() < self.secret_echo_until;
+        state.policies.judge(&state.uses.table, in_grace);
         let restrictions = self.restrictions.load_full();
         let is_fresh = state
             .snapshot_at

@@ -2,21 +2,19 @@
 //!
 //! Only the response to the creation contains the token; the store keeps a keyed digest.
 
-use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Secret, code};
-use culvert_store::{AuditEvent, Changes, Head, PageQuery};
+use culvert_base::{Code, Description, Ksuid, Metadata, Secret, code};
+use culvert_store::{Changes, Head};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::cx::Cx;
 use crate::key_operations;
 use crate::listfilter::{self, Field, Shape, field};
-use crate::resource::model::Model;
+use crate::lockout::{FORCED, Taken, leave_a_way_in};
 use crate::resource::model::api_key::ApiKey;
-use crate::resource::model::user::User;
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Reveal};
-use crate::stored::{self, Format};
-use crate::tenant::Account;
-use crate::{Error, Parameter, Role, input, owner, token};
+use crate::stored::Format;
+use crate::{Error, Parameter, input, owner, token};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<ApiKey>();
 
@@ -66,7 +64,7 @@ impl Resource for ApiKey {
     ];
     const EMPTY_UPDATE: Option<Code> = Some(code::CREDENTIAL_UPDATE_EMPTY);
     const UNKNOWN: Option<Code> = Some(code::OWNER_UNKNOWN);
-    const DELETE_PARAMETERS: &'static [Parameter] = &[FORCE];
+    const DELETE_PARAMETERS: &'static [Parameter] = FORCED;
     const CREATE_NEEDS_BODY: bool = false;
     const OPERATIONS: &'static [Extra] = &key_operations::OPERATIONS;
 
@@ -107,80 +105,12 @@ impl Resource for ApiKey {
         Ok(Draft::of(self))
     }
 
-    /// Refuses to delete the last key of an admin unless the query has `force=true`: afterwards only the
-    /// command line can create another.
     async fn check_removal(
         &self,
         cx: &Cx<'_>,
         head: &Head,
-        query: &[(String, String)],
+        _query: &[(String, String)],
     ) -> Result<Changes, Error> {
-        let is_forced = forced(query)?;
-        let Some(account) = cx.store.get(Account::KIND, &head.account).await? else {
-            return Ok(Changes::default());
-        };
-        let mut admins = Vec::new();
-        for document in cx.store.all(User::KIND).await? {
-            let user: User = stored::read(&document)?;
-            let is_admin = user.active && user.role == Role::Admin;
-            if is_admin && document.head.account == head.account {
-                admins.push(document.head);
-            }
-        }
-        if !admins.iter().any(|admin| admin.id == self.owner_id) {
-            return Ok(Changes::default());
-        }
-        let mut has_other = false;
-        for admin in &admins {
-            let query = PageQuery {
-                kind: Self::KIND.to_owned(),
-                account: head.account.clone(),
-                before: None,
-                limit: 2,
-                refs_to: Some(admin.id.clone()),
-            };
-            let keys = cx.store.page(&query).await?;
-            has_other |= keys.iter().any(|key| key.head.id != head.id);
-        }
-        if !has_other && !is_forced {
-            let why = "This is the last API key of an admin. To delete it, send `force=true` in \
-                       the query; after that, only `culvert admin create-key` on the server can \
-                       create another.";
-            return Err(Refusal::new(code::NOT_ADMIN, why).into());
-        }
-        // Of two concurrent deletions of keys, one is decided again.
-        let why = "the account stays as it is; its keys are deleted one after the other";
-        Ok(Changes::replace(
-            account,
-            AuditEvent::Suppress { reason: why },
-        ))
-    }
-}
-
-pub(crate) const FORCE: Parameter = Parameter {
-    name: "force",
-    doc: "`true` deletes the key even if it is the last key of an admin.",
-    repeatable: false,
-    within: None,
-};
-
-/// Parses `force=true` in the query of a delete. Codes 215, 231 and 232.
-pub(crate) fn forced(query: &[(String, String)]) -> Result<bool, Refusal> {
-    let wrong = |code, why: &'static str| Err(Refusal::new(code, why));
-    match query {
-        [] => Ok(false),
-        [(name, value)] if name == FORCE.name => match value.as_str() {
-            "true" => Ok(true),
-            "false" | "" => Ok(false),
-            _ => wrong(
-                code::BODY_FIELD_INVALID,
-                "`force` must be `true` or `false`.",
-            ),
-        },
-        [(name, _), ..] if name != FORCE.name => wrong(
-            code::QUERY_PARAMETER_UNKNOWN,
-            "The only query parameter of this operation is `force`.",
-        ),
-        _ => wrong(code::QUERY_PARAMETER_REPEATED, "`force` is repeated."),
+        leave_a_way_in(cx, &head.account, Taken::Key(&head.id)).await
     }
 }

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::cx::Cx;
 use crate::listfilter::Field;
+use crate::names::check_bot_name;
 use crate::page::{self, LIMIT_MAX};
 use crate::resource::model::Model;
 use crate::resource::model::bot_user::{BotUser, Name};
@@ -16,7 +17,7 @@ use crate::resource::model::kubernetes_operator::KubernetesOperator;
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::resource::{api_key, application_user, ssh_public_key, tunnel_credential};
 use crate::stored::{self, Format};
-use crate::{Caller, Error, Parameter, Role, input, service};
+use crate::{Caller, Error, Parameter, Role, console_session, input, service};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<BotUser>();
 
@@ -77,7 +78,7 @@ impl Resource for BotUser {
     async fn create(_cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         Ok(Draft::of(Self {
             format: Format,
-            name: not_empty(input.name)?,
+            name: check_name(input.name)?,
             active: input.active.unwrap_or(true),
         }))
     }
@@ -85,17 +86,26 @@ impl Resource for BotUser {
     async fn update(
         mut self,
         cx: &Cx<'_>,
-        _head: &Head,
+        head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
+        let was_active = self.active;
         if input.active == Some(true) && !self.active {
             cx.caller.may_activate()?;
         }
-        if let Some(name) = input.name {
-            self.name = not_empty(name)?;
+        // A client may send the name that the bot has.
+        if let Some(name) = input.name.filter(|name| *name != self.name) {
+            self.name = check_name(name)?;
         }
         self.active = input.active.unwrap_or(self.active);
-        Ok(Draft::of(self))
+        let also = match self.active == was_active {
+            true => Changes::default(),
+            false => console_session::removal_of_owner(cx, head).await?,
+        };
+        Ok(Draft {
+            also,
+            ..Draft::of(self)
+        })
     }
 
     /// Removes the objects of the bot too, oldest first.
@@ -153,9 +163,10 @@ pub(crate) async fn owned_removal(cx: &Cx<'_>, head: &Head) -> Result<Changes, E
         })
 }
 
-fn not_empty(name: Name) -> Result<Name, Refusal> {
+fn check_name(name: Name) -> Result<Name, Refusal> {
     if name.is_empty() {
         return Err(Refusal::of(code::BOT_NAME_EMPTY));
     }
+    check_bot_name(&name)?;
     Ok(name)
 }

@@ -38,7 +38,7 @@ use crate::seal::Seal;
 use crate::settings::Settings;
 use crate::stored::Format;
 use crate::traffic_policy::{Compiled, Given};
-use crate::{Caller, Error, Parameter, Role, dry_run, host, input, pool};
+use crate::{Caller, Error, Parameter, Role, dry_run, endpoint_health, host, input, pool};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
 
@@ -124,7 +124,7 @@ pub(crate) struct Update {
 impl Resource for Endpoint {
     const DOC: &'static str = "Endpoints: addresses that receive traffic.";
     const SILENT: Option<&'static str> = Some("the catalogue has no events for endpoints");
-    const OPERATIONS: &'static [Extra] = &[dry_run::OPERATION];
+    const OPERATIONS: &'static [Extra] = &[dry_run::OPERATION, endpoint_health::OPERATION];
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,

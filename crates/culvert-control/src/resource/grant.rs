@@ -17,7 +17,7 @@ use crate::caller::Role;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
 
-use crate::resource::api_key::{FORCE, forced};
+use crate::lockout::{FORCE, forced};
 use crate::resource::model::Model;
 use crate::resource::model::bot_user::BotUser;
 use crate::resource::model::endpoint::{Binding, Endpoint};

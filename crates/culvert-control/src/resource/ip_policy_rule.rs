@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
+use crate::lockout::{AddressChange, FORCED, keep_caller_in};
 use crate::resource::ip_policy;
 use crate::resource::model::Model;
 use crate::resource::model::ip_policy::IpPolicy;
@@ -16,7 +17,7 @@ use crate::resource::model::ip_policy_rule::{Action, IpPolicyRule};
 use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::stored::{self, Format};
-use crate::{Error, access, input};
+use crate::{Error, Parameter, access, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<IpPolicyRule>();
 /// Limit of rules of one policy, which are removed with it in one commit. Concurrent creations may exceed it
@@ -79,6 +80,9 @@ impl Resource for IpPolicyRule {
     const TAKEN: Option<Code> = Some(code::IP_RULE_CIDR_REPEATED);
     const UNKNOWN: Option<Code> = Some(code::IP_RULE_POLICY_UNKNOWN);
     const CREATE_NEEDS_BODY: bool = true;
+    const CREATE_PARAMETERS: &'static [Parameter] = FORCED;
+    const UPDATE_PARAMETERS: &'static [Parameter] = FORCED;
+    const DELETE_PARAMETERS: &'static [Parameter] = FORCED;
 
     type Create = Create;
     type Update = Update;
@@ -92,6 +96,12 @@ impl Resource for IpPolicyRule {
         let owner_id = ip_policy::TYPE.owner_of(&policy)?.unwrap_or_default();
         let ip_policy_id = policy.head.id;
         check_room(cx, &ip_policy_id).await?;
+        let after = AddressChange::Rule {
+            policy: &ip_policy_id,
+            id: None,
+            after: Some((action.verdict(), parse(&cidr)?)),
+        };
+        let also = also.and(keep_caller_in(cx, after).await?);
         Ok(Draft {
             also,
             ..Draft::of(Self {
@@ -108,8 +118,8 @@ impl Resource for IpPolicyRule {
 
     async fn update(
         mut self,
-        _cx: &Cx<'_>,
-        _head: &Head,
+        cx: &Cx<'_>,
+        head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
         if let Some(cidr) = input.cidr {
@@ -117,7 +127,15 @@ impl Resource for IpPolicyRule {
         }
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
-        Ok(Draft::of(self))
+        let after = AddressChange::Rule {
+            policy: &self.ip_policy_id,
+            id: Some(&head.id),
+            after: Some(self.compile(head)?),
+        };
+        Ok(Draft {
+            also: keep_caller_in(cx, after).await?,
+            ..Draft::of(self)
+        })
     }
 
     /// Refuses to remove the last rule of a policy that a dashboard restriction uses.
@@ -141,7 +159,12 @@ impl Resource for IpPolicyRule {
                 }
             }
         }
-        Ok(Changes::default())
+        let after = AddressChange::Rule {
+            policy: &self.ip_policy_id,
+            id: Some(&head.id),
+            after: None,
+        };
+        keep_caller_in(cx, after).await
     }
 }
 
@@ -150,12 +173,22 @@ impl IpPolicyRule {
     pub(crate) fn compile(&self, head: &Head) -> Result<(Verdict, Prefix), Fault> {
         let prefix = Prefix::parse(&self.cidr)
             .map_err(|error| Fault::new(format!("compiling rule {}", head.id), error))?;
-        let verdict = match self.action {
-            Action::Allow => Verdict::Allow,
-            Action::Deny => Verdict::Deny,
-        };
-        Ok((verdict, prefix))
+        Ok((self.action.verdict(), prefix))
     }
+}
+
+impl Action {
+    fn verdict(self) -> Verdict {
+        match self {
+            Self::Allow => Verdict::Allow,
+            Self::Deny => Verdict::Deny,
+        }
+    }
+}
+
+/// A prefix that was checked.
+fn parse(cidr: &str) -> Result<Prefix, Fault> {
+    Prefix::parse(cidr).map_err(|error| Fault::new("reading a checked prefix", error))
 }
 
 fn check_cidr(text: &str) -> Result<String, Refusal> {

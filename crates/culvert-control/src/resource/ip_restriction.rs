@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use crate::cx::Cx;
 use crate::listfilter::{self, Field};
+use crate::lockout::{AddressChange, FORCED, keep_caller_in};
 use crate::page::reference;
 use crate::resource::ip_policy;
 use crate::resource::model::Model;
@@ -20,7 +21,7 @@ use crate::resource::model::ip_policy_rule::IpPolicyRule;
 use crate::resource::model::ip_restriction::{IpRestriction, KEY, RestrictionScope};
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::stored::{self, Format};
-use crate::{Caller, Error, Role, input};
+use crate::{Caller, Error, Parameter, Role, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<IpRestriction>();
 
@@ -77,6 +78,8 @@ impl Resource for IpRestriction {
     const UNKNOWN: Option<Code> = Some(code::RESTRICTION_POLICY_UNKNOWN);
     const CREATE_NEEDS_BODY: bool = true;
     const WRITERS: Role = Role::Admin;
+    const CREATE_PARAMETERS: &'static [Parameter] = FORCED;
+    const UPDATE_PARAMETERS: &'static [Parameter] = FORCED;
 
     type Create = Create;
     type Update = Update;
@@ -88,14 +91,18 @@ impl Resource for IpRestriction {
         if input.ip_policy_ids.is_empty() {
             return Err(Refusal::of(code::RESTRICTION_POLICY_MISSING).into());
         }
-        Ok(Draft::of(Self {
+        let restriction = Self {
             format: Format,
             description: input.description,
             metadata: input.metadata,
             enforced: input.enforced.unwrap_or(false),
             place,
             ip_policy_ids: check_policies(cx, input.ip_policy_ids).await?,
-        }))
+        };
+        Ok(Draft {
+            also: keep_caller_in(cx, AddressChange::Restriction(&restriction)).await?,
+            ..Draft::of(restriction)
+        })
     }
 
     async fn update(
@@ -111,7 +118,10 @@ impl Resource for IpRestriction {
         self.enforced = input.enforced.unwrap_or(self.enforced);
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
-        Ok(Draft::of(self))
+        Ok(Draft {
+            also: keep_caller_in(cx, AddressChange::Restriction(&self)).await?,
+            ..Draft::of(self)
+        })
     }
 
     /// Admins only: a restriction that allows no address blocks every caller, including admins.

@@ -53,6 +53,10 @@ pub(crate) trait Resource: Model {
     const CREATE_NEEDS_BODY: bool;
     /// Operations beyond the five.
     const OPERATIONS: &'static [Extra] = &[];
+    /// Query parameters of the create operation.
+    const CREATE_PARAMETERS: &'static [Parameter] = &[];
+    /// Query parameters of the update operation.
+    const UPDATE_PARAMETERS: &'static [Parameter] = &[];
     /// Query parameters of the delete operation.
     const DELETE_PARAMETERS: &'static [Parameter] = &[];
     /// The lowest role that may write. [`Self::permit`] checks it.
@@ -204,6 +208,8 @@ pub(crate) struct ResourceType {
     pub(crate) unknown: Option<Code>,
     pub(crate) create_needs_body: bool,
     pub(crate) operations: &'static [Extra],
+    pub(crate) create_parameters: &'static [Parameter],
+    pub(crate) update_parameters: &'static [Parameter],
     pub(crate) delete_parameters: &'static [Parameter],
     pub(crate) writers: Role,
     pub(crate) admin_operations: &'static [&'static str],

@@ -11,6 +11,7 @@ use crate::base::Base;
 use crate::control::Control;
 use crate::cx::Cx;
 use crate::input::{self, Problem};
+use crate::names::check_names;
 use crate::operation::Call;
 use crate::resource::resource_type::{
     Draft, Resource, ResourceType, Reveal, Running, StoredDraft, list_schema, value_refusal,
@@ -39,6 +40,8 @@ impl ResourceType {
             unknown: R::UNKNOWN,
             create_needs_body: R::CREATE_NEEDS_BODY,
             operations: R::OPERATIONS,
+            create_parameters: R::CREATE_PARAMETERS,
+            update_parameters: R::UPDATE_PARAMETERS,
             delete_parameters: R::DELETE_PARAMETERS,
             writers: R::WRITERS,
             admin_operations: R::ADMIN_OPERATIONS,
@@ -74,6 +77,7 @@ pub(crate) fn create<'a, R: Resource>(
     body: Option<Value>,
 ) -> BoxFuture<'a, Result<StoredDraft, Error>> {
     Box::pin(async move {
+        let names = check_names(body.as_ref());
         let input = match input::create::<R::Create>(body) {
             Err(Problem::Shape(refusal)) => return Err(refusal.into()),
             read => {
@@ -82,6 +86,7 @@ pub(crate) fn create<'a, R: Resource>(
             }
         };
         let draft = R::create(cx, id, input).await?;
+        names?;
         let head = Head {
             id: format!("{}_{id}", R::PREFIXES[0]),
             kind: R::KIND.to_owned(),
@@ -100,6 +105,7 @@ pub(crate) fn update<'a, R: Resource>(
     body: Option<Value>,
 ) -> BoxFuture<'a, Result<StoredDraft, Error>> {
     Box::pin(async move {
+        let names = check_names(body.as_ref());
         let update = match input::update::<R::Update>(body) {
             Err(Problem::Shape(refusal)) => return Err(refusal.into()),
             read => {
@@ -112,6 +118,7 @@ pub(crate) fn update<'a, R: Resource>(
         }
         let before: R = stored::read(document)?;
         let draft = before.update(cx, &document.head, update.input).await?;
+        names?;
         make(draft, &document.head)
     })
 }

@@ -33,7 +33,10 @@ impl Resource for ServiceUser {
 
     async fn update(self, cx: &Cx<'_>, head: &Head, input: Update) -> Result<Draft<Self>, Error> {
         let draft = self.0.update(cx, head, input).await?;
-        Ok(Draft::of(Self(draft.document)))
+        Ok(Draft {
+            also: draft.also,
+            ..Draft::of(Self(draft.document))
+        })
     }
 
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {

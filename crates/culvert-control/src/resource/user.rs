@@ -1,24 +1,27 @@
 //! User: a person, who signs in to the console and owns keys.
 //!
 //! An invitation creates a user that is not active until it accepts: with the link, which gives it a first API key, or
-//! with a sign-in at the console's OpenID provider. At least one active admin stays.
+//! with a sign-in at the console's OpenID provider. At least one active admin with an unrestricted key stays,
+//! unless a change is forced.
 //!
 //! `people` accepts invitations.
 
 use std::time::Duration;
 
-use culvert_base::{Code, Fault, Ksuid, Refusal, Secret, code};
-use culvert_store::{AuditEvent, Changes, Head};
+use culvert_base::{Code, Fault, Ksuid, Refusal, Secret, code, names};
+use culvert_store::{Changes, Head};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
 
 use crate::control::Control;
 use crate::cx::Cx;
 use crate::listfilter::Field;
+use crate::lockout::{FORCED, Taken, leave_a_way_in};
 use crate::operation::{Call, Method, Reply, ResponseSpec, Status};
 use crate::page;
 use crate::resource::bot_user;
 use crate::resource::model::Model;
+use crate::resource::model::bot_user::BotUser;
 use crate::resource::model::user::{Invitation, User, View};
 use crate::resource::resource_type::{
     Draft, Extra, Resource, ResourceType, Reveal, Running, StoredDraft,
@@ -26,7 +29,6 @@ use crate::resource::resource_type::{
 use crate::rights::Access;
 use crate::service::{self, RUNS_MAX};
 use crate::stored::{self, Format};
-use crate::tenant::Account;
 use crate::{Caller, Error, Parameter, Role, console_session, input, token};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<User>();
@@ -69,6 +71,8 @@ impl Resource for User {
     const TAKEN: Option<Code> = Some(code::USER_EMAIL_TAKEN);
     const CREATE_NEEDS_BODY: bool = true;
     const WRITERS: Role = Role::Admin;
+    const UPDATE_PARAMETERS: &'static [Parameter] = FORCED;
+    const DELETE_PARAMETERS: &'static [Parameter] = FORCED;
     const OPERATIONS: &'static [Extra] = &[Extra {
         name: "invite",
         method: Method::Post,
@@ -95,9 +99,11 @@ impl Resource for User {
             name => check_role(name)?,
         };
         let (invitation, reveal) = invitation(cx, id);
+        let email = check_email(&input.email)?;
+        check_bots(cx, &email).await?;
         let user = Self {
             format: Format,
-            email: check_email(&input.email)?,
+            email,
             role,
             active: false,
             invitation: Some(invitation),
@@ -116,7 +122,7 @@ impl Resource for User {
         head: &Head,
         input: Update,
     ) -> Result<Draft<Self>, Error> {
-        let was_admin = self.is_active_admin();
+        let (was_admin, was_active) = (self.is_active_admin(), self.active);
         if let Some(name) = input.role {
             let role = check_role(&name)?;
             if role > self.role {
@@ -138,10 +144,13 @@ impl Resource for User {
                 self.invitation = None;
             }
         }
-        let also = match was_admin && !self.is_active_admin() {
-            true => leave_an_admin(cx, head).await?,
+        let mut also = match was_admin && !self.is_active_admin() {
+            true => leave_a_way_in(cx, &head.account, Taken::Admin(&head.id)).await?,
             false => Changes::default(),
         };
+        if self.active != was_active {
+            also = also.and(console_session::removal_of_owner(cx, head).await?);
+        }
         Ok(Draft {
             also,
             ..Draft::of(self)
@@ -162,7 +171,7 @@ impl Resource for User {
         _query: &[(String, String)],
     ) -> Result<Changes, Error> {
         match self.is_active_admin() {
-            true => leave_an_admin(cx, head).await,
+            true => leave_a_way_in(cx, &head.account, Taken::Admin(&head.id)).await,
             false => Ok(Changes::default()),
         }
     }
@@ -172,20 +181,20 @@ impl Resource for User {
     }
 }
 
-/// Refuses to take the rights of the last active admin (644).
-pub(crate) async fn leave_an_admin(cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
-    let account = cx.store.get(Account::KIND, &head.account).await?;
-    let account = account.ok_or_else(|| Fault::bare("reading an account: not found"))?;
-    for document in cx.store.all(User::KIND).await? {
-        let other: User = stored::read(&document)?;
-        let is_other = document.head.id != head.id && document.head.account == head.account;
-        if is_other && other.is_active_admin() {
-            // Of two concurrent changes of admins, one is decided again.
-            let reason = "the account stays as it is; its admins change one after the other";
-            return Ok(Changes::replace(account, AuditEvent::Suppress { reason }));
+/// Refuses an address (662) that is the name of a bot from a version that allowed it.
+async fn check_bots(cx: &Cx<'_>, email: &str) -> Result<(), Error> {
+    let wanted = names::folded(email);
+    for document in cx.store.all(BotUser::KIND).await? {
+        let bot: BotUser = stored::read(&document)?;
+        if document.head.account == cx.caller.account && names::folded(&bot.name) == wanted {
+            let why = format!(
+                "The bot user `{}` has this name; rename it first.",
+                document.head.id
+            );
+            return Err(Refusal::new(code::NAME_LIKE_USER, why).into());
         }
     }
-    Err(Refusal::of(code::LAST_ADMIN).into())
+    Ok(())
 }
 
 fn check_role(name: &str) -> Result<Role, Refusal> {

@@ -12,14 +12,14 @@ impl Rig {
     /// Creates a rule of a policy; returns its ID.
     async fn rule(&self, policy: &str, action: &str, cidr: &str) -> String {
         let body = json!({"ip_policy_id": policy, "action": action, "cidr": cidr});
-        let made = self.post("/ip_policy_rules", body).await.body();
+        let made = self.post("/ip_policy_rules?force=true", body).await.body();
         made["id"].as_str().unwrap().to_owned()
     }
 
     /// Creates a restriction with one policy; returns its path.
     async fn restriction(&self, place: &str, policy: &str, enforced: bool) -> String {
         let body = json!({"type": place, "ip_policy_ids": [policy], "enforced": enforced});
-        let made = self.post("/ip_restrictions", body).await.body();
+        let made = self.post("/ip_restrictions?force=true", body).await.body();
         format!("/ip_restrictions/{}", made["id"].as_str().unwrap())
     }
 }
@@ -229,16 +229,20 @@ async fn ip_restrictions_apply_soon_after_a_commit() {
     assert_eq!(*guard.account, *rig.admin.account);
 
     assert_eq!(refused(&rig.admin, outside), None, "it is not enforced");
-    rig.patch(&restriction, json!({"enforced": true}))
-        .await
-        .body();
+    rig.patch(
+        &format!("{restriction}?force=true"),
+        json!({"enforced": true}),
+    )
+    .await
+    .body();
     eventually("it is enforced", async || {
         refused(&rig.admin, outside) == Some(220)
     })
     .await;
     assert_eq!(refused(&rig.admin, inside), None);
     assert_eq!(refused(&stranger, outside), None, "of another account");
-    rig.delete(&format!("/ip_policy_rules/{rule}")).await;
+    rig.delete(&format!("/ip_policy_rules/{rule}?force=true"))
+        .await;
     eventually("no request is admitted", async || {
         refused(&rig.admin, inside) == Some(220)
     })
@@ -282,7 +286,9 @@ async fn bootstrap_lifts_the_restriction_of_the_api() {
     assert_eq!(reported[0]["principal"], Value::Null);
     assert_eq!(reported[0]["object"], lifted);
     // Unchanged restrictions are not loaded again.
-    rig.patch(&api, json!({"enforced": true})).await.body();
+    rig.patch(&format!("{api}?force=true"), json!({"enforced": true}))
+        .await
+        .body();
     let none = Restrictions::default();
     let loaded = Restrictions::load(&rig.store, &none).await;
     let loaded = loaded.unwrap().unwrap();

@@ -20,6 +20,7 @@ mod ip;
 mod key_restrictions;
 mod keys;
 mod lists;
+mod lockout;
 mod logins;
 mod lookups;
 mod managed;
@@ -37,6 +38,7 @@ mod replays;
 mod restricted_effects;
 mod rights;
 mod schemas;
+mod secrets;
 mod ssh;
 mod statistics;
 mod subscriptions;
@@ -209,6 +211,7 @@ impl Rig {
                 domains_of_owner: false,
                 allow_public_calls: false,
                 on_expression_error: culvert_policy::OnExpressionError::default(),
+                strict_rights: false,
                 ip_data: Default::default(),
                 own_names: vec!["own.example".to_owned()],
                 kubernetes_ingress: "operators.culvert.example:8442".into(),
@@ -294,6 +297,7 @@ impl Rig {
                 .collect(),
             body: (!body.is_null()).then_some(body),
             base: BASE.to_owned(),
+            address: std::net::Ipv4Addr::LOCALHOST.into(),
         };
         let parse = |text: &str| serde_json::from_str(text).unwrap();
         match operation.call(&self.control, call).await {

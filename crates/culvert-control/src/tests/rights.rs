@@ -705,9 +705,9 @@ async fn the_last_admin_key_is_deleted_only_with_force() {
     let first = rig.admin.key_id.clone();
     let (_, start) = rig.events_after(0).await;
     for (query, code) in [
-        ("", 630),
-        ("?force=false", 630),
-        ("?force=", 630),
+        ("", 660),
+        ("?force=false", 660),
+        ("?force=", 660),
         ("?force=yes", 215),
         ("?force=true&force=true", 232),
         ("?forced=true", 231),
@@ -723,7 +723,7 @@ async fn the_last_admin_key_is_deleted_only_with_force() {
             .await
             .body();
     }
-    assert_eq!(delete(&first, "").await.code(), Some(630));
+    assert_eq!(delete(&first, "").await.code(), Some(660));
     assert_eq!(delete(&owner.key_id, "").await, Answered::NoContent);
     // Keys of another admin count.
     let second = rig.user("second@x.example", Role::Admin, true).await;
@@ -733,7 +733,7 @@ async fn the_last_admin_key_is_deleted_only_with_force() {
         .body();
     assert_eq!(delete(&first, "").await, Answered::NoContent);
     let theirs = theirs["id"].as_str().unwrap();
-    assert_eq!(delete(theirs, "").await.code(), Some(630));
+    assert_eq!(delete(theirs, "").await.code(), Some(660));
     assert_eq!(delete(theirs, "?force=true").await, Answered::NoContent);
     let (reported, _) = rig.events_after(start).await;
     let deleted = reported

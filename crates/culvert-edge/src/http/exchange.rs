@@ -256,8 +256,9 @@ impl HttpExchange {
 
     /// Records the final head of the response.
     pub(crate) fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
-        self.recording.capture_answer(status, headers);
-        self.answer_with(status, lines(headers));
+        let headers = self.recording.shown_response(headers);
+        self.recording.capture_answer(status, &headers);
+        self.answer_with(status, lines(&headers));
     }
 
     /// Records the final head of a response that is not captured.

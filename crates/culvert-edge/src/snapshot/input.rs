@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_login::Logins;
+use culvert_policy::Policy;
 use culvert_policy::host::EndpointInfo;
 use culvert_tls::acme::Challenge;
 use rustls::sign::CertifiedKey;
@@ -38,6 +39,15 @@ impl Snapshot {
     /// The number of endpoints.
     pub fn len(&self) -> usize {
         self.endpoints.len()
+    }
+
+    /// The policy of an endpoint.
+    pub fn policy_of(&self, id: &str) -> Option<&Arc<Policy>> {
+        let mut endpoints = self.endpoints.iter();
+        endpoints
+            .find(|endpoint| endpoint.id == *id)?
+            .policy
+            .as_ref()
     }
 
     /// Its restrictions.

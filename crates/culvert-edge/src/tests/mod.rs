@@ -39,6 +39,7 @@ mod removals;
 mod response_heads;
 mod restricted;
 mod rfc6455;
+mod secrets;
 mod secure;
 mod situations;
 mod sizes;

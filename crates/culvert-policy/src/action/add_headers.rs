@@ -18,6 +18,7 @@ pub(crate) static TYPE: ActionType = ActionType {
     name: "add-headers",
     doc: "Adds header fields to the request to the upstream or to the response to the client. Fields of the client with the same name stay, and come first; use `set-headers` for values that the upstream relies on. `host` replaces the existing field. Later rules see the original message.",
     phases: &[Phase::Request, Phase::Response],
+    takes_secrets: &[("headers", &[Phase::Request])],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
         let config: Config = site.config()?;
@@ -48,6 +49,7 @@ struct AddHeaders {
 impl Action for AddHeaders {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let fields = self.headers.render_each(x);
+        self.headers.hide(x);
         if x.wants_results() {
             let added = fields::shown(&fields);
             let error = x.error();

@@ -33,6 +33,8 @@ pub(crate) static TYPE: ActionType = ActionType {
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     secrets: &["credentials"],
+    takes_secrets: &[("credentials", &[Phase::Request])],
+    keeps_secrets: true,
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |context| {
         let config: Config = context.config()?;

@@ -84,6 +84,12 @@ struct CustomResponse {
 impl Action for CustomResponse {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let body = self.body.render(x).into_owned();
+        if self.body.is_secret() {
+            x.hide(|hidden| hidden.has_response_body = true);
+        }
+        for name in self.headers.secret() {
+            x.hide(|hidden| hidden.response_fields.push(name.clone()));
+        }
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = self.status;
         for Field { name, value } in self.headers.render(x) {

@@ -12,6 +12,7 @@ use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, Flow};
+use crate::policy::secret::REDACTED;
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::problem::Problem;
@@ -152,9 +153,10 @@ impl Action for ForwardInternal {
             Ok(flow) => return flow.into(),
             Err(failed) => failed,
         };
+        let is_secret = matches!(&self.to, To::Computed(template) if template.is_secret());
         tracing::debug!(
             endpoint.id = %x.endpoint.id,
-            url,
+            url = if is_secret { REDACTED } else { &url },
             ?problem,
             "forward-internal failed"
         );

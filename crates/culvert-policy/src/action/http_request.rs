@@ -47,6 +47,12 @@ pub(crate) static TYPE: ActionType = ActionType {
     phases: &[Phase::Request, Phase::Response],
     schemes: &[Scheme::Http, Scheme::Https],
     ends: Ends::Sometimes,
+    takes_secrets: &[
+        ("headers", &[Phase::Request, Phase::Response]),
+        ("body", &[Phase::Request, Phase::Response]),
+    ],
+    // Its result is what the service says, which the policy names.
+    keeps_secrets: true,
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |context| Ok(Box::new(HttpRequest::compile(context)?)),
     ..ActionType::PLAIN
@@ -375,7 +381,8 @@ impl HttpRequest {
         let mut redirects = 0;
         loop {
             let called = send(conn, from, share, call.clone()).await?;
-            if redirects == self.redirects_max || !follow(&mut call, &called) {
+            let has_secret_body = self.body.is_secret();
+            if redirects == self.redirects_max || !follow(&mut call, &called, has_secret_body) {
                 return Ok(called);
             }
             redirects += 1;
@@ -429,7 +436,7 @@ fn whom(url: &Url) -> Option<Whom> {
 }
 
 /// Changes a request as a redirect demands; false if there is no redirect.
-fn follow(call: &mut Call, called: &Called) -> bool {
+fn follow(call: &mut Call, called: &Called, has_secret_body: bool) -> bool {
     let keeps = match called.head.status {
         StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
         StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => call.method != Method::POST,
@@ -448,9 +455,20 @@ fn follow(call: &mut Call, called: &Called) -> bool {
         return false;
     }
     if url.origin() != call.url.origin() {
-        // Credentials for one host are not sent to another.
+        // Credentials for one host are not sent to another, and neither are other secrets.
+        if has_secret_body && keeps && !call.body.is_empty() {
+            return false;
+        }
         call.headers.remove(AUTHORIZATION);
         call.headers.remove(COOKIE);
+        let secret = call
+            .headers
+            .iter()
+            .filter(|(_, value)| value.is_sensitive());
+        let secret: Vec<_> = secret.map(|(name, _)| name.clone()).collect();
+        for name in secret {
+            call.headers.remove(name);
+        }
     }
     if !keeps {
         call.method = Method::GET;

@@ -36,6 +36,7 @@ pub(crate) static TYPE: ActionType = ActionType {
     doc: "Requires that a request has all listed tokens. Each token must be signed with a key of the key sets, have an allowed issuer and audience, and be valid now (with one minute of clock skew). A request that has a token twice has none, because the upstream might read the other one. A missing token gets 401, an invalid token 403, and 502 is returned if the keys cannot be fetched. Key sets are cached for 15 minutes, and for up to a day while they cannot be fetched. A token with an unknown key causes a fetch, at most every 30 seconds.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
+    keeps_secrets: true,
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |context| Ok(Box::new(JwtValidation::compile(context)?)),
     guards: true,

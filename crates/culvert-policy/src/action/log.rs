@@ -15,7 +15,7 @@ use crate::policy::values::to_json;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "log",
-    doc: "Adds an entry to `traffic_policy.logs` of the request event, or of the connection event in `on_tcp_connect`. An event holds at most 32 entries of 4 KiB each, 16 KiB in total.",
+    doc: "Adds an entry to `traffic_policy.logs` of the request event, or of the connection event in `on_tcp_connect`. An event holds at most 32 entries of 4 KiB each, 16 KiB in total. Values that come from secrets are `[redacted]`.",
     phases: &[Phase::Connect, Phase::Request, Phase::Response],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
@@ -44,8 +44,10 @@ struct Log {
 
 impl Action for Log {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
-        let metadata = self.metadata.render(x);
-        if let Value::Object(entry) = to_json(metadata.borrow()) {
+        let metadata = self.metadata.render_shown(x);
+        let mut entry = to_json(metadata.borrow());
+        x.policy.scrub(&mut entry);
+        if let Value::Object(entry) = entry {
             x.log(entry);
         }
         let error = x.error();

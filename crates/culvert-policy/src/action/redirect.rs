@@ -94,6 +94,13 @@ impl Action for Redirect {
         let Ok(location) = HeaderValue::from_str(&url) else {
             return x.fault().into();
         };
+        let secret = self
+            .headers
+            .secret()
+            .chain(self.rewrite.is_secret().then_some(&LOCATION));
+        for name in secret {
+            x.hide(|hidden| hidden.response_fields.push(name.clone()));
+        }
         let mut response = Response::new(Bytes::new());
         *response.status_mut() = self.status;
         let fields = self.headers.render(x);

@@ -18,6 +18,7 @@ pub(crate) static TYPE: ActionType = ActionType {
     name: "set-headers",
     doc: "Sets header fields of the request to the upstream or of the response to the client. Each replaces all fields of its name, in a request also those of names that servers confuse with it, such as `x_user` for `x-user`. So the upstream can rely on the value. If an expression fails, or a value has a line break, the fields of the name are removed. Later rules see the original message.",
     phases: &[Phase::Request, Phase::Response],
+    takes_secrets: &[("headers", &[Phase::Request])],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
         let config: Config = site.config()?;
@@ -45,6 +46,7 @@ struct SetHeaders {
 impl Action for SetHeaders {
     fn run<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a> {
         let fields = self.headers.render_strictly(x);
+        self.headers.hide(x);
         if x.wants_results() {
             let set = fields::shown(&fields);
             let error = x.error();

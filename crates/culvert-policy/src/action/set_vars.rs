@@ -62,7 +62,7 @@ fn variable(
         let why = format!("`{field}` is nested deeper than {NESTING_MAX} levels");
         return Err(context.refuse(code::POLICY_VARIABLE_TOO_DEEP, &why));
     }
-    let value = context.value(&field, &value)?;
+    let value = context.variable(&field, &name, &value)?;
     Ok((name, value))
 }
 

@@ -35,6 +35,8 @@ pub(crate) static TYPE: ActionType = ActionType {
     phases: &[Phase::Connect],
     schemes: &[Scheme::Https, Scheme::Tls],
     secrets: &["server_private_key"],
+    takes_secrets: &[("server_private_key", &[Phase::Connect])],
+    keeps_secrets: true,
     references: &[("mutual_tls_certificate_authorities", ID_PREFIX)],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |context| compile(context).map(|action| Box::new(action) as _),

@@ -69,6 +69,10 @@ impl Action for UrlRewrite {
                 error,
             ],
         );
+        if self.rewrite.is_secret() {
+            x.hide(|hidden| hidden.has_target = true);
+            x.hide_field(&HOST);
+        }
         x.edits.target = Some(target);
         x.edits.url = Some(url);
         if let Some(host) = host {

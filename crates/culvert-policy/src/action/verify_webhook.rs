@@ -31,6 +31,8 @@ pub(crate) static TYPE: ActionType = ActionType {
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     secrets: &["secret"],
+    takes_secrets: &[("secret", &[Phase::Request])],
+    keeps_secrets: true,
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {
         let config: Config = site.config()?;

@@ -24,6 +24,9 @@ use culvert_http::target::Received;
 use http::header::{CONTENT_TYPE, HOST, HeaderMap};
 use http::{StatusCode, request};
 
+use crate::event::{Hidden, shown};
+use crate::policy::secret::REDACTED;
+
 pub(crate) use json_path::JsonPath;
 pub use redaction::decoded;
 pub(crate) use redaction::{Redaction, header_key};
@@ -208,6 +211,7 @@ impl CaptureDraft {
         rules: &Arc<CaptureRules>,
         request: &request::Parts,
         is_tls: bool,
+        hidden: Option<&Hidden>,
     ) {
         let is_known = self.rules.iter().any(|known| Arc::ptr_eq(known, rules));
         if is_known || self.rules.len() == RULES_MAX {
@@ -219,8 +223,12 @@ impl CaptureDraft {
             return;
         }
         let bytes_max = self.limit(|rules| rules.request, &request.headers);
-        let omitted = bytes_max.is_none().then_some(BodyOmission::ContentType);
-        let bytes_max = bytes_max.unwrap_or(0);
+        let is_hidden = hidden.is_some_and(|hidden| hidden.has_request_body);
+        let omitted = match bytes_max {
+            None => Some(BodyOmission::ContentType),
+            Some(_) => is_hidden.then_some(BodyOmission::Redaction),
+        };
+        let bytes_max = bytes_max.filter(|_| !is_hidden).unwrap_or(0);
         match &self.tap {
             Some(tap) if self.request.is_none() => tap.limit(bytes_max, omitted),
             // An earlier action decided for this message.
@@ -232,9 +240,14 @@ impl CaptureDraft {
             }
         }
         if self.request.is_none() {
-            let url = url_of(request, is_tls);
+            let url = match hidden.is_some_and(|hidden| hidden.has_target) {
+                true => REDACTED.to_owned(),
+                false => url_of(request, is_tls),
+            };
             let (method, extra) = (request.method.as_str().to_owned(), url.len());
-            self.request = Head::of((method, url), extra, &request.headers, &self.budget);
+            let fields = hidden.map_or(&[][..], |hidden| &hidden.request_fields);
+            let headers = shown(&request.headers, fields);
+            self.request = Head::of((method, url), extra, &headers, &self.budget);
         }
     }
 
@@ -246,7 +259,7 @@ impl CaptureDraft {
     }
 
     /// Records the final head of the response.
-    pub(crate) fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
+    pub(crate) fn answer(&mut self, status: StatusCode, headers: &HeaderMap, is_secret: bool) {
         if !self.wants_response {
             return;
         }
@@ -254,6 +267,8 @@ impl CaptureDraft {
         let mut body = BodyBuffer::new(&self.budget, bytes_max.unwrap_or(0));
         if bytes_max.is_none() {
             body.limit(0, Some(BodyOmission::ContentType));
+        } else if is_secret {
+            body.limit(0, Some(BodyOmission::Redaction));
         }
         let head = Head::of(status, 0, headers, &self.budget);
         self.response = head.map(|head| (head, body));
@@ -417,10 +432,10 @@ mod tests {
         parts
             .headers
             .insert(HOST, HeaderValue::from_static("x.test"));
-        draft.apply(&Arc::new(rules(&[])), &parts, true);
+        draft.apply(&Arc::new(rules(&[])), &parts, true, None);
         let tap = Arc::clone(draft.tap().unwrap());
         tap.push(b"0123456789abcdef");
-        draft.answer(StatusCode::OK, &HeaderMap::new());
+        draft.answer(StatusCode::OK, &HeaderMap::new(), false);
         draft.sent(b"hello");
         let captured = draft.finish(false, &Arc::default()).unwrap();
         // The task that reads the body may still run.

@@ -1,17 +1,25 @@
 //! A compiled policy.
 
+use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use culvert_base::Meter;
 use culvert_cel::Slot;
 use http::header::HeaderName;
+use serde_json::Value as Json;
 
 use crate::identity::ForwardIdentity;
 use crate::ipdata::IpFields;
 use crate::policy::expression::Condition;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, EDGE_PATHS, EdgePaths};
+use crate::policy::secret::REDACTED;
 use crate::policy::secrets::Secrets;
+use crate::policy::taint::SecretUse;
+
+/// Shorter values are part of too many texts to be replaced.
+const SCRUBBED_BYTES_MIN: usize = 4;
 
 /// A policy, ready to run.
 #[derive(Debug)]
@@ -30,7 +38,7 @@ pub struct Policy {
     /// The fields of IP data that it reads.
     pub(crate) ip_fields: IpFields,
     /// Secrets of the account, if it reads any.
-    pub(crate) secrets: Option<Arc<Secrets>>,
+    pub(crate) secrets: Option<PolicySecrets>,
     /// Rule and position of the actions of the request phase that answer paths of the edge.
     pub(crate) edge_paths: Box<[(usize, usize)]>,
     /// How many bytes of a request's body are copied in case the response phase captures it.
@@ -41,6 +49,61 @@ pub struct Policy {
     pub(crate) warnings: Vec<String>,
     /// ID of the endpoint's owner, whose share of limited resources it uses; empty if unknown.
     pub(crate) owner: Arc<str>,
+}
+
+/// The secrets of a policy.
+#[derive(Debug)]
+pub(crate) struct PolicySecrets {
+    /// All secrets of the account.
+    pub(crate) all: Arc<Secrets>,
+    /// Those that it names: vault and name.
+    pub(crate) named: Box<[(String, String)]>,
+    /// Where they stand.
+    pub(crate) uses: Box<[SecretUse]>,
+    /// Whether it computes the name of one, as policies of early versions could.
+    pub(crate) computes_names: bool,
+    /// Whether it may use them now.
+    pub(crate) right: Arc<SecretRight>,
+}
+
+fn scrub(json: &mut Json, values: &[Arc<str>]) {
+    let scrubbed = |text: &str| {
+        let mut text = Cow::Borrowed(text);
+        for value in values {
+            if text.contains(&**value) {
+                text = text.replace(&**value, REDACTED).into();
+            }
+        }
+        text.into_owned()
+    };
+    match json {
+        Json::Null | Json::Bool(_) | Json::Number(_) => {}
+        Json::String(text) => *text = scrubbed(text),
+        Json::Array(items) => items.iter_mut().for_each(|item| scrub(item, values)),
+        Json::Object(entries) => {
+            let taken = std::mem::take(entries).into_iter();
+            entries.extend(taken.map(|(key, mut value)| {
+                scrub(&mut value, values);
+                (scrubbed(&key), value)
+            }));
+        }
+    }
+}
+
+/// Whether a policy may use its secrets. Control changes it while the policy is in use.
+#[derive(Debug, Default)]
+pub struct SecretRight(AtomicBool);
+
+impl SecretRight {
+    /// Refuses everything from now on, or no longer. Returns whether that is a change.
+    pub fn withdraw(&self, is_withdrawn: bool) -> bool {
+        self.0.swap(is_withdrawn, Ordering::Relaxed) != is_withdrawn
+    }
+
+    /// Whether the policy refuses everything.
+    pub fn is_withdrawn(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Actions that run if all expressions are true.
@@ -140,7 +203,34 @@ impl Policy {
     /// The secrets that its expressions may read, by vault and name.
     pub fn secrets(&self) -> culvert_cel::Value {
         let secrets = self.secrets.as_ref();
-        secrets.map_or(culvert_cel::Value::Null, |secrets| secrets.now())
+        secrets.map_or(culvert_cel::Value::Null, |secrets| secrets.all.now())
+    }
+
+    /// The places that secrets reach, also through variables and results of actions.
+    pub fn secret_uses(&self) -> &[SecretUse] {
+        self.secrets.as_ref().map_or(&[], |secrets| &secrets.uses)
+    }
+
+    /// Whether an expression computes the name of a secret, so that [`Self::secret_uses`] does not have it.
+    pub fn computes_secret_names(&self) -> bool {
+        let secrets = self.secrets.as_ref();
+        secrets.is_some_and(|secrets| secrets.computes_names)
+    }
+
+    /// Whether it may use its secrets; `None` if it has none.
+    pub fn secret_right(&self) -> Option<&Arc<SecretRight>> {
+        self.secrets.as_ref().map(|secrets| &secrets.right)
+    }
+
+    /// Replaces the values of its secrets in an entry of a log. Templates that are secret are redacted before; a
+    /// service that a policy called may have echoed one.
+    pub(crate) fn scrub(&self, entry: &mut Json) {
+        if let Some(secrets) = &self.secrets {
+            let values = secrets.named.iter();
+            let values = values.filter_map(|(vault, name)| secrets.all.value(vault, name));
+            let values = values.filter(|value| value.len() >= SCRUBBED_BYTES_MIN);
+            scrub(entry, &values.collect::<Vec<_>>());
+        }
     }
 
     /// The fields of IP data that it reads. Without all of them, it rejects traffic.

@@ -1,6 +1,7 @@
 //! The context in which an action is compiled.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -24,7 +25,8 @@ use crate::policy::environments;
 use crate::policy::expression::{Condition, Expression};
 use crate::policy::phase::Phase;
 use crate::policy::secrets::Secrets;
-use crate::policy::template::{Template, ValueTemplate};
+use crate::policy::taint::{Feeds, Mark, Reading};
+use crate::policy::template::{self, Template, ValueTemplate};
 use crate::scheme::Scheme;
 
 /// Objects that policies may name.
@@ -81,6 +83,8 @@ pub struct PolicyContext<'c> {
     place: &'c str,
     config: Value,
     resources: &'c Resources,
+    /// Its templates and conditions that read something that can be secret.
+    readings: RefCell<Vec<Reading>>,
 }
 
 impl<'c> PolicyContext<'c> {
@@ -98,7 +102,13 @@ impl<'c> PolicyContext<'c> {
             place,
             config,
             resources,
+            readings: RefCell::default(),
         }
+    }
+
+    /// What its templates and conditions read that can be secret, in the order in which they were compiled.
+    pub(crate) fn into_readings(self) -> Vec<Reading> {
+        self.readings.into_inner()
     }
 
     /// The phase of the action.
@@ -148,7 +158,8 @@ impl<'c> PolicyContext<'c> {
         refusal(code, self.place, why)
     }
 
-    /// The names that expressions of this phase may use.
+    /// The names that expressions of this phase may use. Private: all expressions of actions are compiled here, so that
+    /// none is missing among the readings.
     fn env(&self) -> &'static Env {
         environments::of(self.phase)
     }
@@ -165,6 +176,10 @@ impl<'c> PolicyContext<'c> {
         self.scheme == Scheme::Http && !is_internal && !self.resources.has_tls_before_edge
     }
 
+    fn note(&self, reading: Option<Reading>) {
+        self.readings.borrow_mut().extend(reading);
+    }
+
     /// ID of the endpoint's owner; empty if unknown.
     pub fn owner(&self) -> &str {
         &self.resources.owner
@@ -178,7 +193,7 @@ impl<'c> PolicyContext<'c> {
 
     /// The condition of a retry (2200).
     pub fn retry_condition(&self, field: &str, text: &str) -> Result<Condition, Refusal> {
-        environments::of_retries(self.phase)
+        let condition = environments::of_retries(self.phase)
             .compile_predicate(text)
             .map(Condition::new)
             .map_err(|error| {
@@ -186,16 +201,24 @@ impl<'c> PolicyContext<'c> {
                     code::POLICY_EXPRESSION_INVALID,
                     &format!("`{field}`: {error}"),
                 )
-            })
+            })?;
+        let slots = condition.slots().iter().copied();
+        let reading = Reading::of(field, Feeds::Action, [text], slots, Mark::default());
+        self.note(reading);
+        Ok(condition)
     }
 
     /// An expression of any type (2200).
     pub fn expression(&self, field: &str, text: &str) -> Result<Expression, Refusal> {
         let compiled = self.env().compile(text).map(Expression::new);
-        compiled.map_err(|error| {
+        let expression = compiled.map_err(|error| {
             let why = format!("`{field}`: {error}");
             self.refuse(code::POLICY_EXPRESSION_INVALID, &why)
-        })
+        })?;
+        let slots = expression.slots().iter().copied();
+        let reading = Reading::of(field, Feeds::Action, [text], slots, Mark::default());
+        self.note(reading);
+        Ok(expression)
     }
 
     /// Whether policies may call public hosts.
@@ -205,14 +228,34 @@ impl<'c> PolicyContext<'c> {
 
     /// Text with expressions (2224).
     pub fn template(&self, field: &str, text: &str) -> Result<Template, Refusal> {
-        Template::parse(text, self.env())
-            .map_err(|why| self.refuse(code::POLICY_TEMPLATE_INVALID, &format!("`{field}`: {why}")))
+        self.template_for(field, text, Feeds::Action)
+    }
+
+    fn template_for(&self, field: &str, text: &str, feeds: Feeds) -> Result<Template, Refusal> {
+        let template = Template::parse(text, self.env()).map_err(|why| {
+            self.refuse(code::POLICY_TEMPLATE_INVALID, &format!("`{field}`: {why}"))
+        })?;
+        let (sources, slots) = (template::sources(text), template.slots());
+        let reading = Reading::of(field, feeds, sources, slots, template.mark());
+        self.note(reading);
+        Ok(template)
     }
 
     /// Any value with expressions in its texts (2224).
     pub fn value(&self, field: &str, value: &Value) -> Result<ValueTemplate, Refusal> {
-        ValueTemplate::parse(value, self.env())
-            .map_err(|why| self.refuse(code::POLICY_TEMPLATE_INVALID, &format!("`{field}`: {why}")))
+        ValueTemplate::parse(value, &mut |text| self.template(field, text))
+    }
+
+    /// Like [`Self::value`], for the value of a variable that later expressions read.
+    pub(crate) fn variable(
+        &self,
+        field: &str,
+        name: &str,
+        value: &Value,
+    ) -> Result<ValueTemplate, Refusal> {
+        ValueTemplate::parse(value, &mut |text| {
+            self.template_for(field, text, Feeds::Variable(name.to_owned()))
+        })
     }
 
     /// Refuses a number out of range (2215).

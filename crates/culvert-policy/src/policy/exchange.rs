@@ -8,11 +8,11 @@ use bytes::Bytes;
 use culvert_base::{Share, Timestamp};
 use culvert_cel::{EvalError, EvalErrorKind, Value};
 use culvert_events::{Settable, Slot, Text};
-use http::header::{ACCEPT, HeaderValue};
+use http::header::{ACCEPT, HeaderName, HeaderValue};
 use http::{StatusCode, request, response};
 use tokio::time::Instant;
 
-use crate::event::EventDraft;
+use crate::event::{EventDraft, Hidden};
 use crate::event_slots;
 use crate::host::{BodyReader, ConnContext, EndpointInfo, Reservation, Unread};
 use crate::ipdata::IpData;
@@ -217,6 +217,27 @@ impl<'x> Exchange<'x> {
             self.conn.state.log(entry);
         } else if let Some(event) = &mut self.event {
             event.log(entry);
+        }
+    }
+
+    /// Hides a field that came from a secret: of the request that the next endpoint gets, or of the response, depending
+    /// on the phase.
+    pub(crate) fn hide_field(&mut self, name: &HeaderName) {
+        let is_request = self.phase != Phase::Response;
+        if let Some(event) = &mut self.event {
+            let hidden = event.hide();
+            let fields = match is_request {
+                true => &mut hidden.request_fields,
+                false => &mut hidden.response_fields,
+            };
+            fields.push(name.clone());
+        }
+    }
+
+    /// Hides what this does to the exchange, which came from a secret, in events and captures.
+    pub(crate) fn hide(&mut self, hide: impl FnOnce(&mut Hidden)) {
+        if let Some(event) = &mut self.event {
+            hide(event.hide());
         }
     }
 

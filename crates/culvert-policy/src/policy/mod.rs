@@ -27,6 +27,7 @@ pub mod run;
 pub mod secret;
 pub(crate) mod secrets;
 pub(crate) mod source;
+pub(crate) mod taint;
 pub mod template;
 pub mod values;
 pub mod variables;

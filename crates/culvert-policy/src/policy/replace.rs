@@ -15,6 +15,7 @@ use serde::Deserialize;
 use crate::policy::context::PolicyContext;
 use crate::policy::edits::Replacement;
 use crate::policy::exchange::Exchange;
+use crate::policy::phase::Phase;
 use crate::policy::rewrite::{PATTERN_BYTES_MAX, PROGRAM_BYTES_MAX, ReplacementPart, parts};
 use crate::policy::run::{ActionResult, Flow};
 use crate::policy::template::Template;
@@ -103,7 +104,16 @@ impl FindReplace {
 
     /// Evaluates the replacements. They are applied when the phase ends.
     pub(crate) fn run<'a>(&'a self, x: &mut Exchange<'_>) -> ActionResult<'a> {
+        let is_request = x.phase == Phase::Request;
         for (from, to) in &self.pairs {
+            let is_secret =
+                to.is_secret() || matches!(from, From::Computed(from) if from.is_secret());
+            if is_secret {
+                x.hide(|hidden| match is_request {
+                    true => hidden.has_request_body = true,
+                    false => hidden.has_response_body = true,
+                });
+            }
             let from = match from {
                 From::Pattern(pattern) => pattern.clone(),
                 From::Computed(template) => {

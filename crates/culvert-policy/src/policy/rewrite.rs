@@ -70,6 +70,15 @@ impl Rewrite {
         })
     }
 
+    /// Whether the URL comes from a secret.
+    pub(crate) fn is_secret(&self) -> bool {
+        let from = match &self.from {
+            Some(From::Computed(template)) => template.is_secret(),
+            Some(From::Pattern(_)) | None => false,
+        };
+        from || self.to.is_secret()
+    }
+
     /// Whether it applies to every URL.
     pub(crate) fn is_total(&self) -> bool {
         self.from.is_none()

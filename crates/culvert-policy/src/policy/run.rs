@@ -129,6 +129,9 @@ impl Exchange<'_> {
     /// Runs the rules of the phase.
     pub async fn run(&mut self) -> Flow {
         let policy = self.policy;
+        if !self.may_use_secrets() {
+            return self.refuse(Problem::SecretsWithdrawn);
+        }
         if !self.loads_ip_data() {
             return self.fault();
         }
@@ -167,6 +170,9 @@ impl Exchange<'_> {
         if !policy.owns_path(request.uri.path()) {
             return None;
         }
+        if !self.may_use_secrets() {
+            return Some(self.refuse(Problem::SecretsWithdrawn));
+        }
         if !self.loads_ip_data() {
             return Some(self.fault());
         }
@@ -187,6 +193,12 @@ impl Exchange<'_> {
             Flow::Continue | Flow::Forward(_) => self.refuse(Problem::EdgePath),
             flow => flow,
         })
+    }
+
+    /// Whether the policy may use the secrets that it names.
+    fn may_use_secrets(&self) -> bool {
+        let secrets = self.policy.secrets.as_ref();
+        secrets.is_none_or(|secrets| !secrets.right.is_withdrawn())
     }
 
     /// Takes the IP data that the policy reads. False if some of it is not loaded.

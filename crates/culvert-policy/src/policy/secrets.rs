@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use culvert_cel::Value;
+use culvert_cel::{Value, ValueRef};
 
 use crate::policy::values::map;
 
@@ -33,6 +33,21 @@ impl Secrets {
             .into_iter()
             .map(|(vault, entries)| (vault, map(entries)));
         self.0.store(Some(Arc::new(map(vaults.collect()))));
+    }
+
+    /// The current value of a secret.
+    pub(crate) fn value(&self, vault: &str, name: &str) -> Option<Arc<str>> {
+        let all = self.0.load();
+        let Value::Map(vaults) = &**all.as_ref()? else {
+            return None;
+        };
+        let Some(Value::Map(secrets)) = vaults.get(ValueRef::String(vault)) else {
+            return None;
+        };
+        match secrets.get(ValueRef::String(name))? {
+            Value::String(value) => Some(Arc::from(&**value)),
+            _ => None,
+        }
     }
 
     /// The current values, by vault and name.

@@ -13,11 +13,12 @@ use crate::action_type::{ActionType, Actions, NOT_BUILT};
 use crate::document::{Node, Unreadable};
 use crate::identity::ForwardIdentity;
 use crate::ipdata::IpFields;
-use crate::policy::compiled::{Policy, Rule};
+use crate::policy::compiled::{Policy, PolicySecrets, Rule};
 use crate::policy::context::{PolicyContext, Resources, refusal};
 use crate::policy::expression::Condition;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::Action;
+use crate::policy::taint::{Feeds, Flow, Mark, Reading};
 use crate::policy::{environments, template, variables};
 use crate::scheme::Scheme;
 
@@ -205,6 +206,7 @@ impl Source {
             has_login: false,
             replaced: Vec::new(),
             warnings: Vec::new(),
+            secrets: Flow::default(),
         };
         let mut compiled = Phase::ALL.map(|_| Vec::new());
         let mut handles = !scheme.is_http() || has_upstream;
@@ -239,6 +241,7 @@ impl Source {
                        `redirect` without `from`";
             return Err(refusal(code::POLICY_TRAFFIC_UNHANDLED, "", why));
         }
+        let (uses, named, computes_names) = reader.secrets.end();
         let mut reads = reader.reads;
         reads.sort_unstable();
         reads.dedup();
@@ -272,7 +275,13 @@ impl Source {
             vars_cell: cell(variables::VARS),
             reads_sni: cell("conn.tls.sni").is_some(),
             ip_fields,
-            secrets: cell(variables::SECRETS).map(|_| Arc::clone(&resources.secrets)),
+            secrets: cell(variables::SECRETS).map(|_| PolicySecrets {
+                all: Arc::clone(&resources.secrets),
+                named: named.into(),
+                uses: uses.into(),
+                computes_names,
+                right: Arc::default(),
+            }),
             reads: reads.into(),
         })
     }
@@ -297,7 +306,7 @@ impl Source {
 }
 
 /// Keys whose values are expressions; other values have expressions between `${` and `}`.
-const EXPRESSIONS: [&str; 2] = ["expressions", "retry_condition"];
+const EXPRESSIONS: [&str; 3] = ["expressions", "retry_condition", "bucket_key"];
 
 /// Passes on each expression of a node that contains `secrets`.
 fn expressions(node: &Node, is_expression: bool, look: &mut dyn FnMut(&str)) {
@@ -339,6 +348,7 @@ struct Reader<'c> {
     /// Header fields of requests that the actions so far set or remove, as servers read their names.
     replaced: Vec<String>,
     warnings: Vec<String>,
+    secrets: Flow,
 }
 
 impl Reader<'_> {
@@ -457,6 +467,10 @@ impl Reader<'_> {
             code::POLICY_EXPRESSION_INVALID,
         )?;
         self.reads.extend(compiled.slots());
+        let slots = compiled.slots().iter().copied();
+        let reading = Reading::of("", Feeds::Action, [source], slots, Mark::default());
+        let reading = reading.into_iter().collect();
+        self.secrets.follow(phase, &place, None, reading);
         Ok(compiled)
     }
 
@@ -548,6 +562,8 @@ impl Reader<'_> {
         self.has_data(phase, &slots, place, code::POLICY_TEMPLATE_INVALID)?;
         self.reads.extend(slots);
         self.warn(phase, place, &*compiled);
+        let readings = context.into_readings();
+        self.secrets.follow(phase, place, Some(ty), readings);
         Ok((ty, compiled))
     }
 }

@@ -11,6 +11,8 @@ use serde_json::Value as Json;
 
 use crate::policy::exchange::Exchange;
 use crate::policy::expression::Expression;
+use crate::policy::secret::REDACTED;
+use crate::policy::taint::Mark;
 use crate::policy::values::{check_size, map, of_number, push_text};
 
 /// Longest text that a template yields, in bytes. Each expression may yield a long one.
@@ -20,6 +22,7 @@ const TEXT_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Template {
     parts: Vec<Part>,
+    mark: Mark,
 }
 
 #[derive(Debug)]
@@ -62,7 +65,18 @@ impl Template {
         if !plain.is_empty() {
             parts.push(Part::Text(plain.into()));
         }
-        Ok(Self { parts })
+        let slots = slots(&parts).collect::<Vec<_>>();
+        let mark = Mark::of(slots);
+        Ok(Self { parts, mark })
+    }
+
+    /// Whether its text comes from a secret. Nothing that a person or another service sees may contain it.
+    pub fn is_secret(&self) -> bool {
+        self.mark.is_secret()
+    }
+
+    pub(crate) fn mark(&self) -> Mark {
+        self.mark.clone()
     }
 
     /// The text, if it has no expression.
@@ -98,13 +112,7 @@ impl Template {
 
     /// The variables it reads.
     pub fn slots(&self) -> impl Iterator<Item = Slot> {
-        self.parts
-            .iter()
-            .flat_map(|part| match part {
-                Part::Text(_) => [].iter(),
-                Part::Expression(expression) => expression.slots().iter(),
-            })
-            .copied()
+        slots(&self.parts)
     }
 
     /// The text. An expression that fails yields an empty string; the failure is counted and recorded.
@@ -167,6 +175,14 @@ impl Template {
 #[error("an expression failed, or its text is too long")]
 pub struct NoText;
 
+fn slots(parts: &[Part]) -> impl Iterator<Item = Slot> {
+    let slots = parts.iter().flat_map(|part| match part {
+        Part::Text(_) => [].iter(),
+        Part::Expression(expression) => expression.slots().iter(),
+    });
+    slots.copied()
+}
+
 /// A JSON value whose strings are templates.
 #[derive(Debug)]
 pub enum ValueTemplate {
@@ -182,23 +198,26 @@ pub enum ValueTemplate {
 
 impl ValueTemplate {
     /// Parses the templates in a JSON value.
-    pub fn parse(json: &Json, env: &Env) -> Result<Self, String> {
+    pub(crate) fn parse<E>(
+        json: &Json,
+        parse: &mut dyn FnMut(&str) -> Result<Template, E>,
+    ) -> Result<Self, E> {
         Ok(match json {
             Json::Null => Self::Constant(Value::Null),
             Json::Bool(value) => Self::Constant(Value::Bool(*value)),
             Json::Number(number) => Self::Constant(of_number(number)),
-            Json::String(text) => Self::Text(Template::parse(text, env)?),
+            Json::String(text) => Self::Text(parse(text)?),
             Json::Array(items) => Self::List(
                 items
                     .iter()
-                    .map(|item| Self::parse(item, env))
+                    .map(|item| Self::parse(item, parse))
                     .collect::<Result<_, _>>()?,
             ),
             Json::Object(entries) => Self::Object(
                 entries
                     .iter()
-                    .map(|(key, value)| Ok((key.clone(), Self::parse(value, env)?)))
-                    .collect::<Result<_, String>>()?,
+                    .map(|(key, value)| Ok((key.clone(), Self::parse(value, parse)?)))
+                    .collect::<Result<_, E>>()?,
             ),
         })
     }
@@ -216,27 +235,43 @@ impl ValueTemplate {
         }
     }
 
-    /// The value. It is null if it is too large; the exchange then rejects the request.
-    pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Value {
-        let value = self.part(x);
-        match check_size(value.borrow()) {
-            Ok(()) => value,
-            Err(_) => {
-                x.limit_reached();
-                Value::Null
-            }
-        }
+    /// The value for logs and events, in which secrets are `[redacted]`. It is null if it is too large; the exchange
+    /// then rejects the request.
+    pub(crate) fn render_shown(&self, x: &mut Exchange<'_>) -> Value {
+        let value = self.part(x, true);
+        sized(value, x)
     }
 
-    fn part(&self, x: &mut Exchange<'_>) -> Value {
+    /// The value. It is null if it is too large; the exchange then rejects the request.
+    pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Value {
+        let value = self.part(x, false);
+        sized(value, x)
+    }
+
+    fn part(&self, x: &mut Exchange<'_>, hides_secrets: bool) -> Value {
         match self {
             Self::Constant(value) => value.clone(),
+            Self::Text(template) if hides_secrets && template.is_secret() => Value::from(REDACTED),
             Self::Text(template) => template.value(x),
-            Self::List(items) => Value::List(items.iter().map(|item| item.part(x)).collect()),
+            Self::List(items) => {
+                let items = items.iter().map(|item| item.part(x, hides_secrets));
+                Value::List(items.collect())
+            }
             Self::Object(entries) => map(entries
                 .iter()
-                .map(|(key, value)| (key.as_str(), value.part(x)))
+                .map(|(key, value)| (key.as_str(), value.part(x, hides_secrets)))
                 .collect()),
+        }
+    }
+}
+
+/// The value, unless it is too large, which the exchange notes.
+fn sized(value: Value, x: &mut Exchange<'_>) -> Value {
+    match check_size(value.borrow()) {
+        Ok(()) => value,
+        Err(_) => {
+            x.limit_reached();
+            Value::Null
         }
     }
 }

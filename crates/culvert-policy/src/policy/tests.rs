@@ -934,3 +934,318 @@ fn identity_goes_to_fields_of_its_own() {
         assert_eq!(found, code, "{forward}: {sentence}");
     }
 }
+
+/// Places that a secret reaches in a policy: the beginning of each place, and whether it is confined there.
+fn reached(text: &str) -> Vec<(String, bool)> {
+    let policy =
+        compiled(Scheme::Https, true, text).unwrap_or_else(|refusal| panic!("{refusal}: {text}"));
+    let uses = policy.secret_uses().iter();
+    uses.map(|one| {
+        assert_eq!((&*one.vault, &*one.name), ("v", "n"), "{text}");
+        (one.place.clone(), one.is_confined)
+    })
+    .collect()
+}
+
+/// The fields of actions that take templates, each with a configuration whose `SECRET` is a template, and whether a
+/// secret is confined in it.
+const TEMPLATES: &[(&str, &str, &str, bool)] = &[
+    ("on_tcp_connect", "log", "metadata: {a: 'SECRET'}", false),
+    ("on_tcp_connect", "set-vars", "vars: [{a: 'SECRET'}]", false),
+    ("on_tcp_connect", "restrict-ips", "allow: ['SECRET']", false),
+    ("on_tcp_connect", "restrict-ips", "deny: ['SECRET']", false),
+    (
+        "on_tcp_connect",
+        "terminate-tls",
+        "mutual_tls_certificate_authorities: ['SECRET']",
+        false,
+    ),
+    (
+        "on_tcp_connect",
+        "terminate-tls",
+        "server_certificate: 'SECRET', server_private_key: 'x'",
+        false,
+    ),
+    (
+        "on_tcp_connect",
+        "terminate-tls",
+        "server_certificate: '${\"x\"}', server_private_key: 'SECRET'",
+        true,
+    ),
+    (
+        "on_http_request",
+        "add-headers",
+        "headers: {x-a: 'SECRET'}",
+        true,
+    ),
+    (
+        "on_http_request",
+        "basic-auth",
+        "credentials: ['u:SECRET']",
+        true,
+    ),
+    (
+        "on_http_request",
+        "custom-response",
+        "body: 'SECRET'",
+        false,
+    ),
+    (
+        "on_http_request",
+        "custom-response",
+        "headers: {x-a: 'SECRET'}",
+        false,
+    ),
+    (
+        "on_http_request",
+        "forward-internal",
+        "url: 'SECRET'",
+        false,
+    ),
+    ("on_http_request", "http-request", "url: 'SECRET'", false),
+    (
+        "on_http_request",
+        "http-request",
+        "url: 'http://a.internal', query_params: [{key: a, value: 'SECRET'}]",
+        false,
+    ),
+    (
+        "on_http_request",
+        "http-request",
+        "url: 'http://a.internal', headers: {x-a: 'SECRET'}",
+        true,
+    ),
+    (
+        "on_http_request",
+        "http-request",
+        "url: 'http://a.internal', body: 'SECRET'",
+        true,
+    ),
+    (
+        "on_http_request",
+        "http-request",
+        "url: 'http://a.internal', retry_condition: '(EXPRESSION) == string(attempts)'",
+        false,
+    ),
+    (
+        "on_http_request",
+        "log",
+        "metadata: {a: [{b: 'SECRET'}]}",
+        false,
+    ),
+    (
+        "on_http_request",
+        "rate-limit",
+        "capacity: 1, rate: 60s, bucket_key: ['EXPRESSION']",
+        false,
+    ),
+    ("on_http_request", "redirect", "to: 'SECRET'", false),
+    (
+        "on_http_request",
+        "redirect",
+        "to: 'https://a.example/', from: 'SECRET'",
+        false,
+    ),
+    (
+        "on_http_request",
+        "redirect",
+        "to: 'https://a.example/', headers: {x-a: 'SECRET'}",
+        false,
+    ),
+    (
+        "on_http_request",
+        "request-body-find-replace",
+        "replacements: [{from: 'SECRET', to: a}]",
+        false,
+    ),
+    (
+        "on_http_request",
+        "request-body-find-replace",
+        "replacements: [{from: a, to: 'SECRET'}]",
+        false,
+    ),
+    (
+        "on_http_request",
+        "restrict-ips",
+        "allow: ['SECRET']",
+        false,
+    ),
+    (
+        "on_http_request",
+        "set-vars",
+        "vars: [{a: {b: ['SECRET']}}]",
+        false,
+    ),
+    ("on_http_request", "url-rewrite", "to: 'SECRET'", false),
+    (
+        "on_http_request",
+        "url-rewrite",
+        "to: '/a', from: 'SECRET'",
+        false,
+    ),
+    (
+        "on_http_request",
+        "verify-webhook",
+        "provider: github, secret: 'SECRET'",
+        true,
+    ),
+    (
+        "on_http_response",
+        "add-headers",
+        "headers: {x-a: 'SECRET'}",
+        false,
+    ),
+    (
+        "on_http_response",
+        "custom-response",
+        "body: 'SECRET'",
+        false,
+    ),
+    (
+        "on_http_response",
+        "custom-response",
+        "headers: {x-a: 'SECRET'}",
+        false,
+    ),
+    (
+        "on_http_response",
+        "http-request",
+        "url: 'http://a.internal', headers: {x-a: 'SECRET'}",
+        true,
+    ),
+    (
+        "on_http_response",
+        "http-request",
+        "url: 'http://a.internal', body: 'SECRET'",
+        true,
+    ),
+    ("on_http_response", "log", "metadata: {a: 'SECRET'}", false),
+    (
+        "on_http_response",
+        "response-body-find-replace",
+        "replacements: [{from: a, to: 'SECRET'}]",
+        false,
+    ),
+    (
+        "on_http_response",
+        "set-vars",
+        "vars: [{a: 'SECRET'}]",
+        false,
+    ),
+];
+
+/// Ways to write the secret `n` of the vault `v`, or a function of it.
+const SPELLINGS: [&str; 6] = [
+    "secrets.get(\"v\", \"n\")",
+    "\"Bearer \" + secrets.get(\"v\", r\"n\")",
+    "hash.sha256(secrets.get(\"v\", \"n\"))",
+    "string(size(secrets.get(\"v\", \"n\")))",
+    "secrets.get(\"v\", \"n\").startsWith(\"a\") ? \"1\" : \"2\"",
+    "[1].map(x, secrets.get(\"v\", \"n\"))[0]",
+];
+
+#[test]
+fn secrets_are_confined_only_in_fields_that_cannot_echo_them() {
+    for (phase, action, config, is_confined) in TEMPLATES {
+        for spelling in SPELLINGS {
+            let config = config
+                .replace("SECRET", &format!("${{{spelling}}}"))
+                .replace("EXPRESSION", spelling);
+            let text = format!("{phase}:\n- actions: [{{type: {action}, config: {{{config}}}}}]\n");
+            let uses = reached(&text);
+            let [(place, confined)] = &*uses else {
+                panic!("{text}: {uses:?}");
+            };
+            let here = format!("{phase}, rule 1, action 1 ({action}): `");
+            assert!(
+                place.starts_with(&here) && confined == is_confined,
+                "{text}: {uses:?}"
+            );
+        }
+    }
+    // A condition tells whether it holds.
+    for phase in Phase::ALL {
+        for spelling in SPELLINGS {
+            let text = format!(
+                "{}:\n- expressions: ['({spelling}) == \"x\"']\n  actions: [{{type: set-vars, config: {{vars: [{{a: b}}]}}}}]\n",
+                phase.name()
+            );
+            let place = format!("{}, rule 1, expression 1", phase.name());
+            assert_eq!(reached(&text), [(place, false)], "{text}");
+        }
+    }
+}
+
+/// Every action with a field that supports expressions is in the table, so that a new field has to decide.
+#[test]
+fn every_field_with_expressions_decides_about_secrets() {
+    for ty in ACTIONS.sorted() {
+        let Some(schema) = ty.schema else { continue };
+        let settings = schemars::generate::SchemaSettings::draft2020_12();
+        let schema = schema(&mut settings.into_generator())
+            .to_value()
+            .to_string();
+        let rows = TEMPLATES
+            .iter()
+            .filter(|(_, action, ..)| *action == ty.name);
+        let ways = ["upports `${", "upport `${", "expressions whose values"];
+        let has_expressions = ways.iter().any(|way| schema.contains(way));
+        assert_eq!(has_expressions, rows.count() > 0, "{}", ty.name);
+        for (field, phases) in ty.takes_secrets {
+            assert!(
+                phases.iter().all(|phase| ty.phases.contains(phase)),
+                "{}",
+                ty.name
+            );
+            let has_row = TEMPLATES.iter().any(|(_, action, config, is_confined)| {
+                *action == ty.name && *is_confined && config.contains(&format!("{field}: "))
+            });
+            assert!(has_row, "{}: {field}", ty.name);
+        }
+    }
+}
+
+#[test]
+fn secrets_are_followed_through_variables_and_results() {
+    for (text, places) in [
+        (
+            "on_http_request:\n- actions:\n  - {type: set-vars, config: {vars: [{a: \"${secrets.get('v', 'n')}\"}, {b: \"${vars.a + 'x'}\"}, {c: d}]}}\n  - {type: log, config: {metadata: {b: \"${vars.b}\"}}}\n  - {type: log, config: {metadata: {c: \"${vars.c}\"}}}\n  - {type: log, config: {metadata: {c: \"${vars[req.method]}\"}}}\n  - {type: log, config: {metadata: {c: \"${vars}\"}}}\n",
+            vec!["action 1", "action 1", "action 2", "action 4", "action 5"],
+        ),
+        (
+            "on_http_request:\n- actions:\n  - {type: add-headers, config: {headers: {x: \"${secrets.get('v', 'n')}\"}}}\n  - {type: log, config: {metadata: {b: \"${actions.ngrok.add_headers.headers_added.x}\"}}}\n- expressions: [\"'x' in actions.culvert['add_headers']\"]\n  actions: [{type: log, config: {metadata: {c: \"${actions.ngrok.log}\"}}}]\n",
+            vec![
+                "rule 1, action 1",
+                "rule 1, action 2",
+                "rule 2, expression 1",
+                "rule 2, action 1",
+            ],
+        ),
+        (
+            "on_http_request:\n- expressions: [\"req.method == 'GET'\"]\n  actions:\n  - {type: basic-auth, config: {credentials: [\"u:${secrets.get('v', 'n')}\"]}}\n  - {type: log, config: {metadata: {b: \"${actions.ngrok.basic_auth.credentials.username}\"}}}\n",
+            vec!["action 1"],
+        ),
+        (
+            "on_http_request:\n- actions:\n  - {type: http-request, config: {url: 'http://a.internal', headers: {x: \"${secrets.get('v', 'n')}\"}}}\n- expressions: [\"actions.ngrok.http_request.res.status_code == 200\"]\n  actions: [{type: deny}]\n",
+            vec!["rule 1, action 1"],
+        ),
+        (
+            "on_http_request:\n- actions: [{type: custom-response, config: {headers: {x: \"${secrets.get('v', 'n')}\"}}}]\non_http_response:\n- actions: [{type: log, config: {metadata: {a: \"${res.headers['x'][0]}\"}}}]\n",
+            vec![
+                "on_http_request, rule 1, action 1",
+                "on_http_response, rule 1, action 1",
+            ],
+        ),
+    ] {
+        let found = reached(text);
+        assert_eq!(found.len(), places.len(), "{text}: {found:?}");
+        for ((place, _), expected) in found.iter().zip(places) {
+            assert!(place.contains(expected), "{text}: {place} {expected}");
+        }
+    }
+    let computed = "on_http_request:\n- actions: [{type: rate-limit, config: {capacity: 1, rate: 60s, bucket_key: ['secrets.get(\"v\", req.method)']}}]\n";
+    let policy = compiled(Scheme::Https, true, computed).unwrap();
+    assert!(policy.computes_secret_names());
+    let source = Source::read(computed, ACTIONS).unwrap();
+    assert!(source.computes_secret_names());
+}

@@ -1,5 +1,6 @@
 //! Plans and results as people and programs read them.
 
+use culvert_base::names::escaped;
 use serde_json::{Value, json};
 
 use super::compare::Difference;
@@ -92,6 +93,11 @@ pub fn as_text(plan: &Plan) -> String {
     text
 }
 
+/// A value as JSON, without characters that hide something on a terminal.
+fn shown(value: &Value) -> String {
+    escaped(&value.to_string()).into_owned()
+}
+
 fn describe(difference: &Difference, is_new: bool, text: &mut String) {
     let Difference {
         path,
@@ -101,8 +107,14 @@ fn describe(difference: &Difference, is_new: bool, text: &mut String) {
     let lines = |value: &Value| value.as_str().map_or(0, |it| it.lines().count());
     if lines(before) < 2 && lines(after) < 2 {
         match is_new {
-            true => text.push_str(&format!("    {path}: {after}\n")),
-            false => text.push_str(&format!("    {path}: {before} → {after}\n")),
+            true => text.push_str(&format!("    {path}: {}\n", shown(after))),
+            false => {
+                text.push_str(&format!(
+                    "    {path}: {} → {}\n",
+                    shown(before),
+                    shown(after)
+                ));
+            }
         }
         return;
     }
@@ -113,10 +125,8 @@ fn describe(difference: &Difference, is_new: bool, text: &mut String) {
             .unwrap_or_default()
             .lines()
             .map(|it| {
-                it.escape_debug()
-                    .to_string()
-                    .replace("\\\"", "\"")
-                    .replace("\\'", "'")
+                let line = it.escape_debug().to_string();
+                escaped(&line.replace("\\\"", "\"").replace("\\'", "'")).into_owned()
             })
             .collect()
     };

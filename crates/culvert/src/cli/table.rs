@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use culvert_base::names::escaped;
 use serde_json::{Map, Value};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -226,7 +227,7 @@ fn is_plain(value: &Value) -> bool {
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::String(text) => text.escape_debug().to_string(),
+        Value::String(text) => escaped(&text.escape_debug().to_string()).into_owned(),
         Value::Array(items) if is_plain(value) => {
             let items: Vec<String> = items.iter().map(cell).collect();
             items.join(",")

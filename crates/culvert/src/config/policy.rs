@@ -41,6 +41,9 @@ pub struct RightsSettings {
     /// Who may serve endpoints on a reserved domain or address: `all` owners of the account, or
     /// only its `owner` and admins. Endpoints that exist stay.
     pub domains: DomainUse,
+    /// Whether traffic policies of earlier versions that echo secrets of others are refused immediately. Otherwise
+    /// they keep working for 30 days after the upgrade. A new installation has no such policies.
+    pub strict: bool,
 }
 
 /// Who may serve endpoints on a reserved domain or address.

@@ -18,7 +18,7 @@ async fn policy(culvert: &Harness, cidr: &str) -> Value {
 /// Creates an enforced restriction; returns its path.
 async fn restrict(culvert: &Harness, place: &str, policy: &Value) -> String {
     let body = json!({"type": place, "ip_policy_ids": [policy], "enforced": true});
-    let made = culvert.create("ip_restrictions", body).await;
+    let made = culvert.create("ip_restrictions?force=true", body).await;
     format!("/ip_restrictions/{}", made["id"].as_str().unwrap())
 }
 

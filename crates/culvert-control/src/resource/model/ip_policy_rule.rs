@@ -11,6 +11,9 @@ use crate::resource::model::{Links, Model, Reference, Uri};
 use crate::rights::{Change, Rights, See, Use};
 use crate::stored::Format;
 
+/// Name of the unique key.
+pub(crate) const PREFIX_KEY: &str = "prefix";
+
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct IpPolicyRule {
@@ -89,7 +92,7 @@ impl Model for IpPolicyRule {
         let prefix = prefix.unwrap_or_else(|_| self.cidr.clone());
         Links {
             keys: vec![Key::new(
-                "prefix",
+                PREFIX_KEY,
                 format!("{} {prefix}", self.ip_policy_id),
             )],
             refs: vec![Ref::new(

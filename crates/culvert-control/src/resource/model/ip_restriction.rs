@@ -14,6 +14,11 @@ use crate::stored::Format;
 /// Key of the one restriction of a type.
 pub(crate) const KEY: &str = "type";
 
+/// The value of the key: an account has one restriction of each type, but keys are unique in the installation.
+pub(crate) fn unique_place(account: &str, place: RestrictionScope) -> String {
+    format!("{account} {}", place.name())
+}
+
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct IpRestriction {
@@ -89,8 +94,7 @@ impl Model for IpRestriction {
     }
 
     fn links(&self, head: &Head) -> Links {
-        // An account has one restriction of each type, but keys are unique in the installation.
-        let place = format!("{} {}", head.account, self.place.name());
+        let place = unique_place(&head.account, self.place);
         let refs = self
             .ip_policy_ids
             .iter()

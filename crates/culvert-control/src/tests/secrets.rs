@@ -1,0 +1,235 @@
+//! Where the policies of endpoints may use secrets, and who decides it: when they are written, and afterwards.
+
+use std::time::Duration;
+
+use culvert_policy::policy::compiled::SecretRight;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+
+/// A place of a policy: the policy with `GET` for the expression, and whether a secret is confined there.
+const PLACES: [(&str, bool); 6] = [
+    (
+        r#"{"on_http_request": [{"actions": [{"type": "add-headers", "config": {"headers": {"x": "${GET}"}}}]}]}"#,
+        true,
+    ),
+    (
+        r#"{"on_http_request": [{"actions": [{"type": "basic-auth", "config": {"credentials": ["u:${GET}"]}}]}]}"#,
+        true,
+    ),
+    (
+        r#"{"on_http_request": [{"actions": [{"type": "custom-response", "config": {"body": "${GET}"}}]}]}"#,
+        false,
+    ),
+    (
+        r#"{"on_http_request": [{"actions": [{"type": "rate-limit", "config": {"capacity": 1, "rate": "60s", "bucket_key": ["GET"]}}]}]}"#,
+        false,
+    ),
+    (
+        r#"{"on_http_request": [{"expressions": ["GET.startsWith('a')"], "actions": [{"type": "deny"}]}]}"#,
+        false,
+    ),
+    (
+        r#"{"on_http_response": [{"actions": [{"type": "add-headers", "config": {"headers": {"x": "${GET}"}}}]}]}"#,
+        false,
+    ),
+];
+
+fn policy(place: &str, vault: &str) -> Value {
+    let get = format!("secrets.get('{vault}', 's')");
+    serde_json::from_str(&place.replace("GET", &get)).unwrap()
+}
+
+/// A bot as a caller.
+async fn bot(rig: &Rig, name: &str) -> Caller {
+    let bot = rig.post("/bot_users", json!({"name": name})).await.body();
+    let made = rig
+        .post("/api_keys", json!({"owner_id": bot["id"]}))
+        .await
+        .body();
+    rig.authenticate(made["token"].as_str().unwrap())
+        .await
+        .unwrap()
+}
+
+/// A vault with this name and the secret `s`; the ID of the vault.
+async fn vault(rig: &Rig, owner: &Caller, name: &str) -> String {
+    let made = rig
+        .call(owner, "POST", "/vaults", json!({"name": name}))
+        .await
+        .body();
+    let body = json!({"vault_id": made["id"], "name": "s", "value": "hush hush"});
+    rig.call(owner, "POST", "/vault_secrets", body).await.body();
+    made["id"].as_str().unwrap().to_owned()
+}
+
+async fn grant(rig: &Rig, vault: &str, grantee: &str) -> String {
+    let body = json!({"object_id": vault, "grantee": grantee, "right": "use"});
+    let made = rig.post("/grants", body).await.body();
+    format!("/grants/{}", made["id"].as_str().unwrap())
+}
+
+struct Endpoints(u32);
+
+impl Endpoints {
+    async fn make(
+        &mut self,
+        rig: &Rig,
+        caller: &Caller,
+        policy: Value,
+    ) -> Result<String, Option<u16>> {
+        self.0 += 1;
+        let body = json!({
+            "url": format!("https://s{}.culvert.localhost", self.0), "upstream_url": "http://127.0.0.1:1",
+            "traffic_policy": policy,
+        });
+        match rig.call(caller, "POST", "/endpoints", body).await {
+            Answered::Created(made) => Ok(made["id"].as_str().unwrap().to_owned()),
+            refused => {
+                let code = refused.code();
+                Err(code)
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn secrets_stand_only_where_they_cannot_be_echoed() {
+    let rig = Rig::start().await;
+    let (owner, other) = (bot(&rig, "owner").await, bot(&rig, "other").await);
+    for (name, of) in [
+        ("own", &owner),
+        ("granted", &rig.admin),
+        ("foreign", &rig.admin),
+        ("other", &other),
+    ] {
+        let id = vault(&rig, of, name).await;
+        if name == "granted" {
+            grant(&rig, &id, &owner.owner_id).await;
+        }
+    }
+    let mut endpoints = Endpoints(0);
+    for (place, is_confined) in PLACES {
+        for (vault, code) in [
+            ("own", None),
+            ("granted", if is_confined { None } else { Some(2270) }),
+            ("foreign", Some(650)),
+            ("other", Some(650)),
+        ] {
+            let made = endpoints.make(&rig, &owner, policy(place, vault)).await;
+            assert_eq!(made.err().flatten(), code, "{vault} {place}");
+            // An admin may change every vault.
+            let made = endpoints.make(&rig, &rig.admin, policy(place, vault)).await;
+            assert!(made.is_ok(), "{vault} {place} {made:?}");
+            // But the endpoint of the bot would echo it.
+            let id = endpoints.make(&rig, &owner, json!("")).await.unwrap();
+            let body = json!({"traffic_policy": policy(place, vault)});
+            let changed = rig.patch(&format!("/endpoints/{id}"), body).await;
+            let is_refused = matches!(changed, Answered::Refused(..));
+            assert_eq!(
+                if is_refused { changed.code() } else { None },
+                code,
+                "{vault} {place}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_without_the_scope_for_secrets_names_none() {
+    let rig = Rig::start().await;
+    vault(&rig, &rig.admin, "own").await;
+    let mut endpoints = Endpoints(100);
+    for (scopes, code) in [
+        (json!(["endpoints.write"]), Some(642)),
+        (json!(["endpoints.write", "secrets.read"]), None),
+        (json!(["endpoints.write", "secrets.write"]), None),
+        (json!([]), None),
+    ] {
+        let made = rig.post("/api_keys", json!({})).await.body();
+        let path = format!("/api_keys/{}/restrictions", made["id"].as_str().unwrap());
+        rig.patch(&path, json!({"scopes": scopes})).await.body();
+        let caller = rig
+            .authenticate(made["token"].as_str().unwrap())
+            .await
+            .unwrap();
+        for (place, _) in PLACES {
+            let made = endpoints.make(&rig, &caller, policy(place, "own")).await;
+            assert_eq!(made.err().flatten(), code, "{scopes} {place}");
+        }
+        // A policy without secrets needs no such scope.
+        let plain = json!({"on_http_request": [{"actions": [{"type": "deny"}]}]});
+        endpoints.make(&rig, &caller, plain).await.unwrap();
+    }
+}
+
+/// A policy loses its secrets with the grant, with the role of its owner, and with the owner of the secret.
+#[tokio::test]
+async fn a_policy_that_may_no_longer_use_a_secret_is_refused() {
+    let rig = Rig::start().await;
+    let cancel = CancellationToken::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(rig.control.clone().run(cancel.clone()));
+    let owner = bot(&rig, "owner").await;
+    let admin = rig.user("second@x.example", Role::Admin, true).await;
+    let id = vault(&rig, &rig.admin, "granted").await;
+    let granted = grant(&rig, &id, &owner.owner_id).await;
+    let mut endpoints = Endpoints(200);
+    let of_bot = endpoints
+        .make(&rig, &owner, policy(PLACES[0].0, "granted"))
+        .await
+        .unwrap();
+    let of_admin = endpoints
+        .make(&rig, &admin, policy(PLACES[2].0, "granted"))
+        .await
+        .unwrap();
+    let right = async |id: &str| -> Arc<SecretRight> {
+        let mut snapshots = rig.edge.0.subscribe();
+        let find = |snapshot: &Option<culvert_edge::Snapshot>| {
+            let policy = snapshot.as_ref()?.policy_of(id)?;
+            policy.secret_right().cloned()
+        };
+        let waiting = snapshots.wait_for(|snapshot| find(snapshot).is_some());
+        let found = tokio::time::timeout(Duration::from_secs(30), waiting)
+            .await
+            .unwrap();
+        find(&found.unwrap()).unwrap()
+    };
+    let (bots, admins) = (right(&of_bot).await, right(&of_admin).await);
+    eventually("both are allowed", async || {
+        !bots.is_withdrawn() && !admins.is_withdrawn()
+    })
+    .await;
+    let health = async |id: &str| rig.get(&format!("/endpoints/{id}/health")).await.body();
+    assert_eq!(health(&of_bot).await["state"], "ok");
+    rig.delete(&format!("{granted}?force=true")).await;
+    eventually("the grant is gone", async || bots.is_withdrawn()).await;
+    let shown = health(&of_bot).await;
+    assert_eq!(
+        (&shown["state"], &shown["problems"][0]["code"]),
+        (&json!("refused"), &json!("ERR_NGROK_2270"))
+    );
+    grant(&rig, &id, &of_bot).await;
+    eventually("the endpoint has a grant", async || !bots.is_withdrawn()).await;
+    assert!(!admins.is_withdrawn());
+    rig.patch(
+        &format!("/users/{}", admin.owner_id),
+        json!({"role": "member"}),
+    )
+    .await
+    .body();
+    eventually("the owner is no admin", async || admins.is_withdrawn()).await;
+    grant(&rig, &id, &admin.owner_id).await;
+    // It may use the secret now, but not echo it.
+    eventually("judged again", async || {
+        health(&of_admin).await["problems"][0]["message"]
+            .to_string()
+            .contains("echoed")
+    })
+    .await;
+    assert!(admins.is_withdrawn());
+    cancel.cancel();
+    tokio::time::timeout(Duration::from_secs(30), tasks.join_next())
+        .await
+        .unwrap();
+}
