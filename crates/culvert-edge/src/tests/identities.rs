@@ -115,7 +115,7 @@ async fn rig(settings: Settings, policy: &str, upstreams: &[String]) -> Rig {
     let mut snapshot = Snapshot::builder();
     for (number, upstream) in upstreams.iter().enumerate() {
         let mut endpoint = named(Scheme::Http, "app.example", 80, upstream, policy);
-        endpoint.id = format!("ep_{number}").into();
+        endpoint.id = format!("ep_{number}");
         snapshot = snapshot.endpoint(endpoint);
     }
     rig.edge.publish(snapshot.build()).await;
