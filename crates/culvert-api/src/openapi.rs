@@ -102,7 +102,7 @@ pub(crate) fn needs_of(operation: &Operation) -> String {
     match operation.object.as_ref() {
         None => caller,
         Some(object) => {
-            let (right, holders) = object.rights().of(object.access);
+            let (right, holders) = object.rights.of(object.access);
             format!("{caller} Needs the right `{right}` to the object: {holders}.")
         }
     }
@@ -112,7 +112,7 @@ pub(crate) fn needs_of(operation: &Operation) -> String {
 fn add_object_right(described: &mut Value, operation: &Operation) {
     described["description"] = needs_of(operation).into();
     let object = operation.object.as_ref();
-    let object = object.map(|object| object.rights().of(object.access));
+    let object = object.map(|object| object.rights.of(object.access));
     described["x-culvert-object-right"] = object.map(|(right, _)| right).into();
     described["x-culvert-object-holders"] = object.map(|(_, holders)| holders).into();
 }

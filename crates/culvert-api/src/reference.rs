@@ -59,7 +59,7 @@ pub fn errors() -> String {
 /// The rights to the objects of a collection, if it has any.
 fn rights(page: &mut String, collection: &str, operations: &[Operation]) {
     let mut of_collection = operations.iter().filter(|it| it.collection == collection);
-    let Some(rights) = of_collection.find_map(|it| Some(it.object.as_ref()?.rights())) else {
+    let Some(rights) = of_collection.find_map(|it| Some(it.object.as_ref()?.rights)) else {
         return;
     };
     line(page, format_args!("\n| Right | Who has it |\n|---|---|"));

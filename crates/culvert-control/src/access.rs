@@ -6,20 +6,19 @@
 //! again by the same rule ([`is_user`]), because roles and grants change later.
 
 use culvert_base::{Fault, Refusal, code};
-use culvert_store::{Changes, Document};
+use culvert_store::{Changes, Document, PageQuery};
 
 use crate::caller::Role;
-use crate::control::Control;
 use crate::cx::Cx;
-use crate::operation::Call;
 use crate::owner::{self, Owner};
 use crate::resource::model::Model;
 use crate::resource::model::grant::{Grant, Grantee};
+use crate::resource::model::ip_policy_rule::IpPolicyRule;
+use crate::resource::model::ip_restriction::{IpRestriction, KEY};
 use crate::resource::model::vault_secret::VaultSecret;
 use crate::resource::resource_type::ResourceType;
-use crate::resource::{grant, ip_restriction};
-use crate::rights::{Access, Change, Use};
-use crate::{Error, host, service, stored};
+use crate::rights::{Change, Use};
+use crate::{Error, host, stored};
 
 /// An object that refers to another, and the rights of its owner.
 #[derive(Clone, Copy, Debug)]
@@ -67,13 +66,17 @@ pub(crate) async fn may_change(
         Change::Admins => return Err(not_changed(cx, ty, document, None).await?),
     }
     match ty.rights.change {
-        Change::OwnerUnlessRestricting => ip_restriction::may_change_policy(cx, ty, document).await,
+        Change::OwnerUnlessRestricting => may_change_policy(cx, ty, document).await,
         _ => Ok(Changes::default()),
     }
 }
 
 /// Refuses to show what only the owner of an object and admins see (630).
-async fn may_see_whole(cx: &Cx<'_>, ty: &ResourceType, document: &Document) -> Result<(), Error> {
+pub(crate) async fn may_see_whole(
+    cx: &Cx<'_>,
+    ty: &ResourceType,
+    document: &Document,
+) -> Result<(), Error> {
     let owner_id = ty.owner_of(document)?;
     if cx.caller.role == Role::Admin || owner_id.as_deref() == Some(&*cx.caller.owner_id) {
         return Ok(());
@@ -82,29 +85,6 @@ async fn may_see_whole(cx: &Cx<'_>, ty: &ResourceType, document: &Document) -> R
     let who = holders(cx, owner_id.as_deref()).await?;
     let why = format!("You see only the ID and the description of the {what}. {who} see more.");
     Err(Refusal::new(code::NOT_ADMIN, why).into())
-}
-
-/// Checks the right that an operation needs to the object in its path. An object that is absent for the caller is left
-/// to the operation, which reports the errors of the request first.
-pub(crate) async fn check(
-    control: &Control,
-    ty: &ResourceType,
-    access: Access,
-    call: &Call,
-) -> Result<(), Error> {
-    if access == Access::See {
-        return Ok(());
-    }
-    let cx = control.cx(&call.caller, &call.base);
-    let Some(document) = service::named(&cx, ty, call).await? else {
-        return Ok(());
-    };
-    if access == Access::Whole {
-        return may_see_whole(&cx, ty, &document).await;
-    }
-    // A role that never changes anything is reported first.
-    (ty.permit)(cx.caller)?;
-    may_change(&cx, ty, &document).await.map(drop)
 }
 
 /// Refuses a reference without the right `use` (650). `document` is the object that `referrer` refers to; `is_known`
@@ -245,19 +225,6 @@ pub(crate) async fn role_of(
     Ok(owner.map(|(owner, _)| owner.role))
 }
 
-/// The removals of the grants on an object that is removed, and of those that name it.
-pub(crate) async fn grants_removed(cx: &Cx<'_>, document: &Document) -> Result<Changes, Error> {
-    if document.head.kind == Grant::KIND {
-        return Ok(Changes::default());
-    }
-    let granted = cx.referring(Grant::KIND, &document.head).await?;
-    granted
-        .into_iter()
-        .try_fold(Changes::default(), |changes, granted| {
-            Ok(changes.and(service::removal(cx, &grant::TYPE, granted)?))
-        })
-}
-
 /// `vault `vault_…``.
 fn thing(ty: &ResourceType, document: &Document) -> String {
     format!("{} `{}`", ty.noun(), document.head.id)
@@ -312,4 +279,36 @@ async fn not_used(
     };
     let why = format!("{whose} not have the right `use` to the {what}. {how}");
     Ok(Refusal::new(code::RIGHT_TO_USE_MISSING, why).into())
+}
+
+/// Refuses a change to an IP policy or one of its rules while an IP restriction refers to the policy (630). The caller
+/// is no admin. Returns the condition that this still holds at the commit.
+async fn may_change_policy(
+    cx: &Cx<'_>,
+    ty: &ResourceType,
+    document: &Document,
+) -> Result<Changes, Error> {
+    let policy_id = match ty.kind {
+        IpPolicyRule::KIND => stored::read::<IpPolicyRule>(document)?.ip_policy_id,
+        _ => document.head.id.clone(),
+    };
+    let since = cx.store.revision().await?;
+    let naming = PageQuery {
+        kind: IpRestriction::KIND.to_owned(),
+        account: cx.caller.account.clone(),
+        before: None,
+        limit: 1,
+        refs_to: Some(policy_id),
+    };
+    if !cx.store.page(&naming).await?.is_empty() {
+        let why = "An IP restriction uses the IP policy; only admins may change it and its rules.";
+        return Err(Refusal::new(code::NOT_ADMIN, why).into());
+    }
+    let any = String::new();
+    Ok(Changes::unless_written_below(
+        IpRestriction::KIND,
+        KEY,
+        any,
+        since,
+    ))
 }

@@ -11,10 +11,9 @@ use serde_json::Value;
 
 use crate::control::Control;
 use crate::page::Parameter;
-use crate::resource::resource_type::ResourceType;
 use crate::right::Right;
 use crate::rights::{Access, Rights};
-use crate::{Caller, Error, access};
+use crate::{Caller, Error};
 
 /// One operation: a method on a path.
 #[derive(Debug)]
@@ -59,10 +58,10 @@ impl Operation {
                     ..
                 }) => (self.run)(control, call),
                 Some(_) if self.is_one_of_five() => (self.run)(control, call),
-                Some(ObjectRight { ty, access }) => {
+                Some(ObjectRight { access, check, .. }) => {
                     let run = self.run;
                     Box::pin(async move {
-                        access::check(control, ty, access, &call).await?;
+                        check(control, access, &call).await?;
                         run(control, call).await
                     })
                 }
@@ -89,17 +88,17 @@ impl Operation {
 /// The right that an operation needs to the object in its path.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectRight {
-    pub(crate) ty: &'static ResourceType,
+    /// The rights to the objects of the resource.
+    pub rights: Rights,
     /// What it needs of the object.
     pub access: Access,
+    /// Checks that the caller has it.
+    pub(crate) check: CheckObject,
 }
 
-impl ObjectRight {
-    /// The rights to the objects of the resource.
-    pub fn rights(&self) -> Rights {
-        self.ty.rights
-    }
-}
+/// Refuses a call whose caller does not have this right to the object in the path.
+pub(crate) type CheckObject =
+    for<'a> fn(&'a Control, Access, &'a Call) -> BoxFuture<'a, Result<(), Error>>;
 
 /// The function that runs an operation.
 pub type Handler = for<'a> fn(&'a Control, Call) -> BoxFuture<'a, Result<Reply, Error>>;

@@ -67,7 +67,8 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
         query: &[],
         right: right(method),
         object: Some(ObjectRight {
-            ty,
+            rights: ty.rights,
+            check: ty.check,
             access: match method {
                 Method::Get => Access::See,
                 Method::Post | Method::Patch | Method::Delete => Access::Change,
@@ -166,7 +167,8 @@ pub(crate) fn of_resource(ty: &'static ResourceType) -> Vec<Operation> {
             false => right(extra.method),
         },
         object: Some(ObjectRight {
-            ty,
+            rights: ty.rights,
+            check: ty.check,
             access: extra.access,
         }),
         run: extra.run,

@@ -18,8 +18,12 @@ use crate::control::Control;
 use crate::cx::Cx;
 use crate::event_kinds::Verb;
 use crate::operation::{Call, Reply};
+use crate::resource::model::Model;
+use crate::resource::model::grant::Grant;
 use crate::resource::model::traffic_policy::REFERENCE;
 use crate::resource::resource_type::{ResourceType, Reveal, StoredDraft};
+use crate::resource::row::Row;
+use crate::rights::Access;
 
 /// Attempts of a write that concurrent writers overtake.
 pub(crate) const RUNS_MAX: usize = 6;
@@ -147,7 +151,7 @@ pub(crate) async fn delete(
             .ok_or_else(Refusal::not_found)?;
         (ty.permit)(cx.caller)?;
         let held = access::may_change(&cx, ty, &document).await?;
-        let grants = access::grants_removed(&cx, &document).await?;
+        let grants = grants_removed(&cx, &document).await?;
         let checked = (ty.check_removal)(&cx, &document, &call.query).await?;
         let before = (ty.before_removal)(&cx, &document).await?;
         let after = (ty.after_removal)(&cx, &document).await?;
@@ -268,6 +272,42 @@ pub(crate) async fn named(
         },
         None => Ok(None),
     }
+}
+
+/// Checks the right that an operation needs to the object in its path. An object that is absent for the caller is left
+/// to the operation, which reports the errors of the request first.
+pub(crate) async fn check(
+    control: &Control,
+    ty: &ResourceType,
+    needed: Access,
+    call: &Call,
+) -> Result<(), Error> {
+    if needed == Access::See {
+        return Ok(());
+    }
+    let cx = control.cx(&call.caller, &call.base);
+    let Some(document) = named(&cx, ty, call).await? else {
+        return Ok(());
+    };
+    if needed == Access::Whole {
+        return access::may_see_whole(&cx, ty, &document).await;
+    }
+    // A role that never changes anything is reported first.
+    (ty.permit)(cx.caller)?;
+    access::may_change(&cx, ty, &document).await.map(drop)
+}
+
+/// The removals of the grants on an object that is removed, and of those that name it.
+async fn grants_removed(cx: &Cx<'_>, document: &Document) -> Result<Changes, Error> {
+    if document.head.kind == Grant::KIND {
+        return Ok(Changes::default());
+    }
+    let granted = cx.referring(Grant::KIND, &document.head).await?;
+    granted
+        .into_iter()
+        .try_fold(Changes::default(), |changes, granted| {
+            Ok(changes.and(removal(cx, Row::<Grant>::TYPE, granted)?))
+        })
 }
 
 /// Adds the secret to a view.

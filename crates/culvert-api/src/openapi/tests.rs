@@ -52,7 +52,7 @@ fn every_operation_is_there_once() {
         let scope = operation.right.scope.map(culvert_control::Scope::name);
         assert_eq!(described["x-culvert-scope"], json!(scope));
         let object = operation.object.as_ref();
-        let object = object.map(|object| object.rights().of(object.access).0);
+        let object = object.map(|object| object.rights.of(object.access).0);
         assert_eq!(described["x-culvert-object-right"], json!(object));
         assert_eq!(
             object.is_some(),

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, code};
-use culvert_store::{Changes, Document, Head, PageQuery};
+use culvert_store::Head;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -17,8 +17,7 @@ use crate::page::reference;
 use crate::resource::ip_policy;
 use crate::resource::model::Model;
 use crate::resource::model::ip_policy::IpPolicy;
-use crate::resource::model::ip_policy_rule::IpPolicyRule;
-use crate::resource::model::ip_restriction::{IpRestriction, KEY, RestrictionScope};
+use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::stored::{self, Format};
 use crate::{Caller, Error, Parameter, Role, input};
@@ -147,36 +146,4 @@ async fn check_policies(cx: &Cx<'_>, given: Vec<String>) -> Result<Vec<String>, 
         ids.push(id);
     }
     Ok(ids)
-}
-
-/// Refuses a change to an IP policy or one of its rules while an IP restriction refers to the policy (630). The caller
-/// is no admin. Returns the condition that this still holds at the commit.
-pub(crate) async fn may_change_policy(
-    cx: &Cx<'_>,
-    ty: &ResourceType,
-    document: &Document,
-) -> Result<Changes, Error> {
-    let policy_id = match ty.kind {
-        IpPolicyRule::KIND => stored::read::<IpPolicyRule>(document)?.ip_policy_id,
-        _ => document.head.id.clone(),
-    };
-    let since = cx.store.revision().await?;
-    let naming = PageQuery {
-        kind: IpRestriction::KIND.to_owned(),
-        account: cx.caller.account.clone(),
-        before: None,
-        limit: 1,
-        refs_to: Some(policy_id),
-    };
-    if !cx.store.page(&naming).await?.is_empty() {
-        let why = "An IP restriction uses the IP policy; only admins may change it and its rules.";
-        return Err(Refusal::new(code::NOT_ADMIN, why).into());
-    }
-    let any = String::new();
-    Ok(Changes::unless_written_below(
-        IpRestriction::KIND,
-        KEY,
-        any,
-        since,
-    ))
 }

@@ -16,7 +16,7 @@ use crate::base::Base;
 use crate::cx::Cx;
 use crate::input::Problem;
 use crate::listfilter::Field;
-use crate::operation::{BodySpec, Handler, Method, Reply, ResponseSpec, SchemaOf};
+use crate::operation::{BodySpec, CheckObject, Handler, Method, Reply, ResponseSpec, SchemaOf};
 use crate::page::{self, Argument};
 use crate::resource::model::grant::Grant;
 use crate::resource::model::{Links, Model};
@@ -214,6 +214,8 @@ pub(crate) struct ResourceType {
     pub(crate) writers: Role,
     pub(crate) admin_operations: &'static [&'static str],
     pub(crate) rights: Rights,
+    /// Checks the right of a caller to the object in a path.
+    pub(crate) check: CheckObject,
     pub(crate) owned_by: Option<&'static str>,
     pub(crate) refers_to_owner: bool,
     /// Whether an object does not exist for callers without the right to see it.

@@ -16,6 +16,7 @@ use crate::operation::Call;
 use crate::resource::resource_type::{
     Draft, Resource, ResourceType, Reveal, Running, StoredDraft, list_schema, value_refusal,
 };
+use crate::rights::Access;
 use crate::{Error, list, service, stored};
 
 impl ResourceType {
@@ -46,6 +47,7 @@ impl ResourceType {
             writers: R::WRITERS,
             admin_operations: R::ADMIN_OPERATIONS,
             rights: R::RIGHTS,
+            check: check::<R>,
             owned_by: R::OWNED_BY,
             refers_to_owner: R::REFERS_TO_OWNER,
             is_private: R::RIGHTS.see.is_private(),
@@ -192,6 +194,14 @@ pub(crate) struct Row<R>(PhantomData<R>);
 
 impl<R: Resource> Row<R> {
     pub(crate) const TYPE: &'static ResourceType = &ResourceType::of::<R>();
+}
+
+fn check<'a, R: Resource>(
+    control: &'a Control,
+    access: Access,
+    call: &'a Call,
+) -> BoxFuture<'a, Result<(), Error>> {
+    Box::pin(service::check(control, Row::<R>::TYPE, access, call))
 }
 
 pub(crate) fn run_create<R: Resource>(control: &Control, call: Call) -> Running<'_> {

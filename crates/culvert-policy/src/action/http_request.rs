@@ -178,6 +178,7 @@ impl Failed {
             Self::Template
             | Self::Target
             | Self::NoEndpoint
+            | Self::Forbidden
             | Self::Nested
             | Self::TooSlow
             | Self::NotCalled(_) => false,
