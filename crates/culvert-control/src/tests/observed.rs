@@ -176,7 +176,7 @@ async fn an_application_user_is_deleted_with_its_sessions() {
     let path = format!("/app/sessions/{first}");
     let reader = rig.user("reader@x.example", Role::ReadOnly, true).await;
     let denied = rig.call(&reader, "DELETE", &path, Value::Null).await;
-    assert_eq!(denied.code(), Some(635));
+    assert!(denied.is_absent(), "it belongs to admins");
     assert_eq!(rig.delete(&path).await, Answered::NoContent);
     assert!(rig.delete(&path).await.is_absent());
     let path = format!("/app/users/{user}");
