@@ -105,6 +105,8 @@ pub struct LoginSettings {
 
 /// A step of a sign-in attempt.
 pub(crate) type AttemptStep = (&'static str, [u8; 16]);
+/// A step, and the digest of the code or ticket that a request has for it.
+pub(crate) type StepProof = (AttemptStep, [u8; 32]);
 
 /// The shared state of all sign-ins of a process.
 #[derive(Debug)]
@@ -120,8 +122,8 @@ pub struct Logins {
     ended: Cache<String, ()>,
     /// Steps of attempts that were begun.
     used: Cache<AttemptStep, ()>,
-    /// Their results, for requests that arrive with or after the first one.
-    completing: Cache<AttemptStep, Completion>,
+    /// Their results, for requests with the same code or ticket that arrive with or after the first one.
+    completing: Cache<StepProof, Completion>,
     /// Sessions that were recently recorded.
     noted: Cache<String, ()>,
     /// Ids of users, as far as the journal has returned them.

@@ -14,6 +14,7 @@ use futures_util::FutureExt;
 use futures_util::future::Shared as SharedFuture;
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{Method, request};
+use sha2::{Digest, Sha256};
 
 use super::{NoSession, RequestContext, SessionMiddleware, Visit, own_cookies};
 use crate::attempt::{
@@ -174,9 +175,10 @@ impl SessionMiddleware {
         };
         let (keys, now) = (&self.logins.keys, request_context.now);
         let context = request_context.of_host();
-        let ticket = parameter(query, "ticket");
+        let ticket_text = parameter(query, "ticket");
+        let ticket = ticket_text.as_deref();
         let ticket =
-            ticket.map(|text| Ticket::open(keys, &context, &text).ok_or(Problem::LoginState));
+            ticket.map(|text| Ticket::open(keys, &context, text).ok_or(Problem::LoginState));
         let ticket = ticket.transpose()?;
         let is_recent = ticket.as_ref().is_none_or(|ticket| ticket.is_recent(now));
         let state = match &ticket {
@@ -216,7 +218,9 @@ impl SessionMiddleware {
                         .begin_session(&services_there, visit, person, tokens, now)
                         .await
                 });
-                self.once(&services, ("ticket", state.id()), work).await
+                let proof = ticket_text.unwrap_or_default();
+                self.once(&services, ("ticket", state.id()), &proof, work)
+                    .await
             }
             None => {
                 let endpoints = self.usable_endpoints(&services, x.endpoint.id).await?;
@@ -228,6 +232,7 @@ impl SessionMiddleware {
                 };
                 let (middleware, services_there) = (Arc::clone(self), Arc::clone(&services));
                 let (app, endpoint) = (request_context.app.clone(), visit.endpoint.clone());
+                let proof = response.code.clone();
                 let work: BoxFuture<'static, Result<Completed, Problem>> = Box::pin(async move {
                     let services = &services_there;
                     let (person, tokens) = middleware
@@ -237,7 +242,8 @@ impl SessionMiddleware {
                         .begin_session(services, visit, person, tokens, now)
                         .await
                 });
-                self.once(&services, ("code", state.id()), work).await
+                self.once(&services, ("code", state.id()), &proof, work)
+                    .await
             }
         };
         let session = match begun {
@@ -307,13 +313,16 @@ impl SessionMiddleware {
         let (middleware, services_there) = (Arc::clone(self), Arc::clone(&services));
         let (endpoint, now) = (x.endpoint.id.to_owned(), request_context.now);
         let app = request_context.app;
+        let proof = response.code.clone();
         let work: BoxFuture<'static, Result<Completed, Problem>> = Box::pin(async move {
             let granted = middleware
                 .exchange(&services_there, &endpoints, &app, &response, &endpoint, now)
                 .await?;
             Ok(Completed::Granted(Arc::new(granted)))
         });
-        let granted = self.once(&services, ("code", state.id()), work).await?;
+        let granted = self
+            .once(&services, ("code", state.id()), &proof, work)
+            .await?;
         let Completed::Granted(granted) = granted else {
             return Err(Problem::Policy);
         };
@@ -337,12 +346,14 @@ impl SessionMiddleware {
         })
     }
 
-    /// Runs a step of a sign-in once. Concurrent requests share its result, which is remembered for a while. It continues
-    /// if the request that began it is cancelled, because a code is valid only once.
+    /// Runs a step of a sign-in once. Concurrent requests with the same code or ticket, `proof`, share its result, which is
+    /// remembered for a while: whoever has only the state, such as the one who began the attempt, gets nothing. The step
+    /// continues if the request that began it is cancelled, because a code is valid only once.
     async fn once(
         self: &Arc<Self>,
         services: &Arc<PolicyServices>,
         step: AttemptStep,
+        proof: &str,
         work: BoxFuture<'static, Result<Completed, Problem>>,
     ) -> Result<Completed, Problem> {
         let middleware = Arc::clone(self);
@@ -354,7 +365,12 @@ impl SessionMiddleware {
                 false => Err(Problem::LoginState),
             }
         });
-        let entry = self.logins.completing.entry(step);
+        let key = (step, Sha256::digest(proof).into());
+        // Further codes of an attempt take no room from the results of others.
+        if self.logins.used.contains_key(&step) && !self.logins.completing.contains_key(&key) {
+            return Err(Problem::LoginState);
+        }
+        let entry = self.logins.completing.entry(key);
         let entry = entry.or_insert(work.shared()).await;
         if entry.is_fresh() {
             services

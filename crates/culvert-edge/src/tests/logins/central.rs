@@ -302,3 +302,28 @@ async fn the_code_of_one_issuer_does_not_go_to_another() {
     assert_eq!(quiet.arrives(&target).await.unwrap_err().status, 400);
     assert!(quiet.idp.asked().is_empty());
 }
+
+/// The attacker begins a sign-in and makes the victim's browser go through the provider. The attacker's browser could use
+/// the ticket, and knows the state, but not the code.
+#[tokio::test]
+async fn the_result_of_a_code_is_for_requests_with_this_code_alone() {
+    for host in ["a.example", "g.example"] {
+        let scene = scene(true).await;
+        let mut attacker = Browser::default();
+        let callback = scene.starts(&mut attacker, host).await;
+        let (_, ticket) = scene.arrives(&callback).await.unwrap();
+        let answer = Browser::default()
+            .ask_at(&scene.rig, host, "GET", &ticket, "")
+            .await;
+        assert_eq!(problem(&answer), (400, Some("ERR_NGROK_3107")));
+        let asked = scene.idp.asked().len();
+        for code in ["c", "c2", "C1", "c1+"] {
+            let guess = callback.replace("code=c1&", &format!("code={code}&"));
+            let answer = scene.arrives(&guess).await.unwrap_err();
+            assert_eq!(problem(&answer), (400, Some("ERR_NGROK_3108")), "{code}");
+        }
+        // The victim's browser may send its callback again. The provider gets no further code of this attempt.
+        assert!(scene.arrives(&callback).await.is_ok());
+        assert!(asked > 0 && scene.idp.asked().is_empty());
+    }
+}
