@@ -43,11 +43,14 @@ impl CentralCallback {
         let base = logins.settings().callback_base.as_ref()?;
         let path = parts.uri.path().strip_suffix(CENTRAL_CALLBACK)?;
         let authority = Authority::of(&parts.uri, parts.headers.get(HOST)).ok()?;
-        let is_here = path == base.path().trim_end_matches('/')
-            && base.host_str() == Some(&*authority.host)
-            && parts.method == Method::GET;
+        let is_here =
+            path == base.path().trim_end_matches('/') && base.host_str() == Some(&*authority.host);
         if !is_here {
             return None;
+        }
+        // A request with a code must not reach an endpoint at this host.
+        if parts.method != Method::GET {
+            return Some(Err(Problem::EdgePath));
         }
         let query = parts.uri.query().unwrap_or_default();
         let Some(text) = parameter(query, "state") else {

@@ -220,17 +220,23 @@ fn signing_member(
     live: &Live,
     callback: &CentralCallback,
 ) -> Result<Arc<Member>, Problem> {
-    let mut tables = [&live.https, &live.http].into_iter();
-    let group = tables.find_map(|table| table.find(callback.host()));
-    let group = group.ok_or(Problem::LoginState)?;
-    if !group.admits(down.conn.info.client.ip()) {
-        return Err(Problem::Restricted);
+    // Behind a proxy that terminates TLS, the endpoint is an http one, and another one of the host may be https.
+    for table in [&live.https, &live.http] {
+        let Some(group) = table.find(callback.host()) else {
+            continue;
+        };
+        let at = match callback.internal() {
+            None => Some(group),
+            Some((scheme, host, port)) => live.internal(group.account(), scheme, host, port),
+        };
+        let mut members = at.into_iter().flat_map(|group| group.members());
+        let Some(member) = members.find(|member| *member.id == *callback.endpoint()) else {
+            continue;
+        };
+        return match group.admits(down.conn.info.client.ip()) {
+            true => Ok(Arc::clone(member)),
+            false => Err(Problem::Restricted),
+        };
     }
-    let at = match callback.internal() {
-        None => Some(group),
-        Some((scheme, host, port)) => live.internal(group.account(), scheme, host, port),
-    };
-    let mut members = at.into_iter().flat_map(|group| group.members());
-    let member = members.find(|member| *member.id == *callback.endpoint());
-    member.cloned().ok_or(Problem::LoginState)
+    Err(Problem::LoginState)
 }

@@ -53,6 +53,12 @@ impl Scene {
             endpoint.policy = Some(Arc::new(compiled));
             snapshot = snapshot.endpoint(endpoint);
         }
+        // The proxy connects to the http endpoints. What else there is at a host does not matter.
+        if hosts.iter().any(|(host, ..)| *host == "a.example") {
+            let mut endpoint = named(Scheme::Https, "a.example", 443, "http://127.0.0.1:1", "");
+            endpoint.id = "ep_s".to_owned();
+            snapshot = snapshot.endpoint(endpoint);
+        }
         self.rig.edge.publish(snapshot.build()).await;
     }
 
@@ -325,5 +331,25 @@ async fn the_result_of_a_code_is_for_requests_with_this_code_alone() {
         // The victim's browser may send its callback again. The provider gets no further code of this attempt.
         assert!(scene.arrives(&callback).await.is_ok());
         assert!(asked > 0 && scene.idp.asked().is_empty());
+    }
+}
+
+/// Codes at the common callback address go to no endpoint at its host, whatever the method is.
+#[tokio::test]
+async fn the_common_callback_address_belongs_to_the_edge() {
+    let scene = scene(true).await;
+    scene
+        .hosts(&[("login.example", "ep_l", "usr_b", "openid-connect", ISSUER)])
+        .await;
+    for (method, target, status) in [
+        ("POST", "/base/oauth2/callback?code=c1", 404),
+        ("HEAD", "/base/oauth2/callback?code=c1", 404),
+        ("GET", "/base/oauth2/callback?code=c1", 400),
+        ("GET", "/base/oauth2/callbacks", 302),
+    ] {
+        let answer = Browser::default()
+            .ask_at(&scene.rig, CENTRAL, method, target, "content-length: 0\r\n")
+            .await;
+        assert_eq!(answer.status, status, "{method} {target}");
     }
 }
