@@ -58,15 +58,18 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// The endpoints at the address now, and the next of them. `None` if the operator is gone, has another key, or
-    /// binds none.
+    /// The endpoints at the address now, and the next of them, or the one that answers a request to this path in place of
+    /// the service. `None` if the operator is gone, has another key, or binds none.
     pub(crate) fn find<'l>(
         &self,
         live: &'l Live,
         agents: Option<&dyn Dial>,
+        path: &str,
     ) -> Option<(&'l Arc<Group>, &'l Arc<Member>)> {
         let group = self.group(live)?;
-        let member = group.pick_bound_by(&self.operator_id, agents)?;
+        let is_bound = |member: &Member| member.endpoint.is_bound_by(&self.operator_id);
+        let for_edge = group.edge_path_member_among(path, is_bound);
+        let member = for_edge.or_else(|| group.pick_bound_by(&self.operator_id, agents))?;
         Some((group, member))
     }
 

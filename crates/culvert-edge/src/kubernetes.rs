@@ -148,7 +148,7 @@ fn find(
         port: u16::try_from(request.port).ok()?,
     };
     let live = down.edge.live.load();
-    let (group, member) = bound.find(&live, down.edge.agents())?;
+    let (group, member) = bound.find(&live, down.edge.agents(), "")?;
     let (group, member) = (Arc::clone(group), Arc::clone(member));
     Some((bound, group, member))
 }

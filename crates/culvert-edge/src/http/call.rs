@@ -10,6 +10,7 @@ use culvert_policy::host::{
     ANSWER_BYTES_MAX, Called, EndpointInfo, NextEndpoint, NotCalled, NotReached, PolicyHost,
     Reservation,
 };
+use culvert_policy::policy::run::EDGE_PATHS;
 use culvert_policy::services::{Call, Fetch, FetchScope};
 use http::header::HOST;
 use http::{HeaderValue, request};
@@ -40,7 +41,14 @@ impl PolicyHost for Downstream {
         let may_use = |member: &Member| live.may_forward(from, &member.endpoint);
         let member = group.pick_among(self.edge.agents(), may_use);
         let member = member.ok_or(NotReached::Forbidden)?;
-        Ok(NextEndpoint::new(Arc::clone(member)))
+        let for_edge = group.edge_path_member_among(EDGE_PATHS, may_use);
+        Ok(match for_edge {
+            Some(for_edge) if !Arc::ptr_eq(for_edge, member) => {
+                let (member, for_edge) = (Arc::clone(member), Arc::clone(for_edge));
+                NextEndpoint::new(Arc::new(Pooled { member, for_edge }))
+            }
+            _ => NextEndpoint::new(Arc::clone(member)),
+        })
     }
 
     fn call(
@@ -51,7 +59,7 @@ impl PolicyHost for Downstream {
     ) -> BoxFuture<'_, Result<Called, NotCalled>> {
         Box::pin(async move {
             let down = self.this.upgrade().ok_or(NotCalled::Closed)?;
-            let member = to.endpoint().ok_or(NotCalled::Unusable)?;
+            let member = member_for(to, call.url.path()).ok_or(NotCalled::Unusable)?;
             internal(&down, share, member, call).await
         })
     }
@@ -62,6 +70,24 @@ impl PolicyHost for Downstream {
             public(&down, share, call).await
         })
     }
+}
+
+/// An endpoint of several at one address, and another one there, which answers requests to paths of the edge.
+struct Pooled {
+    member: Arc<Member>,
+    for_edge: Arc<Member>,
+}
+
+/// The endpoint that a request to this path goes to; `None` if the next one is of another kind.
+pub(super) fn member_for(next: NextEndpoint, path: &str) -> Option<Arc<Member>> {
+    let Some(pooled) = next.clone().endpoint::<Pooled>() else {
+        return next.endpoint();
+    };
+    let member = match path.starts_with(EDGE_PATHS) {
+        true => &pooled.for_edge,
+        false => &pooled.member,
+    };
+    Some(Arc::clone(member))
 }
 
 fn not_called(why: NotBuffered) -> NotCalled {
@@ -118,11 +144,7 @@ async fn internal(
 }
 
 /// Sends the request to another host.
-async fn public(
-    down: &Arc<Downstream>,
-    share: Share,
-    mut call: Call,
-) -> Result<Called, NotCalled> {
+async fn public(down: &Arc<Downstream>, share: Share, mut call: Call) -> Result<Called, NotCalled> {
     own_cookies::take(&mut call.headers);
     let mut room = BodyReservation::new(&down.conn, share);
     room.grow(ANSWER_BYTES_MAX).map_err(|_| NotCalled::NoRoom)?;

@@ -7,18 +7,18 @@ use culvert_http::fields::{
 };
 use culvert_http::target::{self, Received};
 use culvert_io::UploadMeter;
+use culvert_policy::host::NextEndpoint;
 use culvert_policy::policy::compiled::Policy;
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::policy::replace;
 use culvert_policy::problem::Problem;
 use culvert_upstream::Protocol;
-use http::header::{
-    AUTHORIZATION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE,
-};
+use http::header::{AUTHORIZATION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE};
 use http::{Method, Version, request};
 
 use crate::downstream::Downstream;
 use crate::http::body_memory::NotBuffered;
+use crate::http::call::member_for;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::request_body::{RequestBody, Upload};
@@ -169,7 +169,7 @@ impl ForwardRequest {
         down: &Downstream,
         wanted: &UpgradeRequest,
         mut edits: Edits,
-        member: Arc<Member>,
+        next: NextEndpoint,
     ) -> Result<(), Problem> {
         self.prepare(down, wanted);
         self.policies_set.note(edits.field_names());
@@ -179,6 +179,7 @@ impl ForwardRequest {
             self.parts.extensions.remove::<Received>();
             self.parts.uri = target;
         }
+        let member = member_for(next.clone(), "/").ok_or(Problem::Policy)?;
         if let Some(local) = self.parts.uri.path_and_query() {
             let merged = match member.endpoint.merge_slashes {
                 true => target::merge_slashes(local).map_err(Problem::malformed)?,
@@ -189,7 +190,8 @@ impl ForwardRequest {
         if let Some(host) = self.parts.headers.get(HOST) {
             self.authority = host.clone();
         }
-        self.member = member;
+        let member = member_for(next, self.parts.uri.path());
+        self.member = member.ok_or(Problem::Policy)?;
         Ok(())
     }
 

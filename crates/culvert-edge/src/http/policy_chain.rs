@@ -155,11 +155,7 @@ impl PolicyChain {
             let Some(next) = next else {
                 return Ok(RequestOutcome::Forward(request, Some(edits)));
             };
-            let hopped = match next.endpoint() {
-                Some(member) => request.hop(down, wanted, edits, member),
-                None => Err(Problem::Policy),
-            };
-            if let Err(problem) = hopped {
+            if let Err(problem) = request.hop(down, wanted, edits, next) {
                 return Ok(RequestOutcome::Reject(problem));
             }
         }

@@ -149,7 +149,7 @@ fn bound_route(
             "the scheme is not that of the connection",
         ));
     }
-    let Some((group, member)) = bound.find(live, down.edge.agents()) else {
+    let Some((group, member)) = bound.find(live, down.edge.agents(), parts.uri.path()) else {
         return Err(Problem::UnknownHost);
     };
     exchange.attribute(group, recorded(parts), authority);

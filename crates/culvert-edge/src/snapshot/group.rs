@@ -197,12 +197,21 @@ impl Group {
 
     /// The endpoint that answers a request to this normalised path in place of the service; `None` if none does.
     pub(crate) fn edge_path_member(&self, path: &str) -> Option<&Arc<Member>> {
+        self.edge_path_member_among(path, |_| true)
+    }
+
+    /// As [`Self::edge_path_member`], among the endpoints that meet a condition.
+    pub(crate) fn edge_path_member_among(
+        &self,
+        path: &str,
+        is_one: impl Fn(&Member) -> bool,
+    ) -> Option<&Arc<Member>> {
         if !path.starts_with(EDGE_PATHS) {
             return None;
         }
         self.members().find(|member| {
             let policy = member.endpoint.policy.as_ref();
-            policy.is_some_and(|policy| policy.owns_path(path))
+            policy.is_some_and(|policy| policy.owns_path(path)) && is_one(member)
         })
     }
 

@@ -23,7 +23,7 @@ fn signs_in(expressions: &str, action: &str, config: &str) -> String {
 }
 
 /// An origin that answers with the head it received.
-async fn echo(rig: &mut Rig) -> String {
+pub(super) async fn echo(rig: &mut Rig) -> String {
     let address = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, _)) = client.request().await {
             let length = head.len();

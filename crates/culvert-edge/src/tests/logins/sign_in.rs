@@ -1,6 +1,8 @@
 //! The steps of a sign-in and the checks in them.
 
+use super::custody::echo;
 use super::*;
+use crate::tests::internal::named;
 
 #[tokio::test]
 async fn a_user_signs_in_and_events_name_the_user() {
@@ -461,4 +463,50 @@ async fn user_data_may_be_signed_and_compressed() {
             );
         }
     }
+}
+
+/// Endpoints of one internal address may have different policies. The one that signs in answers all callbacks, so that
+/// their codes reach no service.
+#[tokio::test]
+async fn the_member_of_a_pool_that_signs_in_answers_paths_of_the_edge() {
+    let mut scene = Scene::start("").await;
+    let upstream = echo(&mut scene.rig).await;
+    let forward = "on_http_request: [{actions: [{type: forward-internal, config: {url: http://in.internal}}]}]";
+    let call = "on_http_request: [{actions: [{type: http-request, config: {url: 'http://in.internal/culvert/login', on_error: continue}}, {type: custom-response, config: {body: '${actions.ngrok.http_request.res.status_code}'}}]}]";
+    let sign_in =
+        format!("on_http_request: [{{actions: [{{type: openid-connect, config: {{{CONFIG}}}}}]}}]");
+    let resources = Resources {
+        logins: Some(LoginService::new(Arc::clone(&scene.logins))),
+        ..Resources::default()
+    };
+    let source = Source::read(&sign_in.replace("URL", &scene.idp.url), ACTIONS).unwrap();
+    let compiled = Arc::new(source.compile(Scheme::Http, true, &resources).unwrap());
+    let mut snapshot = Snapshot::builder().logins(Arc::clone(&scene.logins));
+    for (host, policy) in [("app.example", forward), ("call.example", call)] {
+        snapshot = snapshot.endpoint(named(Scheme::Http, host, 80, "", policy));
+    }
+    for member in 0..2 {
+        let mut endpoint = named(Scheme::Http, "in.internal", 80, &upstream, "");
+        endpoint.id = format!("ep_in{member}");
+        endpoint.policy = (member == 1).then(|| Arc::clone(&compiled));
+        snapshot = snapshot.endpoint(endpoint);
+    }
+    scene.rig.edge.publish(snapshot.build()).await;
+    let mut others = 0;
+    for _ in 0..6 {
+        let mut browser = Browser::default();
+        let callback = "/culvert/oauth2/callback?code=c1&state=x";
+        let answer = browser.get(&scene.rig, callback).await;
+        assert_eq!(problem(&answer), (400, Some("ERR_NGROK_3108")));
+        let answer = browser
+            .ask_at(&scene.rig, "call.example", "GET", "/", "")
+            .await;
+        assert!(
+            answer.status == 200 && !answer.text().starts_with("200"),
+            "{}",
+            answer.text()
+        );
+        others += usize::from(browser.get(&scene.rig, "/").await.status != 302);
+    }
+    assert!(others > 0, "the others get the rest");
 }
