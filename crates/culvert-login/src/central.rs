@@ -87,6 +87,9 @@ impl CentralCallback {
 
     /// Completes the sign-in. `x` is an exchange of that endpoint, with this request.
     pub async fn finish(self, x: &mut Exchange<'_>) -> Response<Bytes> {
+        if !x.may_use_secrets() {
+            return problem(x, Problem::SecretsWithdrawn);
+        }
         let policy = x.policy;
         let logins = policy.edge_paths().filter_map(|action| {
             let action: &dyn Any = action;

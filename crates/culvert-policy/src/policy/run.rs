@@ -195,8 +195,8 @@ impl Exchange<'_> {
         })
     }
 
-    /// Whether the policy may use the secrets that it names.
-    fn may_use_secrets(&self) -> bool {
+    /// Whether the policy may use the secrets that it names. If not, it does nothing.
+    pub fn may_use_secrets(&self) -> bool {
         let secrets = self.policy.secrets.as_ref();
         secrets.is_none_or(|secrets| !secrets.right.is_withdrawn())
     }

@@ -353,3 +353,34 @@ async fn the_common_callback_address_belongs_to_the_edge() {
         assert_eq!(answer.status, status, "{method} {target}");
     }
 }
+
+/// A policy without the right to its secrets sends none to the provider.
+#[tokio::test]
+async fn a_withdrawn_secret_completes_no_sign_in() {
+    let scene = scene(true).await;
+    let secrets = Arc::new(culvert_policy::Secrets::default());
+    secrets.replace([("v", "n", "a+b")]);
+    let resources = Resources {
+        logins: Some(LoginService::new(Arc::clone(&scene.logins))),
+        secrets,
+        ..Resources::default()
+    };
+    let policy = "on_http_request: [{actions: [{type: openid-connect, config: {issuer_url: URL, client_id: app, client_secret: \"${secrets.get('v', 'n')}\"}}]}]";
+    let source = Source::read(&policy.replace("URL", &scene.idp.url), ACTIONS).unwrap();
+    let compiled = Arc::new(source.compile(Scheme::Http, true, &resources).unwrap());
+    let mut endpoint = named(Scheme::Http, "a.example", 80, "http://127.0.0.1:1", "");
+    endpoint.policy = Some(Arc::clone(&compiled));
+    let snapshot = Snapshot::builder().logins(Arc::clone(&scene.logins));
+    scene
+        .rig
+        .edge
+        .publish(snapshot.endpoint(endpoint).build())
+        .await;
+    let callback = scene.starts(&mut Browser::default(), "a.example").await;
+    compiled.secret_right().unwrap().withdraw(true);
+    let answer = scene.arrives(&callback).await.unwrap_err();
+    assert_eq!(problem(&answer), (500, Some("ERR_NGROK_2270")));
+    assert!(scene.idp.asked().is_empty());
+    compiled.secret_right().unwrap().withdraw(false);
+    assert!(scene.arrives(&callback).await.is_ok());
+}
