@@ -125,7 +125,7 @@ async fn upstreams_learn_who_the_user_is_from_the_edge_alone() {
         assert_eq!(answer.status, 200, "{}", answer.text());
         let head = answer.text();
         assert!(!head.contains("mallory"), "{head}");
-        assert_eq!(values(head, "x-tail"), ["1"], "{head}");
+        assert!(values(head, "x-tail").is_empty(), "{head}");
         assert_eq!(values(head, "x-user"), ["anna@x.example"]);
         assert_eq!(values(head, "x-roles"), [r#"["a","b"]"#]);
         let assertions = values(head, "culvert-assertion");
@@ -243,7 +243,7 @@ async fn clients_send_no_assertions_anywhere() {
             let chunked = "POST / HTTP/1.1\r\nHost: app.example\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\
                            culvert-assertion: mallory\r\nculvert.assertion: mallory\r\nculvert-replay-of: mallory\r\nx-tail: 1\r\n\r\n";
             let answer = rig.ask(chunked).await;
-            assert!(answer.text().contains("x-tail: 1"), "{}", answer.text());
+            assert!(!answer.text().contains("x-tail"), "{}", answer.text());
             assert!(!answer.text().contains("mallory"), "{}", answer.text());
 
             let mut sender = connect(&mut rig, &root).await;
