@@ -239,7 +239,7 @@ pub(super) async fn refused_calls_change_nothing_and_make_no_event() {
         let shown = rig.call(&reader, "GET", &one, Value::Null).await;
         match (ty.is_private, ty.rights.see) {
             (true, _) => assert!(shown.is_absent(), "{one} {shown:?}"),
-            (false, crate::rights::See::Outline) => {
+            (false, See::Outline) => {
                 let shown = shown.body();
                 assert_eq!(keys(&shown), keys(&before));
                 for field in ["id", "description"] {
