@@ -118,11 +118,7 @@ async fn internal(
 }
 
 /// Sends the request to another host.
-async fn public(
-    down: &Arc<Downstream>,
-    share: Share,
-    mut call: Call,
-) -> Result<Called, NotCalled> {
+async fn public(down: &Arc<Downstream>, share: Share, mut call: Call) -> Result<Called, NotCalled> {
     own_cookies::take(&mut call.headers);
     let mut room = BodyReservation::new(&down.conn, share);
     room.grow(ANSWER_BYTES_MAX).map_err(|_| NotCalled::NoRoom)?;

@@ -12,9 +12,7 @@ use culvert_policy::policy::edits::Edits;
 use culvert_policy::policy::replace;
 use culvert_policy::problem::Problem;
 use culvert_upstream::Protocol;
-use http::header::{
-    AUTHORIZATION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE,
-};
+use http::header::{AUTHORIZATION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE};
 use http::{Method, Version, request};
 
 use crate::downstream::Downstream;
