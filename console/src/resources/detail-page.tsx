@@ -1,6 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, Outlet, useParams } from '@tanstack/react-router';
-import { Suspense } from 'react';
+import { lazy, Suspense } from 'react';
 import { ApiError } from '@/api/error';
 import { type Json, type JsonObject, isObject } from '@/api/json';
 import type { Resource } from '@/api/model';
@@ -20,6 +20,11 @@ import { headingOf } from './names';
 import { objectQuery } from './queries';
 import { useResource } from './use-resource';
 import { Fields } from './value';
+
+const Grants = lazy(() => import('@/access/grants'));
+
+/** The collections of objects whose use can be granted, or to which a grant can be given. */
+const GRANTS = new Set(['bot_users', 'endpoints', 'event_destinations', 'users', 'vault_secrets', 'vaults']);
 
 function isUnset(value: Json | undefined): boolean {
   return value === null || value === '' || (Array.isArray(value) && value.length === 0)
@@ -61,6 +66,7 @@ export default function DetailPage() {
       {DetailExtra ? <Suspense fallback={<Loading />}><DetailExtra object={object} /></Suspense> : null}
       <Details resource={resource} object={object} />
       <Below resource={resource} id={id} handled={handled} />
+      {GRANTS.has(resource.name) ? <Suspense fallback={null}><Grants collection={resource.name} id={id} /></Suspense> : null}
       <Suspense fallback={null}><Outlet /></Suspense>
     </Page>
   );

@@ -186,6 +186,7 @@ async fn plane(folder: &Path, is_filed: bool, is_kept: bool) -> Arc<Delivery> {
         destinations: vec!["ed_1".to_owned()],
     };
     let subscription = Subscription {
+        barred: Default::default(),
         sources: match is_filed {
             true => vec![source.into()],
             false => Vec::new(),

@@ -237,6 +237,7 @@ async fn plane(
         destinations: ids.clone(),
     };
     let subscription = Subscription {
+        barred: Default::default(),
         sources: vec![source.into()],
         is_entitled: false,
     };

@@ -487,7 +487,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
             has_tls_before_edge: false,
             domains_of_owner: false,
             allow_public_calls: false,
-            on_expression_error: culvert_policy::OnExpressionError::default(),
+            on_expression_error: Default::default(),
             strict_rights: false,
             ip_data: Default::default(),
             targets: TargetSettings::default(),

@@ -130,7 +130,7 @@ impl Resource for EventSubscription {
         };
         let (destination_ids, held) =
             check_destinations(cx, referrer, input.destination_ids, &[]).await?;
-        let mut subscription = Self {
+        let subscription = Self {
             format: Format,
             description: input.description,
             metadata: input.metadata,
@@ -139,7 +139,7 @@ impl Resource for EventSubscription {
             owner_id: cx.caller.owner_id.clone(),
         };
         Ok(Draft {
-            also: subscription.adopted(cx).await?.and(held),
+            also: subscription.noted(cx).await?.and(held),
             ..Draft::of(subscription)
         })
     }
@@ -156,7 +156,7 @@ impl Resource for EventSubscription {
             may_add(cx.caller, &self.sources, &sources)?;
             self.sources = sources;
         }
-        let adopted = self.adopted(cx).await?;
+        self.adopt(cx.caller);
         let mut held = Changes::default();
         if let Some(ids) = input.destination_ids {
             let referrer = Referrer {
@@ -169,7 +169,7 @@ impl Resource for EventSubscription {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         Ok(Draft {
-            also: adopted.and(self.noted(cx).await?).and(held),
+            also: self.noted(cx).await?.and(held),
             ..Draft::of(self)
         })
     }
@@ -554,16 +554,11 @@ impl EventSubscription {
         kinds.filter(|kind| event_kinds::is_private(kind))
     }
 
-    /// Makes the caller, if it may receive such events, the owner of a subscription that includes them. The
-    /// write records at its destinations that they receive them.
-    async fn adopted(&mut self, cx: &Cx<'_>) -> Result<Changes, Error> {
-        if !self.has_private() {
-            return Ok(Changes::default());
+    /// Makes an admin, who may receive such events, the owner of a subscription that includes them.
+    fn adopt(&mut self, caller: &Caller) {
+        if self.has_private() && caller.role == Role::Admin {
+            self.owner_id.clone_from(&caller.owner_id);
         }
-        if cx.caller.role == Role::Admin {
-            self.owner_id.clone_from(&cx.caller.owner_id);
-        }
-        self.noted(cx).await
     }
 
     /// The write that records at the destinations that they receive events about keys and credentials, if they do.
@@ -625,7 +620,8 @@ async fn change(
             Some(index) => subscription.source_text(index, &head, cx.base)?,
             None => String::new(),
         };
-        let also = subscription.adopted(&cx).await?.and(held);
+        subscription.adopt(cx.caller);
+        let also = subscription.noted(&cx).await?.and(held);
         let made = StoredDraft {
             body: stored::write(&subscription)?,
             links: subscription.links(&head),

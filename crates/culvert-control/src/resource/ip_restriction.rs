@@ -19,7 +19,7 @@ use crate::resource::model::Model;
 use crate::resource::model::ip_policy::IpPolicy;
 use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
 use crate::resource::resource_type::{Draft, Resource, ResourceType};
-use crate::stored::{self, Format};
+use crate::stored::Format;
 use crate::{Caller, Error, Parameter, Role, input};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<IpRestriction>();

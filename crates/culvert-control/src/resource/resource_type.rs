@@ -218,8 +218,6 @@ pub(crate) struct ResourceType {
     pub(crate) check: CheckObject,
     pub(crate) owned_by: Option<&'static str>,
     pub(crate) refers_to_owner: bool,
-    /// Whether an object does not exist for callers without the right to see it.
-    pub(crate) is_private: bool,
 
     pub(crate) create: Create,
     pub(crate) update: Update,

@@ -50,7 +50,6 @@ impl ResourceType {
             check: check::<R>,
             owned_by: R::OWNED_BY,
             refers_to_owner: R::REFERS_TO_OWNER,
-            is_private: R::RIGHTS.see.is_private(),
             create: create::<R>,
             update: update::<R>,
             inspect_update: inspect_update::<R>,

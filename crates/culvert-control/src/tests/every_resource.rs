@@ -2,6 +2,7 @@
 
 use crate::resource::ALL;
 use crate::resource::resource_type::{Life, ResourceType};
+use crate::rights::See;
 use crate::tests::*;
 
 /// The resources whose objects callers create.
@@ -216,7 +217,7 @@ pub(super) async fn refused_calls_change_nothing_and_make_no_event() {
             assert!(rig.patch(&absent, too_long.clone()).await.is_absent());
             let readers = rig.call(&reader, "PATCH", &one, too_long).await;
             let forbidden = if is_admins(ty) { 4111 } else { 635 };
-            match ty.is_private {
+            match ty.rights.see.is_private() {
                 true => assert!(readers.is_absent(), "{readers:?}"),
                 false => assert_eq!(readers.code(), Some(forbidden)),
             }
@@ -231,15 +232,15 @@ pub(super) async fn refused_calls_change_nothing_and_make_no_event() {
                 Value::Null
             };
             let answered = rig.call(&reader, method, path, body).await;
-            match ty.is_private && method != "POST" {
+            match ty.rights.see.is_private() && method != "POST" {
                 true => assert!(answered.is_absent(), "{method} {path} {answered:?}"),
                 false => assert_eq!(answered.code(), Some(forbidden), "{method} {path}"),
             }
         }
         let shown = rig.call(&reader, "GET", &one, Value::Null).await;
-        match (ty.is_private, ty.rights.see) {
+        match (ty.rights.see.is_private(), ty.rights.see) {
             (true, _) => assert!(shown.is_absent(), "{one} {shown:?}"),
-            (false, crate::rights::See::Outline) => {
+            (false, See::Outline) => {
                 let shown = shown.body();
                 assert_eq!(keys(&shown), keys(&before));
                 for field in ["id", "description"] {

@@ -238,8 +238,8 @@ async fn application_users_and_sessions_are_their_owners() {
                 ("app/sessions", "application_sessions", &session),
             ] {
                 let one = format!("/{collection}/{id}");
-                let list = rig.call(owner, "GET", &format!("/{collection}"), Value::Null);
-                let list = list.await.body();
+                let all = format!("/{collection}");
+                let list = rig.call(owner, "GET", &all, Value::Null).await.body();
                 let listed = list[field].as_array().unwrap();
                 assert_eq!(listed.len(), 1, "{collection}");
                 assert_eq!(listed[0]["id"] == **id, n == m, "{collection}");

@@ -132,7 +132,7 @@ on_http_response:
     assert_eq!(answer.header("x-id"), Some("ep_1"));
     assert_eq!(answer.header("x-late"), Some("yes it is"));
     let headers = json!({
-        "Content-Type": ["application/json"], "Content-Length": ["14"], "X-Id": ["ep_1"], "X-Late": ["yes it is"],
+        "Content-Type": ["application/json"], "X-Content-Type-Options": ["nosniff"], "Content-Length": ["14"], "X-Id": ["ep_1"], "X-Late": ["yes it is"],
     });
     let mut expected = event(json!(201), headers, 14);
     expected["traffic_policy"]["logs"] = json!([
@@ -295,7 +295,7 @@ async fn errors_of_the_edge_run_the_response_phase() {
     publish(&rig, "http://127.0.0.1:1", policy).await;
     let answer = rig.ask(ASK).await;
     assert_eq!((answer.status, answer.text()), (503, "back soon"));
-    let headers = json!({"Content-Type": ["text/plain; charset=utf-8"], "Content-Length": ["9"]});
+    let headers = json!({"Content-Type": ["text/plain; charset=utf-8"], "X-Content-Type-Options": ["nosniff"], "Content-Length": ["9"]});
     assert_eq!(last_event(&rig, 1).await, event(json!(503), headers, 9));
 }
 

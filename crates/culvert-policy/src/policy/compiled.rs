@@ -9,7 +9,7 @@ use culvert_cel::Slot;
 use http::header::HeaderName;
 use serde_json::Value as Json;
 
-use crate::identity::ForwardIdentity;
+use crate::identity::{ForwardIdentity, KEY_SET_PATH};
 use crate::ipdata::IpFields;
 use crate::policy::expression::Condition;
 use crate::policy::phase::{Ends, Phase};
@@ -43,6 +43,8 @@ pub struct Policy {
     pub(crate) edge_paths: Box<[(usize, usize)]>,
     /// How many bytes of a request's body are copied in case the response phase captures it.
     pub(crate) late_request_bytes: Option<usize>,
+    /// Whether all paths of the edge are its own, and not only that of the key set.
+    pub(crate) owns_all_edge_paths: bool,
     /// Names of the fields by which its actions tell the upstream who the user is.
     pub(crate) identity_fields: Box<[HeaderName]>,
     /// Likely mistakes.
@@ -166,7 +168,10 @@ impl Policy {
 
     /// Whether requests to this normalised path are for the edge, and not for the service.
     pub fn owns_path(&self, path: &str) -> bool {
-        !self.edge_paths.is_empty() && path.starts_with(EDGE_PATHS)
+        // Most policies own none.
+        !self.edge_paths.is_empty()
+            && path.starts_with(EDGE_PATHS)
+            && (self.owns_all_edge_paths || path == KEY_SET_PATH)
     }
 
     /// The slots of the variables that it reads.

@@ -256,6 +256,8 @@ impl Source {
             with_paths.map(move |(position, _)| (index, position))
         });
         let edge_paths = edge_paths.collect();
+        let mut of_requests = request.iter().flat_map(|rule: &Rule| rule.actions.iter());
+        let owns_all_edge_paths = of_requests.any(|action| action.edge_paths().is_some());
         let actions = request.iter().flat_map(|rule: &Rule| rule.actions.iter());
         let forwards = actions.filter_map(|action| action.forwards());
         let identity_fields = forwards.flat_map(ForwardIdentity::names).cloned().collect();
@@ -264,6 +266,7 @@ impl Source {
         let cell = |path| reads.binary_search(&variables::slot(path)).ok();
         Ok(Policy {
             edge_paths,
+            owns_all_edge_paths,
             late_request_bytes,
             identity_fields,
             warnings: reader.warnings,
