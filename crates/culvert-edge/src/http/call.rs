@@ -10,6 +10,7 @@ use culvert_policy::host::{
     ANSWER_BYTES_MAX, Called, EndpointInfo, NextEndpoint, NotCalled, NotReached, PolicyHost,
     Reservation,
 };
+use culvert_policy::identity::KEY_SET_PATH;
 use culvert_policy::policy::run::EDGE_PATHS;
 use culvert_policy::services::{Call, Fetch, FetchScope};
 use http::header::HOST;
@@ -41,7 +42,9 @@ impl PolicyHost for Downstream {
         let may_use = |member: &Member| live.may_forward(from, &member.endpoint);
         let member = group.pick_among(self.edge.agents(), may_use);
         let member = member.ok_or(NotReached::Forbidden)?;
-        let for_edge = group.edge_path_member_among(EDGE_PATHS, may_use);
+        let paths = [EDGE_PATHS, KEY_SET_PATH].into_iter();
+        let mut for_edge = paths.map(|path| group.edge_path_member_among(path, may_use));
+        let for_edge = for_edge.find_map(|member| member);
         Ok(match for_edge {
             Some(for_edge) if !Arc::ptr_eq(for_edge, member) => {
                 let (member, for_edge) = (Arc::clone(member), Arc::clone(for_edge));
@@ -83,7 +86,8 @@ pub(super) fn member_for(next: NextEndpoint, path: &str) -> Option<Arc<Member>> 
     let Some(pooled) = next.clone().endpoint::<Pooled>() else {
         return next.endpoint();
     };
-    let member = match path.starts_with(EDGE_PATHS) {
+    let policy = pooled.for_edge.endpoint.policy.as_ref();
+    let member = match policy.is_some_and(|policy| policy.owns_path(path)) {
         true => &pooled.for_edge,
         false => &pooled.member,
     };
