@@ -339,3 +339,41 @@ async fn a_status_outside_of_http_is_a_bad_gateway() {
         }
     }
 }
+
+/// HTTP/2 splits cookies over several fields. Both paths of a request join the others.
+#[tokio::test]
+async fn no_field_of_http2_brings_a_cookie_of_the_edge() {
+    let policy =
+        "on_http_request: [{actions: [{type: add-headers, config: {headers: {x-mine: '1'}}}]}]";
+    for policy in ["", policy] {
+        let (mut rig, root) = echoing("x-own: 1", policy, false).await;
+        let mut sender = connect(&mut rig, &root).await;
+        for (fields, expected) in [
+            (
+                &["a=1", "__Host-culvert.session=hush", "b=2"][..],
+                "a=1; b=2",
+            ),
+            (
+                &[
+                    "a=1; __secure-CULVERT.x.session=hush",
+                    "culvert.nonce=hush",
+                    "b=2",
+                ],
+                "a=1; b=2",
+            ),
+            (
+                &["__Host-culvert=hush", "=culvert.session=hush", "a=1"],
+                "a=1",
+            ),
+            (&["a=1, __Host-culvert-sign-in=hush"], "a=1"),
+        ] {
+            let mut request = Request::get("https://app.example/");
+            for field in fields {
+                request = request.header("cookie", *field);
+            }
+            let (_, text) = super::paths::ask2(&mut sender, request).await;
+            assert_eq!(values(&text, "cookie"), [expected], "{fields:?}: {text}");
+            assert!(!text.contains("hush"), "{fields:?}: {text}");
+        }
+    }
+}
