@@ -39,6 +39,20 @@ impl Edit {
             Self::Add(name, _) | Self::Set(name, _) | Self::Remove(name) => name,
         }
     }
+
+    fn apply(self, headers: &mut HeaderMap) {
+        match self {
+            Self::Add(name, value) if name != HOST => {
+                headers.append(name, value);
+            }
+            Self::Add(name, value) | Self::Set(name, value) => {
+                headers.insert(name, value);
+            }
+            Self::Remove(name) => {
+                headers.remove(name);
+            }
+        }
+    }
 }
 
 impl Edits {
@@ -68,7 +82,13 @@ impl Edits {
     /// Applies the changes to the fields of a request, and removes other spellings of the changed fields.
     pub fn apply_to_request(&mut self, headers: &mut HeaderMap) {
         strip_spellings(headers, self.field_names());
-        self.apply(headers);
+        for edit in self.headers.drain(..) {
+            // Also those that the policy has added before.
+            if !matches!(edit, Edit::Add(..)) {
+                strip_spellings(headers, std::iter::once(edit.name()));
+            }
+            edit.apply(headers);
+        }
         // A policy cannot make up cookies of the edge, which another endpoint may accept.
         own_cookies::take(headers);
     }
@@ -76,17 +96,7 @@ impl Edits {
     /// Applies the changes to the fields in order. A message has one host.
     pub fn apply(&mut self, headers: &mut HeaderMap) {
         for edit in self.headers.drain(..) {
-            match edit {
-                Edit::Add(name, value) if name != HOST => {
-                    headers.append(name, value);
-                }
-                Edit::Add(name, value) | Edit::Set(name, value) => {
-                    headers.insert(name, value);
-                }
-                Edit::Remove(name) => {
-                    headers.remove(name);
-                }
-            }
+            edit.apply(headers);
         }
     }
 }
@@ -159,6 +169,22 @@ mod tests {
             let mut headers = given.clone();
             edits.apply_to_request(&mut headers);
             assert_eq!(headers, fields(expected), "{name}");
+        }
+        // Rules before may have added what the client sent, in another spelling.
+        for value in [anna(), None] {
+            let mut edits = Edits::default();
+            let mallory = HeaderValue::from_static("mallory");
+            edits.add(HeaderName::from_static("x_user"), mallory.clone());
+            edits.add(HeaderName::from_static("x-user"), mallory);
+            edits.set(HeaderName::from_static("x-user"), value.clone());
+            let mut headers = given.clone();
+            edits.apply_to_request(&mut headers);
+            let left: Vec<_> = headers
+                .values()
+                .filter(|value| *value == "mallory")
+                .collect();
+            assert!(left.is_empty(), "{headers:?}");
+            assert_eq!(headers.get("x-user"), value.as_ref());
         }
         let mut edits = Edits::default();
         edits.add(HOST, HeaderValue::from_static("other.example"));
