@@ -34,6 +34,7 @@ use culvert_http::authority::Authority;
 use culvert_policy::identity::{ForwardIdentity, VerifiedUser};
 use culvert_policy::policy::exchange::Exchange;
 use culvert_policy::policy::run::{Action, ActionResult, EdgePaths, Flow};
+use culvert_policy::policy::secret::REDACTED;
 use culvert_policy::policy::template::Template;
 use culvert_policy::policy::values::map;
 use culvert_policy::problem::Problem;
@@ -393,6 +394,14 @@ impl SessionMiddleware {
         Flow::Continue
     }
 
+    fn tell_app(&self, x: &mut Exchange<'_>, request_context: &RequestContext) {
+        let id = match &self.options.app {
+            AppSource::Own(id, _) if id.is_secret() => REDACTED,
+            AppSource::Own(..) | AppSource::Operators(_) => &request_context.app.id,
+        };
+        x.tell(event_slots::OAUTH_APP_CLIENT_ID, id);
+    }
+
     fn tell_user(&self, x: &mut Exchange<'_>, person: &Person) {
         x.tell(event_slots::OAUTH_USER_ID, &person.provider_user_id);
         if !person.name.is_empty() {
@@ -710,7 +719,7 @@ impl Action for Login {
             Ok(request_context) => request_context,
             Err(flow) => return flow.into(),
         };
-        x.tell(event_slots::OAUTH_APP_CLIENT_ID, &request_context.app.id);
+        middleware.tell_app(x, &request_context);
         if middleware.options.allows_preflight && is_preflight(request) {
             x.tell(event_slots::OAUTH_DECISION, "allow");
             return Flow::Continue.into();
@@ -768,7 +777,7 @@ impl EdgePaths for Login {
             Ok(request_context) => request_context,
             Err(flow) => return flow.into(),
         };
-        x.tell(event_slots::OAUTH_APP_CLIENT_ID, &request_context.app.id);
+        middleware.tell_app(x, &request_context);
         let serve: BoxFuture<'a, Flow> =
             Box::pin(async move { middleware.serve(x, request_context).await });
         ActionResult::Later(serve)

@@ -359,13 +359,16 @@ async fn the_common_callback_address_belongs_to_the_edge() {
 async fn a_withdrawn_secret_completes_no_sign_in() {
     let scene = scene(true).await;
     let secrets = Arc::new(culvert_policy::Secrets::default());
-    secrets.replace([("v", "n", "a+b")]);
+    secrets.replace([("v", "n", "a+b"), ("v", "i", "canary-app")]);
+    scene
+        .idp
+        .tell(|script| script.claims = json!({"aud": "canary-app"}));
     let resources = Resources {
         logins: Some(LoginService::new(Arc::clone(&scene.logins))),
         secrets,
         ..Resources::default()
     };
-    let policy = "on_http_request: [{actions: [{type: openid-connect, config: {issuer_url: URL, client_id: app, client_secret: \"${secrets.get('v', 'n')}\"}}]}]";
+    let policy = "on_http_request: [{actions: [{type: openid-connect, config: {issuer_url: URL, client_id: \"${secrets.get('v', 'i')}\", client_secret: \"${secrets.get('v', 'n')}\"}}]}]";
     let source = Source::read(&policy.replace("URL", &scene.idp.url), ACTIONS).unwrap();
     let compiled = Arc::new(source.compile(Scheme::Http, true, &resources).unwrap());
     let mut endpoint = named(Scheme::Http, "a.example", 80, "http://127.0.0.1:1", "");
@@ -383,4 +386,11 @@ async fn a_withdrawn_secret_completes_no_sign_in() {
     assert!(scene.idp.asked().is_empty());
     compiled.secret_right().unwrap().withdraw(false);
     assert!(scene.arrives(&callback).await.is_ok());
+    // An ID of the application that is a secret is shown to the provider alone.
+    let events = scene.rig.recorder.events(1).await;
+    let told = serde_json::to_string(&events).unwrap();
+    assert!(
+        told.contains("app_client_id") && !told.contains("canary"),
+        "{told}"
+    );
 }
