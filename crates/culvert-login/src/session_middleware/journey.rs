@@ -15,6 +15,7 @@ use futures_util::future::Shared as SharedFuture;
 use http::header::{HOST, HeaderName, ORIGIN};
 use http::{Method, request};
 use sha2::{Digest, Sha256};
+use url::Url;
 
 use super::{NoSession, RequestContext, SessionMiddleware, Visit, own_cookies};
 use crate::attempt::{
@@ -61,6 +62,16 @@ impl SessionMiddleware {
         has_base && (self.known().is_some() || endpoints.announces_issuer)
     }
 
+    /// Whether an origin has the port of `https`, or that of the common callback address. Anybody may begin a sign-in with
+    /// another port and have a different browser sent there with the ticket, which another service of the host would see.
+    fn has_known_port(&self, origin: &str) -> bool {
+        let port = Url::parse(origin)
+            .ok()
+            .and_then(|url| url.port_or_known_default());
+        let base = self.logins.settings().callback_base.as_ref();
+        port == Some(443) || port == base.and_then(Url::port_or_known_default)
+    }
+
     /// The callback URL.
     fn redirect_uri(&self, origin: &str, is_central: bool) -> String {
         match &self.logins.settings().callback_base {
@@ -105,7 +116,7 @@ impl SessionMiddleware {
             Some(nonce) => nonce.renewed(request_context.now),
             None => Nonce::new(entropy, request_context.now),
         };
-        let is_central = self.is_central(&endpoints);
+        let is_central = self.is_central(&endpoints) && self.has_known_port(&origin);
         let aim = Aim {
             context: &context,
             kind: self.options.kind,

@@ -394,3 +394,25 @@ async fn a_withdrawn_secret_completes_no_sign_in() {
         "{told}"
     );
 }
+
+/// Whoever begins a sign-in chooses its port, at which another service may be.
+#[tokio::test]
+async fn tickets_go_to_the_ports_of_the_edge_alone() {
+    let scene = scene(true).await;
+    for (host, is_central) in [
+        ("a.example", true),
+        ("a.example:443", true),
+        ("a.example:20001", false),
+        ("g.example:80", false),
+    ] {
+        let answer = Browser::default()
+            .ask_at(&scene.rig, host, "GET", "/", "")
+            .await;
+        let to = sent_to(&answer)["redirect_uri"].clone();
+        let expected = match is_central {
+            true => "https://login.example/base/oauth2/callback".to_owned(),
+            false => format!("https://{host}/culvert/oauth2/callback"),
+        };
+        assert_eq!(to, expected, "{host}");
+    }
+}
