@@ -85,6 +85,12 @@ impl CentralCallback {
     /// Completes the sign-in. `x` is an exchange of that endpoint, with this request.
     pub async fn finish(self, x: &mut Exchange<'_>) -> Response<Bytes> {
         let policy = x.policy;
+        if policy
+            .secret_right()
+            .is_some_and(|right| right.is_withdrawn())
+        {
+            return problem(x, Problem::SecretsWithdrawn);
+        }
         let logins = policy.edge_paths().filter_map(|action| {
             let action: &dyn Any = action;
             action.downcast_ref::<Login>()
