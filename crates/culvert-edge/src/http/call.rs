@@ -69,7 +69,7 @@ fn not_called(why: NotBuffered) -> NotCalled {
         NotBuffered::TooLong => NotCalled::TooLong,
         NotBuffered::MemoryFull => NotCalled::NoRoom,
         NotBuffered::TooSlow => NotCalled::TooSlow,
-        NotBuffered::Broken => NotCalled::Closed,
+        NotBuffered::Broken | NotBuffered::Coding => NotCalled::Closed,
     }
 }
 
@@ -118,11 +118,7 @@ async fn internal(
 }
 
 /// Sends the request to another host.
-async fn public(
-    down: &Arc<Downstream>,
-    share: Share,
-    mut call: Call,
-) -> Result<Called, NotCalled> {
+async fn public(down: &Arc<Downstream>, share: Share, mut call: Call) -> Result<Called, NotCalled> {
     own_cookies::take(&mut call.headers);
     let mut room = BodyReservation::new(&down.conn, share);
     room.grow(ANSWER_BYTES_MAX).map_err(|_| NotCalled::NoRoom)?;
