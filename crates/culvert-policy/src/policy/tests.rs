@@ -980,6 +980,12 @@ const TEMPLATES: &[(&str, &str, &str, bool)] = &[
     ),
     (
         "on_http_request",
+        "set-headers",
+        "headers: {x-a: 'SECRET'}",
+        true,
+    ),
+    (
+        "on_http_request",
         "basic-auth",
         "credentials: ['u:SECRET']",
         true,
@@ -1097,6 +1103,12 @@ const TEMPLATES: &[(&str, &str, &str, bool)] = &[
     ),
     (
         "on_http_response",
+        "set-headers",
+        "headers: {x-a: 'SECRET'}",
+        false,
+    ),
+    (
+        "on_http_response",
         "custom-response",
         "body: 'SECRET'",
         false,
@@ -1182,6 +1194,7 @@ fn every_field_with_expressions_decides_about_secrets() {
     for ty in ACTIONS.sorted() {
         let Some(schema) = ty.schema else { continue };
         let settings = schemars::generate::SchemaSettings::draft2020_12();
+        let settings = settings.with(|settings| settings.inline_subschemas = true);
         let schema = schema(&mut settings.into_generator())
             .to_value()
             .to_string();
