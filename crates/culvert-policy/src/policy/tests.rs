@@ -1262,3 +1262,34 @@ fn secrets_are_followed_through_variables_and_results() {
     let source = Source::read(computed, ACTIONS).unwrap();
     assert!(source.computes_secret_names());
 }
+
+/// Headers and variables may have the names of fields whose values are expressions.
+#[test]
+fn references_to_secrets_are_found_whatever_names_surround_them() {
+    for name in ["expressions", "retry_condition", "bucket_key", "x-other"] {
+        for (action, config) in [
+            (
+                "add-headers",
+                format!("headers: {{{name}: \"${{secrets.get('v', 'n')}}\"}}"),
+            ),
+            (
+                "log",
+                format!("metadata: {{{name}: [\"a ${{secrets.get('v', 'n')}}\"]}}"),
+            ),
+        ] {
+            let text = format!(
+                "on_http_request:\n- actions: [{{type: {action}, config: {{{config}}}}}]\n"
+            );
+            let source = Source::read(&text, ACTIONS).unwrap();
+            let expected = [("v".to_owned(), "n".to_owned())];
+            assert_eq!(source.secrets(), expected, "{text}");
+            assert!(!source.computes_secret_names(), "{text}");
+            let computed = text.replace("'n'", "req.method");
+            let source = Source::read(&computed, ACTIONS).unwrap();
+            assert!(source.computes_secret_names(), "{computed}");
+        }
+    }
+    let limit = "on_http_request:\n- actions: [{type: rate-limit, config: {capacity: 1, rate: 60s, bucket_key: ['secrets.get(\"v\", \"n\")']}}]\n";
+    let source = Source::read(limit, ACTIONS).unwrap();
+    assert_eq!(source.secrets(), [("v".to_owned(), "n".to_owned())]);
+}
