@@ -77,7 +77,7 @@ impl Range {
 }
 
 /// The IPv4 addresses that a router may take out of an IPv6 address.
-fn embedded(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
+fn embedded(address: Ipv6Addr) -> [Option<Ipv4Addr>; 5] {
     let bits = address.to_bits();
     let octets = address.octets();
     // In bits from the right; the last 32 are 0.
@@ -89,15 +89,22 @@ fn embedded(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
     let is_last = is_zero && matches!((e, f), (0, 0 | 0xFFFF) | (0xFFFF, 0))
         || [a, b, c, d, e, f] == [0x64, 0xFF9B, 0, 0, 0, 0];
     let is_isatap = matches!((e & !0x0200, f), (0, 0x5EFE));
-    let mut found = [(is_last || is_isatap).then(|| at(0)), None, None, None];
+    let mut found = [
+        (is_last || is_isatap).then(|| at(0)),
+        None,
+        None,
+        None,
+        None,
+    ];
     match (a, b) {
-        // The local prefix of NAT64 (64:ff9b:1::/48): a translator with a prefix of 48, 64 or 96 bits may use it (RFC
+        // The local prefix of NAT64 (64:ff9b:1::/48): a translator with a prefix of 48, 56, 64 or 96 bits may use it (RFC
         // 6052 section 2.2). Octet 8 is always 0.
         (0x64, 0xFF9B) if c == 1 => {
             let [.., q6, q7, _, q9, q10, q11, q12, _, _, _] = octets;
             found[1] = Some(Ipv4Addr::new(q6, q7, q9, q10));
             found[2] = Some(Ipv4Addr::new(q9, q10, q11, q12));
             found[3] = Some(at(0));
+            found[4] = Some(Ipv4Addr::new(q7, q9, q10, q11));
         }
         // 6to4.
         (0x2002, _) => found[1] = Some(at(80)),
@@ -184,8 +191,9 @@ mod tests {
                 format!("::ffff:0:{high:x}:{low:x}"),
                 format!("64:ff9b::{high:x}:{low:x}"),
                 format!("64:ff9b:1::{high:x}:{low:x}"),
-                // Prefixes of 48 and of 64 bits.
+                // Prefixes of 48, of 56 and of 64 bits.
                 format!("64:ff9b:1:{high:x}:{c:x}:{d:x}00::"),
+                format!("64:ff9b:1:2{a:02x}:{b:x}:{low:x}::"),
                 format!("64:ff9b:1:2:{a:x}:{b:x}{c:02x}:{d:x}00:0"),
                 format!("2002:{high:x}:{low:x}::"),
                 format!("2002:{high:x}:{low:x}:1::1"),

@@ -462,15 +462,23 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
             let item = range.item(index).unwrap_or(Val::Borrowed(ValueRef::Null));
             keyed.push((self.own(key?, fold.at)?, self.own(item, fold.at)?));
         }
-        let mut is_ordered = true;
+        // An order that is not total makes the sort of the library panic.
+        if let Some(((first, _), others)) = keyed.split_first() {
+            let is_ordered = |key: &Value| first.borrow().order(key.borrow()).flatten().is_some();
+            if !others.iter().all(|(key, _)| is_ordered(key)) {
+                return Err(not_ordered);
+            }
+        }
+        // A double may equal several ints, so either all numbers are compared as doubles or none is.
+        let has_doubles = keyed.iter().any(|(key, _)| matches!(key, Value::Double(_)));
         keyed.sort_by(|(a, _), (b, _)| {
-            let order = a.borrow().order(b.borrow()).flatten();
-            is_ordered &= order.is_some();
+            let (a, b) = (a.borrow(), b.borrow());
+            let order = match (has_doubles, a.as_double(), b.as_double()) {
+                (true, Some(a), Some(b)) => a.partial_cmp(&b),
+                _ => a.order(b).flatten(),
+            };
             order.unwrap_or(Ordering::Equal)
         });
-        if !is_ordered {
-            return Err(not_ordered);
-        }
         let items = keyed.into_iter().map(|(_, item)| item);
         Ok(Val::Owned(Value::List(items.collect())))
     }

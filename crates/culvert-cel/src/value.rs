@@ -220,6 +220,16 @@ impl ValueRef<'_> {
             (a, b) => return order_numbers(a, b),
         })
     }
+
+    /// A number as a double; `None` for other values.
+    pub(crate) fn as_double(self) -> Option<f64> {
+        match self {
+            Self::Int(number) => Some(number as f64),
+            Self::Uint(number) => Some(number as f64),
+            Self::Double(number) => Some(number),
+            _ => None,
+        }
+    }
 }
 
 /// `None` if either is not a number; `Some(None)` if either is a NaN.

@@ -91,6 +91,12 @@ impl CentralCallback {
             return problem(x, Problem::SecretsWithdrawn);
         }
         let policy = x.policy;
+        if policy
+            .secret_right()
+            .is_some_and(|right| right.is_withdrawn())
+        {
+            return problem(x, Problem::SecretsWithdrawn);
+        }
         let logins = policy.edge_paths().filter_map(|action| {
             let action: &dyn Any = action;
             action.downcast_ref::<Login>()

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::sync::lock;
-use culvert_base::{FairPermits, Meter, Share};
+use culvert_base::{BoxFuture, FairPermits, Meter, Share};
 use culvert_http::coding;
 use hashlink::LinkedHashMap;
 use http::header::{ACCEPT, HeaderMap, HeaderValue};
@@ -325,26 +325,34 @@ impl Source<'_> {
         let ended = entry.ended.notified();
         let mut ended = std::pin::pin!(ended);
         ended.as_mut().enable();
-        {
+        let (task, result) = {
             let mut state = lock(&entry.state);
-            let plan = state.plan(need, self.cache.now());
-            match plan {
-                Plan::Use(document) => return Ok(document),
-                Plan::Fail(error) => return Err(error),
-                Plan::UseAndFetch(document) => {
-                    // Without a permit the next user tries.
-                    let _is_begun = self.begin(&entry, &mut state);
-                    return Ok(document);
+            let (task, result) = match state.plan(need, self.cache.now()) {
+                Plan::Use(document) => (None, Some(Ok(document))),
+                Plan::Fail(error) => (None, Some(Err(error))),
+                // Without a permit the next user tries.
+                Plan::UseAndFetch(document) => (self.begin(&entry, &mut state), Some(Ok(document))),
+                Plan::FetchAndWait => match self.begin(&entry, &mut state) {
+                    None => (None, Some(self.usable(&state))),
+                    begun => (begun, None),
+                },
+                Plan::Wait => (None, None),
+            };
+            match result {
+                None if state.waiting >= WAITING_MAX => (task, Some(self.usable(&state))),
+                None => {
+                    state.waiting += 1;
+                    (task, None)
                 }
-                Plan::FetchAndWait if !self.begin(&entry, &mut state) => {
-                    return state.usable(self.cache.now(), || NotFetched::busy(self.url));
-                }
-                Plan::Wait | Plan::FetchAndWait => {}
+                found => (task, found),
             }
-            if state.waiting >= WAITING_MAX {
-                return state.usable(self.cache.now(), || NotFetched::busy(self.url));
-            }
-            state.waiting += 1;
+        };
+        // Without the lock: a task that cannot run any more is dropped at once, and that ends its fetch.
+        if let Some(task) = task {
+            self.tasks.spawn(task);
+        }
+        if let Some(result) = result {
+            return result;
         }
         let _waiting = Waiting(&entry);
         // The fetch has a limit of its own; this one holds even if its task is never run.
@@ -356,11 +364,15 @@ impl Source<'_> {
         })
     }
 
-    /// Begins a fetch in a task, which ends even if all users go away. False if there is no permit.
-    fn begin(self, entry: &Arc<Entry>, state: &mut State) -> bool {
-        let Ok(permit) = self.cache.fetches.try_acquire(self.share) else {
-            return false;
-        };
+    /// The last good document, or else that too many are being fetched.
+    fn usable(self, state: &State) -> Result<Bytes, Arc<NotFetched>> {
+        state.usable(self.cache.now(), || NotFetched::busy(self.url))
+    }
+
+    /// Begins a fetch. Its task, which the caller spawns without the lock of `state`, ends even if all users go away.
+    /// `None` if there is no permit.
+    fn begin(self, entry: &Arc<Entry>, state: &mut State) -> Option<BoxFuture<'static, ()>> {
+        let permit = self.cache.fetches.try_acquire(self.share).ok()?;
         let now = self.cache.now();
         state.is_fetching = true;
         state.tried = Some(now);
@@ -371,11 +383,10 @@ impl Source<'_> {
             result: Err(NotFetched::new(self.url, "it was aborted")),
         };
         let (network, scope, url) = (Arc::clone(self.network), self.scope, self.url.clone());
-        self.tasks.spawn(Box::pin(async move {
+        Some(Box::pin(async move {
             let _permit = permit;
             fetching.end(fetch(&*network, scope, &url).await);
-        }));
-        true
+        }))
     }
 
     /// A fetch whose result is not kept.
@@ -585,7 +596,6 @@ async fn fetch_body(network: &dyn Fetch, scope: FetchScope, url: &Url) -> Result
 mod tests {
     use std::sync::atomic::AtomicUsize;
 
-    use culvert_base::BoxFuture;
     use http::response;
 
     use super::*;
@@ -762,6 +772,16 @@ mod tests {
         }
     }
 
+    /// Runs no task, as a server that has ended.
+    #[derive(Debug)]
+    struct Ended;
+
+    impl Spawn for Ended {
+        fn spawn(&self, task: BoxFuture<'static, ()>) {
+            drop(task);
+        }
+    }
+
     struct Rig {
         counting: Arc<Counting>,
         network: Arc<dyn Fetch>,
@@ -826,6 +846,26 @@ mod tests {
         // Another owner has its own document.
         rig.counting.may_end.add_permits(1);
         assert_eq!(rig.get("b").await.unwrap(), "2");
+    }
+
+    #[tokio::test]
+    async fn a_fetch_whose_task_is_dropped_at_once_has_failed() {
+        let rig = Rig::new();
+        let (share, scope) = (Share::of_owner("a"), FetchScope::Upstreams);
+        for need in [Need::Recent, Need::Newer] {
+            let source = Source {
+                cache: &rig.documents.0,
+                network: &rig.network,
+                tasks: &Ended,
+                share,
+                scope,
+                url: &rig.url,
+            };
+            let error = source.get(need).await.unwrap_err();
+            assert!(error.to_string().contains("aborted"), "{error}");
+        }
+        assert_eq!(rig.fetches(), 0);
+        assert_eq!(rig.documents.0.fetches.available(), FETCHES_MAX);
     }
 
     #[tokio::test]

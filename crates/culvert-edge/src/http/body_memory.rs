@@ -79,6 +79,8 @@ pub(crate) enum NotBuffered {
     TooSlow,
     /// Its sender aborted it.
     Broken,
+    /// It cannot be decoded.
+    Coding,
 }
 
 impl NotBuffered {
@@ -89,6 +91,9 @@ impl NotBuffered {
             Self::MemoryFull => Some(Problem::NoRoom),
             Self::TooSlow => Some(Problem::Violation(Violation::TooSlow)),
             Self::Broken => None,
+            Self::Coding => Some(Problem::malformed(
+                "the coding of the body is unknown or wrong",
+            )),
         }
     }
 }

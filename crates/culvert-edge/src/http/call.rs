@@ -99,7 +99,7 @@ fn not_called(why: NotBuffered) -> NotCalled {
         NotBuffered::TooLong => NotCalled::TooLong,
         NotBuffered::MemoryFull => NotCalled::NoRoom,
         NotBuffered::TooSlow => NotCalled::TooSlow,
-        NotBuffered::Broken => NotCalled::Closed,
+        NotBuffered::Broken | NotBuffered::Coding => NotCalled::Closed,
     }
 }
 

@@ -24,7 +24,9 @@ use culvert_upstream::{
     AgentRefused, DialError, Http1ClientError, Protocol, Received, SendResult, UpstreamError,
     UpstreamHead, refusal,
 };
-use http::header::{HOST, PROXY_AUTHENTICATE, WWW_AUTHENTICATE};
+use http::header::{
+    AUTHORIZATION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
+};
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{HeaderValue, Method, Request, StatusCode, Version, request, response};
 use http_body::Body;
@@ -451,8 +453,10 @@ async fn over_http2(
     let mut stand_ins = way.member.stand_ins.iter();
     let mut pool = Arc::clone(pool);
     let (mut attempts, search) = (0, Search::new());
-    // A handshake of WebSocket ends in a tunnel or with its stream.
-    let is_alone = way.reuse != Reuse::Anyone && key.is_none();
+    // A handshake of WebSocket ends in a tunnel or with its stream, so only its credentials matter.
+    let credentials = [AUTHORIZATION, PROXY_AUTHORIZATION];
+    let is_alone = has_connection_authentication(request.headers(), credentials)
+        || (way.reuse != Reuse::Anyone && key.is_none());
     loop {
         let opened = match is_alone {
             true => pool.http2_alone(&down.connector(), connect).await,

@@ -10,7 +10,7 @@ use culvert_io::UploadMeter;
 use culvert_policy::host::NextEndpoint;
 use culvert_policy::policy::compiled::Policy;
 use culvert_policy::policy::edits::Edits;
-use culvert_policy::policy::replace;
+use culvert_policy::policy::replace::{self, NotReplaced};
 use culvert_policy::problem::Problem;
 use culvert_upstream::Protocol;
 use http::header::{AUTHORIZATION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE};
@@ -152,7 +152,11 @@ impl ForwardRequest {
             .await?;
         self.copy_buffered(exchange);
         let made = replace::apply(&replacements, &mut self.parts.headers, bytes);
-        self.body.put(made.map_err(|_| NotBuffered::TooLong)?);
+        // Otherwise a client could prevent the replacement by a coding that the upstream ignores.
+        self.body.put(made.map_err(|why| match why {
+            NotReplaced::TooLong => NotBuffered::TooLong,
+            NotReplaced::Coding => NotBuffered::Coding,
+        })?);
         Ok(())
     }
 

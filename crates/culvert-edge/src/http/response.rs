@@ -8,7 +8,7 @@ use culvert_http::coding::{self, Coding};
 use culvert_http::fields::has_token;
 use culvert_overload::Level;
 use culvert_policy::policy::edits::Replacement;
-use culvert_policy::policy::replace;
+use culvert_policy::policy::replace::{self, NotReplaced};
 use culvert_policy::problem::Problem;
 use culvert_policy::reply::ReplyContext;
 use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderValue};
@@ -109,10 +109,15 @@ impl PendingResponse {
             NotBuffered::TooLong => Problem::AnswerTooLong,
             NotBuffered::MemoryFull => Problem::NoRoom,
             NotBuffered::TooSlow => Problem::UpstreamTooSlow,
-            NotBuffered::Broken => Problem::BadAnswer,
+            NotBuffered::Broken | NotBuffered::Coding => Problem::BadAnswer,
         })?;
-        let made = replace::apply(replacements, &mut self.head.headers, bytes);
-        let made = made.map_err(|_| Problem::AnswerTooLong)?;
+        let made = replace::apply(replacements, &mut self.head.headers, bytes.clone());
+        let made = match made {
+            Ok(made) => made,
+            Err(NotReplaced::TooLong) => return Err(Problem::AnswerTooLong),
+            // The upstream chose the coding.
+            Err(NotReplaced::Coding) => bytes,
+        };
         self.head
             .headers
             .insert(CONTENT_LENGTH, HeaderValue::from(made.len()));

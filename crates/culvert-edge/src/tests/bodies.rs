@@ -319,6 +319,12 @@ on_http_response:
     );
     let long = "x".repeat((1 << 20) + 1);
     assert_eq!(rig.ask(&post("", &long)).await.status, 413);
+    // No coding prevents a replacement.
+    for coding in ["zstd", "x-own", "gzip", "br, gzip"] {
+        let coded = post(&format!("Content-Encoding: {coding}\r\n"), body);
+        let answer = rig.ask(&coded).await;
+        assert_eq!(answer.status, 400, "{coding}: {}", answer.text());
+    }
     // Nothing to replace, nothing to hold: no body.
     assert_eq!(rig.ask(&ask("")).await.status, 200);
 }

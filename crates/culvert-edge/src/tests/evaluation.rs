@@ -273,6 +273,7 @@ fn configurations() -> Vec<(&'static str, Vec<Value>)> {
                 json!({"allow": ["0.0.0.0/0"], "deny": [name], "enforce": false}),
             ],
         ),
+        ("set-headers", vec![json!({"headers": {"x-a": name}})]),
         ("set-vars", vec![json!({"vars": [{"a": [name]}]})]),
         (
             "url-rewrite",

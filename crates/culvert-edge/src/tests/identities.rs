@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use culvert_policy::Scheme;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
@@ -271,12 +271,18 @@ async fn mail2(tasks: &mut JoinSet<()>) -> SocketAddr {
             for credentials in request.headers().get_all("authorization") {
                 session.read(credentials.to_str().unwrap());
             }
-            let status = if session.user.is_some() { 200 } else { 401 };
+            let status = match &session.user {
+                // It has no WebSocket.
+                _ if request.method() == Method::CONNECT => 403,
+                Some(_) => 200,
+                None => 401,
+            };
             let response = Response::builder().status(status);
             let response = response.body(Full::<Bytes>::default()).unwrap();
             std::future::ready(Ok::<_, Infallible>(response))
         });
-        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        let mut server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        server.enable_connect_protocol();
         let served = server.serve_connection(TokioIo::new(client.stream), service);
         drop(served.await);
     })
@@ -300,9 +306,18 @@ async fn credentials_of_a_connection_are_not_sent_on_a_shared_http2_connection()
             let ticket = "Authorization: Negotiate ticket-anna\r\n";
             assert_eq!(ask(&mut anna, "/", ticket).await.0, 200);
             strangers_see_nothing(&rig, policy).await;
+            // Those of a handshake of WebSocket too.
+            let mut anna = rig.connect().await;
+            let handshake = format!("{HANDSHAKE}{ticket}");
+            assert_eq!(ask(&mut anna, "/", &handshake).await.0, 403);
+            strangers_see_nothing(&rig, policy).await;
         }
     }
 }
+
+/// The fields of a handshake of WebSocket.
+const HANDSHAKE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
 #[tokio::test]
 async fn a_connection_that_refused_an_upgrade_carries_nothing_else() {
@@ -322,9 +337,7 @@ async fn a_connection_that_refused_an_upgrade_carries_nothing_else() {
     for policy in ["", IDLE] {
         let rig = rig(settings(), policy, &[format!("http://{address}")]).await;
         let before = connections.get();
-        let handshake = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-                         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
-        for (fields, count) in [("", 1), ("", 1), (handshake, 1), ("", 2), ("", 2)] {
+        for (fields, count) in [("", 1), ("", 1), (HANDSHAKE, 1), ("", 2), ("", 2)] {
             let mut client = rig.connect().await;
             assert_eq!(ask(&mut client, "/", fields).await.0, 403);
             assert_eq!(connections.get() - before, count, "{policy} {fields}");

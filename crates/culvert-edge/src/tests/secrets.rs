@@ -32,6 +32,12 @@ fn uses() -> Vec<(&'static str, &'static str, Value, bool)> {
         ),
         (
             request,
+            "set-headers",
+            json!({"headers": {"x-key": get}}),
+            true,
+        ),
+        (
+            request,
             "add-headers",
             json!({"headers": {"x-key": format!("Bearer {get}")}}),
             true,
@@ -132,6 +138,12 @@ fn uses() -> Vec<(&'static str, &'static str, Value, bool)> {
         (
             response,
             "add-headers",
+            json!({"headers": {"x-key": get}}),
+            false,
+        ),
+        (
+            response,
+            "set-headers",
             json!({"headers": {"x-key": get}}),
             false,
         ),

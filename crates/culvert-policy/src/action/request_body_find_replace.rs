@@ -8,7 +8,7 @@ use crate::policy::run::{Action, ActionResult};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "request-body-find-replace",
-    doc: "Replaces parts of the request body. The edge buffers the body, which may have at most 1 MiB before and after the replacement (otherwise 413). Bodies in gzip, deflate or br are decoded and forwarded uncompressed; bodies in other codings are unchanged.",
+    doc: "Replaces parts of the request body. The edge buffers the body, which may have at most 1 MiB before and after the replacement (otherwise 413). Bodies in gzip, deflate or br are decoded and forwarded uncompressed; requests with bodies in other codings, or not in the coding that they name, get 400.",
     phases: &[Phase::Request],
     schema: Some(|generator| generator.subschema_for::<Config>()),
     compile: |site| {

@@ -143,21 +143,30 @@ fn pattern(text: &str) -> Option<Regex> {
     builder.size_limit(PROGRAM_BYTES_MAX).build().ok()
 }
 
-/// The body exceeds the limit, before or after replacement.
-#[derive(Debug, PartialEq, Eq)]
-pub struct TooLong;
+/// Why a body was not searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotReplaced {
+    /// The body exceeds the limit, before or after replacement.
+    #[error("the body is too long")]
+    TooLong,
+    /// Its coding is unknown, or it is not in its coding.
+    #[error("the body cannot be decoded")]
+    Coding,
+}
 
-/// Replaces parts of a body and updates its header fields. A body in an unknown coding is unchanged.
+/// Replaces parts of a body and updates its header fields.
+///
+/// # Errors
+/// If the body cannot be searched, or the result is too long. The fields are then unchanged.
 pub fn apply(
     replacements: &[Replacement],
     headers: &mut HeaderMap,
     body: Bytes,
-) -> Result<Bytes, TooLong> {
-    let plain = match coding::decode(headers, body.clone(), BODY_BYTES_MAX) {
-        Ok(plain) => plain,
-        Err(NotDecoded::TooLong) => return Err(TooLong),
-        Err(NotDecoded::Unknown | NotDecoded::Broken) => return Ok(body),
-    };
+) -> Result<Bytes, NotReplaced> {
+    let plain = coding::decode(headers, body, BODY_BYTES_MAX).map_err(|why| match why {
+        NotDecoded::TooLong => NotReplaced::TooLong,
+        NotDecoded::Unknown | NotDecoded::Broken => NotReplaced::Coding,
+    })?;
     let mut text = plain;
     for Replacement { from, to } in replacements {
         text = replaced(from, to, text)?;
@@ -169,7 +178,7 @@ pub fn apply(
     Ok(text)
 }
 
-fn replaced(from: &Regex, to: &str, text: Bytes) -> Result<Bytes, TooLong> {
+fn replaced(from: &Regex, to: &str, text: Bytes) -> Result<Bytes, NotReplaced> {
     let parts: Vec<ReplacementPart<'_>> = parts(to).collect();
     let (mut out, mut end) = (Vec::new(), 0);
     for captures in from.captures_iter(&text) {
@@ -187,7 +196,7 @@ fn replaced(from: &Regex, to: &str, text: Bytes) -> Result<Bytes, TooLong> {
         }
         end = whole.end();
         if out.len() > BODY_BYTES_MAX {
-            return Err(TooLong);
+            return Err(NotReplaced::TooLong);
         }
     }
     if end == 0 && out.is_empty() {
@@ -195,7 +204,7 @@ fn replaced(from: &Regex, to: &str, text: Bytes) -> Result<Bytes, TooLong> {
     }
     out.extend_from_slice(text.get(end..).unwrap_or_default());
     if out.len() > BODY_BYTES_MAX {
-        return Err(TooLong);
+        return Err(NotReplaced::TooLong);
     }
     Ok(out.into())
 }
@@ -219,7 +228,7 @@ mod tests {
         }
         let growing = pattern("").unwrap();
         let long = Bytes::from(vec![b'x'; BODY_BYTES_MAX / 2]);
-        assert_eq!(replaced(&growing, "abc", long), Err(TooLong));
+        assert_eq!(replaced(&growing, "abc", long), Err(NotReplaced::TooLong));
         assert!(pattern("(").is_none());
     }
 }

@@ -327,10 +327,11 @@ fn expressions(node: &Node, is_expression: bool, look: &mut dyn FnMut(&str)) {
             }
         }
         Node::Text(text) => {
-            let sources = match is_expression {
-                true => vec![text.value.as_str()],
-                false => template::sources(&text.value),
-            };
+            // A header or a variable may have the name of such a key, so its value may be a template all the same.
+            let mut sources = template::sources(&text.value);
+            if is_expression {
+                sources.push(&text.value);
+            }
             for source in sources {
                 if source.contains("secrets") {
                     look(source);

@@ -42,7 +42,7 @@ pub(crate) struct Mark(Option<Arc<AtomicBool>>);
 impl Mark {
     /// The mark of a template that reads these variables. Most read nothing that can be secret.
     pub(crate) fn of(slots: impl IntoIterator<Item = Slot>) -> Self {
-        let is_suspect = slots.into_iter().any(|slot| carries(slot));
+        let is_suspect = slots.into_iter().any(carries);
         Self(is_suspect.then(Arc::default))
     }
 

@@ -980,6 +980,12 @@ const TEMPLATES: &[(&str, &str, &str, bool)] = &[
     ),
     (
         "on_http_request",
+        "set-headers",
+        "headers: {x-a: 'SECRET'}",
+        true,
+    ),
+    (
+        "on_http_request",
         "basic-auth",
         "credentials: ['u:SECRET']",
         true,
@@ -1097,6 +1103,12 @@ const TEMPLATES: &[(&str, &str, &str, bool)] = &[
     ),
     (
         "on_http_response",
+        "set-headers",
+        "headers: {x-a: 'SECRET'}",
+        false,
+    ),
+    (
+        "on_http_response",
         "custom-response",
         "body: 'SECRET'",
         false,
@@ -1182,6 +1194,7 @@ fn every_field_with_expressions_decides_about_secrets() {
     for ty in ACTIONS.sorted() {
         let Some(schema) = ty.schema else { continue };
         let settings = schemars::generate::SchemaSettings::draft2020_12();
+        let settings = settings.with(|settings| settings.inline_subschemas = true);
         let schema = schema(&mut settings.into_generator())
             .to_value()
             .to_string();
@@ -1248,4 +1261,35 @@ fn secrets_are_followed_through_variables_and_results() {
     assert!(policy.computes_secret_names());
     let source = Source::read(computed, ACTIONS).unwrap();
     assert!(source.computes_secret_names());
+}
+
+/// Headers and variables may have the names of fields whose values are expressions.
+#[test]
+fn references_to_secrets_are_found_whatever_names_surround_them() {
+    for name in ["expressions", "retry_condition", "bucket_key", "x-other"] {
+        for (action, config) in [
+            (
+                "add-headers",
+                format!("headers: {{{name}: \"${{secrets.get('v', 'n')}}\"}}"),
+            ),
+            (
+                "log",
+                format!("metadata: {{{name}: [\"a ${{secrets.get('v', 'n')}}\"]}}"),
+            ),
+        ] {
+            let text = format!(
+                "on_http_request:\n- actions: [{{type: {action}, config: {{{config}}}}}]\n"
+            );
+            let source = Source::read(&text, ACTIONS).unwrap();
+            let expected = [("v".to_owned(), "n".to_owned())];
+            assert_eq!(source.secrets(), expected, "{text}");
+            assert!(!source.computes_secret_names(), "{text}");
+            let computed = text.replace("'n'", "req.method");
+            let source = Source::read(&computed, ACTIONS).unwrap();
+            assert!(source.computes_secret_names(), "{computed}");
+        }
+    }
+    let limit = "on_http_request:\n- actions: [{type: rate-limit, config: {capacity: 1, rate: 60s, bucket_key: ['secrets.get(\"v\", \"n\")']}}]\n";
+    let source = Source::read(limit, ACTIONS).unwrap();
+    assert_eq!(source.secrets(), [("v".to_owned(), "n".to_owned())]);
 }

@@ -1,6 +1,8 @@
 //! The common callback address: no code reaches an endpoint, and a ticket is of use only to the browser of its sign-in.
 
 use culvert_base::net::HostName;
+use culvert_policy::Secrets;
+use culvert_policy::policy::compiled::SecretRight;
 
 use super::*;
 use crate::tests::internal::named;
@@ -62,6 +64,32 @@ impl Scene {
         self.rig.edge.publish(snapshot.build()).await;
     }
 
+    /// One endpoint of this policy, which may read the secret `n` of the vault `v`. Returns its right to it.
+    async fn host_with_secret(&self, host: &str, config: &str) -> Arc<SecretRight> {
+        let secrets = Arc::new(Secrets::default());
+        secrets.replace([("v", "n", "a+b")]);
+        let policy = format!(
+            "on_http_request: [{{actions: [{{type: openid-connect, config: {{{config}}}}}]}}]"
+        );
+        let resources = Resources {
+            logins: Some(LoginService::new(Arc::clone(&self.logins))),
+            host: HostName::parse(host).ok(),
+            secrets,
+            ..Resources::default()
+        };
+        let source = Source::read(&policy.replace("URL", &self.idp.url), ACTIONS).unwrap();
+        let compiled = Arc::new(source.compile(Scheme::Http, true, &resources).unwrap());
+        let right = Arc::clone(compiled.secret_right().unwrap());
+        let mut endpoint = named(Scheme::Http, host, 80, "http://127.0.0.1:1", "");
+        endpoint.policy = Some(compiled);
+        let snapshot = Snapshot::builder().logins(Arc::clone(&self.logins));
+        self.rig
+            .edge
+            .publish(snapshot.endpoint(endpoint).build())
+            .await;
+        right
+    }
+
     /// Begins a sign-in. Returns path and query of the callback.
     async fn starts(&self, browser: &mut Browser, host: &str) -> String {
         let answer = browser.ask_at(&self.rig, host, "GET", "/x?y=z", "").await;
@@ -92,6 +120,21 @@ impl Scene {
         let path = format!("{}?{}", url.path(), url.query().unwrap());
         Ok((url.host_str().unwrap().to_owned(), path))
     }
+}
+
+#[tokio::test]
+async fn a_policy_without_the_right_to_its_secrets_exchanges_no_code() {
+    let scene = scene(true).await;
+    let config = "issuer_url: URL, client_id: app, client_secret: \"${secrets.get('v', 'n')}\"";
+    let right = scene.host_with_secret("a.example", config).await;
+    let mut browser = Browser::default();
+    let callback = scene.starts(&mut browser, "a.example").await;
+    right.withdraw(true);
+    let refused = scene.arrives(&callback).await.unwrap_err();
+    assert_eq!(refused.header("ngrok-error-code"), Some("ERR_NGROK_2270"));
+    assert!(scene.idp.asked().is_empty());
+    right.withdraw(false);
+    assert_eq!(scene.arrives(&callback).await.unwrap().0, "a.example");
 }
 
 #[tokio::test]

@@ -206,6 +206,45 @@ fn each_function_is_documented_and_of_its_phase() {
     );
 }
 
+/// Clients choose the items, and a sort without a total order may panic.
+#[test]
+fn sorting_items_without_a_common_order_is_an_error() {
+    for count in 3..=64_usize {
+        let item = |index: usize| match index * 7 % 5 % 3 {
+            0 => format!("{}", index * 37 % 101),
+            1 => format!("'{}'", index * 53 % 101),
+            _ => format!("{}.5", index * 71 % 101),
+        };
+        let items: Vec<String> = (0..count).map(item).collect();
+        let items = items.join(", ");
+        let sorted = eval(&format!("[{items}].sort()"));
+        assert_eq!(sorted, Err(EvalErrorKind::InvalidArgument), "{items}");
+        let sorted = eval(&format!("[{items}].sortBy(x, x)"));
+        assert_eq!(sorted, Err(EvalErrorKind::NoSuchOverload), "{items}");
+    }
+    for one in ["[].sort()", "[double('NaN')].sort()", "['a'].sortBy(x, x)"] {
+        assert!(eval(one).is_ok(), "{one}");
+    }
+    let both = eval("[1.0, double('NaN'), 2.0].sort()");
+    assert_eq!(both, Err(EvalErrorKind::InvalidArgument));
+}
+
+/// Several ints equal the same double, but not each other.
+#[test]
+fn ints_and_doubles_have_one_order() {
+    let large = 1_i64 << 53;
+    for count in 2..=48_usize {
+        let item = |index: usize| match index % 2 {
+            0 => format!("{}", large + (index * 37 % 11) as i64),
+            _ => format!("double({})", large + (index * 53 % 11) as i64),
+        };
+        let items: Vec<String> = (0..count).map(item).collect();
+        let items = items.join(", ");
+        let sorted = eval(&format!("[{items}].map(x, dyn(x)).sortBy(x, x).size()"));
+        assert_eq!(sorted, Ok(count.to_string()), "{items}");
+    }
+}
+
 #[test]
 fn secrets_are_found_by_vault_and_name() {
     assert_eq!(eval("secrets.get('v', 'n')"), Ok("hush".to_owned()));
