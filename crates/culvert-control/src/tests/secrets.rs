@@ -233,3 +233,56 @@ async fn a_policy_that_may_no_longer_use_a_secret_is_refused() {
         .await
         .unwrap();
 }
+
+/// The headers of a policy go to the upstream, so a new upstream is a new use of its secrets.
+#[tokio::test]
+async fn a_new_upstream_needs_the_rights_to_the_secrets_of_the_policy() {
+    let rig = Rig::start().await;
+    let other = bot(&rig, "other").await;
+    vault(&rig, &rig.admin, "own").await;
+    vault(&rig, &other, "foreign").await;
+    let mut endpoints = Endpoints(300);
+    let scoped = json!({"scopes": ["endpoints.write"]});
+    let reader = json!({"scopes": ["endpoints.write", "secrets.read"]});
+    let lowered = json!({"role": "member"});
+    for (restrictions, vault, code) in [
+        (&scoped, "own", Some(642)),
+        (&scoped, "foreign", Some(642)),
+        (&reader, "own", None),
+        (&reader, "foreign", None),
+        (&lowered, "own", None),
+        (&lowered, "foreign", Some(650)),
+    ] {
+        let made = rig.post("/api_keys", json!({})).await.body();
+        let path = format!("/api_keys/{}/restrictions", made["id"].as_str().unwrap());
+        rig.patch(&path, restrictions.clone()).await.body();
+        let token = made["token"].as_str().unwrap();
+        let caller = rig.authenticate(token).await.unwrap();
+        let policy = policy(PLACES[0].0, vault);
+        let made = endpoints.make(&rig, &rig.admin, policy.clone()).await;
+        let path = format!("/endpoints/{}", made.unwrap());
+        let there = json!({"upstream_url": "http://127.0.0.1:2"});
+        let rewritten = json!({"traffic_policy": {"on_http_request": [{"actions": [
+            {"type": "http-request", "config": {
+                "url": "https://elsewhere.internal/", "headers": {"x": format!("${{secrets.get('{vault}', 's')}}")},
+            }},
+        ]}]}});
+        for body in [there, rewritten] {
+            let answered = rig.call(&caller, "PATCH", &path, body.clone()).await;
+            let is_refused = matches!(answered, Answered::Refused(..));
+            let found = if is_refused { answered.code() } else { None };
+            assert_eq!(found, code, "{restrictions} {vault} {body}");
+        }
+        // What sends no secret elsewhere stays possible.
+        let path = format!(
+            "/endpoints/{}",
+            endpoints.make(&rig, &rig.admin, policy).await.unwrap()
+        );
+        for body in [
+            json!({"description": "changed"}),
+            json!({"upstream_url": "http://127.0.0.1:1"}),
+        ] {
+            rig.call(&caller, "PATCH", &path, body).await.body();
+        }
+    }
+}
