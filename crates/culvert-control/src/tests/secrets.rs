@@ -286,3 +286,31 @@ async fn a_new_upstream_needs_the_rights_to_the_secrets_of_the_policy() {
         }
     }
 }
+
+/// Nobody grants what they may not use: an admin's secret in the vault of another.
+#[tokio::test]
+async fn the_owner_of_a_vault_does_not_grant_the_secrets_of_others_in_it() {
+    let rig = Rig::start().await;
+    let (owner, other) = (bot(&rig, "owner").await, bot(&rig, "other").await);
+    let id = vault(&rig, &owner, "v").await;
+    let body = json!({"vault_id": id, "name": "admins", "value": "hush hush"});
+    let secret = rig.post("/vault_secrets", body).await.body();
+    let body = json!({"object_id": id, "grantee": "role:member"});
+    rig.call(&owner, "POST", "/grants", body).await.body();
+    let admins = PLACES[0].0.replace("GET", "secrets.get('v', 'admins')");
+    let admins: Value = serde_json::from_str(&admins).unwrap();
+    let mut endpoints = Endpoints(400);
+    for caller in [&owner, &other] {
+        let made = endpoints.make(&rig, caller, admins.clone()).await;
+        assert_eq!(made.err().flatten(), Some(650), "{}", caller.owner_id);
+        let own = policy(PLACES[0].0, "v");
+        endpoints.make(&rig, caller, own).await.unwrap();
+    }
+    // A grant of the secret itself is the admin's; without it, the endpoint does not work either.
+    let granted = grant(&rig, secret["id"].as_str().unwrap(), &other.owner_id).await;
+    let made = endpoints.make(&rig, &other, admins).await.unwrap();
+    let health = async || rig.get(&format!("/endpoints/{made}/health")).await.body();
+    assert_eq!(health().await["state"], "ok");
+    rig.delete(&format!("{granted}?force=true")).await;
+    assert_eq!(health().await["state"], "refused");
+}
