@@ -129,7 +129,13 @@ async fn held(
         return Ok(None);
     }
     for (granted, grant) in live_grants(cx, document).await? {
-        if is_user(referrer, role, None, std::iter::once(&grant.grantee)) {
+        if !is_user(referrer, role, None, std::iter::once(&grant.grantee)) {
+            continue;
+        }
+        // The owner of a vault grants the secrets of others in it only as an admin.
+        if owner_id.as_deref() == Some(&*grant.owner_id)
+            || role_of(cx, &grant.owner_id, true).await? == Some(Role::Admin)
+        {
             return Ok(Some(Changes::while_at(&granted.head)));
         }
     }
@@ -183,7 +189,7 @@ pub(crate) async fn may_forward(
     Err(not_used(cx, referrer, &what, id, owner, true).await?)
 }
 
-/// The grants on an object that are in force, with their documents. Those on a vault hold for its secrets.
+/// The grants on an object that are in force, with their documents; for a secret, also those on its vault.
 async fn live_grants(cx: &Cx<'_>, document: &Document) -> Result<Vec<(Document, Grant)>, Fault> {
     let mut granted = cx.referring(Grant::KIND, &document.head).await?;
     if document.head.kind == VaultSecret::KIND {

@@ -24,9 +24,17 @@ pub(crate) struct UseTable {
     /// The roles of users. Every bot has the role `member`.
     roles: HashMap<String, Role>,
     /// By the ID of the object.
-    by_object: HashMap<String, Vec<Grantee>>,
+    by_object: HashMap<String, Vec<Given>>,
     /// By the owner and the internal name of endpoints of agents.
     by_name: HashMap<String, HashMap<String, Vec<Grantee>>>,
+}
+
+/// Whom the grant of an owner names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Given {
+    /// The owner of the granted object.
+    owner_id: String,
+    grantee: Grantee,
 }
 
 impl UseTable {
@@ -38,10 +46,13 @@ impl UseTable {
         object_owner: Option<&str>,
         ids: &[&str],
     ) -> bool {
-        let grants = ids
-            .iter()
-            .filter_map(|id| self.by_object.get(*id))
-            .flatten();
+        let given = ids.iter().filter_map(|id| self.by_object.get(*id));
+        // The owner of a vault grants the secrets of others in it only as an admin.
+        let may_give = |given: &&Given| {
+            object_owner == Some(&*given.owner_id)
+                || self.role(&given.owner_id) == Some(Role::Admin)
+        };
+        let grants = given.flatten().filter(may_give).map(|one| &one.grantee);
         access::is_user(referrer, self.role(referrer.owner_id), object_owner, grants)
     }
 
@@ -188,12 +199,15 @@ impl Uses {
             .iter()
             .filter_map(|id| self.grants.get(id)?.as_ref());
         // In a stable order, so that equal grants are equal tables.
-        let mut of_objects: BTreeMap<&str, Vec<Grantee>> = BTreeMap::new();
+        let mut of_objects: BTreeMap<&str, Vec<Given>> = BTreeMap::new();
         for grant in live {
             match &grant.name {
                 None => {
                     let of_object = of_objects.entry(&grant.object_id).or_default();
-                    of_object.push(grant.grantee.clone());
+                    of_object.push(Given {
+                        owner_id: grant.owner_id.clone(),
+                        grantee: grant.grantee.clone(),
+                    });
                 }
                 Some(name) => {
                     let of_owner = table.by_name.entry(grant.owner_id.clone()).or_default();

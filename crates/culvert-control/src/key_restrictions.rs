@@ -163,18 +163,20 @@ impl Caller {
 
     /// Refuses to make a credential or an SSH certificate (643) whose rights would exceed those of the caller's key: it
     /// would have its owner's role, without the end and the networks of the key, and agents could serve endpoints with
-    /// it.
+    /// it, whose policies use secrets.
     pub(crate) fn may_make_credentials(&self) -> Result<(), Refusal> {
         let Some(own) = &self.restrictions else {
             return Ok(());
         };
         let has_role = own.role.is_some_and(|role| role < Role::Admin);
-        let may_serve = own.scopes.is_empty() || own.scopes.has(Scope::EndpointsWrite);
-        if !has_role && may_serve && own.expires_at.is_none() && own.networks.is_empty() {
+        // The policies of agents use the secrets of their owner.
+        let is_wide = own.scopes.is_empty()
+            || (own.scopes.has(Scope::EndpointsWrite) && own.scopes.has(Scope::SecretsRead));
+        if !has_role && is_wide && own.expires_at.is_none() && own.networks.is_empty() {
             return Ok(());
         }
-        let why = "An API key with a role, an end, networks, or scopes without `endpoints.write` cannot create \
-                   credentials, operators or certificates, which would not have these restrictions.";
+        let why = "An API key with a role, an end, networks, or scopes without `endpoints.write` and `secrets.read` \
+                   cannot create credentials, operators or certificates, which would not have these restrictions.";
         Err(Refusal::new(code::API_KEY_CANNOT_WIDEN, why))
     }
 }

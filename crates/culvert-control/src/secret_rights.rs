@@ -14,7 +14,7 @@ use culvert_policy::{Policy, SecretUse};
 use culvert_store::{Document, Store};
 
 use crate::access::{self, Referrer};
-use crate::caller::Role;
+use crate::caller::{Caller, Role};
 use crate::cx::Cx;
 use crate::grants::UseTable;
 use crate::resource::model::vault_secret::VaultSecret;
@@ -95,6 +95,21 @@ fn shown(it: &SecretUse) -> String {
     format!("`{}` of the vault `{}`", it.name, it.vault)
 }
 
+/// Refuses a policy with secrets that is written with a key without the scope to read secrets (642).
+pub(crate) fn check_scope(caller: &Caller) -> Result<(), Refusal> {
+    let Some(key) = &caller.restrictions else {
+        return Ok(());
+    };
+    if key.scopes.is_empty() || key.scopes.has(Scope::SecretsRead) {
+        return Ok(());
+    }
+    let why = format!(
+        "The traffic policy uses secrets, which needs the scope `{}` of the API key too.",
+        Scope::SecretsRead
+    );
+    Err(Refusal::new(code::API_KEY_LACKS_SCOPE, why))
+}
+
 /// Refuses uses of secrets by a caller, or for an owner, that may not change what can be echoed (2270), and a key without
 /// the scope to read secrets (642). The right `use` is checked with the other references.
 pub(crate) async fn check(
@@ -106,16 +121,7 @@ pub(crate) async fn check(
     if policy.secret_uses().is_empty() {
         return Ok(());
     }
-    if let Some(key) = &cx.caller.restrictions
-        && !key.scopes.is_empty()
-        && !key.scopes.has(Scope::SecretsRead)
-    {
-        let why = format!(
-            "The traffic policy uses secrets, which needs the scope `{}` of the API key too.",
-            Scope::SecretsRead
-        );
-        return Err(Refusal::new(code::API_KEY_LACKS_SCOPE, why).into());
-    }
+    check_scope(cx.caller)?;
     let mut owners = HashMap::new();
     for document in secrets {
         let secret: VaultSecret = stored::read(document)?;

@@ -85,7 +85,6 @@ impl StoredPolicy {
             host,
             has_upstream,
         } = place;
-        let names_before = before.map(|before| before.names.clone());
         let stored = before;
         let before = match before {
             Some(before) => {
@@ -133,9 +132,10 @@ impl StoredPolicy {
         }
         let named = Named::by(cx.store, &cx.caller.account, &source).await?;
         let referrer = Referrer { owner_id, id };
-        let held = named
-            .check_uses(cx, referrer, names_before.as_deref().unwrap_or_default())
-            .await?;
+        // A changed policy can send the secrets that it named before elsewhere.
+        let known = stored.filter(|_| is_same);
+        let known = known.map_or(&[][..], |stored| &stored.names);
+        let held = named.check_uses(cx, referrer, known).await?;
         let hosts_before = before.as_ref().map(Source::internal_hosts);
         let held = held.and(check_hosts(cx, referrer, &source, hosts_before).await?);
         for id in &named.ids {
@@ -212,6 +212,24 @@ impl StoredPolicy {
             }
         };
         Ok((checked, condition))
+    }
+
+    /// Refuses another upstream for an unchanged policy with secrets, unless the caller may write such a policy: its
+    /// header fields go there. Codes 642 and 650.
+    pub(crate) async fn may_send_elsewhere(
+        &self,
+        cx: &Cx<'_>,
+        referrer: Referrer<'_>,
+    ) -> Result<Changes, Error> {
+        let text = self.text(cx.seal, referrer.id)?;
+        let source = Source::read(&text, ACTIONS)
+            .map_err(|error| Fault::new("reading a stored policy", error))?;
+        if source.secrets().is_empty() && !source.computes_secret_names() {
+            return Ok(Changes::default());
+        }
+        secret_rights::check_scope(cx.caller)?;
+        let named = Named::by(cx.store, &cx.caller.account, &source).await?;
+        named.check_uses(cx, referrer, &[]).await
     }
 
     /// Whether the caller may read the secrets: it wrote them, or is an admin. The caller may change the endpoint.

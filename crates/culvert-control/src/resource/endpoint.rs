@@ -265,6 +265,7 @@ impl Resource for Endpoint {
             }
         }
         let had_upstream = self.upstream.is_some();
+        let url_before = self.upstream.as_ref().map(|upstream| upstream.url.clone());
         if input.upstream_url.is_some() || input.upstream_protocol.is_some() {
             let (url, protocol) = match self.upstream {
                 Some(upstream) => (upstream.url, upstream.protocol),
@@ -299,6 +300,17 @@ impl Resource for Endpoint {
             also = also.and(named);
         } else if input.traffic_policy.is_some() {
             self.policy = None;
+        }
+        let url = self.upstream.as_ref().map(|upstream| &upstream.url);
+        if url.is_some()
+            && url != url_before.as_ref()
+            && let Some(policy) = &self.policy
+        {
+            let referrer = Referrer {
+                owner_id: &self.principal_id,
+                id: &head.id,
+            };
+            also = also.and(policy.may_send_elsewhere(cx, referrer).await?);
         }
         needs_one(self.upstream.as_ref(), self.policy.as_ref())?;
         self.merge_slashes = input.merge_slashes.unwrap_or(self.merge_slashes);

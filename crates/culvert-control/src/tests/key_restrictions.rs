@@ -263,11 +263,13 @@ async fn credentials_inherit_every_restriction_of_their_creator() {
         json!({"expires_at": end}),
         json!({"networks": ["192.0.2.0/24"]}),
         json!({"scopes": ["credentials.write", "keys.write", "agents.write"]}),
+        // The policies of agents use secrets.
+        json!({"scopes": ["credentials.write", "keys.write", "endpoints.write"]}),
     ] {
         let (_, caller) = restricted(&rig, restriction.clone()).await;
         makes_no_credential(&rig, &caller, &restriction.to_string()).await;
     }
-    let scopes = json!({"scopes": ["credentials.write", "endpoints.write"]});
+    let scopes = json!({"scopes": ["credentials.write", "endpoints.write", "secrets.read"]});
     let (_, caller) = restricted(&rig, scopes).await;
     let made = rig.call(&caller, "POST", "/credentials", json!({})).await;
     assert!(matches!(made, Answered::Created(_)), "{made:?}");

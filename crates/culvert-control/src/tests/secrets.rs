@@ -233,3 +233,84 @@ async fn a_policy_that_may_no_longer_use_a_secret_is_refused() {
         .await
         .unwrap();
 }
+
+/// The headers of a policy go to the upstream, so a new upstream is a new use of its secrets.
+#[tokio::test]
+async fn a_new_upstream_needs_the_rights_to_the_secrets_of_the_policy() {
+    let rig = Rig::start().await;
+    let other = bot(&rig, "other").await;
+    vault(&rig, &rig.admin, "own").await;
+    vault(&rig, &other, "foreign").await;
+    let mut endpoints = Endpoints(300);
+    let scoped = json!({"scopes": ["endpoints.write"]});
+    let reader = json!({"scopes": ["endpoints.write", "secrets.read"]});
+    let lowered = json!({"role": "member"});
+    for (restrictions, vault, code) in [
+        (&scoped, "own", Some(642)),
+        (&scoped, "foreign", Some(642)),
+        (&reader, "own", None),
+        (&reader, "foreign", None),
+        (&lowered, "own", None),
+        (&lowered, "foreign", Some(650)),
+    ] {
+        let made = rig.post("/api_keys", json!({})).await.body();
+        let path = format!("/api_keys/{}/restrictions", made["id"].as_str().unwrap());
+        rig.patch(&path, restrictions.clone()).await.body();
+        let token = made["token"].as_str().unwrap();
+        let caller = rig.authenticate(token).await.unwrap();
+        let policy = policy(PLACES[0].0, vault);
+        let made = endpoints.make(&rig, &rig.admin, policy.clone()).await;
+        let path = format!("/endpoints/{}", made.unwrap());
+        let there = json!({"upstream_url": "http://127.0.0.1:2"});
+        let rewritten = json!({"traffic_policy": {"on_http_request": [{"actions": [
+            {"type": "http-request", "config": {
+                "url": "https://elsewhere.internal/", "headers": {"x": format!("${{secrets.get('{vault}', 's')}}")},
+            }},
+        ]}]}});
+        for body in [there, rewritten] {
+            let answered = rig.call(&caller, "PATCH", &path, body.clone()).await;
+            let is_refused = matches!(answered, Answered::Refused(..));
+            let found = if is_refused { answered.code() } else { None };
+            assert_eq!(found, code, "{restrictions} {vault} {body}");
+        }
+        // What sends no secret elsewhere stays possible.
+        let path = format!(
+            "/endpoints/{}",
+            endpoints.make(&rig, &rig.admin, policy).await.unwrap()
+        );
+        for body in [
+            json!({"description": "changed"}),
+            json!({"upstream_url": "http://127.0.0.1:1"}),
+        ] {
+            rig.call(&caller, "PATCH", &path, body).await.body();
+        }
+    }
+}
+
+/// Nobody grants what they may not use: an admin's secret in the vault of another.
+#[tokio::test]
+async fn the_owner_of_a_vault_does_not_grant_the_secrets_of_others_in_it() {
+    let rig = Rig::start().await;
+    let (owner, other) = (bot(&rig, "owner").await, bot(&rig, "other").await);
+    let id = vault(&rig, &owner, "v").await;
+    let body = json!({"vault_id": id, "name": "admins", "value": "hush hush"});
+    let secret = rig.post("/vault_secrets", body).await.body();
+    let body = json!({"object_id": id, "grantee": "role:member"});
+    rig.call(&owner, "POST", "/grants", body).await.body();
+    let admins = PLACES[0].0.replace("GET", "secrets.get('v', 'admins')");
+    let admins: Value = serde_json::from_str(&admins).unwrap();
+    let mut endpoints = Endpoints(400);
+    for caller in [&owner, &other] {
+        let made = endpoints.make(&rig, caller, admins.clone()).await;
+        assert_eq!(made.err().flatten(), Some(650), "{}", caller.owner_id);
+        let own = policy(PLACES[0].0, "v");
+        endpoints.make(&rig, caller, own).await.unwrap();
+    }
+    // A grant of the secret itself is the admin's; without it, the endpoint does not work either.
+    let granted = grant(&rig, secret["id"].as_str().unwrap(), &other.owner_id).await;
+    let made = endpoints.make(&rig, &other, admins).await.unwrap();
+    let health = async || rig.get(&format!("/endpoints/{made}/health")).await.body();
+    assert_eq!(health().await["state"], "ok");
+    rig.delete(&format!("{granted}?force=true")).await;
+    assert_eq!(health().await["state"], "refused");
+}
