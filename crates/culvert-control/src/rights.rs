@@ -94,11 +94,6 @@ impl Rights {
 }
 
 impl See {
-    /// Whether an object that a caller has no right to does not exist for that caller.
-    pub(crate) const fn is_private(self) -> bool {
-        matches!(self, Self::Owner | Self::Parties)
-    }
-
     /// Whether every member of the account may read the events about the objects.
     pub(crate) const fn has_public_events(self) -> bool {
         matches!(self, Self::All)

@@ -401,7 +401,7 @@ async fn the_common_callback_address_belongs_to_the_edge() {
 #[tokio::test]
 async fn a_withdrawn_secret_completes_no_sign_in() {
     let scene = scene(true).await;
-    let secrets = Arc::new(culvert_policy::Secrets::default());
+    let secrets = Arc::new(Secrets::default());
     secrets.replace([("v", "n", "a+b"), ("v", "i", "canary-app")]);
     scene
         .idp
