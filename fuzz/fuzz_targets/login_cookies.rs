@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| culvert_http::fuzz::own_cookies(bytes));
+fuzz_target!(|bytes: &[u8]| culvert_login::fuzz::cookies(bytes));

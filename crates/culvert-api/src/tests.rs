@@ -733,7 +733,7 @@ async fn a_tail_ends_with_the_rights_of_its_caller() {
             answer.body
         };
         let mut reader = Wire::to(&harness).await;
-        let kind = "type=event_subscription_created.v0";
+        let kind = "type=ip_policy_created.v0";
         let ending = match way {
             "session" => {
                 let page = [
@@ -775,12 +775,7 @@ async fn a_tail_ends_with_the_rights_of_its_caller() {
             }
         };
         reader.until_line(": following").await;
-        write(
-            "POST",
-            "/event_subscriptions",
-            json!({"description": "before"}),
-        )
-        .await;
+        write("POST", "/ip_policies", json!({"description": "before"})).await;
         let line = reader.until_line("data: ").await;
         assert!(line.contains("before"), "{way}: {line}");
         match ending {
@@ -802,12 +797,7 @@ async fn a_tail_ends_with_the_rights_of_its_caller() {
             }
             None => harness.restrict_api("192.0.2.0/24").await,
         }
-        write(
-            "POST",
-            "/event_subscriptions",
-            json!({"description": "after"}),
-        )
-        .await;
+        write("POST", "/ip_policies", json!({"description": "after"})).await;
         let rest = reader.rest().await;
         assert!(!rest.contains("after"), "{way}: {rest}");
     }

@@ -1,11 +1,11 @@
 //! Permits of a limited number, of which each owner and each endpoint has a share.
 //!
 //! A request takes permits for an endpoint and its owner. Both may hold permits in proportion to those that are free:
-//! an endpoint at most as many as are free, an owner at most twice as many. So one endpoint alone gets half of all
+//! an endpoint at most the number of free ones, an owner at most twice that. So one endpoint alone gets half of all
 //! permits and one owner two thirds, and the more of them compete, the less each gets. An owner or an endpoint that
 //! holds nothing always finds permits, until as many owners as there are permits compete for them.
 //!
-//! Nothing waits. A call costs the same however many permits are taken, and the tables hold only owners and endpoints
+//! Nothing waits. A call costs the same however many permits are held, and the tables hold only owners and endpoints
 //! with permits. A request that needs no permit takes no lock.
 
 use std::collections::HashMap;
@@ -18,8 +18,8 @@ use crate::sync::lock;
 /// How many permits an owner may hold for each free one. An endpoint may hold one.
 const PER_FREE_OF_OWNER: usize = 2;
 
-/// Who takes permits: an endpoint and its owner. A keyed hash, so that names cost nothing to keep and nobody can make
-/// two names collide.
+/// Who takes permits: an endpoint and its owner. A keyed hash, so that names cost nothing to keep and no client can
+/// make two names collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Share {
     owner: u64,
@@ -57,7 +57,7 @@ struct Permits {
     taken: Mutex<Taken>,
 }
 
-/// The permits that are taken.
+/// The permits in use.
 #[derive(Default)]
 struct Taken {
     all: usize,
@@ -95,7 +95,7 @@ impl FairPermits {
         self.try_acquire_many(share, 1)
     }
 
-    /// Takes several permits at once, or none.
+    /// Takes several permits together, or none.
     ///
     /// # Errors
     /// If fewer are free for this share.
@@ -124,7 +124,7 @@ impl FairPermits {
         })
     }
 
-    /// How many permits nobody has taken.
+    /// The number of free permits.
     pub fn available(&self) -> usize {
         self.0.total - lock(&self.0.taken).all
     }

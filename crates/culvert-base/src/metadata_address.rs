@@ -1,4 +1,4 @@
-//! The addresses of cloud metadata services and similar ones, which give credentials to whoever connects.
+//! The addresses of cloud metadata services and similar ones, which give credentials to any client that connects.
 //!
 //! No guard of addresses allows them through a range. An operator who needs one allows exactly this address.
 

@@ -1,4 +1,4 @@
-//! Characters that names must not have, because a person would read something else than what is there; and how texts
+//! Characters that names must not have, because a person would read another text than the actual one; and how texts
 //! that have them are shown.
 
 use std::borrow::Cow;

@@ -2,8 +2,8 @@
 //!
 //! Every operation on an object asks here: `service` before an update or a removal, and the table of operations before
 //! any further operation. Whatever refers to an object by ID or name asks [`may_use`]. It judges the owner of the
-//! referring object, because the reference keeps working for that owner, whoever wrote it. The compiled state asks
-//! again by the same rule ([`is_user`]), because roles and grants change later.
+//! referring object, because the reference keeps working for that owner, whichever user wrote it. The compiled state
+//! asks again by the same rule ([`is_user`]), because roles and grants change later.
 
 use culvert_base::{Fault, Refusal, code};
 use culvert_store::{Changes, Document, PageQuery};
@@ -83,7 +83,7 @@ pub(crate) async fn may_see_whole(
     }
     let what = thing(ty, document);
     let who = holders(cx, owner_id.as_deref()).await?;
-    let why = format!("You see only the ID and the description of the {what}. {who} see more.");
+    let why = format!("You see only a part of the {what}. {who} see more.");
     Err(Refusal::new(code::NOT_ADMIN, why).into())
 }
 
@@ -154,7 +154,7 @@ pub(crate) async fn is_used_by(
 }
 
 /// Refuses to forward to an internal name without the right `use` (650). A name without an endpoint is not refused: the
-/// edge judges what is there when a request arrives.
+/// edge decides by the endpoints that exist when a request arrives.
 pub(crate) async fn may_forward(
     cx: &Cx<'_>,
     referrer: Referrer<'_>,

@@ -112,7 +112,7 @@ impl Bootstrap<'_> {
     }
 
     /// Creates another key for an admin and returns its token. If there is no active admin, it makes one: the user with
-    /// the address of the first admin, who is created if it does not exist.
+    /// the address of the first admin, created if no such user exists.
     ///
     /// # Errors
     /// The store has no account (the first start creates one), or the store fails.

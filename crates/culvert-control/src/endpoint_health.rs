@@ -9,32 +9,33 @@ use serde::Serialize;
 use crate::access::Referrer;
 use crate::control::Control;
 use crate::grants::Uses;
-use crate::operation::{Call, Method, Reply, ResponseSpec, Status};
-use crate::resource::endpoint;
+use crate::operation::{Call, Handler, Method, Reply, ResponseSpec, Status};
 use crate::resource::model::Model;
 use crate::resource::model::endpoint::Endpoint;
 use crate::resource::model::vault_secret::VaultSecret;
-use crate::resource::resource_type::{Extra, Running};
+use crate::resource::resource_type::{Extra, ResourceType};
 use crate::rights::Access;
 use crate::secret_rights::{self, Misuse};
 use crate::traffic_policy::Compiled;
 use crate::{Error, service, stored};
 
-/// The operation of an endpoint.
-pub(crate) const OPERATION: Extra = Extra {
-    name: "get_health",
-    method: Method::Get,
-    suffix: "/health",
-    doc: "Gets the health of an endpoint: the problems of its traffic policy with secrets. Requires an admin key or a key of the endpoint's owner (630).",
-    access: Access::Whole,
-    body: None,
-    response: ResponseSpec {
-        status: Status::Ok,
-        schema: Some(SchemaGenerator::subschema_for::<View>),
-    },
-    query: &[],
-    run: run_health,
-};
+/// The operation of an endpoint, which calls [`health`].
+pub(crate) const fn operation(run: Handler) -> Extra {
+    Extra {
+        name: "get_health",
+        method: Method::Get,
+        suffix: "/health",
+        doc: "Gets the health of an endpoint: the problems of its traffic policy with secrets. Requires an admin key or a key of the endpoint's owner (630).",
+        access: Access::Whole,
+        body: None,
+        response: ResponseSpec {
+            status: Status::Ok,
+            schema: Some(SchemaGenerator::subschema_for::<View>),
+        },
+        query: &[],
+        run,
+    }
+}
 
 /// The health of an endpoint.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -55,13 +56,14 @@ struct ProblemView {
     message: String,
 }
 
-fn run_health(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(async move { health(control, &call).await })
-}
-
-async fn health(control: &Control, call: &Call) -> Result<Reply, Error> {
+/// The health of the endpoint that the path names. `ty` is the type of endpoints.
+pub(crate) async fn health(
+    control: &Control,
+    ty: &ResourceType,
+    call: &Call,
+) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let document = service::named(&cx, &endpoint::TYPE, call).await?;
+    let document = service::named(&cx, ty, call).await?;
     let document = document.ok_or_else(Refusal::not_found)?;
     let endpoint: Endpoint = stored::read(&document)?;
     let mut misuses = Vec::new();

@@ -40,7 +40,7 @@ pub(crate) fn check_name(field: &str, name: &str) -> Result<(), Refusal> {
 }
 
 /// Refuses a name of a bot that has the form of an e-mail address (662): users have one, so a bot cannot be mistaken for
-/// a user, whoever is invited or renamed later.
+/// a user, also after later invitations and renames.
 pub(crate) fn check_bot_name(name: &str) -> Result<(), Refusal> {
     if names::is_like_email(&names::folded(name)) {
         let why = "`name` has the form of an e-mail address; only users are called so.";

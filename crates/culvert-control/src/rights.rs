@@ -1,7 +1,7 @@
 //! Who may see, use and change the objects of each resource.
 //!
 //! Three rights, one row for each resource ([`Rights`]): to *see* an object without its secrets, to *use* it, which
-//! is to refer to it from an object of one's own, and to *change* it. Admins have all three on every object. An
+//! is to refer to it from one's own object, and to *change* it. Admins have all three on every object. An
 //! object without a recorded owner belongs to the admins. `access` decides by these rows.
 
 /// The rights to the objects of a resource, apart from those of admins.
@@ -48,7 +48,7 @@ pub enum Change {
     Owner,
     /// Its owner, unless an IP restriction uses the IP policy; then only admins.
     OwnerUnlessRestricting,
-    /// Nobody but admins.
+    /// Only admins.
     Admins,
 }
 

@@ -1,7 +1,7 @@
 //! Whether the policy of an endpoint may use the secrets that it names, and where (contract: rights 3).
 //!
 //! The owner of the endpoint needs the right `use` to each secret, and the right `change` where a secret can be echoed:
-//! in every field that does not list itself as one that takes secrets. Both are judged when a policy is written, and
+//! in every field that does not list itself as one that takes secrets. Both are checked when a policy is written, and
 //! again in the compiled state, because roles, grants and vaults change later. A policy that may no longer use its
 //! secrets refuses everything.
 
@@ -195,7 +195,7 @@ pub(crate) fn misuses(
     secrets: &OwnedSecrets,
     table: &UseTable,
 ) -> Vec<Misuse> {
-    // Nobody else uses an object without an owner and without a grant.
+    // Only admins use an object without an owner and without a grant.
     let is_admin = table.is_user(referrer, None, &[]);
     let mut found = Vec::new();
     if policy.computes_secret_names() && !is_admin {
@@ -231,12 +231,12 @@ pub(crate) struct Judged {
     pub(crate) policy: Arc<Policy>,
     /// What it may not do, as logged last.
     misuses: Vec<Misuse>,
-    /// Whether it was judged at all.
+    /// Whether it was checked at all.
     is_judged: bool,
 }
 
 impl Judged {
-    /// A policy that refuses everything until it is judged.
+    /// A policy that refuses everything until it is checked.
     pub(crate) fn new(account: &str, owner_id: &str, policy: &Arc<Policy>) -> Option<Self> {
         policy.secret_right()?.withdraw(true);
         Some(Self {

@@ -26,7 +26,7 @@ pub struct Settings {
     pub has_tls_before_edge: bool,
     /// Whether only its owner may serve endpoints on a reserved domain or address (`rights.domains`).
     pub domains_of_owner: bool,
-    /// Whether policies of earlier versions that echo secrets are refused at once (`rights.strict`).
+    /// Whether policies of earlier versions that echo secrets are refused immediately (`rights.strict`).
     pub strict_rights: bool,
     /// Whether traffic policies may call public hosts (`policy.http_request_public`).
     pub allow_public_calls: bool,

@@ -333,7 +333,7 @@ impl Named {
     }
 }
 
-/// Refuses internal endpoints that the owner of the endpoint may not use (650). Computed URLs are judged for each
+/// Refuses internal endpoints that the owner of the endpoint may not use (650). Computed URLs are checked for each
 /// request.
 async fn check_hosts(
     cx: &Cx<'_>,
@@ -394,7 +394,7 @@ pub(crate) struct Compiled {
     vaulted: Vaulted,
     /// The policies with secrets, by endpoint.
     judged: HashMap<String, Judged>,
-    /// The rights by which they were judged last, and whether policies could still echo secrets. `None` if something
+    /// The rights by which they were checked last, and whether policies could still echo secrets. `None` if something
     /// has changed since.
     judged_by: Option<(Arc<UseTable>, bool)>,
 }

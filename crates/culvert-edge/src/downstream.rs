@@ -58,8 +58,8 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// The endpoints at the address now, and the next of them, or the one that answers a request to this path in place of
-    /// the service. `None` if the operator is gone, has another key, or binds none.
+    /// The endpoints at the address now, and the next of them, or the one that handles a request to this path in place
+    /// of the service. `None` if the operator is gone, has another key, or binds none.
     pub(crate) fn find<'l>(
         &self,
         live: &'l Live,

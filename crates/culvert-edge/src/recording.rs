@@ -18,12 +18,12 @@ use culvert_events::{
     Cookies, EventId, HTTP_REQUEST_COMPLETE, HeaderRules, Record, Slot, TCP_CONNECTION_CLOSED, Text,
 };
 use culvert_http::authority::Authority;
-use culvert_http::own_cookies::recorded_value;
 use culvert_http::target::Received;
 use culvert_overload::Level;
 use culvert_policy::capture::RequestTap;
 use culvert_policy::conn::ConnInfo;
 use culvert_policy::event::EventDraft;
+use culvert_policy::own_cookies::recorded_value;
 use culvert_policy::policy::conn_state::PolicyConnState;
 use http::header::{HOST, HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode, request};

@@ -33,7 +33,7 @@ const COOKIE: &[u8] = b"Cookie";
 /// Set only by the server, to the id of the event whose request it replays.
 const REPLAY_OF: &[u8] = b"Culvert-Replay-Of";
 
-/// The edge's assertion about a user: whoever has it is that user for the service behind the edge.
+/// The edge's assertion about a user: its holder is that user for the service behind the edge.
 const ASSERTION: &str = "Culvert-Assertion";
 
 /// The rules by which values of headers and queries are shown as `[redacted]`.

@@ -13,15 +13,6 @@ use crate::http2::session::{ConnectionError, Session, Step};
 use crate::http2::{Reason, Refused};
 use crate::target as targets;
 
-/// Upstreams get no cookie of the edge, and the others unchanged.
-///
-/// # Panics
-///
-/// When the invariant is broken.
-pub fn own_cookies(bytes: &[u8]) {
-    crate::own_cookies::check(bytes);
-}
-
 /// httparse reads each accepted request head as we do, and the verdict does not depend on how the bytes arrive.
 ///
 /// # Panics

@@ -19,7 +19,6 @@ pub mod fields;
 pub mod fuzz;
 pub mod http1;
 pub mod http2;
-pub mod own_cookies;
 #[cfg(test)]
 mod random;
 #[cfg(test)]

@@ -17,8 +17,8 @@ use http::header::HOST;
 use http::{Method, Response, StatusCode, request};
 
 use crate::attempt::{AttemptState, parameter};
+use crate::logins::{CENTRAL_CALLBACK, Logins};
 use crate::session_middleware::Login;
-use crate::{CENTRAL_CALLBACK, Logins};
 
 /// Whether a request for this path and query may be one for [`CentralCallback::read`].
 pub fn may_be_callback(target: &str) -> bool {

@@ -14,7 +14,7 @@ use culvert_policy::policy::run::Action;
 use culvert_policy::policy::secret::REDACTED;
 use culvert_policy::policy::variables;
 
-use super::SESSION_MAX;
+use super::logins::SESSION_MAX;
 use super::session::Spans;
 use super::session_middleware::{
     AppSource, Login, Options, Provider, SessionMiddleware, SignInAction, USER_FIELDS,

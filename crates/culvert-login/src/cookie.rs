@@ -9,7 +9,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use culvert_http::own_cookies::{EdgeCookies, HOST_PREFIX, SECURE_PREFIX};
+use culvert_policy::own_cookies::{EdgeCookies, HOST_PREFIX, SECURE_PREFIX};
 use http::header::HeaderValue;
 
 /// Maximum length of a cookie value. Browsers accept 4096 bytes including name and attributes.
@@ -175,7 +175,7 @@ fn cookie(name: &str, value: &str, keep_for: Duration, domain: &str) -> Option<H
 
 #[cfg(test)]
 mod tests {
-    use culvert_http::own_cookies::{is_own, sets_own, take};
+    use culvert_policy::own_cookies::{is_own, sets_own, take};
     use http::HeaderMap;
     use http::header::COOKIE;
     use proptest::prelude::*;

@@ -26,6 +26,15 @@ pub fn return_path(bytes: &[u8]) {
     assert_eq!(resolved.origin(), base.origin(), "{path}");
 }
 
+/// Upstreams get no cookie of the edge, and the others unchanged.
+///
+/// # Panics
+///
+/// If the invariant is broken.
+pub fn cookies(bytes: &[u8]) {
+    culvert_policy::own_cookies::check(bytes);
+}
+
 /// A policy that is accepted can be shown and read again as it is shown, and compiles for the same schemes.
 ///
 /// # Panics

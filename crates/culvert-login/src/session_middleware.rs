@@ -11,9 +11,10 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{BoxFuture, Share, Timestamp};
 use culvert_cel::Value;
-use culvert_http::own_cookies::EdgeCookies;
+use culvert_policy::own_cookies::EdgeCookies;
 use http::header::{
-    ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderValue, ORIGIN, USER_AGENT, WWW_AUTHENTICATE,
+    ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderName, HeaderValue, ORIGIN, USER_AGENT,
+    WWW_AUTHENTICATE,
 };
 use http::{Method, request};
 use serde::{Deserialize, Serialize};
@@ -26,10 +27,10 @@ use super::cookie::Cookies;
 use super::event_slots;
 use super::grant::{App, Failed};
 use super::journal::{Person, Sighting, UserKey};
+use super::logins::{CALLBACK_PATH, Logins};
 use super::provider::{Endpoints, Issuer, Known};
 use super::seal::Purpose;
 use super::session::{Session, Spans, Standing, Tokens};
-use super::{CALLBACK_PATH, Logins};
 use culvert_http::authority::Authority;
 use culvert_policy::identity::{ForwardIdentity, VerifiedUser};
 use culvert_policy::policy::exchange::Exchange;
@@ -137,7 +138,7 @@ struct FoundSession {
     is_first: bool,
 }
 
-/// What is known of the browser of a sign-in.
+/// The known facts about the browser of a sign-in.
 struct Visit {
     account: Arc<str>,
     endpoint: String,
@@ -547,7 +548,7 @@ impl SessionMiddleware {
         }
     }
 
-    /// Answers a request to a path of the edge.
+    /// Handles a request to a path of the edge.
     async fn serve(
         self: &Arc<Self>,
         x: &mut Exchange<'_>,
@@ -742,8 +743,13 @@ impl Action for Login {
         Some(self)
     }
 
-    fn forwards(&self) -> Option<&ForwardIdentity> {
-        self.0.options.forwards.as_ref()
+    fn identity_fields(&self) -> Vec<&HeaderName> {
+        let forwards = self.0.options.forwards.iter();
+        forwards.flat_map(ForwardIdentity::names).collect()
+    }
+
+    fn key_set(&self) -> Option<&dyn EdgePaths> {
+        self.0.options.forwards.as_ref()?.key_set()
     }
 
     fn slots(&self) -> Vec<culvert_cel::Slot> {

@@ -5,7 +5,7 @@
 //! age of the last good document   its user
 //! under 10 minutes                gets it
 //! under 15 minutes                gets it, while it is fetched again
-//! under 24 hours                  waits for a fetch; if that fails, or failed a moment ago, gets it
+//! under 24 hours                  waits for a fetch; if that fails, or failed recently, gets it
 //! more, or none                   waits for a fetch; gets an error if that fails
 //! ```
 //!
@@ -240,7 +240,7 @@ impl Documents {
     }
 
     /// The same for a user who needs more than the cached document has: it is fetched again, unless that was done or
-    /// tried a moment ago.
+    /// tried recently.
     ///
     /// # Errors
     ///
@@ -347,7 +347,7 @@ impl Source<'_> {
                 found => (task, found),
             }
         };
-        // Without the lock: a task that cannot run any more is dropped at once, and that ends its fetch.
+        // Without the lock: a task that cannot run any more is dropped immediately, and that ends its fetch.
         if let Some(task) = task {
             self.tasks.spawn(task);
         }
@@ -355,7 +355,7 @@ impl Source<'_> {
             return result;
         }
         let _waiting = Waiting(&entry);
-        // The fetch has a limit of its own; this one holds even if its task is never run.
+        // The fetch has its own limit; this one holds even if its task is never run.
         let waited = tokio::time::timeout(2 * FETCH_WITHIN, ended).await;
         let state = lock(&entry.state);
         state.usable(self.cache.now(), || match (waited, &state.error) {

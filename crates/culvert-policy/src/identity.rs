@@ -23,10 +23,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
-pub use self::assertion_keys::{AssertionKeys, KEY_SET_PATH};
+pub use self::assertion_keys::AssertionKeys;
 use crate::fields::is_framing;
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
+pub use crate::policy::run::KEY_SET_PATH;
 use crate::policy::run::{ActionResult, EdgePaths, Flow};
 use crate::problem::{ASSERTION_NAME, is_edges_request};
 
@@ -240,9 +241,9 @@ impl ForwardIdentity {
         self.headers.iter().map(|(name, _)| name).chain(assertion)
     }
 
-    /// The keys that its assertions are signed with.
-    pub fn keys(&self) -> Option<&Arc<AssertionKeys>> {
-        self.assertion.as_ref().map(|field| &field.keys)
+    /// The part that publishes the keys of its assertions, if it makes any.
+    pub fn key_set(&self) -> Option<&dyn EdgePaths> {
+        self.assertion.is_some().then_some(self as &dyn EdgePaths)
     }
 
     /// Writes the fields for this user. A claim that is missing, empty or no valid value of a field leaves its field out.
@@ -260,7 +261,7 @@ impl ForwardIdentity {
                 claims.insert(name.clone(), value);
             }
         }
-        // Without an ID, there is nobody to make an assertion about.
+        // Without an ID, there is no user to make an assertion about.
         let assertion = match user.subject.is_empty() {
             true => None,
             false => {

@@ -103,7 +103,7 @@ pub struct Token<'t> {
     pub header: Json,
     /// The algorithm that its header names; `None` if it is not supported.
     pub algorithm: Option<Algorithm>,
-    /// Whether it has a critical extension (RFC 7515 4.1.11). None is supported, so nobody has signed it.
+    /// Whether it has a critical extension (RFC 7515 4.1.11). None is supported, so no key verifies it.
     pub is_extended: bool,
     claims: Json,
     signed: &'t str,
@@ -341,7 +341,7 @@ impl KeySet {
         self.read(fetched.await)
     }
 
-    /// The keys, fetched again unless that was done or tried a moment ago: for a token whose key is unknown.
+    /// The keys, fetched again unless that was done or tried recently: for a token whose key is unknown.
     pub async fn fresh_keys(&self, services: &PolicyServices) -> Option<Arc<[PublicKey]>> {
         let fetched = services.newer_document(self.share, FetchScope::Upstreams, &self.url);
         self.read(fetched.await)

@@ -89,7 +89,8 @@ impl Harness {
         let rule = json!({"ip_policy_id": policy, "cidr": cidr, "action": "allow"});
         made("/ip_policy_rules", rule).await;
         let body = json!({"type": "api", "ip_policy_ids": [policy], "enforced": true});
-        made("/ip_restrictions", body).await;
+        // The restriction blocks this caller too.
+        made("/ip_restrictions?force=true", body).await;
         until(async || {
             let answer = wire.ask("GET", "/api_keys", token, &[], "").await;
             (answer.status == 403).then_some(())

@@ -22,8 +22,10 @@ use serde_json::Value;
 use crate::access::Referrer;
 use crate::address_lock::{self, AddressRequest};
 use crate::base::PublicPorts;
+use crate::control::Control;
 use crate::cx::Cx;
 use crate::listfilter::{self, Field, Shape, field};
+use crate::operation::Call;
 use crate::page::{self, Argument};
 use crate::resource::endpoint::address::{RequestedUrl, address_key, binding, name_key};
 use crate::resource::model::Model;
@@ -32,7 +34,7 @@ use crate::resource::model::endpoint::{
 };
 use crate::resource::model::timeouts::Timeouts;
 use crate::resource::model::traffic_policy::StoredPolicy;
-use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Reveal};
+use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Reveal, Running};
 use crate::right::{Right, Scope};
 use crate::seal::Seal;
 use crate::settings::Settings;
@@ -124,7 +126,8 @@ pub(crate) struct Update {
 impl Resource for Endpoint {
     const DOC: &'static str = "Endpoints: addresses that receive traffic.";
     const SILENT: Option<&'static str> = Some("the catalogue has no events for endpoints");
-    const OPERATIONS: &'static [Extra] = &[dry_run::OPERATION, endpoint_health::OPERATION];
+    const OPERATIONS: &'static [Extra] =
+        &[dry_run::OPERATION, endpoint_health::operation(run_health)];
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -502,6 +505,10 @@ impl Endpoint {
             pooling: self.pooling_enabled,
         }
     }
+}
+
+fn run_health(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move { endpoint_health::health(control, &TYPE, &call).await })
 }
 
 const fn argument(name: &'static str, field: &'static str) -> Argument {

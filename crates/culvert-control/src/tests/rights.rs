@@ -104,7 +104,8 @@ impl Rule {
         match (collection, name) {
             ("", "root" | "self") => Some(Self::Read),
             ("nodes", "list") => Some(Self::Admins(630, 630)),
-            ("event_destinations", "get_health" | "list_dead_letters" | "get_replay") => {
+            ("endpoints", "get_health")
+            | ("event_destinations", "get_health" | "list_dead_letters" | "get_replay") => {
                 Some(Self::Whole)
             }
             _ if is_read => Some(Self::Read),
@@ -254,7 +255,7 @@ impl Cast {
             sample["sources"] = json!([{"type": SOURCE}]);
         }
         if collection == "grants" {
-            // Nobody of the cast.
+            // No user of the cast.
             sample["grantee"] = json!(rig.admin.owner_id);
         }
         let path = format!("/{collection}");

@@ -287,7 +287,7 @@ async fn a_new_upstream_needs_the_rights_to_the_secrets_of_the_policy() {
     }
 }
 
-/// Nobody grants what they may not use: an admin's secret in the vault of another.
+/// No owner grants a secret that it may not use: an admin's secret in the vault of another.
 #[tokio::test]
 async fn the_owner_of_a_vault_does_not_grant_the_secrets_of_others_in_it() {
     let rig = Rig::start().await;

@@ -546,7 +546,7 @@ async fn domains_of_others_are_neither_deleted_nor_served_by_setting() {
     cast.rig.post("/endpoints", body(4)).await.body();
 }
 
-/// An upgrade gives objects their owners from the audit log, and grants what is used across owners.
+/// An upgrade gives objects their owners from the audit log, and adds grants for the uses across owners.
 #[tokio::test]
 async fn an_upgrade_recovers_owners_and_grants_what_is_used() {
     let cast = Cast::start().await;

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use culvert_base::{BoxFuture, Share};
-use culvert_http::{own_cookies, target};
+use culvert_http::target;
 use culvert_policy::Scheme;
 use culvert_policy::host::{
     ANSWER_BYTES_MAX, Called, EndpointInfo, NextEndpoint, NotCalled, NotReached, PolicyHost,
     Reservation,
 };
 use culvert_policy::identity::KEY_SET_PATH;
+use culvert_policy::own_cookies;
 use culvert_policy::policy::run::EDGE_PATHS;
 use culvert_policy::services::{Call, Fetch, FetchScope};
 use http::header::HOST;
@@ -75,7 +76,7 @@ impl PolicyHost for Downstream {
     }
 }
 
-/// An endpoint of several at one address, and another one there, which answers requests to paths of the edge.
+/// An endpoint of several at one address, and another one there, which handles requests to paths of the edge.
 struct Pooled {
     member: Arc<Member>,
     for_edge: Arc<Member>,

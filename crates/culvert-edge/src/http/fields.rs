@@ -3,8 +3,8 @@
 use culvert_http::fields::{
     folded, has_token, is_banned_in_trailers, is_of_one_hop, is_plain, plain_number, strip,
 };
-use culvert_http::own_cookies;
 use culvert_policy::conn::ConnInfo;
+use culvert_policy::own_cookies;
 use culvert_policy::problem::{is_edges_own, is_edges_request};
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE};
 

@@ -16,8 +16,8 @@ use std::time::Duration;
 use culvert_http::fields::{authenticates_connection, has_connection_authentication};
 use culvert_http::http1::head::is_status;
 use culvert_http::http1::{BodyLength, FinalHead, Violation};
-use culvert_http::own_cookies;
 use culvert_io::{Awaited, UploadProgress};
+use culvert_policy::own_cookies;
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::problem::Problem;
 use culvert_upstream::{
@@ -435,7 +435,7 @@ impl Search {
 /// Forwards over HTTP/2. If the upstream of `pool` is unreachable, the request goes to a stand-in.
 ///
 /// The connections are shared. A request that could authenticate its connection, though RFC 9113 knows no such thing, has
-/// one of its own.
+/// a separate one.
 async fn over_http2(
     pool: &Arc<Pool>,
     way: Way<'_>,

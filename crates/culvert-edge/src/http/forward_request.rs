@@ -261,8 +261,8 @@ impl ForwardRequest {
         }
     }
 
-    /// Makes the client's request the edge's own, unless that is done. Policies see the result, so that what they judge is
-    /// what is sent.
+    /// Makes the client's request the edge's own, unless that is done. Policies see the result, so that they judge the
+    /// request that is sent.
     pub(super) fn prepare(&mut self, down: &Downstream, wanted: &UpgradeRequest) {
         if std::mem::replace(&mut self.is_prepared, true) {
             return;

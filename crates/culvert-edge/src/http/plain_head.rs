@@ -9,7 +9,7 @@ use culvert_http::http1::{
     BodyWriter, FieldSet, RawField, RawRequest, RawResponse, WriteBuffer, end_request,
     write_request,
 };
-use culvert_http::own_cookies;
+use culvert_policy::own_cookies;
 use culvert_policy::problem::{is_edges_own, is_edges_request};
 use culvert_upstream::UpstreamHead;
 use http::header::HeaderValue;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use culvert_base::{BoxFuture, Share};
-use culvert_http::own_cookies;
 use culvert_http::target::Received;
 use culvert_io::UploadProgress;
 use culvert_policy::event_slots;
 use culvert_policy::host::{BodyReader, Unread};
+use culvert_policy::own_cookies;
 use culvert_policy::policy::compiled::Policy;
 use culvert_policy::policy::edits::Edits;
 use culvert_policy::policy::exchange::{Exchange, Memory};
@@ -207,7 +207,7 @@ fn without_query(parts: &request::Parts) -> Box<request::Parts> {
     Box::new(parts)
 }
 
-/// Answers a request to a path of the edge. Its query may be a secret, so its event has none.
+/// Handles a request to a path of the edge. Its query may be a secret, so its event has none.
 async fn answer_edge_path(
     exchange: &mut HttpExchange,
     request: &ForwardRequest,

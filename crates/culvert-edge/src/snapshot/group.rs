@@ -195,7 +195,7 @@ impl Group {
         self.members().any(|member| member.endpoint.merge_slashes)
     }
 
-    /// The endpoint that answers a request to this normalised path in place of the service; `None` if none does.
+    /// The endpoint that handles a request to this normalised path in place of the service; `None` if none does.
     pub(crate) fn edge_path_member(&self, path: &str) -> Option<&Arc<Member>> {
         self.edge_path_member_among(path, |_| true)
     }

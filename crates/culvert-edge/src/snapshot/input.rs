@@ -184,8 +184,8 @@ impl Snapshot {
     }
 }
 
-/// Whether the policy of `from` may forward to an internal endpoint: to those of its own owner, and where these rights
-/// say so.
+/// Whether the policy of `from` may forward to an internal endpoint: to those of the same owner, and where these
+/// rights say so.
 pub(super) fn may_forward(
     rights: Option<&dyn ForwardRights>,
     from: EndpointInfo<'_>,

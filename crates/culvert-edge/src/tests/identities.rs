@@ -30,7 +30,7 @@ struct Session {
 
 impl Session {
     /// Reads credentials: `<scheme> begin` gets a challenge, and then `<scheme> <user>` authenticates. `Negotiate ticket-<user>`
-    /// authenticates at once.
+    /// authenticates immediately.
     fn read(&mut self, credentials: &str) {
         for credentials in credentials.split(',') {
             let (scheme, token) = credentials.trim().split_once(' ').unwrap_or_default();

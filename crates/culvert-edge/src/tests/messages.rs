@@ -548,7 +548,7 @@ async fn no_spelling_of_a_host_bypasses_a_rule() {
         }
         let other = "GET / HTTP/1.1\r\nHost: other.w.example\r\n\r\n";
         assert_eq!(rig.ask(other).await.status, 200, "{rule}");
-        // What is no host gets no answer of an upstream.
+        // An invalid host gets no answer of an upstream.
         for odd in [
             "admin.w.example..",
             ".admin.w.example",

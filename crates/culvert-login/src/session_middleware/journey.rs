@@ -24,16 +24,16 @@ use crate::attempt::{
 };
 use crate::grant::{App, Asking, Failed};
 use crate::journal::{Ending, Noted, Person};
-use crate::provider::Endpoints;
-use crate::session::{Session, Tokens};
-use crate::{
+use crate::logins::{
     AttemptStep, CALLBACK_PATH, CENTRAL_CALLBACK, new_session_id, redirect, secret_redirect,
 };
+use crate::provider::Endpoints;
+use crate::session::{Session, Tokens};
 
 /// How the site that made the browser send a request relates to its host.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The result of a step of a sign-in. A browser may send its callback several times at once; all requests get it.
+/// The result of a step of a sign-in. A browser may send its callback several times concurrently; all requests get it.
 pub(crate) type Completion = SharedFuture<BoxFuture<'static, Result<Completed, Problem>>>;
 
 /// What a step of a sign-in results in.
@@ -62,8 +62,9 @@ impl SessionMiddleware {
         has_base && (self.known().is_some() || endpoints.announces_issuer)
     }
 
-    /// Whether an origin has the port of `https`, or that of the common callback address. Anybody may begin a sign-in with
-    /// another port and have a different browser sent there with the ticket, which another service of the host would see.
+    /// Whether an origin has the port of `https`, or that of the common callback address. Any client may begin a
+    /// sign-in with another port and have a different browser sent there with the ticket, which another service of the
+    /// host would see.
     fn has_known_port(&self, origin: &str) -> bool {
         let port = Url::parse(origin)
             .ok()
@@ -276,7 +277,7 @@ impl SessionMiddleware {
         Ok(Flow::Reply(Box::new(answer)))
     }
 
-    /// Redirects a user who is signed in to the page that was wanted; others get the problem.
+    /// Redirects a signed-in user to the page that was wanted; others get the problem.
     fn resume(
         &self,
         x: &mut Exchange<'_>,
@@ -358,8 +359,8 @@ impl SessionMiddleware {
     }
 
     /// Runs a step of a sign-in once. Concurrent requests with the same code or ticket, `proof`, share its result, which is
-    /// remembered for a while: whoever has only the state, such as the one who began the attempt, gets nothing. The step
-    /// continues if the request that began it is cancelled, because a code is valid only once.
+    /// remembered for a while: a client with only the state, such as the one that began the attempt, gets nothing. The
+    /// step continues if the request that began it is cancelled, because a code is valid only once.
     async fn once(
         self: &Arc<Self>,
         services: &Arc<PolicyServices>,

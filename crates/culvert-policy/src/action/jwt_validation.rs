@@ -18,7 +18,7 @@ use crate::jws::{self, Algorithm, Expected, KeySet, TOKEN_BYTES_MAX, Unbelieved}
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, ActionResult, Flow};
+use crate::policy::run::{Action, ActionResult, EdgePaths, Flow};
 use crate::policy::values::{map, of_json};
 use crate::problem::Problem;
 use crate::services::PolicyServices;
@@ -543,8 +543,8 @@ fn in_form(body: &[u8], name: &str) -> Result<String, Invalid> {
     found.ok_or(Invalid::Missing)
 }
 
-/// A name of a form as lenient readers see it: without case and spaces, before a bracket, and with `_` for what is no letter
-/// or digit.
+/// A name of a form as lenient readers see it: without case and spaces, before a bracket, and with `_` for all but
+/// letters and digits.
 fn form_name(name: &str) -> String {
     let end = name.find(['[', '\0']).unwrap_or(name.len());
     let name = name.get(..end).unwrap_or_default().trim();
@@ -564,8 +564,13 @@ impl Action for JwtValidation {
         ActionResult::Later(validate)
     }
 
-    fn forwards(&self) -> Option<&ForwardIdentity> {
-        self.forwards.as_ref()
+    fn identity_fields(&self) -> Vec<&HeaderName> {
+        let forwards = self.forwards.iter();
+        forwards.flat_map(ForwardIdentity::names).collect()
+    }
+
+    fn key_set(&self) -> Option<&dyn EdgePaths> {
+        self.forwards.as_ref()?.key_set()
     }
 }
 

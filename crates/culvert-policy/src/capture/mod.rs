@@ -11,6 +11,7 @@ mod redaction;
 
 use std::sync::{Arc, Mutex};
 
+use crate::own_cookies::recorded_value;
 use culvert_base::Timestamp;
 use culvert_base::sync::lock;
 use culvert_events::HeaderRules;
@@ -19,7 +20,6 @@ use culvert_events::bodies::{
     CapturedRequest, CapturedResponse, Field, Redact,
 };
 use culvert_http::authority::Authority;
-use culvert_http::own_cookies::recorded_value;
 use culvert_http::target::Received;
 use http::header::{CONTENT_TYPE, HOST, HeaderMap};
 use http::{StatusCode, request};

@@ -30,7 +30,7 @@ static CONFIRMATION: LazyLock<Template> =
 static NOTICE: LazyLock<Template> = LazyLock::new(|| built_in(include_str!("notice.html")));
 /// The content security policy of a built-in page: its own style and nothing else.
 static STYLE_ONLY: LazyLock<HeaderValue> = LazyLock::new(|| with_forms_to("'none'"));
-/// The same for a page with a form of its own host.
+/// The same for a page with a form to the same host.
 static STYLE_AND_FORM: LazyLock<HeaderValue> = LazyLock::new(|| with_forms_to("'self'"));
 /// The content security policy of an operator's page: inline styles, images and fonts in the page itself.
 static OWN_TEMPLATE: HeaderValue = HeaderValue::from_static(

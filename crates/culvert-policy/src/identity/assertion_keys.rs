@@ -24,9 +24,6 @@ use http::{Method, Response, StatusCode};
 use serde_json::{Map, Value as Json, json};
 use sha2::Sha256;
 
-/// The path of the key set at an endpoint whose policy makes assertions.
-pub const KEY_SET_PATH: &str = "/culvert/jwks.json";
-
 /// How long a key signs, in seconds.
 const PERIOD: i64 = 30 * 24 * 3600;
 /// How long an assertion is valid.
@@ -204,7 +201,7 @@ impl AssertionKeys {
         self.ring(now).key_set.clone()
     }
 
-    /// The response to a request for [`KEY_SET_PATH`].
+    /// The response to a request for the key set.
     pub fn respond(&self, method: &Method, now: Timestamp) -> Response<Bytes> {
         let mut response = Response::new(Bytes::new());
         if ![Method::GET, Method::HEAD].contains(method) {

@@ -9,14 +9,12 @@ use culvert_cel::Slot;
 use http::header::HeaderName;
 use serde_json::Value as Json;
 
-use crate::identity::{ForwardIdentity, KEY_SET_PATH};
 use crate::ipdata::IpFields;
 use crate::policy::expression::Condition;
 use crate::policy::phase::{Ends, Phase};
-use crate::policy::run::{Action, EDGE_PATHS, EdgePaths};
+use crate::policy::run::{Action, EDGE_PATHS, EdgePaths, KEY_SET_PATH};
 use crate::policy::secret::REDACTED;
 use crate::policy::secrets::Secrets;
-use crate::policy::taint::SecretUse;
 
 /// Shorter values are part of too many texts to be replaced.
 const SCRUBBED_BYTES_MIN: usize = 4;
@@ -66,6 +64,19 @@ pub(crate) struct PolicySecrets {
     pub(crate) computes_names: bool,
     /// Whether it may use them now.
     pub(crate) right: Arc<SecretRight>,
+}
+
+/// A secret, and a place of a policy that its value reaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretUse {
+    /// Name of the vault.
+    pub vault: String,
+    /// Name of the secret.
+    pub name: String,
+    /// The place, such as ``on_http_request, rule 1, action 1 (log): `metadata` ``.
+    pub place: String,
+    /// Whether the secret cannot be echoed from there.
+    pub is_confined: bool,
 }
 
 fn scrub(json: &mut Json, values: &[Arc<str>]) {
@@ -158,12 +169,7 @@ impl Policy {
             let rule = self.request.get(*rule)?;
             rule.actions.get(*position)
         });
-        actions.flat_map(|action| {
-            let keys = action
-                .forwards()
-                .map(|forwards: &ForwardIdentity| forwards as _);
-            action.edge_paths().into_iter().chain(keys)
-        })
+        actions.flat_map(|action| action.edge_paths().into_iter().chain(action.key_set()))
     }
 
     /// Whether requests to this normalised path are for the edge, and not for the service.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::own_cookies;
 use culvert_http::coding::Coding;
 use culvert_http::fields::strip_spellings;
-use culvert_http::own_cookies;
 use culvert_tls::tls_policy::TlsPolicy;
 use http::Uri;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};

@@ -20,6 +20,7 @@ pub mod expression;
 pub(crate) mod functions;
 pub(crate) mod handshake;
 pub mod phase;
+pub(crate) mod redacted;
 pub(crate) mod reference;
 pub mod replace;
 pub(crate) mod rewrite;

@@ -10,7 +10,6 @@ use http::header::HeaderName;
 use http::{Response, request};
 
 use crate::host::NextEndpoint;
-use crate::identity::ForwardIdentity;
 use crate::policy::compiled::Rule;
 use crate::policy::exchange::{Exchange, undecidable};
 use crate::policy::handshake;
@@ -19,14 +18,16 @@ use crate::problem::Problem;
 
 /// Paths below this one belong to the edge at an endpoint whose policy has an action with [`EdgePaths`].
 pub const EDGE_PATHS: &str = "/culvert/";
+/// The path of the key set at an endpoint whose policy makes assertions.
+pub const KEY_SET_PATH: &str = "/culvert/jwks.json";
 
-/// The part of an action that answers requests to paths of the edge. It runs before all rules of its policy, whatever the
-/// conditions of its own rule are. Such requests are never forwarded.
+/// The part of an action that handles requests to paths of the edge. It runs before all rules of its policy, whatever
+/// the conditions of the action's rule are. Such requests are never forwarded.
 pub trait EdgePaths: Any + Send + Sync + fmt::Debug {
-    /// Whether this action answers a request to a path below [`EDGE_PATHS`]. The first that does is the one.
+    /// Whether this action handles a request to a path below [`EDGE_PATHS`]. The first that does is the one.
     fn answers(&self, request: &request::Parts) -> bool;
 
-    /// Answers the request. No rule has run, so expressions know no `vars` and no results of `actions`. A flow that
+    /// Handles the request. No rule has run, so expressions know no `vars` and no results of `actions`. A flow that
     /// would forward the request refuses it.
     fn answer<'a>(&'a self, x: &'a mut Exchange<'_>) -> ActionResult<'a>;
 }
@@ -56,12 +57,12 @@ pub trait Action: Send + Sync + fmt::Debug {
         None
     }
 
-    /// The paths of the edge that it answers, if there are any.
+    /// The paths of the edge that it handles, if there are any.
     fn edge_paths(&self) -> Option<&dyn EdgePaths> {
         None
     }
 
-    /// What is probably a mistake in its configuration, as a sentence without a full stop.
+    /// A probable mistake in its configuration, as a sentence without a full stop.
     fn warning(&self) -> Option<&'static str> {
         None
     }
@@ -76,8 +77,13 @@ pub trait Action: Send + Sync + fmt::Debug {
         Vec::new()
     }
 
-    /// How it forwards the identity of users, if it does.
-    fn forwards(&self) -> Option<&ForwardIdentity> {
+    /// Names of the fields by which it tells the upstream who the user is.
+    fn identity_fields(&self) -> Vec<&HeaderName> {
+        Vec::new()
+    }
+
+    /// The part that publishes the keys of its assertions, if it makes any.
+    fn key_set(&self) -> Option<&dyn EdgePaths> {
         None
     }
 
@@ -164,7 +170,7 @@ impl Exchange<'_> {
         Flow::Continue
     }
 
-    /// Answers a request to a path of the edge. `None` if the path is not the edge's.
+    /// Handles a request to a path of the edge. `None` if the path is not the edge's.
     pub async fn answer_edge_path(&mut self) -> Option<Flow> {
         let (policy, request) = (self.policy, self.request?);
         if !policy.owns_path(request.uri.path()) {

@@ -9,10 +9,8 @@ use crate::action_type::{ActionType, Actions};
 use crate::document::{Node, Text};
 use crate::policy::context::refusal;
 use crate::policy::phase::Phase;
+pub use crate::policy::redacted::REDACTED;
 use crate::policy::source::Source;
-
-/// The placeholder of a secret.
-pub const REDACTED: &str = "[redacted]";
 
 impl Source {
     /// The text with redacted secrets; `None` if it has none. All other bytes are unchanged, except if a

@@ -11,7 +11,6 @@ use url::Url;
 
 use crate::action_type::{ActionType, Actions, NOT_BUILT};
 use crate::document::{Node, Unreadable};
-use crate::identity::ForwardIdentity;
 use crate::ipdata::IpFields;
 use crate::policy::compiled::{Policy, PolicySecrets, Rule};
 use crate::policy::context::{PolicyContext, Resources, refusal};
@@ -259,8 +258,8 @@ impl Source {
         let mut of_requests = request.iter().flat_map(|rule: &Rule| rule.actions.iter());
         let owns_all_edge_paths = of_requests.any(|action| action.edge_paths().is_some());
         let actions = request.iter().flat_map(|rule: &Rule| rule.actions.iter());
-        let forwards = actions.filter_map(|action| action.forwards());
-        let identity_fields = forwards.flat_map(ForwardIdentity::names).cloned().collect();
+        let fields = actions.flat_map(|action| action.identity_fields());
+        let identity_fields = fields.cloned().collect();
         let late = response.iter().flat_map(|rule| rule.actions.iter());
         let late_request_bytes = late.filter_map(|action| action.late_request_bytes()).max();
         let cell = |path| reads.binary_search(&variables::slot(path)).ok();
@@ -572,10 +571,9 @@ impl Reader<'_> {
     }
 }
 
-/// Whether an action answers paths of the edge itself, or publishes keys at one.
+/// Whether an action handles paths of the edge itself, or publishes keys at one.
 fn has_edge_paths(action: &dyn Action) -> bool {
-    let forwards = action.forwards();
-    action.edge_paths().is_some() || forwards.is_some_and(|forwards| forwards.keys().is_some())
+    action.edge_paths().is_some() || action.key_set().is_some()
 }
 
 impl Reader<'_> {
@@ -599,10 +597,7 @@ impl Reader<'_> {
                 ));
             }
         }
-        let set = action
-            .forwards()
-            .into_iter()
-            .flat_map(ForwardIdentity::names);
+        let set = action.identity_fields();
         let set = action.replaces().into_iter().chain(set);
         self.replaced.extend(set.map(folded));
     }

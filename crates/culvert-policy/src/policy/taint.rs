@@ -16,24 +16,12 @@ use std::sync::{Arc, LazyLock};
 use culvert_cel::{Limits, Slot, has_computed_calls, literal_calls, selections};
 
 use crate::action_type::ActionType;
+use crate::policy::compiled::SecretUse;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::variables;
 
 /// The function that reads a secret.
 pub(crate) const GET: &str = "secrets.get";
-
-/// A secret, and a place of a policy that its value reaches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SecretUse {
-    /// Name of the vault.
-    pub vault: String,
-    /// Name of the secret.
-    pub name: String,
-    /// The place, such as ``on_http_request, rule 1, action 1 (log): `metadata` ``.
-    pub place: String,
-    /// Whether the secret cannot be echoed from there.
-    pub is_confined: bool,
-}
 
 /// Whether a template is secret. Shared by the template and the pass that finds it out.
 #[derive(Clone, Debug, Default)]

@@ -353,7 +353,7 @@ fn of_requests(row: Row<'_>) {
     row("req.url.raw", "string", "Full URL as received.", Filled::Always, |x| owned(x.raw_url()?));
     row("req.url.scheme", "string", "`https` if the client's connection is TLS, otherwise `http`.", Filled::Always, |x| there(x.scheme()));
     row("req.url.authority", "string", "Host and port as received.", Filled::Always, |x| there(received_authority(x.request?)));
-    row("req.url.host", "string", "The same as `req.host`.", Filled::Always, |x| either(x.host()?));
+    row("req.url.host", "string", "Equal to `req.host`.", Filled::Always, |x| either(x.host()?));
     row("req.url.port", "int", "Explicit port; absent if the URL has none.", Filled::Message, |x| x.authority()?.port().and_then(int));
     row("req.url.path", "string", "Path as forwarded: normalised by RFC 3986 6.2.2, without `.` and `..` segments and with unreserved characters decoded; `\\` becomes `/`, and `//` becomes `/` unless `merge_slashes` of the endpoint is off. `*` for `OPTIONS *`.", Filled::Always, |x| there(x.request?.uri.path()));
     row("req.url.raw_path", "string", "Path as received.", Filled::Always, |x| there(raw_path(x.request?)));

@@ -243,6 +243,7 @@ const ROWS: &[Row] = &[
         },
         tries: || {
             vec![Try {
+                fields: "x-forwarded-proto: https\r\n",
                 has: "location: https://accounts.google.com/",
                 ..get("", 302)
             }]
@@ -262,7 +263,11 @@ async fn ask(at: SocketAddr, host: &str, one: &Try) -> RawAnswer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_option_of_a_published_agent_behaves_like_its_action() {
-    let culvert = Harness::start(&Backend::Sqlite).await;
+    // A proxy before the edge terminates TLS: sign-ins need it.
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.edge.trusted_proxies = vec!["127.0.0.1/32".into()];
+    });
+    let culvert = culvert.await;
     let service = Service::named("one").await;
     let (_, token) = credential(&culvert, json!([])).await;
     let session = connect(&culvert, &token).await;

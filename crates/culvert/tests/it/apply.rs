@@ -261,7 +261,7 @@ async fn every_kind_is_unchanged_when_applied_again() {
         .iter()
         .map(|it| it["kind"].as_str().unwrap())
         .collect();
-    assert_eq!(kinds.len(), 19, "every kind");
+    assert_eq!(kinds.len(), 20, "every kind");
     // The token works, and only its owner reads the file.
     let token = std::fs::read_to_string(at.join("ci.token")).unwrap();
     let client = server.client_with(token.trim());

@@ -52,7 +52,7 @@ impl Grantee {
     /// As in the API and in the stored form.
     pub(crate) const MEMBERS: &'static str = "role:member";
 
-    /// A stored or shown grantee; every other text names nobody.
+    /// A stored or shown grantee; any other text matches no grantee.
     fn parse(text: String) -> Self {
         match text.as_str() {
             Self::MEMBERS => Self::Members,

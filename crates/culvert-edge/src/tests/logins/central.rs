@@ -157,7 +157,7 @@ async fn codes_are_exchanged_at_the_common_callback_address() {
             "{asked:?}"
         );
         assert!(asked[0].1.contains("code_verifier="));
-        // Sent several times at once, it begins one session.
+        // Sent several times concurrently, it begins one session.
         let mut copies = vec![browser.clone(); 4];
         let all = copies
             .iter_mut()
@@ -319,7 +319,7 @@ async fn an_attempt_is_completed_only_for_the_endpoint_and_application_that_bega
     }
 }
 
-/// Many issuers share the address, and anybody may set up one. A code must not go to another issuer than it is of.
+/// Many issuers share the address, and any user may set up one. A code must not go to another issuer than it is of.
 #[tokio::test]
 async fn the_code_of_one_issuer_does_not_go_to_another() {
     let scene = scene(true).await;
@@ -438,7 +438,7 @@ async fn a_withdrawn_secret_completes_no_sign_in() {
     );
 }
 
-/// Whoever begins a sign-in chooses its port, at which another service may be.
+/// The client that begins a sign-in chooses its port, at which another service may be.
 #[tokio::test]
 async fn tickets_go_to_the_ports_of_the_edge_alone() {
     let scene = scene(true).await;

@@ -22,7 +22,7 @@ fn signs_in(expressions: &str, action: &str, config: &str) -> String {
     )
 }
 
-/// An origin that answers with the head it received.
+/// An origin that responds with the head it received.
 pub(super) async fn echo(rig: &mut Rig) -> String {
     let address = origin(&mut rig.tasks, |mut client| async move {
         while let Some((head, _)) = client.request().await {
@@ -372,7 +372,7 @@ async fn a_session_is_of_one_owner_application_action_and_host() {
             );
         }
     }
-    // Shared by a domain: with the same owner and application, and with nobody else.
+    // Shared by a domain: with the same owner and application, and with no others.
     let shared_by = |secret| signs_in("", "openid-connect", &config("app", secret, shared));
     let (own, others) = (shared_by("a+b"), shared_by("any"));
     scene
@@ -450,7 +450,7 @@ async fn hosts_of_a_cookie_domain_cannot_swap_or_displace_a_session() {
         "__Host-culvert.person={}",
         victim.jar["__Host-culvert.person"]
     );
-    // Where the victim has signed in, nobody else is accepted.
+    // Where the victim has signed in, no other user is accepted.
     let junk = format!("{name}=1.junk; ").repeat(50);
     for (lines, is_in) in [
         (vec![person.clone(), format!("{name}={own}")], true),

@@ -465,7 +465,7 @@ async fn user_data_may_be_signed_and_compressed() {
     }
 }
 
-/// Endpoints of one internal address may have different policies. The one that signs in answers all callbacks, so that
+/// Endpoints of one internal address may have different policies. The one that signs in handles all callbacks, so that
 /// their codes reach no service.
 #[tokio::test]
 async fn the_member_of_a_pool_that_signs_in_answers_paths_of_the_edge() {
