@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::harness::{Backend, Harness, Receiver, backends, binary, eventually};
 
 /// Kinds with metadata, which `--prune` lists.
-const LISTED_KINDS: usize = 17;
+const LISTED_KINDS: usize = 18;
 
 /// The program with the address and key of a server.
 fn culvert(server: &Harness, arguments: &[&str]) -> Command {
