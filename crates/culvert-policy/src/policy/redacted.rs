@@ -1,4 +1,4 @@
-//! What is shown in place of a secret.
+//! The text in place of a secret.
 
 /// The placeholder of a secret.
 pub const REDACTED: &str = "[redacted]";
