@@ -2,7 +2,7 @@
 
 use crate::File;
 
-pub(crate) static FILES: [File; 31] = [
+pub(crate) static FILES: [File; 32] = [
     File::new(
         "agent/agent.html",
         "text/html; charset=utf-8",
@@ -87,6 +87,11 @@ pub(crate) static FILES: [File; 31] = [
         "assets/forms.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/forms.js"),
+    ),
+    File::new(
+        "assets/grants.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/grants.js"),
     ),
     File::new(
         "assets/icon.svg",

@@ -14,6 +14,7 @@ use crate::access::{self, Referrer};
 use crate::caller::Role;
 use crate::informer_cache::InformerCache;
 use crate::resource::model::Model;
+use crate::resource::model::bot_user::BotUser;
 use crate::resource::model::grant::{Grant, Grantee};
 use crate::resource::model::user::User;
 use crate::stored;
@@ -21,7 +22,7 @@ use crate::stored;
 /// Who may use what, at one moment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct UseTable {
-    /// The roles of users. Every bot has the role `member`.
+    /// The roles of users and bots. Those deleted have none.
     roles: HashMap<String, Role>,
     /// By the ID of the object.
     by_object: HashMap<String, Vec<Given>>,
@@ -73,8 +74,7 @@ impl UseTable {
         match owner_id {
             // Its objects belong to the admins.
             "" => Some(Role::Admin),
-            bot if bot.starts_with("bot_") => Some(Role::Member),
-            user => self.roles.get(user).copied(),
+            owner_id => self.roles.get(owner_id).copied(),
         }
     }
 }
@@ -97,6 +97,8 @@ pub(crate) struct Uses {
     grants: InformerCache<Option<Grant>>,
     /// Role of each user, and whether the user is active.
     users: InformerCache<Option<(Role, bool)>>,
+    /// The bots.
+    bots: InformerCache<()>,
     /// IDs of the grants in the table.
     live: BTreeSet<String>,
     pub(crate) table: Arc<UseTable>,
@@ -122,6 +124,7 @@ impl Uses {
         Self {
             grants: InformerCache::of(Grant::KIND),
             users: InformerCache::of(User::KIND),
+            bots: InformerCache::of(BotUser::KIND),
             live: BTreeSet::new(),
             table: Arc::default(),
         }
@@ -168,6 +171,12 @@ impl Uses {
                 changes.owners.insert(id);
             }
         }
+        let of_bots = self.bots.refresh(store, |_| ()).await?;
+        for (id, before) in of_bots {
+            if before.is_some() != self.bots.get(&id).is_some() {
+                changes.owners.insert(id);
+            }
+        }
         let is_live = |grant: &Option<Grant>| grant.as_ref().is_some_and(|one| one.is_live(now));
         let live = self.grants.iter().filter(|(_, grant)| is_live(grant));
         let live: BTreeSet<String> = live.map(|(id, _)| id.clone()).collect();
@@ -190,8 +199,9 @@ impl Uses {
     fn compiled(&self) -> UseTable {
         let roles = self.users.iter();
         let roles = roles.filter_map(|(id, user)| Some((id.clone(), user.as_ref()?.0)));
+        let bots = self.bots.iter().map(|(id, ())| (id.clone(), Role::Member));
         let mut table = UseTable {
-            roles: roles.collect(),
+            roles: roles.chain(bots).collect(),
             ..UseTable::default()
         };
         let live = self

@@ -104,7 +104,7 @@ pub(crate) fn check_scope(caller: &Caller) -> Result<(), Refusal> {
         return Ok(());
     }
     let why = format!(
-        "The traffic policy uses secrets, which needs the scope `{}` of the API key too.",
+        "The traffic policy of the endpoint, or one that forwards to it, uses secrets, which needs the scope `{}` of the API key too.",
         Scope::SecretsRead
     );
     Err(Refusal::new(code::API_KEY_LACKS_SCOPE, why))

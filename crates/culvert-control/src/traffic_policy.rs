@@ -254,12 +254,16 @@ impl StoredPolicy {
         Ok(is_new)
     }
 
-    /// The internal hosts that it names by constant URLs.
-    pub(crate) fn internal_names(&self, seal: &Seal, id: &str) -> Result<Vec<String>, Fault> {
+    /// Where it may send requests.
+    pub(crate) fn forwards(&self, seal: &Seal, id: &str) -> Result<Forwards, Fault> {
         let text = self.text(seal, id)?;
         let source = Source::read(&text, ACTIONS)
             .map_err(|error| Fault::new(format!("reading the policy of {id}"), error))?;
-        Ok(source.internal_hosts())
+        Ok(Forwards {
+            hosts: source.internal_hosts(),
+            prefixes: source.computed_url_prefixes(),
+            has_secrets: !source.secrets().is_empty() || source.computes_secret_names(),
+        })
     }
 
     /// Whether `text` is the whole text of this policy.
@@ -273,6 +277,40 @@ impl StoredPolicy {
             None => Ok(self.shown.as_str().into()),
             Some(sealed) => Ok(seal.open(id, sealed)?.reveal().to_owned().into()),
         }
+    }
+}
+
+/// The internal endpoints that a policy may send requests to.
+pub(crate) struct Forwards {
+    /// Hosts of constant URLs.
+    hosts: Vec<String>,
+    /// The beginnings of computed URLs.
+    prefixes: Vec<String>,
+    /// Whether the requests may have secrets.
+    pub(crate) has_secrets: bool,
+}
+
+impl Forwards {
+    /// Whether it names the host of an internal endpoint, which may be a wildcard.
+    pub(crate) fn name(&self, host: &str) -> bool {
+        let mut hosts = self.hosts.iter().map(String::as_str);
+        hosts.any(|named| match host.strip_prefix('*') {
+            Some(end) => named.ends_with(end),
+            None => host == named,
+        })
+    }
+
+    /// Whether it names the host, or may compute its name.
+    pub(crate) fn may_reach(&self, host: &str) -> bool {
+        let base = host.strip_prefix('*').unwrap_or(host);
+        self.name(host)
+            || self.prefixes.iter().any(|prefix| {
+                let behind = prefix.split_once("://").map_or("", |(_, behind)| behind);
+                match behind.find(['/', '?', '#', ':']) {
+                    Some(end) => behind.get(..end).is_some_and(|whole| whole.ends_with(base)),
+                    None => base != host || host.starts_with(behind),
+                }
+            })
     }
 }
 

@@ -167,7 +167,13 @@ impl Dispatcher {
             BatchClass::Audit,
             rows.clone().flat_map(|row| {
                 let is_due = |(subscription, destination): &&(String, String)| {
-                    !table.is_withheld(subscription, destination, &row.event.kind)
+                    let event = &row.event;
+                    !table.is_withheld(
+                        subscription,
+                        destination,
+                        &event.kind,
+                        event.body.as_bytes(),
+                    )
                 };
                 let readers = row.audience.iter().filter(is_due);
                 readers.map(|(subscription, destination)| Copy {

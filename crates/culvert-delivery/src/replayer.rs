@@ -194,8 +194,9 @@ impl Replayer {
         let table = plane.table.load_full();
         let mut wanted = Vec::new();
         for row in rows.iter().filter(|row| replay.wants(row)) {
-            let is_withheld =
-                |reader: &str| table.is_withheld(reader, &replay.destination, &row.kind);
+            let is_withheld = |reader: &str| {
+                table.is_withheld(reader, &replay.destination, &row.kind, row.body.as_bytes())
+            };
             wanted.push((row, replay.readers(row, is_withheld)?));
         }
         let copies = wanted.iter().flat_map(|(row, readers)| {

@@ -138,14 +138,28 @@ impl CompiledDestination {
     }
 }
 
-/// The kind of a finished envelope.
-fn kind_of(envelope: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Kind {
-        event_type: String,
+/// What a finished envelope says of its event.
+#[derive(Deserialize)]
+struct Told {
+    event_type: String,
+    object: Option<Object>,
+}
+
+#[derive(Deserialize)]
+struct Object {
+    id: Option<String>,
+}
+
+impl Told {
+    fn read(envelope: &[u8]) -> Option<Self> {
+        serde_json::from_slice(envelope).ok()
     }
-    let kind = serde_json::from_slice::<Kind>(envelope).ok()?;
-    Some(kind.event_type)
+
+    /// Whether the event is about the subscription that reads it.
+    fn is_about(&self, reader: &str) -> bool {
+        let object = self.object.as_ref();
+        object.and_then(|object| object.id.as_deref()) == Some(reader)
+    }
 }
 
 /// Applies changes to the table in use. It has what the table itself does not need.
@@ -405,9 +419,19 @@ impl Compiled {
         barred.is_some_and(|barred| barred.contains(destination))
     }
 
-    /// Whether a subscription or replay may not send an audit kind to a destination.
-    pub(crate) fn is_withheld(&self, reader: &str, destination: &str, kind: &str) -> bool {
-        self.is_barred(reader, destination) || self.is_private(kind) && !self.is_entitled(reader)
+    /// Whether a subscription or replay may not send an audit event to a destination. A subscription reports its own
+    /// deletion too, when it has no rights any more (contract: events 4.1).
+    pub(crate) fn is_withheld(
+        &self,
+        reader: &str,
+        destination: &str,
+        kind: &str,
+        envelope: &[u8],
+    ) -> bool {
+        self.is_barred(reader, destination)
+            || self.is_private(kind)
+                && !self.is_entitled(reader)
+                && !Told::read(envelope).is_some_and(|told| told.is_about(reader))
     }
 
     /// Whether each event of a batch must be withheld from its reader now; `None` if none must. If all readers are
@@ -429,7 +453,9 @@ impl Compiled {
             let reader = &**delivery.subscription;
             !may_get_all(reader)
                 && (self.is_barred(reader, destination)
-                    || kind_of(delivery.envelope).is_none_or(|kind| self.is_private(&kind)))
+                    || Told::read(delivery.envelope).is_none_or(|told| {
+                        self.is_private(&told.event_type) && !told.is_about(reader)
+                    }))
         };
         let withheld: Vec<bool> = batch.deliveries().map(is_withheld).collect();
         withheld.contains(&true).then_some(withheld)

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use culvert_base::names::escaped;
 use culvert_base::{Code, Description, Fault, Metadata, Refusal, code, id};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
 use culvert_tunnel::server::{Binding, EndpointRequest};
@@ -219,7 +220,7 @@ impl Control {
             forwards_to: cut(&want.forwards_to, FORWARDS_TO_BYTES_MAX),
             forwards_proto: forwards_proto(&want.forwards_proto)?.to_owned(),
             proxy_version: proxy_version(want.options.proxy_proto)?,
-            name: cut(&want.name, NAME_BYTES_MAX),
+            name: cut(&escaped(&want.name), NAME_BYTES_MAX),
         };
         let metadata = metadata(&want.metadata)?;
         let parts = Parts {

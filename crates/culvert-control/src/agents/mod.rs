@@ -296,8 +296,9 @@ impl Control {
         seen.names.refresh(&self.store).await?;
         let limits = &agents.settings.limits;
         let max = limits.endpoints_per_account.min(limits.endpoints_per_owner);
-        for name in seen.names.surplus(self.clock.now(), max) {
-            host::forget(&self.store, name).await?;
+        let now = self.clock.now();
+        for name in seen.names.surplus(now, max) {
+            host::forget(&self.store, &self.seal, now, name).await?;
         }
         Ok(())
     }

@@ -39,8 +39,10 @@ use crate::right::{Right, Scope};
 use crate::seal::Seal;
 use crate::settings::Settings;
 use crate::stored::Format;
-use crate::traffic_policy::{Compiled, Given};
-use crate::{Caller, Error, Parameter, Role, dry_run, endpoint_health, host, input, pool};
+use crate::traffic_policy::{Compiled, Forwards, Given};
+use crate::{
+    Caller, Error, Parameter, Role, dry_run, endpoint_health, host, input, pool, secret_rights,
+};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Endpoint>();
 
@@ -206,6 +208,7 @@ impl Resource for Endpoint {
             served: None,
             timeouts: input.timeouts.check()?,
         };
+        endpoint.may_receive_secrets(cx).await?;
         let also = match chosen.pool_changes {
             Some(pool_changes) => {
                 pool_changes.and(address_lock::first(cx, endpoint.want(cx, &id)).await?)
@@ -325,6 +328,11 @@ impl Resource for Endpoint {
         self.metadata = input.metadata.unwrap_or(self.metadata);
 
         let is_moved = place_before != self.place(&head.account);
+        let serves_else = input.traffic_policy.is_some()
+            || url_before.as_ref() != self.upstream.as_ref().map(|upstream| &upstream.url);
+        if is_moved || serves_else {
+            self.may_receive_secrets(cx).await?;
+        }
         if is_moved {
             also = also.and(address_lock::leave_all(cx, &[&head.id], &place_before).await?);
             if name_before != self.host_name(&head.account) {
@@ -369,6 +377,25 @@ impl Resource for Endpoint {
 }
 
 impl Endpoint {
+    /// Refuses a key without the scope to read secrets (642) to decide what serves an internal endpoint that gets the
+    /// requests of policies with secrets: the header fields of these requests may have them.
+    async fn may_receive_secrets(&self, cx: &Cx<'_>) -> Result<(), Error> {
+        let Err(refusal) = secret_rights::check_scope(cx.caller) else {
+            return Ok(());
+        };
+        if self.binding != Binding::Internal {
+            return Ok(());
+        }
+        let host = &self.address.host;
+        let has_secrets = |to: &Forwards| to.has_secrets && to.may_reach(host);
+        let account = &cx.caller.account;
+        let naming = host::forwarding(cx.store, cx.seal, account, has_secrets).await?;
+        match naming.is_empty() {
+            true => Ok(()),
+            false => Err(refusal.into()),
+        }
+    }
+
     /// Whether the caller may read the secrets of the policy: it may change the endpoint, and it wrote the secrets or is
     /// an admin. Policies of agents were not written through the API.
     fn shows_secrets_to(&self, policy: &StoredPolicy, caller: &Caller) -> bool {

@@ -241,7 +241,10 @@ async fn run_request_phase(
     policy: &Arc<Policy>,
     memory: &mut Memory,
 ) -> (Flow, Edits) {
-    if policy.rules(Phase::Request).is_empty() {
+    // A policy that cannot do its part of the response refuses before the service gets the request.
+    let right = policy.secret_right();
+    let does_nothing = policy.ip_fields().is_empty() && right.is_none_or(|it| !it.is_withdrawn());
+    if policy.rules(Phase::Request).is_empty() && does_nothing {
         return (Flow::Continue, Edits::default());
     }
     let down = &Arc::clone(exchange.down());

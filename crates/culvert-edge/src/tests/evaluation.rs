@@ -70,7 +70,7 @@ fn limits() -> Vec<(&'static str, String, String, String)> {
 }
 
 /// An origin that counts its requests.
-async fn counting(rig: &mut Rig) -> (String, Arc<Turns>) {
+pub(super) async fn counting(rig: &mut Rig) -> (String, Arc<Turns>) {
     let turns = Arc::new(Turns::default());
     let asked = Arc::clone(&turns);
     let origin = origin(&mut rig.tasks, move |mut client| {

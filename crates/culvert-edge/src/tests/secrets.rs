@@ -6,6 +6,7 @@ use std::sync::Arc;
 use culvert_policy::{Resources, Scheme, Secrets};
 use serde_json::{Value, json};
 
+use super::evaluation::counting;
 use super::harness::*;
 use super::internal::{named, publish};
 use super::policies::{governed_with, last_event};
@@ -273,11 +274,11 @@ async fn a_secret_reaches_no_event_and_no_capture() {
     }
 }
 
-/// A policy whose secrets were withdrawn refuses everything, with its code.
+/// A policy whose secrets were withdrawn refuses everything, with its code, before its upstream gets the request.
 #[tokio::test]
 async fn a_policy_without_the_right_to_its_secrets_refuses() {
     let mut rig = Rig::start().await;
-    let origin = hello(&mut rig.tasks).await;
+    let (origin, asked) = counting(&mut rig).await;
     let secrets = Arc::new(Secrets::default());
     secrets.replace([("v", "n", CANARY)]);
     let resources = Resources {
@@ -287,22 +288,19 @@ async fn a_policy_without_the_right_to_its_secrets_refuses() {
     for (phase, action, config, _) in uses() {
         let policy =
             json!({phase: [{"actions": [{"type": action, "config": config}]}]}).to_string();
-        let endpoint = governed_with(
-            Scheme::Http,
-            &format!("http://{origin}"),
-            &policy,
-            &resources,
-        );
+        let endpoint = governed_with(Scheme::Http, &origin, &policy, &resources);
         let right = Arc::clone(endpoint.policy.as_ref().unwrap().secret_right().unwrap());
         let snapshot = crate::Snapshot::builder().endpoint(endpoint).build();
         rig.edge.publish(snapshot).await;
         right.withdraw(true);
+        let before = asked.get();
         let answer = rig.ask(ASK).await;
         assert_eq!(
             (answer.status, answer.header("ngrok-error-code")),
             (500, Some("ERR_NGROK_2270")),
             "{policy}"
         );
+        assert_eq!(asked.get(), before, "{policy}");
         right.withdraw(false);
         assert_ne!(
             rig.ask(ASK).await.header("ngrok-error-code"),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use culvert_base::names::escaped;
 use culvert_base::{Code, Description, Metadata, Refusal, code};
 use culvert_edge::{Clients, Protocol, ProxyVersion, Upstream};
 use culvert_policy::Scheme;
@@ -324,7 +325,7 @@ impl Endpoint {
         self.description = patch.description.unwrap_or(self.description);
         self.metadata = patch.metadata.unwrap_or(self.metadata);
         if let (Some(name), Some(served)) = (patch.name, &mut self.served) {
-            name.clone_into(&mut served.name);
+            served.name = escaped(name).into_owned();
         }
         let mut also = Changes::default();
         match patch.policy {
