@@ -7,6 +7,7 @@ import { Section } from '@/ui/page';
 import { Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { DryRun } from './dry-run';
+import { PolicyHealth } from './policy-health';
 
 const RestrictByIp = lazy(() => import('./restrict-by-ip'));
 
@@ -17,6 +18,7 @@ export default function EndpointExtra({ object }: { object: JsonObject }) {
   const web = /^https?:\/\//.test(url);
   return (
     <>
+    {object.traffic_policy ? <PolicyHealth id={text(object.id)} /> : null}
     <Section title="Reach it" actions={<LinkButton size="xs" variant="default" to="/traffic" search={{ filter }}>Watch its traffic</LinkButton>}>
       <span className={ui.idline}>
         {web ? <a href={url} target="_blank" rel="noreferrer noopener">{url}</a> : <code>{url}</code>}

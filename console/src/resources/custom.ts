@@ -55,7 +55,7 @@ export const CUSTOM: Record<string, Custom> = {
     columns: [{ label: 'Served by', Cell: AgentOfEndpoint }, { label: 'Requests a second', Cell: EndpointRate }],
     ListExtra: WhichEndpoint,
     DetailExtra: EndpointExtra,
-    handled: ['dry-run'],
+    handled: ['dry-run', 'get-health'],
     dangerous: true,
     empty: { title: 'No endpoints yet', text: 'An endpoint is a public address and what is behind it.', command: 'culvert http 3000' },
   },

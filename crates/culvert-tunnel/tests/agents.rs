@@ -413,7 +413,7 @@ async fn the_bytes_of_an_agent_move_on_the_runtime_that_uses_its_streams() {
     let _tunnel = soon(session.tcp_endpoint().listen_and_forward(url))
         .await
         .unwrap();
-    assert_eq!(handle.metrics().num_alive_tasks(), 1);
+    alive(&handle, 1).await;
     let id = running.seen.borrow().binds[0].1.clone();
     // A stream that is used on the runtime, and one that is not.
     let stream = running.dial(&id).await;
@@ -424,9 +424,19 @@ async fn the_bytes_of_an_agent_move_on_the_runtime_that_uses_its_streams() {
 
     running.stop.cancel();
     soon(running.tasks.join_all()).await;
-    assert_eq!(handle.metrics().num_alive_tasks(), 0);
+    alive(&handle, 0).await;
     end.cancel();
     thread.join().unwrap();
+}
+
+/// Waits until a runtime has that many tasks. Another runtime starts and ends them.
+async fn alive(runtime: &Handle, n_tasks: usize) {
+    let waiting = async {
+        while runtime.metrics().num_alive_tasks() != n_tasks {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon(waiting).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -504,3 +504,41 @@ async fn only_admins_bind_wildcard_internal_names() {
         }
     }
 }
+
+/// A freed internal name stays with its last owner while the policy of another owner forwards to it: whoever took it would
+/// get the requests.
+#[tokio::test]
+async fn a_freed_internal_name_is_not_taken_while_policies_name_it() {
+    let open = Open::with(LIMITS).await;
+    let (first, second) = (
+        Owner::bot(&open, "first").await,
+        Owner::bot(&open, "second").await,
+    );
+    for (nth, kind) in KINDS.into_iter().enumerate() {
+        let url = format!("http://freed-{nth}.internal");
+        let held = first.take(&open, kind, &url).await.unwrap();
+        let policy = json!({"on_http_request": [{"actions": [
+            {"type": "forward-internal", "config": {"url": &url}},
+        ]}]});
+        let front = json!({
+            "url": format!("https://front-{nth}.culvert.localhost"),
+            "traffic_policy": policy,
+        });
+        let front = open.rig.post("/endpoints", front).await.body();
+        let later = || open.rig.clock.advance(Duration::from_secs(2 * 3600));
+        first.give_up(&open, kind, &held).await;
+        later();
+        for kind in KINDS {
+            let refused = second.take(&open, kind, &url).await.unwrap_err();
+            assert!([18006, 318, 320].contains(&refused), "{url} {refused}");
+        }
+        // Its last owner may return.
+        let again = first.take(&open, kind, &url).await.unwrap();
+        first.give_up(&open, kind, &again).await;
+        later();
+        let path = format!("/endpoints/{}", front["id"].as_str().unwrap());
+        open.rig.delete(&path).await;
+        later();
+        second.take(&open, kind, &url).await.unwrap();
+    }
+}

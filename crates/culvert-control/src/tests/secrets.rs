@@ -6,6 +6,7 @@ use culvert_policy::policy::compiled::SecretRight;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::secret_rights;
 
 /// A place of a policy: the policy with `GET` for the expression, and whether a secret is confined there.
 const PLACES: [(&str, bool); 6] = [
@@ -234,6 +235,78 @@ async fn a_policy_that_may_no_longer_use_a_secret_is_refused() {
         .unwrap();
 }
 
+/// Policies that were stored before the rights existed may echo secrets for 30 days after the upgrade.
+#[tokio::test]
+async fn policies_of_an_earlier_version_echo_secrets_for_30_days() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| StoreUrl::Sqlite(folder.path().join(name));
+    let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000)));
+    // The first start notes the end of that time; later ones read it.
+    let upgraded = Store::open(&at("upgraded.db"), clock.clone(), texts())
+        .await
+        .unwrap();
+    let account = Rig::start()
+        .await
+        .store
+        .all(Account::KIND)
+        .await
+        .unwrap()
+        .remove(0);
+    let reason = "an installation of an earlier version";
+    let change = Changes::insert(account, AuditEvent::Suppress { reason });
+    upgraded.commit(change).await.unwrap();
+    let end = clock.now().plus(30 * DAY);
+    for is_strict in [false, true, false] {
+        let noted = secret_rights::grace(&upgraded, &*clock, is_strict)
+            .await
+            .unwrap();
+        assert_eq!(noted == end, !is_strict);
+        assert!(noted == end || noted < clock.now());
+        clock.advance(DAY);
+    }
+
+    let url = at("state.db");
+    let store = Store::open(&url, clock, texts()).await.unwrap();
+    let noted = (end.unix_millis() / 1_000).to_string();
+    store.meta_set("secret_echo_until", &noted).await.unwrap();
+    drop(store);
+    let rig = Rig::on(Some(url), None, AGENTS).await;
+    let cancel = CancellationToken::new();
+    let running = tokio::spawn(rig.control.clone().run(cancel.clone()));
+    let admin = rig.user("second@x.example", Role::Admin, true).await;
+    let id = vault(&rig, &rig.admin, "granted").await;
+    grant(&rig, &id, &admin.owner_id).await;
+    let (echo, _) = PLACES[2];
+    let made = Endpoints(500)
+        .make(&rig, &admin, policy(echo, "granted"))
+        .await;
+    let path = format!("/users/{}", admin.owner_id);
+    rig.patch(&path, json!({"role": "member"})).await.body();
+    let made = made.unwrap();
+    let right = async || {
+        let snapshot = rig.edge.0.borrow();
+        let policy = snapshot.as_ref()?.policy_of(&made)?;
+        policy.secret_right().cloned()
+    };
+    let state = async |expected: &str, is_withdrawn: bool| {
+        eventually(expected, async || {
+            let health = rig.get(&format!("/endpoints/{made}/health")).await.body();
+            let right = right().await;
+            health["state"] == expected
+                && right.is_some_and(|right| right.is_withdrawn() == is_withdrawn)
+        })
+        .await;
+    };
+    state("warning", false).await;
+    rig.clock.advance(30 * DAY);
+    // A commit wakes the compiler.
+    rig.ip_policy().await;
+    state("refused", true).await;
+    cancel.cancel();
+    running.await.unwrap();
+}
+
 /// The headers of a policy go to the upstream, so a new upstream is a new use of its secrets.
 #[tokio::test]
 async fn a_new_upstream_needs_the_rights_to_the_secrets_of_the_policy() {
@@ -284,6 +357,90 @@ async fn a_new_upstream_needs_the_rights_to_the_secrets_of_the_policy() {
         ] {
             rig.call(&caller, "PATCH", &path, body).await.body();
         }
+    }
+}
+
+/// The requests to an internal endpoint may have the secrets of the policy that forwards them, and a key without the
+/// scope to read secrets does not decide who gets them.
+#[tokio::test]
+async fn a_key_without_the_scope_for_secrets_serves_no_endpoint_that_gets_them() {
+    let rig = Rig::start().await;
+    vault(&rig, &rig.admin, "own").await;
+    let key = async |scopes: Value| {
+        let made = rig.post("/api_keys", json!({})).await.body();
+        let path = format!("/api_keys/{}/restrictions", made["id"].as_str().unwrap());
+        rig.patch(&path, json!({"scopes": scopes})).await.body();
+        let token = made["token"].as_str().unwrap();
+        rig.authenticate(token).await.unwrap()
+    };
+    let scoped = key(json!(["endpoints.write"])).await;
+    let reader = key(json!(["endpoints.write", "secrets.read"])).await;
+    let refusal = |answered: &Answered| match answered {
+        Answered::Refused(..) => answered.code(),
+        _ => None,
+    };
+    let upstream = "http://127.0.0.1:1";
+    for (nth, forward, refused, free) in [
+        (0, "http://to-0.internal", "to-0", Some("else-0")),
+        (
+            1,
+            "http://to-1.internal/${req.url.path}",
+            "to-1",
+            Some("else-1"),
+        ),
+        (
+            2,
+            "http://to-2${req.url.path}.internal",
+            "to-2x",
+            Some("else-2"),
+        ),
+        (3, "${req.url.path}", "anything", None),
+    ] {
+        let at = |name: &str| format!("http://{name}.internal");
+        let made = async |caller: &Caller, url: String| {
+            let body = json!({"url": url, "upstream_url": upstream, "pooling_enabled": true});
+            rig.call(caller, "POST", "/endpoints", body).await
+        };
+        let path = |made: &Value| format!("/endpoints/{}", made["id"].as_str().unwrap());
+        let to = path(&made(&rig.admin, at(refused)).await.body());
+        let front = json!({
+            "url": format!("https://sends-{nth}.culvert.localhost"),
+            "traffic_policy": {"on_http_request": [{"actions": [
+                {"type": "set-headers", "config": {"headers": {"x": "${secrets.get('own', 's')}"}}},
+                {"type": "forward-internal", "config": {"url": forward}},
+            ]}]},
+        });
+        let front = path(&rig.post("/endpoints", front).await.body());
+        let echo = json!({"on_http_request": [{"actions": [
+            {"type": "custom-response", "config": {"body": "${req.headers['x'][0]}"}},
+        ]}]});
+        let changes = [
+            json!({"upstream_url": "http://127.0.0.1:2"}),
+            json!({"traffic_policy": echo}),
+            json!({"traffic_policy": ""}),
+        ];
+        for (caller, code) in [(&scoped, Some(642)), (&reader, None)] {
+            let answered = made(caller, at(refused)).await;
+            assert_eq!(refusal(&answered), code, "{forward}");
+            for change in &changes {
+                let answered = rig.call(caller, "PATCH", &to, change.clone()).await;
+                assert_eq!(refusal(&answered), code, "{forward} {change}");
+            }
+        }
+        // What gets none of these requests can be served, but not moved to where they go.
+        rig.call(&scoped, "PATCH", &to, json!({"description": "d"}))
+            .await
+            .body();
+        if let Some(free) = free {
+            let other = path(&made(&scoped, at(free)).await.body());
+            let moved = json!({"url": at(refused)});
+            let answered = rig.call(&scoped, "PATCH", &other, moved).await;
+            assert_eq!(refusal(&answered), Some(642), "{forward}");
+        }
+        rig.delete(&front).await;
+        rig.call(&scoped, "PATCH", &to, changes[0].clone())
+            .await
+            .body();
     }
 }
 

@@ -114,7 +114,10 @@ async fn a_name_that_changes_to_a_private_address_is_refused() {
     let to = checked(&net, &name_with_port(fake.addr));
     assert_eq!(post(&net, &to).await.unwrap().status, 200);
     let failure = post(&net, &to).await.unwrap_err();
-    assert_eq!(failure.text, "metadata services and other link-local addresses are not allowed");
+    assert_eq!(
+        failure.text,
+        "metadata services and other link-local addresses are not allowed"
+    );
     assert_eq!(fake.accepts(), 1);
 }
 
