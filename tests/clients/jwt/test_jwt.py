@@ -27,11 +27,12 @@ KEYS = {
     "rsa": (RSAAlgorithm, rsa.generate_private_key(65_537, 2_048)),
     "p256": (ECAlgorithm, ec.generate_private_key(ec.SECP256R1())),
     "p384": (ECAlgorithm, ec.generate_private_key(ec.SECP384R1())),
+    "p521": (ECAlgorithm, ec.generate_private_key(ec.SECP521R1())),
     "ed": (OKPAlgorithm, ed25519.Ed25519PrivateKey.generate()),
 }
 ALGORITHMS = {
     "RS256": "rsa", "RS384": "rsa", "RS512": "rsa", "PS256": "rsa", "PS384": "rsa", "PS512": "rsa",
-    "ES256": "p256", "ES384": "p384", "EdDSA": "ed",
+    "ES256": "p256", "ES384": "p384", "ES512": "p521", "EdDSA": "ed",
 }
 KEY_SET = json.dumps({
     "keys": [{**kind.to_jwk(key.public_key(), as_dict=True), "kid": name} for name, (kind, key) in KEYS.items()]

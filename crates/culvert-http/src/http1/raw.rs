@@ -102,8 +102,14 @@ impl RawField<'_> {
     /// Whether it has this name, which is in lower case.
     #[inline]
     pub fn is(&self, name: &str) -> bool {
-        self.name.len() == name.len() && self.name.eq_ignore_ascii_case(name.as_bytes())
+        // Most names differ in length, for which a call would cost more than the comparison.
+        self.name.len() == name.len() && is_same(self.name, name)
     }
+}
+
+#[inline(never)]
+fn is_same(name: &[u8], lower: &str) -> bool {
+    name.eq_ignore_ascii_case(lower.as_bytes())
 }
 
 /// A set of fields of a head, by their position.
