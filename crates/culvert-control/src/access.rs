@@ -154,21 +154,22 @@ pub(crate) async fn is_used_by(
 }
 
 /// Refuses to forward to an internal name without the right `use` (650). A name without an endpoint is not refused: the
-/// edge decides by the endpoints that exist when a request arrives.
+/// edge decides by the endpoints that exist when a request arrives. Also returns the owner of the endpoints; empty for
+/// the admins, and `None` if there are none.
 pub(crate) async fn may_forward(
     cx: &Cx<'_>,
     referrer: Referrer<'_>,
     name: &str,
     is_known: bool,
-) -> Result<Changes, Error> {
+) -> Result<(Changes, Option<String>), Error> {
     let account = &cx.caller.account;
     let Some(held) = host::internal(cx.store, account, name).await? else {
-        return Ok(Changes::default());
+        return Ok((Changes::default(), None));
     };
     let owner = (!held.owner_id.is_empty()).then_some(&*held.owner_id);
     let role = role_of(cx, referrer.owner_id, is_known).await?;
     if is_user(referrer, role, owner, std::iter::empty()) {
-        return Ok(Changes::default());
+        return Ok((Changes::default(), Some(held.owner_id)));
     }
     for granted in cx.store.all(Grant::KIND).await? {
         let grant: Grant = stored::read(&granted)?;
@@ -181,7 +182,7 @@ pub(crate) async fn may_forward(
             && grant.is_live(cx.clock.now())
             && is_user(referrer, role, None, grantee)
         {
-            return Ok(Changes::while_at(&granted.head));
+            return Ok((Changes::while_at(&granted.head), Some(held.owner_id)));
         }
     }
     let what = format!("internal endpoint `{name}`");

@@ -189,6 +189,7 @@ async fn dry_run(control: &Control, call: &Call) -> Result<Reply, Error> {
         host: place.host,
         port: endpoint.address.port,
         merge_slashes: endpoint.merge_slashes,
+        forwards_to: &[],
     };
     let (began, mut requests, mut complete) = (tokio::time::Instant::now(), Vec::new(), true);
     for logged in &events {

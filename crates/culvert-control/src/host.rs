@@ -7,30 +7,21 @@
 //!
 //! The owner is the user or bot that the credential or key belongs to. API calls of admins may add endpoints
 //! to any name of their account.
-//!
-//! An internal name without endpoints stays with its last owner while policies of others name it: whoever took it
-//! would get their requests.
 
 use std::time::Duration;
 
 use culvert_base::{Fault, Refusal, Timestamp, code};
-use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key, PageQuery, Store};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::cx::Cx;
-use crate::resource::model::Model;
-use crate::resource::model::endpoint::Endpoint;
-use crate::seal::Seal;
 use crate::stored::{self, Format};
-use crate::traffic_policy::Forwards;
-use crate::{Error, Role, page};
+use crate::{Error, Role};
 
 /// Document kind.
 pub(crate) const KIND: &str = "endpoint_host";
 const PREFIX: &str = "hst";
 const KEY: &str = "host";
-/// How often the server looks whether policies still name an internal name without endpoints.
-const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 
 const NOTHING: AuditEvent = AuditEvent::Suppress {
     reason: "names are bookkeeping of endpoints, which have no events",
@@ -71,30 +62,6 @@ impl Host {
         !self.is_held(cx.clock.now()) || self.account == caller.account && is_own
     }
 
-    /// The host and account of an internal name.
-    fn internal(&self) -> Option<(&str, &str)> {
-        self.name.split_once(' ')
-    }
-
-    /// Whether policies of others than this owner forward to this internal name.
-    async fn is_named_by_others(
-        &self,
-        store: &Store,
-        seal: &Seal,
-        owner_id: &str,
-    ) -> Result<bool, Fault> {
-        let Some((host, account)) = self.internal() else {
-            return Ok(false);
-        };
-        let naming = |forwards: &Forwards| forwards.name(host);
-        for document in forwarding(store, seal, account, naming).await? {
-            if stored::read::<Endpoint>(&document)?.principal_id != owner_id {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// Replaces the stored document.
     fn put(self, document: Document) -> Result<Changes, Fault> {
         let body = stored::write(&self)?;
@@ -115,14 +82,6 @@ pub(crate) async fn join(cx: &Cx<'_>, want: NameRequest<'_>) -> Result<Changes, 
         }
         if !known.admits(cx) {
             return Err(another(want.name));
-        }
-        if known.owner_id != want.owner_id
-            && cx.caller.role < Role::Admin
-            && known
-                .is_named_by_others(cx.store, cx.seal, want.owner_id)
-                .await?
-        {
-            return Err(still_named(want.name));
         }
     }
     // If the name has endpoints, related names were checked when the first of them took the name, and this
@@ -289,16 +248,6 @@ fn another(name: &str) -> Error {
     Refusal::new(code::ENDPOINT_URL_NOT_RESERVED, why).into()
 }
 
-/// The refusal of a freed name that policies of others forward to.
-fn still_named(name: &str) -> Error {
-    let host = name.split(' ').next().unwrap_or(name);
-    let why = format!(
-        "Another owner had the name `{host}`, and traffic policies of others still forward to it. \
-         Only that owner and admins may use it."
-    );
-    Refusal::new(code::ENDPOINT_URL_NOT_RESERVED, why).into()
-}
-
 /// An internal name with endpoints.
 #[derive(Debug)]
 pub(crate) struct InternalName {
@@ -359,12 +308,10 @@ pub(crate) async fn leave(
         return Ok(Changes::default());
     }
     if host.endpoint_ids.is_empty() {
-        let kept = kept.filter(|kept| !kept.is_zero());
-        if kept.is_none() && host.internal().is_none() {
+        let Some(kept) = kept.filter(|kept| !kept.is_zero()) else {
             return Ok(Changes::remove(document.head, NOTHING));
-        }
-        // Policies may name an internal one: `forget` looks.
-        host.kept_until = Some(cx.clock.now().plus(kept.unwrap_or_default()));
+        };
+        host.kept_until = Some(cx.clock.now().plus(kept));
     }
     host.put(document)
 }
@@ -418,7 +365,7 @@ pub(crate) fn kept(document: &Document) -> Option<ReservedName> {
     Some(ReservedName {
         until: host.kept_until?,
         owner_id: host.owner_id,
-        document: document.clone(),
+        head: document.head.clone(),
     })
 }
 
@@ -427,62 +374,13 @@ pub(crate) fn kept(document: &Document) -> Option<ReservedName> {
 pub(crate) struct ReservedName {
     pub(crate) until: Timestamp,
     pub(crate) owner_id: String,
-    document: Document,
+    pub(crate) head: Head,
 }
 
-/// Removes a name without endpoints, unless it was taken meanwhile. An expired internal name that policies of others
-/// still name is kept.
-pub(crate) async fn forget(
-    store: &Store,
-    seal: &Seal,
-    now: Timestamp,
-    kept: ReservedName,
-) -> Result<(), Fault> {
-    let mut host: Host = stored::read(&kept.document)?;
-    let has_expired = kept.until <= now;
-    let changes = match has_expired && host.is_named_by_others(store, seal, &kept.owner_id).await? {
-        true => {
-            host.kept_until = Some(now.plus(LOOK_AGAIN_AFTER));
-            host.put(kept.document)?
-        }
-        false => Changes::remove(kept.document.head, NOTHING),
-    };
-    match store.commit(changes).await {
+/// Removes an expired name, unless it was taken meanwhile.
+pub(crate) async fn forget(store: &Store, kept: ReservedName) -> Result<(), Fault> {
+    match store.commit(Changes::remove(kept.head, NOTHING)).await {
         Err(CommitError::Fault(fault)) => Err(fault),
         Ok(_) | Err(_) => Ok(()),
-    }
-}
-
-/// The endpoints of an account whose policies forward like this.
-pub(crate) async fn forwarding(
-    store: &Store,
-    seal: &Seal,
-    account: &str,
-    is_meant: impl Fn(&Forwards) -> bool,
-) -> Result<Vec<Document>, Fault> {
-    let mut found = Vec::new();
-    let mut before = None;
-    loop {
-        let query = PageQuery {
-            kind: Endpoint::KIND.to_owned(),
-            account: account.to_owned(),
-            before,
-            limit: page::LIMIT_MAX,
-            refs_to: None,
-        };
-        let page = store.page(&query).await?;
-        let Some(last) = page.last() else {
-            return Ok(found);
-        };
-        before = Some(last.head.id.clone());
-        for document in page {
-            let endpoint: Endpoint = stored::read(&document)?;
-            let Some(policy) = &endpoint.policy else {
-                continue;
-            };
-            if is_meant(&policy.forwards(seal, &document.head.id)?) {
-                found.push(document);
-            }
-        }
     }
 }

@@ -35,6 +35,7 @@ pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<
     note_owners(store).await?;
     recover_owners(store).await?;
     note_private_destinations(store).await?;
+    note_targets(store, seal).await?;
     if store.meta_get(META).await?.as_deref() == Some(DONE) {
         return Ok(());
     }
@@ -52,6 +53,35 @@ pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<
     }
     if n_written > 0 {
         info!(objects = n_written, "indexed references of older objects");
+    }
+    store.meta_set(META, DONE).await
+}
+
+/// Stores whose internal endpoints the policies of earlier versions mean: those that are there.
+async fn note_targets(store: &culvert_store::Store, seal: &Seal) -> Result<(), Fault> {
+    const META: &str = "forward_targets";
+    if store.meta_get(META).await?.as_deref() == Some(DONE) {
+        return Ok(());
+    }
+    for document in store.all(Endpoint::KIND).await? {
+        let mut form: Endpoint = stored::read(&document)?;
+        let Some(policy) = &mut form.policy else {
+            continue;
+        };
+        if let Err(fault) = policy.note_targets(store, seal, &document.head).await {
+            warn!(endpoint.id = document.head.id, cause = %fault.chain(), "the policy of an endpoint cannot be read");
+            continue;
+        }
+        if policy.forwards_to.is_empty() {
+            continue;
+        }
+        let body = stored::write(&form)?;
+        let changed = Document { body, ..document };
+        match store.commit(Changes::replace(changed, NOTHING)).await {
+            Err(CommitError::Fault(fault)) => return Err(fault),
+            // Another server may do this concurrently.
+            Ok(_) | Err(_) => {}
+        }
     }
     store.meta_set(META, DONE).await
 }

@@ -95,7 +95,7 @@ fn shown(it: &SecretUse) -> String {
     format!("`{}` of the vault `{}`", it.name, it.vault)
 }
 
-/// Refuses a policy with secrets that is written with a key without the scope to read secrets (642).
+/// Refuses to write what may get secrets with a key without the scope to read secrets (642).
 pub(crate) fn check_scope(caller: &Caller) -> Result<(), Refusal> {
     let Some(key) = &caller.restrictions else {
         return Ok(());
@@ -104,7 +104,7 @@ pub(crate) fn check_scope(caller: &Caller) -> Result<(), Refusal> {
         return Ok(());
     }
     let why = format!(
-        "The traffic policy of the endpoint, or one that forwards to it, uses secrets, which needs the scope `{}` of the API key too.",
+        "A traffic policy with secrets, and what serves an internal endpoint, need the scope `{}` of the API key too.",
         Scope::SecretsRead
     );
     Err(Refusal::new(code::API_KEY_LACKS_SCOPE, why))

@@ -3,14 +3,14 @@
 //! A policy with secrets is stored twice: as the text that callers see, and whole and encrypted.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Fault, Refusal, code, id};
 use culvert_login::ACTIONS;
 use culvert_login::Logins;
-use culvert_policy::{IpPolicy, LoginService, Scheme};
+use culvert_policy::{ForwardTarget, IpPolicy, LoginService, Scheme};
 use culvert_policy::{Policy, Reference, Resources, SecretUse, Secrets, Source};
 use culvert_store::{Changes, Document, Head, Store};
 use culvert_tls::tls_policy::Authorities;
@@ -33,7 +33,7 @@ use crate::resource::model::vault_secret::VaultSecret;
 use crate::resource::{ip_rules, reserved_domain, vault_secret};
 use crate::seal::Seal;
 use crate::secret_rights::{self, Judged, OwnedSecrets};
-use crate::{Caller, Error, Role, stored};
+use crate::{Caller, Error, Role, host, stored};
 
 /// Prefixes of the IDs that policies refer to.
 const IP_POLICY: &str = "ipp";
@@ -137,7 +137,18 @@ impl StoredPolicy {
         let known = known.map_or(&[][..], |stored| &stored.names);
         let held = named.check_uses(cx, referrer, known).await?;
         let hosts_before = before.as_ref().map(Source::internal_hosts);
-        let held = held.and(check_hosts(cx, referrer, &source, hosts_before).await?);
+        let checked = check_hosts(cx, referrer, &source, hosts_before).await?;
+        let (held, mut forwards_to) = (held.and(checked.0), checked.1);
+        if let Some(stored) = stored {
+            // The endpoint may only be offline.
+            for (host, owner_id) in &stored.forwards_to {
+                if source.internal_hosts().contains(host) {
+                    forwards_to
+                        .entry(host.clone())
+                        .or_insert_with(|| owner_id.clone());
+                }
+            }
+        }
         for id in &named.ids {
             if is_id_of(id, IP_POLICY) {
                 resources.ip_policies.insert(id.clone(), Arc::default());
@@ -180,6 +191,7 @@ impl StoredPolicy {
                 shown: source.text().to_owned(),
                 sealed: None,
                 names,
+                forwards_to,
                 secrets_by: String::new(),
                 warnings,
             },
@@ -206,6 +218,7 @@ impl StoredPolicy {
                     shown,
                     sealed: Some(sealed),
                     names,
+                    forwards_to,
                     secrets_by,
                     warnings,
                 }
@@ -254,16 +267,27 @@ impl StoredPolicy {
         Ok(is_new)
     }
 
-    /// Where it may send requests.
-    pub(crate) fn forwards(&self, seal: &Seal, id: &str) -> Result<Forwards, Fault> {
+    /// Stores the owners of the internal endpoints that a policy names, if it was stored before they were recorded.
+    pub(crate) async fn note_targets(
+        &mut self,
+        store: &Store,
+        seal: &Seal,
+        head: &Head,
+    ) -> Result<(), Fault> {
+        for host in self.internal_names(seal, &head.id)? {
+            if let Some(held) = host::internal(store, &head.account, &host).await? {
+                self.forwards_to.entry(host).or_insert(held.owner_id);
+            }
+        }
+        Ok(())
+    }
+
+    /// The internal hosts that it names by constant URLs.
+    pub(crate) fn internal_names(&self, seal: &Seal, id: &str) -> Result<Vec<String>, Fault> {
         let text = self.text(seal, id)?;
         let source = Source::read(&text, ACTIONS)
             .map_err(|error| Fault::new(format!("reading the policy of {id}"), error))?;
-        Ok(Forwards {
-            hosts: source.internal_hosts(),
-            prefixes: source.computed_url_prefixes(),
-            has_secrets: !source.secrets().is_empty() || source.computes_secret_names(),
-        })
+        Ok(source.internal_hosts())
     }
 
     /// Whether `text` is the whole text of this policy.
@@ -277,40 +301,6 @@ impl StoredPolicy {
             None => Ok(self.shown.as_str().into()),
             Some(sealed) => Ok(seal.open(id, sealed)?.reveal().to_owned().into()),
         }
-    }
-}
-
-/// The internal endpoints that a policy may send requests to.
-pub(crate) struct Forwards {
-    /// Hosts of constant URLs.
-    hosts: Vec<String>,
-    /// The beginnings of computed URLs.
-    prefixes: Vec<String>,
-    /// Whether the requests may have secrets.
-    pub(crate) has_secrets: bool,
-}
-
-impl Forwards {
-    /// Whether it names the host of an internal endpoint, which may be a wildcard.
-    pub(crate) fn name(&self, host: &str) -> bool {
-        let mut hosts = self.hosts.iter().map(String::as_str);
-        hosts.any(|named| match host.strip_prefix('*') {
-            Some(end) => named.ends_with(end),
-            None => host == named,
-        })
-    }
-
-    /// Whether it names the host, or may compute its name.
-    pub(crate) fn may_reach(&self, host: &str) -> bool {
-        let base = host.strip_prefix('*').unwrap_or(host);
-        self.name(host)
-            || self.prefixes.iter().any(|prefix| {
-                let behind = prefix.split_once("://").map_or("", |(_, behind)| behind);
-                match behind.find(['/', '?', '#', ':']) {
-                    Some(end) => behind.get(..end).is_some_and(|whole| whole.ends_with(base)),
-                    None => base != host || host.starts_with(behind),
-                }
-            })
     }
 }
 
@@ -372,19 +362,21 @@ impl Named {
 }
 
 /// Refuses internal endpoints that the owner of the endpoint may not use (650). Computed URLs are checked for each
-/// request.
+/// request. Also returns the owners of those that exist.
 async fn check_hosts(
     cx: &Cx<'_>,
     referrer: Referrer<'_>,
     source: &Source,
     before: Option<Vec<String>>,
-) -> Result<Changes, Error> {
-    let mut held = Changes::default();
+) -> Result<(Changes, BTreeMap<String, String>), Error> {
+    let (mut held, mut owners) = (Changes::default(), BTreeMap::new());
     for host in source.internal_hosts() {
         let is_known = before.as_ref().is_some_and(|before| before.contains(&host));
-        held = held.and(access::may_forward(cx, referrer, &host, is_known).await?);
+        let (allowed, owner_id) = access::may_forward(cx, referrer, &host, is_known).await?;
+        held = held.and(allowed);
+        owners.extend(owner_id.map(|owner_id| (host, owner_id)));
     }
-    Ok(held)
+    Ok((held, owners))
 }
 
 /// Whether an id has this prefix.
@@ -519,12 +511,20 @@ impl Compiled {
         let doing = || format!("compiling the policy of endpoint {}", head.id);
         let text = policy.text(seal, &head.id)?;
         let source = Source::read(&text, ACTIONS).map_err(|error| Fault::new(doing(), error))?;
+        let targets = policy
+            .forwards_to
+            .iter()
+            .map(|(host, owner)| ForwardTarget {
+                host: host.clone(),
+                owner: owner.clone(),
+            });
         let mut resources = Resources {
             logins: Some(LoginService::new(Arc::clone(&self.logins))),
             assertions: Some(Arc::clone(self.logins.assertions())),
             // A stored policy was checked when it was written, and the edge checks each request.
             allows_public_calls: true,
             owner: owner.to_owned(),
+            forwards_to: targets.collect(),
             ..Resources::default()
         };
         let account = || head.account.clone();

@@ -247,10 +247,11 @@ impl TableCompiler {
             }
         }
         table.entitled.remove(&id);
-        table.barred.remove(&id);
         let Some(subscription) = subscription else {
+            // What it may not use stays, for the event of its own deletion.
             return;
         };
+        table.barred.remove(&id);
         for destination in named(&subscription.sources) {
             self.naming
                 .entry(destination)

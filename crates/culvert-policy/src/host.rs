@@ -10,6 +10,7 @@ use http::response;
 
 use crate::conn::{ConnCounters, ConnInfo};
 use crate::error_page::ErrorPages;
+use crate::forward_target::ForwardTarget;
 use crate::policy::conn_state::PolicyConnState;
 use crate::policy::run::OnExpressionError;
 use crate::problem::{ERROR_CODE, Problem};
@@ -59,9 +60,22 @@ pub struct EndpointInfo<'x> {
     pub port: u16,
     /// Whether `//` in a request's path becomes `/`.
     pub merge_slashes: bool,
+    /// The internal endpoints that its policy names, and whose they were when it was written.
+    pub forwards_to: &'x [ForwardTarget],
 }
 
 impl EndpointInfo<'_> {
+    /// Whether its policy means this internal endpoint of another owner: where it names the host, the endpoint that was
+    /// there when it was written, and not that of someone who took a freed name.
+    pub fn means(&self, to: EndpointInfo<'_>) -> bool {
+        let is_at = |target: &&ForwardTarget| match to.host.strip_prefix('*') {
+            Some(end) => target.host.ends_with(end),
+            None => target.host == to.host,
+        };
+        let mut named = self.forwards_to.iter().filter(is_at);
+        named.all(|target| target.owner == to.owner)
+    }
+
     /// Its address as a URL.
     pub fn url(&self) -> String {
         let (name, host) = (self.scheme.name(), self.host);

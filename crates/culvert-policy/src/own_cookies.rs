@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::header::{COOKIE, HeaderMap, HeaderName, HeaderValue, LOCATION, SET_COOKIE};
-use memchr::memchr2_iter;
+use memchr::{memchr2, memchr2_iter};
 
 /// The prefix of cookies that only the host itself can set (RFC 6265bis 4.1.3.2).
 pub const HOST_PREFIX: &str = "__Host-culvert.";
@@ -106,7 +106,18 @@ fn parts(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 
 /// Whether a `cookie` line has a cookie of the edge.
 pub fn has_own(line: &[u8]) -> bool {
-    parts(line).any(|(_, pair)| is_own(name_of(pair)))
+    let mut rest = line;
+    loop {
+        let end = memchr2(b';', b',', rest);
+        let pair = rest.get(..end.unwrap_or(rest.len()));
+        if is_own(name_of(pair.unwrap_or_default())) {
+            return true;
+        }
+        match end.and_then(|end| rest.get(end + 1..)) {
+            Some(behind) => rest = behind,
+            None => return false,
+        }
+    }
 }
 
 /// Removes the edge's cookies from the fields of a request, and returns them.

@@ -64,8 +64,6 @@ const GRACE: Duration = Duration::from_secs(5);
 const STOP_TIME: Duration = Duration::from_secs(2);
 /// Limit of sessions that are ended concurrently.
 const ENDED_AT_ONCE: usize = 64;
-/// How often a node without agents looks for expired names.
-const LOOK_FOR_NAMES_EVERY: Duration = Duration::from_secs(600);
 
 /// Presents issued certificates first, then the operator's, then public ones of the installation's names, then one of
 /// the installation's CA.
@@ -161,7 +159,7 @@ impl Control {
     /// Ends sessions that are due, for any reason, until cancelled.
     pub async fn keep_agents(self: Arc<Self>, cancel: CancellationToken) {
         let Some(agents) = &self.agents else {
-            return self.keep_names(&cancel).await;
+            return cancel.cancelled().await;
         };
         let mut seen = ReconcileState::empty();
         let mut revision = self.store.watch();
@@ -187,23 +185,6 @@ impl Control {
         self.end_those_due(agents, Instant::now() + GRACE).await;
         if let Err(fault) = self.unregister_instance(agents).await {
             warn!(cause = %fault.chain(), "recording the shutdown failed; the next start will detect it");
-        }
-    }
-
-    /// Removes expired names, on a node without agents, until cancelled.
-    async fn keep_names(&self, cancel: &CancellationToken) {
-        let mut names = ReservedNames::empty();
-        let mut revision = self.store.watch();
-        while !cancel.is_cancelled() {
-            revision.mark_unchanged();
-            if let Err(fault) = self.forget_names(usize::MAX, &mut names).await {
-                error!(cause = %fault.chain(), "expired names left");
-            }
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_FOR_NAMES_EVERY) => {}
-                _ = revision.changed() => {}
-                () = cancel.cancelled() => {}
-            }
         }
     }
 
@@ -253,9 +234,7 @@ impl Control {
             seen.is_registered = true;
         }
         self.withdraw_unreserved(agents, seen).await?;
-        let limits = &agents.settings.limits;
-        let max = limits.endpoints_per_account.min(limits.endpoints_per_owner);
-        self.forget_names(max, &mut seen.names).await?;
+        self.forget_names(agents, seen).await?;
         if seen
             .runs_at
             .is_none_or(|at| at.elapsed() >= agents.look_every())
@@ -313,14 +292,12 @@ impl Control {
 
     /// Removes expired names, and the oldest names of an owner with more names than the endpoint limit.
     /// Otherwise an owner could fill the store by binding names and leaving them.
-    async fn forget_names(&self, max: usize, names: &mut ReservedNames) -> Result<(), Fault> {
-        names.refresh(&self.store).await?;
-        if self.store.is_read_only() {
-            return Ok(());
-        }
-        let now = self.clock.now();
-        for name in names.surplus(now, max) {
-            host::forget(&self.store, &self.seal, now, name).await?;
+    async fn forget_names(&self, agents: &Agents, seen: &mut ReconcileState) -> Result<(), Fault> {
+        seen.names.refresh(&self.store).await?;
+        let limits = &agents.settings.limits;
+        let max = limits.endpoints_per_account.min(limits.endpoints_per_owner);
+        for name in seen.names.surplus(self.clock.now(), max) {
+            host::forget(&self.store, name).await?;
         }
         Ok(())
     }

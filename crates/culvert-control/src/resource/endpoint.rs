@@ -39,7 +39,7 @@ use crate::right::{Right, Scope};
 use crate::seal::Seal;
 use crate::settings::Settings;
 use crate::stored::Format;
-use crate::traffic_policy::{Compiled, Forwards, Given};
+use crate::traffic_policy::{Compiled, Given};
 use crate::{
     Caller, Error, Parameter, Role, dry_run, endpoint_health, host, input, pool, secret_rights,
 };
@@ -208,7 +208,7 @@ impl Resource for Endpoint {
             served: None,
             timeouts: input.timeouts.check()?,
         };
-        endpoint.may_receive_secrets(cx).await?;
+        endpoint.may_receive_secrets(cx)?;
         let also = match chosen.pool_changes {
             Some(pool_changes) => {
                 pool_changes.and(address_lock::first(cx, endpoint.want(cx, &id)).await?)
@@ -271,6 +271,7 @@ impl Resource for Endpoint {
             }
         }
         let had_upstream = self.upstream.is_some();
+        let policy_before = self.policy.clone();
         let url_before = self.upstream.as_ref().map(|upstream| upstream.url.clone());
         if input.upstream_url.is_some() || input.upstream_protocol.is_some() {
             let (url, protocol) = match self.upstream {
@@ -328,10 +329,10 @@ impl Resource for Endpoint {
         self.metadata = input.metadata.unwrap_or(self.metadata);
 
         let is_moved = place_before != self.place(&head.account);
-        let serves_else = input.traffic_policy.is_some()
+        let serves_else = policy_before != self.policy
             || url_before.as_ref() != self.upstream.as_ref().map(|upstream| &upstream.url);
         if is_moved || serves_else {
-            self.may_receive_secrets(cx).await?;
+            self.may_receive_secrets(cx)?;
         }
         if is_moved {
             also = also.and(address_lock::leave_all(cx, &[&head.id], &place_before).await?);
@@ -377,22 +378,12 @@ impl Resource for Endpoint {
 }
 
 impl Endpoint {
-    /// Refuses a key without the scope to read secrets (642) to decide what serves an internal endpoint that gets the
-    /// requests of policies with secrets: the header fields of these requests may have them.
-    async fn may_receive_secrets(&self, cx: &Cx<'_>) -> Result<(), Error> {
-        let Err(refusal) = secret_rights::check_scope(cx.caller) else {
-            return Ok(());
-        };
-        if self.binding != Binding::Internal {
-            return Ok(());
-        }
-        let host = &self.address.host;
-        let has_secrets = |to: &Forwards| to.has_secrets && to.may_reach(host);
-        let account = &cx.caller.account;
-        let naming = host::forwarding(cx.store, cx.seal, account, has_secrets).await?;
-        match naming.is_empty() {
-            true => Ok(()),
-            false => Err(refusal.into()),
+    /// Refuses a key without the scope to read secrets (642) to decide what serves an internal endpoint: the requests that
+    /// policies send there may have secrets in their header fields.
+    fn may_receive_secrets(&self, cx: &Cx<'_>) -> Result<(), Refusal> {
+        match self.binding {
+            Binding::Internal => secret_rights::check_scope(cx.caller),
+            Binding::Public | Binding::Kubernetes => Ok(()),
         }
     }
 

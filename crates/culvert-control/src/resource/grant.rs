@@ -8,15 +8,15 @@
 use std::borrow::Cow;
 
 use culvert_base::{Code, Description, Ksuid, Metadata, Refusal, Timestamp, code, id};
-use culvert_store::{Changes, Document, Head};
+use culvert_store::{Changes, Document, Head, PageQuery};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::access::{self, Referrer};
 use crate::caller::Role;
 use crate::cx::Cx;
-use crate::host;
 use crate::listfilter::{self, Field, Shape, field};
+
 use crate::lockout::{FORCE, forced};
 use crate::resource::model::Model;
 use crate::resource::model::bot_user::BotUser;
@@ -31,7 +31,6 @@ use crate::resource::resource_type::{Draft, Resource, ResourceType};
 use crate::resource::{endpoint, event_destination, vault, vault_secret};
 use crate::right::{Right, Scope};
 use crate::stored::{self, Format};
-use crate::traffic_policy::Forwards;
 use crate::{Error, Parameter, input, page};
 
 pub(crate) static TYPE: ResourceType = ResourceType::of::<Grant>();
@@ -221,9 +220,7 @@ impl Grant {
             }
             _ => {
                 let to: Endpoint = stored::read(&object)?;
-                let (account, to) = (&cx.caller.account, &to.address.host);
-                let is_meant = |forwards: &Forwards| forwards.may_reach(to);
-                let naming = host::forwarding(cx.store, cx.seal, account, is_meant).await?;
+                let naming = forwarding(cx, &to.address.host).await?;
                 add(naming, &endpoint::TYPE)?;
             }
         }
@@ -269,6 +266,48 @@ impl Grant {
             }
         }
         Ok(grantees)
+    }
+}
+
+/// The endpoints whose policies may forward to this internal host. They contain it as text, or as computed by an
+/// expression, which is not known here.
+async fn forwarding(cx: &Cx<'_>, host: &str) -> Result<Vec<Document>, Error> {
+    let mut found = Vec::new();
+    let mut before = None;
+    loop {
+        let query = PageQuery {
+            kind: Endpoint::KIND.to_owned(),
+            account: cx.caller.account.clone(),
+            before,
+            limit: page::LIMIT_MAX,
+            refs_to: None,
+        };
+        let page = cx.store.page(&query).await?;
+        let Some(last) = page.last() else {
+            return Ok(found);
+        };
+        before = Some(last.head.id.clone());
+        for document in page {
+            let endpoint: Endpoint = stored::read(&document)?;
+            let Some(policy) = &endpoint.policy else {
+                continue;
+            };
+            if policy
+                .internal_names(cx.seal, &document.head.id)?
+                .iter()
+                .any(|name| covers(host, name))
+            {
+                found.push(document);
+            }
+        }
+    }
+}
+
+/// Whether the host of an endpoint, which may be a wildcard, covers a name.
+fn covers(host: &str, name: &str) -> bool {
+    match host.strip_prefix('*') {
+        Some(end) => name.ends_with(end),
+        None => host == name,
     }
 }
 

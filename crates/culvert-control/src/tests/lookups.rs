@@ -245,6 +245,7 @@ async fn a_secret_is_found_by_the_current_names_of_its_vault_and_itself() {
             .to_owned(),
         sealed: None,
         names: Vec::new(),
+        forwards_to: Default::default(),
         secrets_by: String::new(),
         warnings: Vec::new(),
     };

@@ -714,3 +714,74 @@ pub(super) async fn grant_errors_have_their_codes() {
     }
     assert_eq!(rig.post("/grants", grant).await.code(), Some(652));
 }
+
+/// A policy that names an internal endpoint means the owner that it had when the policy was written. Who takes the name
+/// when it is free gets no request, whatever rights the policy has and whatever grants the new owner gives.
+#[tokio::test]
+async fn a_freed_internal_name_gets_no_requests_for_its_next_owner() {
+    let cast = Cast::start().await;
+    let rig = &cast.rig;
+    let cancel = tokio_util::sync::CancellationToken::new();
+    let running = tokio::spawn(Arc::clone(&rig.control).run(cancel.clone()));
+    let (admin, first, second) = (&cast.callers[0], &cast.callers[1], &cast.callers[2]);
+    let serve = async |by: &Caller, url: &str| {
+        let body = json!({"url": url, "upstream_url": "http://127.0.0.1:9"});
+        id(&rig.call(by, "POST", "/endpoints", body).await.body())
+    };
+    let remove = async |by: &Caller, id: &str| {
+        let path = format!("/endpoints/{id}");
+        let gone = rig.call(by, "DELETE", &path, Value::Null).await;
+        assert_eq!(gone, Answered::NoContent);
+    };
+    for (nth, writer) in [admin, first].into_iter().enumerate() {
+        for served in ["a", "*"] {
+            let url = format!("http://{served}.n{nth}.internal");
+            let named = json!({"on_http_request": [{"actions": [{
+                "type": "forward-internal", "config": {"url": format!("http://a.n{nth}.internal")}}]}]});
+            let front = json!({
+                "url": format!("https://front-{nth}.culvert.localhost"),
+                "traffic_policy": named.to_string(),
+            });
+            let to = serve(first, &url).await;
+            let front = id(&rig.call(writer, "POST", "/endpoints", front).await.body());
+            let may = async |to: &str, expected: bool| {
+                eventually(&format!("{url} {nth}: {expected}"), async || {
+                    let snapshot = rig.edge.0.borrow();
+                    let Some(snapshot) = snapshot.as_ref() else {
+                        return false;
+                    };
+                    let one = |id: &str| snapshot.endpoints().find(|one| one.id == id);
+                    match (one(&front), one(to)) {
+                        (Some(front), Some(to)) => snapshot.may_forward(front, to) == expected,
+                        _ => false,
+                    }
+                })
+                .await;
+            };
+            may(&to, true).await;
+            remove(first, &to).await;
+            let taken = serve(second, &url).await;
+            let grant = json!({"object_id": taken, "grantee": writer.owner_id});
+            rig.call(second, "POST", "/grants", grant).await.body();
+            may(&taken, false).await;
+            // A change of other fields approves nothing; a written policy does.
+            let path = format!("/endpoints/{front}");
+            let change = json!({"description": "changed"});
+            rig.call(writer, "PATCH", &path, change).await.body();
+            may(&taken, false).await;
+            let approved = json!({"traffic_policy": named.to_string()});
+            rig.call(writer, "PATCH", &path, approved).await.body();
+            may(&taken, true).await;
+            remove(second, &taken).await;
+            // Written again while nobody serves it, it still means the last owner.
+            let rewritten = json!({"traffic_policy": format!(" {named}")});
+            rig.call(writer, "PATCH", &path, rewritten).await.body();
+            let own = serve(first, &url).await;
+            may(&own, writer.owner_id == first.owner_id).await;
+            remove(first, &own).await;
+            remove(writer, &front).await;
+        }
+    }
+    cancel.cancel();
+    running.await.unwrap();
+}

@@ -82,6 +82,10 @@ impl Endpoint {
             host: &self.host,
             port: self.port,
             merge_slashes: self.merge_slashes,
+            forwards_to: self
+                .policy
+                .as_ref()
+                .map_or(&[], |policy| policy.forwards_to()),
         }
     }
 }

@@ -185,11 +185,13 @@ impl Snapshot {
 }
 
 /// Whether the policy of `from` may forward to an internal endpoint: to those of the same owner, and where these
-/// rights say so.
+/// rights say so, to those that it means.
 pub(super) fn may_forward(
     rights: Option<&dyn ForwardRights>,
     from: EndpointInfo<'_>,
     to: &Endpoint,
 ) -> bool {
-    from.owner == &*to.owner || rights.is_some_and(|rights| rights.may_forward(from, to.info()))
+    let to = to.info();
+    from.owner == to.owner
+        || from.means(to) && rights.is_some_and(|rights| rights.may_forward(from, to))
 }

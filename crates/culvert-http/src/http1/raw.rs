@@ -100,16 +100,11 @@ pub struct RawField<'h> {
 
 impl RawField<'_> {
     /// Whether it has this name, which is in lower case.
-    #[inline]
+    // With a constant name it is a few comparisons of words; called, it is a loop over the bytes.
+    #[inline(always)]
     pub fn is(&self, name: &str) -> bool {
-        // Most names differ in length, for which a call would cost more than the comparison.
-        self.name.len() == name.len() && is_same(self.name, name)
+        self.name.len() == name.len() && self.name.eq_ignore_ascii_case(name.as_bytes())
     }
-}
-
-#[inline(never)]
-fn is_same(name: &[u8], lower: &str) -> bool {
-    name.eq_ignore_ascii_case(lower.as_bytes())
 }
 
 /// A set of fields of a head, by their position.

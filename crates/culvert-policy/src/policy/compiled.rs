@@ -9,6 +9,7 @@ use culvert_cel::Slot;
 use http::header::HeaderName;
 use serde_json::Value as Json;
 
+use crate::forward_target::ForwardTarget;
 use crate::ipdata::IpFields;
 use crate::policy::expression::Condition;
 use crate::policy::phase::{Ends, Phase};
@@ -49,6 +50,8 @@ pub struct Policy {
     pub(crate) warnings: Vec<String>,
     /// ID of the endpoint's owner, whose share of limited resources it uses; empty if unknown.
     pub(crate) owner: Arc<str>,
+    /// See [`crate::Resources::forwards_to`].
+    pub(crate) forwards_to: Vec<ForwardTarget>,
 }
 
 /// The secrets of a policy.
@@ -209,6 +212,11 @@ impl Policy {
     /// ID of the endpoint's owner; empty if unknown.
     pub fn owner(&self) -> &str {
         &self.owner
+    }
+
+    /// The internal endpoints that it names, and whose they were when it was written.
+    pub fn forwards_to(&self) -> &[ForwardTarget] {
+        &self.forwards_to
     }
 
     /// The secrets that its expressions may read, by vault and name.

@@ -19,6 +19,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::address::IpPolicy;
+use crate::forward_target::ForwardTarget;
 use crate::identity::AssertionKeys;
 use crate::ipdata::IpData;
 use crate::policy::environments;
@@ -56,6 +57,9 @@ pub struct Resources {
     pub allows_public_calls: bool,
     /// ID of the endpoint's owner, who may read what the policy captures.
     pub owner: String,
+    /// The internal endpoints that the policy names, and whose they were when it was written. It forwards to no others there,
+    /// but to those of its own owner.
+    pub forwards_to: Vec<ForwardTarget>,
 }
 
 /// State of all sign-ins, for the actions of the crate that knows its type.

@@ -270,6 +270,7 @@ impl Source {
             identity_fields,
             warnings: reader.warnings,
             owner: resources.owner.as_str().into(),
+            forwards_to: resources.forwards_to.clone(),
             connect,
             request,
             response,

@@ -468,6 +468,7 @@ const BY_SERVER: &[&str] = &[
     "control/grants.rs UseChanges.owners",
     "control/grants.rs UseTable.roles",
     "control/grants.rs Uses.users",
+    "control/grants.rs Uses.bots",
     "control/informer_cache.rs InformerCache.members",
     "control/node_list.rs NodeFacts.addresses",
     "control/reconcile/acme/renewal.rs Renewals.next",

@@ -1,5 +1,7 @@
 //! Stored form of a traffic policy.
 
+use std::collections::BTreeMap;
+
 use culvert_store::{OnDelete, Ref};
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +17,10 @@ pub(crate) struct StoredPolicy {
     /// secrets. None of them can be deleted while it does.
     #[serde(default)]
     pub(crate) names: Vec<String>,
+    /// The internal hosts that it names, with the owners of their endpoints at the last write: who takes a freed name
+    /// gets none of its requests. Without the hosts that had no endpoint then.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) forwards_to: BTreeMap<String, String>,
     /// The caller's owner that wrote the secrets. Empty if the policy has none, or was stored before this was
     /// recorded: then only admins may read them.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -233,10 +233,25 @@ async fn an_api_node_sends_commands_to_agents_of_other_nodes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopping_node_does_not_wait_for_a_dead_agent() {
+    // A node that waits does so every time. On a loaded machine any stop may take as long.
+    const ATTEMPTS: usize = 5;
+    let mut took = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let Some((with, without)) = stops().await else {
+            return;
+        };
+        if with < without + Duration::from_millis(2_500) {
+            return;
+        }
+        took.push((with, without));
+    }
+    panic!("with a dead agent, and without one: {took:?}");
+}
+
+/// How long a node needs to stop whose agent died, and how long the next one without an agent.
+async fn stops() -> Option<(Duration, Duration)> {
     const HOST: &str = "died.culvert.localhost";
-    let Some(backend) = cluster(2).await else {
-        return;
-    };
+    let backend = cluster(2).await?;
     let leaves = Harness::start(&backend).await;
     let stays = beside(&leaves).await;
     let made = leaves.create("credentials", json!({"acl": []})).await;
@@ -261,12 +276,7 @@ async fn a_stopping_node_does_not_wait_for_a_dead_agent() {
     let began = Instant::now();
     leaves.stop().await;
     let took = began.elapsed();
-    // On a loaded machine every stop takes long, but not three seconds longer than the next.
     let began = Instant::now();
     stays.stop().await;
-    let without = began.elapsed();
-    assert!(
-        took < without + Duration::from_millis(2_500),
-        "{took:?}, {without:?}"
-    );
+    Some((took, began.elapsed()))
 }
