@@ -615,6 +615,10 @@ async fn a_session_of_two_connections_lasts_as_long_as_one_of_them() {
     assert_eq!(reply.error, "");
     assert!(reply.extra.connect_addresses.is_empty());
     assert_eq!(running.bindings.connections(), 2);
+    leg.extra.leg = 16;
+    let refused: AuthReply = ask(&running.dialled().await, StreamType::AUTH, &leg).await;
+    assert!(refused.error.contains("at most 16 connections"));
+    assert_eq!(running.bindings.connections(), 2);
 
     let mut want = BindRequest {
         proto: "tcp".into(),

@@ -96,6 +96,11 @@ impl Session {
         state.release_and_wake_driver();
     }
 
+    /// Keeps idle streams again, after [`Self::rest_none`].
+    pub fn rest_again(&self) {
+        self.shared.lock().rests_none = false;
+    }
+
     /// Streams that this side opened and that are in use.
     pub fn busy(&self) -> BTreeSet<StreamId> {
         self.shared.lock().mux.busy().collect()

@@ -372,6 +372,10 @@ impl Bindings {
             // The connection was replaced while the request ran.
             return;
         };
+        if connected.serves.is_empty() {
+            // The agent may have removed all endpoints before.
+            connected.session.rest_again();
+        }
         connected.serves.insert(endpoint.to_owned());
         state.lost.at.remove(endpoint);
         let endpoint = state.endpoints.entry(endpoint.to_owned()).or_default();
@@ -494,10 +498,16 @@ impl Bindings {
         in_process.map(|((id, _), _)| id.clone()).collect()
     }
 
-    /// The first connection of a session, and the commands that its agent supports.
+    /// The connection of a session for commands, and the commands that its agent supports: the first that serves
+    /// endpoints, if any, because an agent retires others.
     pub(crate) fn agent(&self, session_id: &str) -> Option<(Session, Abilities)> {
         let state = self.lock();
-        let (_, connected) = state.legs.range(legs_of(session_id)).next()?;
+        let mut legs = state.legs.range(legs_of(session_id)).map(|(_, leg)| leg);
+        let first = legs.next()?;
+        let connected = match first.serves.is_empty() {
+            true => legs.find(|leg| !leg.serves.is_empty()).unwrap_or(first),
+            false => first,
+        };
         Some((connected.session.clone(), connected.abilities.clone()))
     }
 

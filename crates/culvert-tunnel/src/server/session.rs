@@ -649,6 +649,15 @@ async fn read_auth(mut stream: Stream) -> Done {
         let object = call::request(&mut stream, ReadDeadline::UNAUTHENTICATED).await?;
         let auth: AuthRequest =
             wire::parse(object).map_err(|_| Refusal::of(code::AGENT_AUTH_MALFORMED))?;
+        if auth.extra.leg >= wire::SESSION_CONNECTIONS_MAX {
+            return Err(Refusal::new(
+                code::AGENT_AUTH_MALFORMED,
+                format!(
+                    "A session may have at most {} connections.",
+                    wire::SESSION_CONNECTIONS_MAX
+                ),
+            ));
+        }
         if !auth.versions.iter().any(|version| version == wire::VERSION) {
             return Err(Refusal::of(code::AGENT_VERSION_UNSUPPORTED));
         }
