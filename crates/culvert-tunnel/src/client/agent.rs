@@ -28,6 +28,7 @@ use super::exchanges::{Exchanges, ReplayError};
 use super::forward::{self, Edit, Held};
 use super::further::{Load, Others};
 use super::meter;
+use super::network;
 use super::numbers::{Number, Numbers};
 use super::servers::Servers;
 use super::session::{self, Heartbeat};
@@ -82,6 +83,8 @@ pub struct Agent {
     /// The agent's connections, including those that ended recently.
     sessions: Mutex<Vec<Leg>>,
     pub(super) numbers: Numbers,
+    /// Counts changes of the network.
+    network: watch::Sender<u64>,
     /// Notified when the server sends the restart command on any connection.
     pub(super) restarts: Notify,
     /// The connection that introduced the agent's endpoints, while it is online.
@@ -213,6 +216,7 @@ impl Agent {
             held: Held::default(),
             sessions: Mutex::default(),
             numbers: Numbers::default(),
+            network: watch::Sender::new(0),
             restarts: Notify::new(),
             main: Mutex::default(),
         }
@@ -267,6 +271,9 @@ impl Agent {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), AgentError> {
         let (mut backoff, mut was_online) = (Backoff::default(), false);
         let (mut started, mut others) = (None, Others::new());
+        let mut watching = JoinSet::new();
+        watching.spawn(network::announce(self.network.clone()));
+        let mut changes = self.network.subscribe();
         // A replaced connection can also receive the stop command.
         let stop = stop.child_token();
         // A connection replaces a lost one at the server by its index.
@@ -347,8 +354,13 @@ impl Agent {
                 });
             });
             self.tell(Event::Waiting { why, after });
+            changes.mark_unchanged();
             tokio::select! {
                 () = tokio::time::sleep(after) => {}
+                () = session::changed(&mut changes) => {
+                    backoff.reset();
+                    tokio::time::sleep(backoff.next(&*self.entropy)).await;
+                }
                 () = stop.cancelled() => return Ok(()),
             }
         }
@@ -369,7 +381,9 @@ impl Agent {
 
     /// Connects to the server, without authenticating.
     pub(super) async fn begin(self: &Arc<Self>) -> io::Result<Started> {
-        let (session, driver) = self.settings.servers.current().dial().await?;
+        // What is known of the network is older than the connection.
+        let changes = self.network.subscribe();
+        let (session, driver, local) = self.settings.servers.current().dial().await?;
         let is_retired = Arc::new(AtomicBool::new(false));
         let mut sessions = self.sessions();
         sessions.retain(|leg| !leg.session.is_over());
@@ -383,13 +397,13 @@ impl Agent {
             driver.run().await;
             Chore::Ended
         });
-        let beating = session::heartbeat(session.clone(), self.settings.heartbeat, {
-            let this = Arc::clone(self);
-            move |latency| {
-                this.status
-                    .send_modify(|status| status.latency = Some(latency))
-            }
-        });
+        let this = Arc::clone(self);
+        let report = move |latency| {
+            this.status
+                .send_modify(|status| status.latency = Some(latency));
+        };
+        let (of, rhythm) = (session.clone(), self.settings.heartbeat);
+        let beating = session::heartbeat(of, rhythm, Some(local), changes, report);
         chores.spawn(async {
             beating.await;
             Chore::Silent
@@ -449,7 +463,11 @@ impl Agent {
                 started
             }
             None => {
+                let mut changes = self.network.subscribe();
                 let mut started = tokio::select! {
+                    () = session::changed(&mut changes) => {
+                        return Err(Trouble::Lost("the network has changed".into()));
+                    }
                     begun = self.begin() => begun.inspect_err(|_| self.settings.servers.move_on())?,
                     () = stop.cancelled() => return Ok(Left::Stopped),
                 };

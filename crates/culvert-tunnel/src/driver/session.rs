@@ -200,6 +200,11 @@ impl Session {
         state.mux.held_bytes() + state.mux.queued_bytes()
     }
 
+    /// Number of bytes that arrived since the last call of [`Self::take_traffic`], or ever.
+    pub fn received(&self) -> u64 {
+        self.shared.counts.received.load(Ordering::Relaxed)
+    }
+
     /// Streams and bytes since the last call.
     pub fn take_traffic(&self) -> SessionTraffic {
         self.shared.counts.take()
