@@ -24,6 +24,7 @@ mod profile;
 mod rate_exchange;
 pub mod reload;
 pub mod server;
+mod signals;
 mod statistics;
 pub mod telemetry;
 mod to_agents;

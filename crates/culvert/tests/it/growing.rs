@@ -49,6 +49,13 @@ const BY_CLIENTS: &[Row] = &[
         "",
     ),
     (
+        "http/http2/follow.rs Follower.open",
+        "STREAMS_MAX",
+        4_096,
+        Tree,
+        "other_protocols_and_too_many_streams_are_not_followed",
+    ),
+    (
         "http/http2/hpack.rs Decoder.table",
         "TABLE_BYTES_MAX",
         128,
