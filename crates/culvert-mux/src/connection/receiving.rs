@@ -135,7 +135,7 @@ impl Connection {
                 why: "a stream was opened twice",
             });
         }
-        if self.streams.len() >= self.limits.streams_max {
+        if self.stream_count() >= self.limits.streams_max {
             self.answer_rst(id, ErrorCode::STREAM_REFUSED);
             self.retired.insert(id);
             return Ok(false);

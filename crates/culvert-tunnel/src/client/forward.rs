@@ -347,6 +347,7 @@ where
         Err(Broke::Service) => {
             relay.stream.shutdown().await.ok();
         }
+        Err(Broke::Silent) => relay.stream.reset(driver::SILENT),
         Err(Broke::Refused) => relay.stream.reset(ErrorCode::STREAM_REFUSED),
         Err(Broke::Stream) => relay.stream.reset(ErrorCode::STREAM_RESET),
     }
@@ -359,6 +360,8 @@ enum Broke {
     Service,
     /// The service is an agent of this node, which refused the stream unused.
     Refused,
+    /// The service is an agent of this node, which does not respond.
+    Silent,
     Stream,
 }
 
@@ -588,6 +591,9 @@ where
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
                 Poll::Ready(Err(error)) if driver::is_refused(&error) => {
                     return Poll::Ready(Err(Broke::Refused));
+                }
+                Poll::Ready(Err(error)) if driver::is_silent(&error) => {
+                    return Poll::Ready(Err(Broke::Silent));
                 }
                 Poll::Ready(Err(error)) => {
                     if let Some(tap) = &mut self.tap {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culvert_tunnel::client::{Event, Protocol};
-use tokio::io::copy_bidirectional;
+use culvert_tunnel::driver;
+use culvert_tunnel::server::DialError;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tokio::sync::watch;
@@ -45,7 +47,7 @@ async fn ip(arguments: &str) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_change_of_the_network_a_dead_connection_is_replaced_at_once() {
     if !ip("address replace 127.77.0.1/32 dev lo").await {
-        eprintln!("skipped: no right to change addresses");
+        culvert_testing::ignore("a change of the network: no right to change addresses");
         return;
     }
     let mut running = start().await;
@@ -82,4 +84,33 @@ async fn after_a_change_of_the_network_a_dead_connection_is_replaced_at_once() {
     own.stop.cancel();
     assert_eq!(own.ended().await, Ok(()));
     ip("address delete 127.77.0.1/32 dev lo").await;
+}
+
+/// Nobody waits for the agent's heartbeats to find out that its connection is dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_on_a_dead_connection_end_soon_and_the_connection_stays() {
+    let mut running = start().await;
+    let cuts = link(&mut running).await;
+    let upstream = echo_server(&mut running.tasks).await.to_string();
+    let endpoints = vec![endpoint(Protocol::Tcp, &upstream, &[])];
+    let mut own = run(&running, "right", endpoints);
+    let id = own.online().await.endpoints[0].id.clone();
+    let mut open = running.dial(&id).await;
+    open.write_all(b"x").await.unwrap();
+    soon(open.read_u8()).await.unwrap();
+    // A service that takes its time is no dead connection.
+    let mut slow = running.dial(&id).await;
+    let waits = tokio::time::timeout(Duration::from_secs(6), slow.read_u8());
+    assert!(waits.await.is_err(), "the agent responds");
+
+    cuts.send_modify(|count| *count += 1);
+    let began = Instant::now();
+    let mut waiting = running.dial(&id).await;
+    let error = soon(waiting.read_u8()).await.unwrap_err();
+    assert!(driver::is_silent(&error), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(12));
+    let refused = running.dial_at_once(&id).unwrap_err();
+    assert_eq!(refused, DialError::Silent);
+    assert_eq!(running.bindings.count(&id), 1);
+    assert!(running.seen.borrow().ends.is_empty());
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_tunnel::client::{Protocol, TlsEnd, UpstreamTrust};
+use culvert_tunnel::server::DialError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -177,7 +178,7 @@ async fn the_server_opens_no_more_streams_than_the_agent_takes() {
             streams.push(running.dial(&id).await);
         }
         let refused = running.dial_at_once(&id).unwrap_err();
-        assert_eq!(refused, culvert_tunnel::server::DialError::Busy);
+        assert_eq!(refused, DialError::Busy);
         for stream in streams {
             expect_echo(stream, 1_000).await;
         }
@@ -297,4 +298,37 @@ async fn echo_once(stream: &mut culvert_tunnel::driver::Stream) {
     let mut back = [0; 4];
     soon(stream.read_exact(&mut back)).await.unwrap();
     assert_eq!(&back, b"back");
+}
+
+/// Clients that download and read nothing hold no place that another client needs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_do_not_read_make_room_for_another_client() {
+    let mut running = start().await;
+    let upstream = stalling_service(&mut running.tasks, true).await;
+    let mut own = run(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Tcp, &upstream, &[])],
+    );
+    let id = own.online().await.endpoints[0].id.clone();
+    // One place has the agent's heartbeat.
+    let mut held = Vec::new();
+    for nth in 0..99 {
+        let mut stream = running.dial_from(&id, "192.0.2.1:1").unwrap();
+        soon(stream.read_u8())
+            .await
+            .unwrap_or_else(|error| panic!("{nth}: {error}"));
+        held.push(stream);
+    }
+    let mut others = soon(async {
+        loop {
+            match running.dial_from(&id, "198.51.100.1:1") {
+                Ok(stream) => return stream,
+                Err(error) => assert_eq!(error, DialError::Busy),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(soon(others.read_u8()).await.unwrap(), 7);
 }
