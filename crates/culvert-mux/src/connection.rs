@@ -237,7 +237,7 @@ impl Connection {
         first.into_iter().flatten().min().copied()
     }
 
-    /// Opens a stream for nobody in particular: see [`Connection::open_for`].
+    /// Opens a stream without a source: see [`Connection::open_for`].
     pub fn open(&mut self, first: Bytes, now: Instant) -> Result<StreamId, OpenRefused> {
         self.open_for(Source::default(), first, now)
     }
@@ -346,7 +346,7 @@ impl Connection {
         }
         stream.taken(length, now);
         self.held -= length;
-        self.credit(id);
+        self.credit(id, now);
         Ok(Read::Data(first))
     }
 
@@ -367,7 +367,7 @@ impl Connection {
         }
         stream.taken(copied, now);
         self.held -= copied;
-        self.credit(id);
+        self.credit(id, now);
         Ok(Some(copied))
     }
 
@@ -637,7 +637,7 @@ impl Connection {
                 "{id:?} has credit that is never sent"
             );
             assert!(
-                stream.unread.len() <= self.limits.window_bytes_max.max(WINDOW_BYTES) as usize,
+                stream.unread.len() <= self.limits.window_bytes_max.max(stream.window) as usize,
                 "{id:?} holds more than its window"
             );
         }

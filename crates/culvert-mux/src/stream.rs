@@ -14,9 +14,9 @@ use bytes::Bytes;
 
 use crate::chunks::Chunks;
 use crate::code::ErrorCode;
-use crate::window::{ReceiveWindow, SendWindow};
+use crate::window::{ReceiveWindow, SendWindow, WINDOW_BYTES};
 
-/// Who a stream is for, such as a network address. The default stands for nobody in particular.
+/// Who a stream is for, such as a network address. The default stands for no particular one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Source(pub u64);
 
@@ -77,7 +77,7 @@ pub(crate) struct Stream {
     pub(crate) source: Source,
     /// When payload last moved in either direction.
     pub(crate) moved_at: Instant,
-    /// Whether it serves the connection itself, and nobody waits for it.
+    /// Whether it serves the connection itself, and no user waits for it.
     pub(crate) is_background: bool,
     /// Whether the peer has sent payload.
     pub(crate) is_answered: bool,
@@ -98,6 +98,8 @@ pub(crate) struct Stream {
 
     pub(crate) receiving: Receiving,
     pub(crate) receive_window: ReceiveWindow,
+    /// The window that it has grown to.
+    pub(crate) window: u32,
     /// Received unread bytes.
     pub(crate) unread: Chunks,
     /// No unread byte arrived before this time.
@@ -139,7 +141,8 @@ impl Stream {
             waits_for_all: false,
             has_turn: false,
             receiving: Receiving::Open,
-            receive_window: ReceiveWindow::new(),
+            receive_window: ReceiveWindow::new(now),
+            window: WINDOW_BYTES,
             unread: Chunks::default(),
             since: now,
             mark_at: now,
