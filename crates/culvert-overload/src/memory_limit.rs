@@ -87,7 +87,7 @@ impl<'a> Mount<'a> {
         is_it.then_some(group)
     }
 
-    /// The folder of a group. For a group outside what is mounted, as in a container, that of the mounted one.
+    /// The folder of a group. For a group that is not below the mounted one, as in a container, that of the mounted one.
     fn folder_of(&self, group: &str) -> String {
         let below = group.strip_prefix(self.root).unwrap_or("");
         let is_below = below.starts_with('/') && !below.split('/').any(|part| part == "..");

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::frame::{self, END_STREAM, HEAD_BYTES, Head, PREFACE, RST_STREAM, Reason};
 
 /// Maximum number of open streams. A connection with more is not followed any further.
-const STREAMS_MAX: usize = 4096;
+const FOLLOWED_STREAMS_MAX: usize = 4096;
 
 /// Follows both directions of one connection.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ impl Follower {
             if head.kind == frame::HEADERS && head.stream > self.last {
                 self.last = head.stream;
                 self.open.insert(head.stream, Ended::default());
-                self.is_lost |= self.open.len() > STREAMS_MAX;
+                self.is_lost |= self.open.len() > FOLLOWED_STREAMS_MAX;
             }
             self.see(head, |ended| ended.from_client = true);
         }
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(follower.is_idle(), None);
         let mut follower = Follower::default();
         follower.client_sent(PREFACE);
-        for nth in 0..=STREAMS_MAX as u32 {
+        for nth in 0..=FOLLOWED_STREAMS_MAX as u32 {
             assert_eq!(follower.is_idle(), Some(nth == 0));
             follower.client_sent(&a_frame(1, frame::HEADERS, END_STREAM, 2 * nth + 1));
         }

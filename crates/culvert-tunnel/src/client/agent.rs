@@ -381,7 +381,7 @@ impl Agent {
 
     /// Connects to the server, without authenticating.
     pub(super) async fn begin(self: &Arc<Self>) -> io::Result<Started> {
-        // What is known of the network is older than the connection.
+        // Before it connects, so that it misses no change.
         let changes = self.network.subscribe();
         let (session, driver, local) = self.settings.servers.current().dial().await?;
         let is_retired = Arc::new(AtomicBool::new(false));

@@ -79,7 +79,7 @@ impl Others {
         self.connections.spawn(serving);
     }
 
-    /// Retires the additional connections for good.
+    /// Retires the additional connections. They do not serve again.
     pub(super) fn supersede(&mut self) {
         std::mem::take(&mut self.superseded).cancel();
     }

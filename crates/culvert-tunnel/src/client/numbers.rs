@@ -45,7 +45,7 @@ impl Number {
         self.0.value
     }
 
-    /// Marks the connection as retired for good.
+    /// Marks the connection as retired. It does not serve again.
     pub(super) fn leave(&self) {
         lock(&self.0.numbers.all).insert(self.0.value, Use::Leaves);
     }

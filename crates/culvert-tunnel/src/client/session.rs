@@ -73,7 +73,7 @@ pub(crate) async fn call_plain(
 
 /// Sends heartbeats, and returns when one gets no reply in time. Calls `report` with each round-trip time.
 ///
-/// A change of the network is followed by a heartbeat at once. If `local`, the address of this end, has gone, or if
+/// A change of the network is immediately followed by a heartbeat. If `local`, the address of this end, has gone, or if
 /// nothing at all arrives for [`PROBE_TIME`], the connection is dead.
 pub(crate) async fn heartbeat(
     session: Session,

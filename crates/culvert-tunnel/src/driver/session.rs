@@ -36,7 +36,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Opens a stream for nobody in particular. `first` is sent in one frame.
+    /// Opens a stream without a source. `first` is sent in one frame.
     pub fn open(&self, first: Bytes) -> Result<Stream, OpenRefused> {
         self.open_for(Source::default(), first)
     }

@@ -50,7 +50,7 @@ const BY_CLIENTS: &[Row] = &[
     ),
     (
         "http/http2/follow.rs Follower.open",
-        "STREAMS_MAX",
+        "FOLLOWED_STREAMS_MAX",
         4_096,
         Tree,
         "other_protocols_and_too_many_streams_are_not_followed",

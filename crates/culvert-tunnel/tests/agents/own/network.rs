@@ -86,7 +86,7 @@ async fn after_a_change_of_the_network_a_dead_connection_is_replaced_at_once() {
     ip("address delete 127.77.0.1/32 dev lo").await;
 }
 
-/// Nobody waits for the agent's heartbeats to find out that its connection is dead.
+/// A dead connection is found without the agent's heartbeats.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_on_a_dead_connection_end_soon_and_the_connection_stays() {
     let mut running = start().await;
