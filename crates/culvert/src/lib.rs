@@ -16,6 +16,7 @@ pub mod demo;
 mod failure;
 pub mod import;
 mod ingress;
+mod installation;
 pub mod issuer;
 pub mod keys;
 mod memory;
