@@ -3,6 +3,7 @@
 mod receiving;
 mod relief;
 mod sending;
+mod shares;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -14,7 +15,7 @@ use crate::codec::Decoder;
 use crate::frame::{STREAM_ID_MAX, Side, StreamId};
 use crate::limits::Limits;
 use crate::retired::Retired;
-use crate::stream::{Broken, Read, Receiving, Sending, Stream};
+use crate::stream::{Broken, Read, Receiving, Sending, Source, Stream};
 use crate::window::WINDOW_BYTES;
 
 /// A notification for a user of the connection. Each wait gets one notification.
@@ -91,8 +92,13 @@ pub struct Connection {
     held: usize,
     /// The next check for streams with too much unread data, while the limit is exceeded.
     relieve_at: Option<Instant>,
-    /// Number of streams that were reset for unread data.
+    /// Number of streams that were reset and that their users have not released. They have no place: a user that
+    /// waits for something else would keep it.
+    left: usize,
+    /// Number of streams that were reset for unread data, or to make room.
     cut: u64,
+    /// When streams may be visited again to make room.
+    make_room_at: Option<Instant>,
 
     /// Written bytes of all streams that are not in a frame yet.
     queued: usize,
@@ -148,7 +154,9 @@ impl Connection {
             unknown_frames: 0,
             held: 0,
             relieve_at: None,
+            left: 0,
             cut: 0,
+            make_room_at: None,
             queued: 0,
             round: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -170,17 +178,21 @@ impl Connection {
 
     /// Number of streams, opened by either side.
     pub fn stream_count(&self) -> usize {
-        self.streams.len()
+        self.streams.len().saturating_sub(self.left)
     }
 
     /// Streams that this side opened and that are in use.
     pub fn busy(&self) -> impl Iterator<Item = StreamId> + '_ {
+        self.in_use().map(|(id, _)| id)
+    }
+
+    fn in_use(&self) -> impl Iterator<Item = (StreamId, &Stream)> {
         let own = self.streams.iter().filter(|(id, _)| self.side.opens(**id));
         own.filter(|(_, stream)| {
             let is_kept = !stream.released && !stream.lingers && stream.rests.is_none();
-            is_kept && stream.is_open_on_the_wire()
+            is_kept && !stream.is_background && stream.is_open_on_the_wire()
         })
-        .map(|(id, _)| *id)
+        .map(|(id, stream)| (*id, &**stream))
     }
 
     /// Number of received bytes that are not read yet.
@@ -193,7 +205,8 @@ impl Connection {
         self.queued
     }
 
-    /// Number of streams that were reset because their readers left too much data unread.
+    /// Number of streams that were reset because their readers left too much data unread, or because others needed
+    /// their places.
     pub fn cut_streams(&self) -> u64 {
         self.cut
     }
@@ -214,7 +227,7 @@ impl Connection {
         if self.ending.is_some() || self.resets.len() >= self.limits.answers_max {
             return 0;
         }
-        let used = self.streams.len() + self.cooling.len() + self.settling.len();
+        let used = self.stream_count() + self.cooling.len() + self.settling.len();
         self.limits.streams_max.saturating_sub(used)
     }
 
@@ -224,9 +237,19 @@ impl Connection {
         first.into_iter().flatten().min().copied()
     }
 
-    /// Opens a stream. All of `first` goes into the frame that opens it, because agents expect the type and the
-    /// header of a stream there.
+    /// Opens a stream without a source: see [`Connection::open_for`].
     pub fn open(&mut self, first: Bytes, now: Instant) -> Result<StreamId, OpenRefused> {
+        self.open_for(Source::default(), first, now)
+    }
+
+    /// Opens a stream for `source`. All of `first` goes into the frame that opens it, because agents expect the type
+    /// and the header of a stream there.
+    pub fn open_for(
+        &mut self,
+        source: Source,
+        first: Bytes,
+        now: Instant,
+    ) -> Result<StreamId, OpenRefused> {
         if self.ending.is_some() {
             return Err(OpenRefused::Ended);
         }
@@ -234,15 +257,39 @@ impl Connection {
             return Err(OpenRefused::TooLong);
         }
         if !self.has_capacity(now) {
-            // Ends the least recently used idle stream. Its place becomes available when the peer has finished it
-            // too.
-            self.take_back(now);
+            // The place of the stream that ends for this one becomes available when the peer has finished it too.
+            if !self.take_back(now) {
+                self.make_room(source, now);
+            }
             return Err(OpenRefused::Full);
         }
+        self.begin(source, first, now)
+    }
+
+    /// Opens a stream of the connection itself, such as for heartbeats. It is never in use, and may exceed the limit
+    /// of open streams. Open one at most.
+    pub fn open_background(&mut self, first: Bytes, now: Instant) -> Result<StreamId, OpenRefused> {
+        if self.ending.is_some() {
+            return Err(OpenRefused::Ended);
+        }
+        let id = self.begin(Source::default(), first, now)?;
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.is_background = true;
+        }
+        Ok(id)
+    }
+
+    fn begin(
+        &mut self,
+        source: Source,
+        first: Bytes,
+        now: Instant,
+    ) -> Result<StreamId, OpenRefused> {
         let id = StreamId::new(self.next_id).ok_or(OpenRefused::Exhausted)?;
         // One more than the last id is not a valid id, so the next call returns `Exhausted`.
         self.next_id = self.next_id.saturating_add(2).min(STREAM_ID_MAX + 1);
         let mut stream = Stream::new(true, now);
+        stream.source = source;
         stream.send_window.spend(first.len());
         self.queued += first.len();
         stream.queue.push(first);
@@ -299,7 +346,7 @@ impl Connection {
         }
         stream.taken(length, now);
         self.held -= length;
-        self.credit(id);
+        self.credit(id, now);
         Ok(Read::Data(first))
     }
 
@@ -320,7 +367,7 @@ impl Connection {
         }
         stream.taken(copied, now);
         self.held -= copied;
-        self.credit(id);
+        self.credit(id, now);
         Ok(Some(copied))
     }
 
@@ -355,6 +402,9 @@ impl Connection {
                 fin: self.limits.fin_before_rst
                     && matches!(stream.sending, Sending::Open | Sending::Finishing),
             });
+        }
+        if !std::mem::replace(&mut stream.is_left, true) {
+            self.left += 1;
         }
         let why = Broken::Here(code);
         stream.sending = Sending::Broken(why);
@@ -491,6 +541,7 @@ impl Connection {
 
     fn remove(&mut self, id: StreamId) {
         if let Some(mut stream) = self.streams.remove(&id) {
+            self.left -= usize::from(stream.is_left);
             if let Some(place) = stream.rests {
                 self.resting.remove(&place);
             }
@@ -557,6 +608,7 @@ impl Connection {
         }
         // Released streams only waited for their data to be sent.
         self.streams.retain(|_, stream| !stream.released);
+        self.left = self.streams.values().filter(|it| it.is_left).count();
         self.events.push_back(Event::Ended);
     }
 
@@ -585,7 +637,7 @@ impl Connection {
                 "{id:?} has credit that is never sent"
             );
             assert!(
-                stream.unread.len() <= self.limits.window_bytes_max.max(WINDOW_BYTES) as usize,
+                stream.unread.len() <= self.limits.window_bytes_max.max(stream.window) as usize,
                 "{id:?} holds more than its window"
             );
         }
@@ -604,6 +656,8 @@ impl Connection {
                 "{id:?} lingers without an end"
             );
         }
+        let left = self.streams.values().filter(|it| it.is_left).count();
+        assert_eq!(left, self.left, "streams without a place are miscounted");
         assert_eq!(held, self.held, "held bytes are miscounted");
         assert_eq!(queued, self.queued, "queued bytes are miscounted");
         for (place, id) in &self.unaccepted {

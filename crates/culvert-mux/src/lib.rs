@@ -30,5 +30,5 @@ pub use connection::{Connection, Event, OpenRefused};
 pub use frame::{Frame, HEAD_BYTES, PAYLOAD_BYTES_MAX, Side, StreamId};
 pub use limits::{Limits, OURS_STREAMS_MAX};
 pub use outbox::Outbox;
-pub use stream::{Broken, Read};
+pub use stream::{Broken, Read, Source};
 pub use window::WINDOW_BYTES;

@@ -34,6 +34,9 @@ pub struct Limits {
     /// The window of a stream. The protocol begins with [`WINDOW_BYTES`]. A larger window is granted on the first
     /// data, without effect on agents that cap it.
     pub window_bytes_max: u32,
+    /// The largest window of a stream whose peer uses all of its window while the reader keeps up: then the distance
+    /// is longer than the window. It doubles up to here.
+    pub window_grows_to: u32,
     /// Maximum number of frames of unknown types. One more ends the connection.
     pub unknown_frames_max: u32,
     /// Number of queued control frames above which no more input is processed, because the peer's frames cause them.
@@ -64,6 +67,7 @@ impl Default for Limits {
             burst_bytes_max: 16 << 20,
             unread_after: Duration::from_secs(2),
             window_bytes_max: WINDOW_BYTES,
+            window_grows_to: 4 << 20,
             unknown_frames_max: 16,
             answers_max: 4096,
             cooling: Duration::from_secs(1),
@@ -97,6 +101,7 @@ impl Limits {
             burst_bytes_max: 64 << 10,
             queue_bytes_max: 64 << 10,
             answers_max: 64,
+            window_grows_to: WINDOW_BYTES,
             ..Self::default()
         }
     }

@@ -14,7 +14,11 @@ use bytes::Bytes;
 
 use crate::chunks::Chunks;
 use crate::code::ErrorCode;
-use crate::window::{ReceiveWindow, SendWindow};
+use crate::window::{ReceiveWindow, SendWindow, WINDOW_BYTES};
+
+/// Who a stream is for, such as a network address. The default stands for no particular one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Source(pub u64);
 
 /// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +74,13 @@ pub(crate) enum Receiving {
 
 #[derive(Debug)]
 pub(crate) struct Stream {
+    pub(crate) source: Source,
+    /// When payload last moved in either direction.
+    pub(crate) moved_at: Instant,
+    /// Whether it serves the connection itself, and no user waits for it.
+    pub(crate) is_background: bool,
+    /// Whether the peer has sent payload.
+    pub(crate) is_answered: bool,
     pub(crate) sending: Sending,
     /// Whether the next frame opens the stream.
     pub(crate) syn: bool,
@@ -87,6 +98,8 @@ pub(crate) struct Stream {
 
     pub(crate) receiving: Receiving,
     pub(crate) receive_window: ReceiveWindow,
+    /// The window that it has grown to.
+    pub(crate) window: u32,
     /// Received unread bytes.
     pub(crate) unread: Chunks,
     /// No unread byte arrived before this time.
@@ -100,6 +113,8 @@ pub(crate) struct Stream {
     /// Credit to send. If it is not zero, the stream is in the connection's list.
     pub(crate) increment: u32,
 
+    /// Whether it was reset and its user has not released it.
+    pub(crate) is_left: bool,
     /// Whether its user released it. It remains until its written data is sent.
     pub(crate) released: bool,
     /// Whether it was released in order. It also remains until the peer has finished.
@@ -113,6 +128,10 @@ pub(crate) struct Stream {
 impl Stream {
     pub(crate) fn new(syn: bool, now: Instant) -> Self {
         Self {
+            source: Source::default(),
+            moved_at: now,
+            is_background: false,
+            is_answered: false,
             sending: Sending::Open,
             syn,
             send_window: SendWindow::new(),
@@ -122,13 +141,15 @@ impl Stream {
             waits_for_all: false,
             has_turn: false,
             receiving: Receiving::Open,
-            receive_window: ReceiveWindow::new(),
+            receive_window: ReceiveWindow::new(now),
+            window: WINDOW_BYTES,
             unread: Chunks::default(),
             since: now,
             mark_at: now,
             mark_bytes: 0,
             reader_waits: false,
             increment: 0,
+            is_left: false,
             released: false,
             lingers: false,
             rests: None,
@@ -138,6 +159,7 @@ impl Stream {
 
     /// Stores received bytes for the reader.
     pub(crate) fn keep(&mut self, bytes: Bytes, now: Instant) {
+        (self.moved_at, self.is_answered) = (now, true);
         if self.unread.is_empty() {
             (self.since, self.mark_at) = (now, now);
             self.mark_bytes = bytes.len();
@@ -147,6 +169,7 @@ impl Stream {
 
     /// Records that the reader took `length` bytes.
     pub(crate) fn taken(&mut self, length: usize, now: Instant) {
+        self.moved_at = now;
         self.mark_bytes = self.mark_bytes.saturating_sub(length);
         if self.mark_bytes == 0 {
             self.since = self.mark_at;

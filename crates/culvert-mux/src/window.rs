@@ -1,10 +1,15 @@
 //! Flow control: how many bytes may be in transit on a stream. Both windows are unsigned and use checked arithmetic
 //! only, so neither can become negative.
 
+use std::time::{Duration, Instant};
+
 use crate::frame::INCREMENT_MAX;
 
 /// The initial window in either direction.
 pub const WINDOW_BYTES: u32 = 256 << 10;
+
+/// A shorter pause is no distance, and no reason for a larger window.
+const ROUND_TRIP_MIN: Duration = Duration::from_millis(1);
 
 /// The number of bytes that this side may still send on a stream.
 #[derive(Debug)]
@@ -45,14 +50,49 @@ pub(crate) struct ReceiveWindow {
     credit: u32,
     /// Bytes that a frame's head announced and that have not arrived yet.
     arriving: u32,
+    /// When the last frame arrived.
+    frame_at: Instant,
+    /// The oldest credit that the peer has not used yet, if there is any.
+    granted: Option<Granted>,
+}
+
+/// Credit on its way to the peer.
+#[derive(Debug)]
+struct Granted {
+    at: Instant,
+    /// Bytes that the peer may still send without it.
+    before: u32,
 }
 
 impl ReceiveWindow {
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(now: Instant) -> Self {
         Self {
             credit: WINDOW_BYTES,
             arriving: 0,
+            frame_at: now,
+            granted: None,
         }
+    }
+
+    /// Records a frame. Whether the peer had to wait for the credit that it uses with this frame: if its frames paused
+    /// for half of the time since the credit was granted, and the reader was not what delayed it. That time is at
+    /// least a round trip.
+    pub(crate) fn was_too_small(&mut self, length: usize, now: Instant) -> bool {
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let before = std::mem::replace(&mut self.frame_at, now);
+        let Some(granted) = &mut self.granted else {
+            return false;
+        };
+        if length <= granted.before {
+            granted.before -= length;
+            return false;
+        }
+        let at = granted.at;
+        self.granted = None;
+        let span = now.saturating_duration_since(at);
+        let paused = now.saturating_duration_since(before.max(at));
+        let reading = at.saturating_duration_since(before);
+        span >= ROUND_TRIP_MIN && 2 * paused >= span && 4 * reading <= span
     }
 
     /// Charges a whole frame by its head. `false` if it exceeds the peer's credit.
@@ -79,7 +119,7 @@ impl ReceiveWindow {
 
     /// The increment to send when `unread` bytes wait for the reader and the peer may be at most `target` bytes
     /// ahead. `None` if it would be less than half of the target.
-    pub(crate) fn due(&mut self, unread: usize, target: u32) -> Option<u32> {
+    pub(crate) fn due(&mut self, unread: usize, target: u32, now: Instant) -> Option<u32> {
         let unread = u32::try_from(unread).unwrap_or(u32::MAX);
         let ahead = self
             .credit
@@ -89,6 +129,10 @@ impl ReceiveWindow {
         if room == 0 || room < target / 2 {
             return None;
         }
+        self.granted.get_or_insert(Granted {
+            at: now,
+            before: self.credit,
+        });
         self.credit += room;
         Some(room)
     }
@@ -100,15 +144,30 @@ mod tests {
 
     #[test]
     fn credit_is_returned_when_half_of_it_was_read() {
-        let mut window = ReceiveWindow::new();
-        assert_eq!(window.due(0, WINDOW_BYTES), None, "all of it is out");
+        let mut window = ReceiveWindow::new(Instant::now());
+        assert_eq!(
+            window.due(0, WINDOW_BYTES, Instant::now()),
+            None,
+            "all of it is out"
+        );
         assert!(window.charge(200_000));
         window.arrived(150_000);
-        assert_eq!(window.due(150_000, WINDOW_BYTES), None, "nothing was read");
+        assert_eq!(
+            window.due(150_000, WINDOW_BYTES, Instant::now()),
+            None,
+            "nothing was read"
+        );
         window.arrived(50_000);
-        assert_eq!(window.due(100_000, WINDOW_BYTES), None, "less than half");
-        assert_eq!(window.due(60_000, WINDOW_BYTES), Some(140_000));
-        assert_eq!(window.due(60_000, WINDOW_BYTES), None);
+        assert_eq!(
+            window.due(100_000, WINDOW_BYTES, Instant::now()),
+            None,
+            "less than half"
+        );
+        assert_eq!(
+            window.due(60_000, WINDOW_BYTES, Instant::now()),
+            Some(140_000)
+        );
+        assert_eq!(window.due(60_000, WINDOW_BYTES, Instant::now()), None);
         assert!(!window.charge(WINDOW_BYTES as usize - 60_000 + 1));
         assert!(window.charge(WINDOW_BYTES as usize - 60_000));
         assert!(!window.charge(1));
@@ -116,14 +175,24 @@ mod tests {
 
     #[test]
     fn a_smaller_target_holds_credit_back_and_a_larger_one_adds_to_it() {
-        let mut window = ReceiveWindow::new();
+        let mut window = ReceiveWindow::new(Instant::now());
         assert!(window.charge(250_000));
         window.arrived(250_000);
-        assert_eq!(window.due(0, 16 << 10), None, "12,144 bytes are still out");
+        assert_eq!(
+            window.due(0, 16 << 10, Instant::now()),
+            None,
+            "12,144 bytes are still out"
+        );
         assert!(window.charge(8_000));
         window.arrived(8_000);
-        assert_eq!(window.due(0, 16 << 10), Some((16 << 10) - 4_144));
-        assert_eq!(window.due(0, 1 << 20), Some((1 << 20) - (16 << 10)));
+        assert_eq!(
+            window.due(0, 16 << 10, Instant::now()),
+            Some((16 << 10) - 4_144)
+        );
+        assert_eq!(
+            window.due(0, 1 << 20, Instant::now()),
+            Some((1 << 20) - (16 << 10))
+        );
     }
 
     #[test]
@@ -134,5 +203,32 @@ mod tests {
         assert!(window.grow(INCREMENT_MAX));
         assert!(!window.grow(1));
         assert_eq!(window.available(), INCREMENT_MAX as usize);
+    }
+
+    #[test]
+    fn a_window_is_too_small_if_the_peer_waits_a_round_trip_for_credit() {
+        let began = Instant::now();
+        let at = |millis| began + Duration::from_millis(millis);
+        // Frames of 64 KiB until the window is used up, credit at `granted`, and the next frame.
+        let check = |frames: [u64; 4], granted: u64, next: u64| {
+            let mut window = ReceiveWindow::new(began);
+            for frame in frames {
+                assert!(window.charge(64 << 10));
+                assert!(!window.was_too_small(64 << 10, at(frame)));
+                window.arrived(64 << 10);
+                if frame == granted {
+                    window.due(0, WINDOW_BYTES, at(granted));
+                }
+            }
+            window.due(0, WINDOW_BYTES, at(granted));
+            assert!(window.charge(64 << 10));
+            window.was_too_small(64 << 10, at(next))
+        };
+        assert!(check([0, 1, 2, 3], 1, 41), "it waits for a round trip");
+        assert!(check([0, 1, 2, 3], 5, 45), "the reader was a little late");
+        assert!(!check([0, 1, 2, 3], 1, 4), "it goes on");
+        assert!(!check([0, 20, 40, 60], 20, 65), "it is slow");
+        assert!(!check([0, 1, 2, 3], 100, 140), "the reader was slow");
+        assert!(!check([0, 0, 0, 0], 0, 0), "there is no distance");
     }
 }

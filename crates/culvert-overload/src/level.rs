@@ -403,23 +403,6 @@ fn memory() -> Option<u64> {
     Some(resident.saturating_sub(shared).saturating_mul(PAGE_BYTES))
 }
 
-/// Half of the memory of the machine or its control group, whichever is less.
-pub fn memory_max() -> u64 {
-    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
-    let group = group.trim().parse::<u64>().ok();
-    let host = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let host = host
-        .lines()
-        .find_map(|line| line.strip_prefix("MemTotal:"))
-        .and_then(|rest| rest.split_whitespace().next())
-        .and_then(|kib| kib.parse::<u64>().ok())
-        .map(|kib| kib.saturating_mul(1024));
-    [group, host]
-        .into_iter()
-        .flatten()
-        .fold(u64::MAX, |least, given| least.min(given / 2))
-}
-
 /// The number of open files, if the system reports it.
 pub fn open_files() -> Option<u64> {
     Some(std::fs::metadata("/proc/self/fd").ok()?.len())

@@ -11,7 +11,9 @@
 mod census;
 mod handshake_limiter;
 mod level;
+mod memory_limit;
 
 pub use census::{Census, CensusEntry, CensusLimit};
 pub use handshake_limiter::{HandshakeLimiter, NoTurn};
 pub use level::*;
+pub use memory_limit::memory_max;

@@ -299,6 +299,9 @@ problems! {
     /// All agents of the endpoint are busy.
     AgentBusy: SERVICE_UNAVAILABLE 3621 "The endpoint's agent has reached its connection limit; try again shortly."
         Later "Start another agent for this endpoint, or raise the limit of open files of the agent.";
+    /// The connections of all agents of the endpoint carry nothing.
+    AgentSilent: SERVICE_UNAVAILABLE 3623 "The endpoint's agent does not respond; try again shortly."
+        Later "The connection between the server and the agent carries nothing. Check the network of the agent.";
 }
 
 impl Problem {
@@ -342,7 +345,10 @@ impl Problem {
 
     /// Whether it is temporary, so that the response has `retry-after`.
     pub(crate) fn is_brief(self) -> bool {
-        matches!(self, Self::Overloaded | Self::AgentBusy | Self::LoginBusy)
+        matches!(
+            self,
+            Self::Overloaded | Self::AgentBusy | Self::AgentSilent | Self::LoginBusy
+        )
     }
 }
 

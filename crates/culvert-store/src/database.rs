@@ -70,15 +70,25 @@ impl Database {
         };
         let opening = &site.opening();
         let (mut connection, health) = match (site.connect(Access::Write).await, &site) {
-            (Ok(connection), _) => (connection, Health::good()),
-            (Err(error), Site::Sqlite(file))
-                if health::has_no_room(&error) && file.is_on_full_disk() =>
-            {
-                file.set_read_only()?;
-                tracing::error!(file = %file.path.display(), %error,
-                    "the disk is full: the database is read-only until there is room");
+            // SQLite opens such a file, and fails with the first write.
+            (Ok(connection), Site::Sqlite(file)) if file.is_on_read_only_file_system() => {
+                connection.close().await;
+                file.set_read_only().await?;
+                tracing::error!(file = %file.path.display(),
+                    "the file system is read-only: so is the database until it is writable");
                 let connection = site.connect(Access::Read).await.during(opening)?;
-                (connection, Health::read_only())
+                (connection, Health::read_only(file))
+            }
+            (Ok(connection), Site::Sqlite(file)) => (connection, Health::of_file(file)),
+            (Ok(connection), Site::Postgres(_)) => (connection, Health::good()),
+            (Err(error), Site::Sqlite(file))
+                if health::is_of_disk(&error) && file.is_unwritable() =>
+            {
+                file.set_read_only().await?;
+                tracing::error!(file = %file.path.display(), %error,
+                    "the disk takes no writes: the database is read-only until it does");
+                let connection = site.connect(Access::Read).await.during(opening)?;
+                (connection, Health::read_only(file))
             }
             (Err(error), _) => return Err(error).during(opening),
         };

@@ -11,12 +11,16 @@ use sqlx::error::DatabaseError;
 use sqlx::sqlite::SqliteError;
 use tokio::sync::watch;
 
+use crate::sqlite::File;
+
 /// The state of a database. A broken one stays broken; a full disk may recover.
 #[derive(Debug)]
 pub(crate) struct Health {
     broken: watch::Sender<Option<String>>,
     is_full: AtomicBool,
     is_read_only: watch::Sender<bool>,
+    /// Tells a full quota from other errors of the disk.
+    file: Option<File>,
 }
 
 impl Health {
@@ -25,12 +29,20 @@ impl Health {
             broken: watch::Sender::new(None),
             is_full: AtomicBool::new(false),
             is_read_only: watch::Sender::new(false),
+            file: None,
         }
     }
 
-    /// The state of a database that was opened on a full disk.
-    pub(crate) fn read_only() -> Self {
-        let health = Self::good();
+    pub(crate) fn of_file(file: &File) -> Self {
+        Self {
+            file: Some(file.clone()),
+            ..Self::good()
+        }
+    }
+
+    /// The state of a database that was opened on a disk that takes no writes.
+    pub(crate) fn read_only(file: &File) -> Self {
+        let health = Self::of_file(file);
         health.is_read_only.send_replace(true);
         health
     }
@@ -39,7 +51,7 @@ impl Health {
         *self.is_read_only.borrow()
     }
 
-    /// Notes that the disk has room again.
+    /// Notes that the disk takes writes again.
     pub(crate) fn set_writable(&self) {
         self.is_read_only.send_replace(false);
     }
@@ -53,11 +65,18 @@ impl Health {
 
     /// Marks the database as broken if the error is fatal.
     pub(crate) fn judge(&self, error: &sqlx::Error, doing: &str) {
-        if is_fatal(error) {
-            self.give_up(format!("{doing}: {error}"));
-        } else if is_full(error) {
+        if self.is_without_room(error) {
             self.is_full.store(true, Ordering::Relaxed);
+        } else if is_fatal(error) {
+            self.give_up(format!("{doing}: {error}"));
         }
+    }
+
+    /// SQLite rolls a transaction back whose write failed. A write beyond a quota is an I/O error for it, and needs no
+    /// other treatment than a full disk. A failed sync is another error.
+    fn is_without_room(&self, error: &sqlx::Error) -> bool {
+        let is_write = extended_code(error).is_some_and(|code| WRITES.contains(&code));
+        is_full(error) || is_write && self.file.as_ref().is_some_and(File::has_no_room)
     }
 
     /// Notes that a transaction is on disk.
@@ -80,8 +99,8 @@ impl Health {
         match self.is_read_only() {
             false => Ok(()),
             true => Err(Fault::bare(
-                "writing to the database: the disk was full at startup, so the database is \
-                 read-only until there is room",
+                "writing to the database: the disk took no writes at startup, so the database is \
+                 read-only until it does",
             )),
         }
     }
@@ -137,22 +156,26 @@ fn is_full(error: &sqlx::Error) -> bool {
     sqlite_code(error) == Some(13) || code.as_deref() == Some("53100")
 }
 
-/// Whether a file could not be opened because the disk has no room for the WAL and its index.
-pub(crate) fn has_no_room(error: &sqlx::Error) -> bool {
-    // SQLITE_IOERR_WRITE, _TRUNCATE, _SHMOPEN, _SHMSIZE, _SHMMAP; SQLITE_CANTOPEN.
-    const BESIDE: [&str; 6] = ["778", "1546", "4618", "4874", "5386", "14"];
-    let code = error.as_database_error().and_then(DatabaseError::code);
-    is_full(error) || code.is_some_and(|code| BESIDE.contains(&&*code))
+/// `SQLITE_IOERR_WRITE`, `_TRUNCATE`, `_SHMOPEN`, `_SHMSIZE` and `_SHMMAP`.
+const WRITES: [i32; 5] = [778, 1546, 4618, 4874, 5386];
+
+/// Whether a file could perhaps not be opened because the disk takes no WAL and no index.
+pub(crate) fn is_of_disk(error: &sqlx::Error) -> bool {
+    // SQLITE_READONLY, SQLITE_IOERR, SQLITE_CANTOPEN.
+    is_full(error) || sqlite_code(error).is_some_and(|code| [8, 10, 14].contains(&code))
 }
 
 /// The primary code, which is the low byte.
 fn sqlite_code(error: &sqlx::Error) -> Option<i32> {
+    extended_code(error).map(|code| code & 0xff)
+}
+
+fn extended_code(error: &sqlx::Error) -> Option<i32> {
     error
         .as_database_error()
         .and_then(|error| error.try_downcast_ref::<SqliteError>())
         .and_then(DatabaseError::code)
-        .and_then(|code| code.parse::<i32>().ok())
-        .map(|code| code & 0xff)
+        .and_then(|code| code.parse().ok())
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ mod feed;
 mod health;
 mod heartbeat;
 mod inspection;
+mod installation;
 mod ledger_watch;
 mod lookup;
 mod migrate;
@@ -54,6 +55,7 @@ pub use event_names::event_names;
 pub use feed::Touched;
 pub use heartbeat::Heartbeat;
 pub use inspection::{Inspection, inspect, inspect_bodies};
+pub use installation::{Depth, INSTALLATION, InstallationFiles};
 pub use node::Node;
 pub use outbox::OutboxRow;
 pub use queue::{

@@ -93,7 +93,8 @@ pub(crate) async fn check(site: &Site, steps: &[Step], clock: &dyn Clock) -> Res
     match found {
         Some(found) if found.format >= ours => Ok(()),
         _ => Err(Fault::bare(format!(
-            "{}: it requires a migration and the disk is full; free space and restart",
+            "{}: it requires a migration and the disk takes no writes; free space or make the file \
+             system writable, and restart",
             site.opening()
         ))),
     }

@@ -38,9 +38,10 @@ use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, Settlement};
 pub use self::traffic::{Piece, RetainedTraffic};
 use crate::database::{Database, DatabasePart};
 use crate::dialect::{Arg, While};
+use crate::installation::INSTALLATION;
 use crate::migrate;
 use crate::pool::Pool;
-use crate::statements::events;
+use crate::statements::{events, meta};
 use crate::store_url::StoreUrl;
 use crate::writer::Writer;
 
@@ -92,6 +93,14 @@ impl Queue {
                 clock,
             }),
         })
+    }
+
+    /// The ID of the installation that the queue belongs to: see [`crate::InstallationFiles`].
+    pub async fn installation(&self) -> Result<Option<String>, Fault> {
+        let doing = "reading the ID of the installation";
+        let name = [Arg::Text(INSTALLATION)];
+        let row = self.pool().row(doing, meta::GET, &name).await?;
+        row.map(|row| row.get(0)).transpose().during(doing)
     }
 
     /// Appends all batches and moves the cursor, in one transaction. Durable on return. Lost, with nothing appended, if

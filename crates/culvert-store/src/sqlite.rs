@@ -7,11 +7,12 @@ use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use culvert_base::Fault;
+use culvert_base::sync::lock;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteLockingMode, SqliteSynchronous,
 };
@@ -27,8 +28,10 @@ use crate::statements::transaction;
 #[derive(Clone, Debug)]
 pub(crate) struct File {
     pub(crate) path: PathBuf,
-    /// Whether the file is only read, because the disk has no room for the WAL and its index.
+    /// Whether the file is only read, because the disk takes no WAL and no index.
     is_read_only: Arc<AtomicBool>,
+    /// A copy elsewhere that is read instead: the WAL has commits that the file lacks.
+    copy: Arc<Mutex<Option<ReadableCopy>>>,
     /// Held shared by connections that read the file without WAL, because it must not change
     /// meanwhile.
     read_as_is: Arc<RwLock<()>>,
@@ -82,20 +85,26 @@ impl File {
         Self {
             path: path.to_owned(),
             is_read_only: Arc::default(),
+            copy: Arc::default(),
             read_as_is: Arc::default(),
         }
     }
 
     /// Makes the file read-only: from now on it is read without a WAL or its index, for a disk that
-    /// has no room for those. Fails if a WAL has commits that the file lacks.
-    pub(crate) fn set_read_only(&self) -> Result<(), Fault> {
-        let log = beside(&self.path, "-wal");
-        if std::fs::metadata(&log).is_ok_and(|log| log.len() > 0) {
-            return Err(Fault::bare(format!(
-                "opening the database: the disk is full, and reading the changes in `{}` \
-                 requires space for its index; free 1 MiB and restart",
-                log.display()
-            )));
+    /// takes none. If a WAL has commits that the file lacks, a copy of both is read, in the
+    /// directory for temporary files.
+    pub(crate) async fn set_read_only(&self) -> Result<(), Fault> {
+        if self.log_bytes() > 0 {
+            let copy = ReadableCopy::of(&self.path).await.map_err(|error| {
+                let log = beside(&self.path, "-wal");
+                let doing = format!(
+                    "opening the database: the disk takes no writes, and the changes in `{}` \
+                     cannot be read without; free 1 MiB or make the file system writable, and restart",
+                    log.display()
+                );
+                Fault::new(doing, error)
+            })?;
+            *lock(&self.copy) = Some(copy);
         }
         self.is_read_only.store(true, Ordering::Relaxed);
         Ok(())
@@ -122,11 +131,12 @@ impl File {
         connection.run(transaction::ROLLBACK, &[]).await?;
         connection.close().await;
         self.is_read_only.store(false, Ordering::Relaxed);
+        *lock(&self.copy) = None;
         Ok(())
     }
 
-    /// Whether the disk has no room for a WAL index and a page.
-    pub(crate) fn is_on_full_disk(&self) -> bool {
+    /// Writes and syncs as much as a WAL index and a page beside the file.
+    pub(crate) fn probe(&self) -> io::Result<()> {
         let probe = beside(&self.path, ".probe");
         let written = OpenOptions::new()
             .write(true)
@@ -134,15 +144,34 @@ impl File {
             .truncate(true)
             .mode(0o600)
             .open(&probe)
-            .and_then(|mut file| file.write_all(&[0; PROBE_BYTES]));
+            .and_then(|mut file| {
+                file.write_all(&[0; PROBE_BYTES])?;
+                file.sync_all()
+            });
         // The probe file is not needed any more.
         drop(std::fs::remove_file(&probe));
-        written.is_err_and(|error| {
-            matches!(
-                error.kind(),
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            )
+        written
+    }
+
+    pub(crate) fn is_on_read_only_file_system(&self) -> bool {
+        let opened = OpenOptions::new().write(true).open(&self.path);
+        opened.is_err_and(|error| error.kind() == io::ErrorKind::ReadOnlyFilesystem)
+    }
+
+    /// Whether the disk takes no writes: it is full, or its file system is read-only or fails.
+    pub(crate) fn is_unwritable(&self) -> bool {
+        /// `EIO`
+        const IO_ERROR: i32 = 5;
+        self.probe().is_err_and(|error| {
+            is_without_room(&error)
+                || error.kind() == io::ErrorKind::ReadOnlyFilesystem
+                || error.raw_os_error() == Some(IO_ERROR)
         })
+    }
+
+    /// Whether the disk, or the quota on it, has no room for a WAL index and a page.
+    pub(crate) fn has_no_room(&self) -> bool {
+        self.probe().is_err_and(|error| is_without_room(&error))
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -154,8 +183,9 @@ impl File {
             if access == Access::Write {
                 return Err(io::Error::from(io::ErrorKind::StorageFull).into());
             }
+            let copied = lock(&self.copy).as_ref().map(ReadableCopy::path);
             let options = SqliteConnectOptions::new()
-                .filename(&self.path)
+                .filename(copied.as_deref().unwrap_or(&self.path))
                 .read_only(true)
                 .immutable(true)
                 .row_buffer_size(ROW_BUFFER)
@@ -247,7 +277,7 @@ async fn connect(options: &SqliteConnectOptions) -> Result<SqliteConnection, sql
     }
 }
 
-/// Waits until the disk of a read-only file has room, and opens the file for writing. Ends early
+/// Waits until the disk of a read-only file takes writes, and opens the file for writing. Ends early
 /// when cancelled.
 pub(crate) async fn wait_for_room(
     file: &File,
@@ -262,13 +292,13 @@ pub(crate) async fn wait_for_room(
         }
         let looked = file.clone();
         // A disk that hangs must not block a thread that other tasks need.
-        let is_full = tokio::task::spawn_blocking(move || looked.is_on_full_disk());
+        let is_full = tokio::task::spawn_blocking(move || looked.probe().is_err());
         if is_full.await.unwrap_or(true) {
             continue;
         }
         match file.leave_read_only().await {
             Ok(()) => {
-                tracing::info!(file = %file.path.display(), "the disk has room again; the database is writable");
+                tracing::info!(file = %file.path.display(), "the disk takes writes again; the database is writable");
             }
             Err(error) if !std::mem::replace(&mut is_reported, true) => {
                 tracing::warn!(%error, file = %file.path.display(), "the database stays read-only");
@@ -395,15 +425,58 @@ pub(crate) enum Check {
 /// Whether another connection holds the file (`SQLITE_BUSY` or one of its extended codes).
 pub(crate) fn is_busy(error: &sqlx::Error) -> bool {
     const BUSY: i32 = 5;
-    let code = error.as_database_error().and_then(|error| error.code());
-    let number = code.and_then(|code| code.parse::<i32>().ok());
-    number.is_some_and(|number| number & 0xFF == BUSY)
+    code_of(error).is_some_and(|number| number & 0xFF == BUSY)
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// SQLite's extended code of an error.
+pub(crate) fn code_of(error: &sqlx::Error) -> Option<i32> {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.and_then(|code| code.parse().ok())
+}
+
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     PathBuf::from(name)
+}
+
+fn is_without_room(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+/// A copy of a database file and its WAL, which is removed when dropped.
+#[derive(Debug)]
+struct ReadableCopy(tempfile::TempDir);
+
+impl ReadableCopy {
+    async fn of(path: &Path) -> io::Result<Self> {
+        let log = beside(path, "-wal");
+        let bytes = std::fs::metadata(path)?.len() + std::fs::metadata(&log)?.len();
+        if bytes > COPY_BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        // Only this user can read it.
+        let copy = Self(tempfile::tempdir()?);
+        std::fs::copy(path, copy.path())?;
+        std::fs::copy(&log, beside(&copy.path(), "-wal"))?;
+        // Copies the WAL back, and removes it with the last connection.
+        let file = File::at(&copy.path());
+        let connection = connect(&file.options()).await.map_err(io::Error::other)?;
+        let mut connection = Connection::Sqlite(connection);
+        let copied = connection
+            .rows("PRAGMA wal_checkpoint(TRUNCATE)", &[])
+            .await;
+        connection.close().await;
+        copied.map_err(io::Error::other)?;
+        Ok(copy)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("copy.db")
+    }
 }
 
 fn sync_folder(folder: &Path) -> io::Result<()> {
@@ -433,3 +506,5 @@ pub(crate) const WAL_BYTES_MAX: u64 = 16 << 20;
 /// Size of a WAL index and a page.
 const PROBE_BYTES: usize = 36 << 10;
 const BACKUPS_KEPT: i64 = 2;
+/// The most bytes that are copied to read a database on a disk that takes no writes.
+const COPY_BYTES_MAX: u64 = 1 << 30;

@@ -25,6 +25,8 @@ mod further;
 mod heads;
 mod interface;
 mod meter;
+mod network;
+mod numbers;
 mod proxy;
 mod servers;
 mod session;

@@ -32,7 +32,7 @@ use tokio::time::Sleep;
 pub use session::{Queued, Session};
 pub use shared::SessionTraffic;
 use shared::{Shared, wake};
-pub use stream::{Stream, is_refused, reset_code};
+pub use stream::{SILENT, Stream, is_refused, is_silent, reset_code};
 
 /// How long a peer may leave waiting data unread before it is disconnected.
 pub const STALL: Duration = Duration::from_secs(30);
@@ -293,6 +293,7 @@ where
                     taken += length;
                     let counts = &self.shared.counts;
                     counts.received.fetch_add(length as u64, Ordering::Relaxed);
+                    counts.reads.fetch_add(1, Ordering::Relaxed);
                     if !is_wanted || taken >= GATHER_BYTES || at >= turn_ends {
                         break Poll::Ready(Ok(()));
                     }

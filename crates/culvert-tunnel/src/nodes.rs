@@ -39,10 +39,10 @@ use tokio_util::task::TaskTracker;
 pub use peer_rpc::{PeerCall, PeerService};
 
 use crate::client::{header, relay};
-use crate::driver::{self, Session, Stream};
+use crate::driver::{self, SILENT, Session, Stream};
 use crate::server::{
     Bindings, ConnectionLimits, DialError, Meter, UnauthenticatedPermit, accept, call, open_first,
-    open_in_turn,
+    open_in_turn, source_of,
 };
 use crate::wire::{ProxyHeader, StreamType};
 
@@ -381,11 +381,9 @@ impl Nodes {
     /// No other node has an agent for the endpoint, or that node is unreachable.
     pub fn dial(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
         let peer = self.peer_of(&header.id).ok_or(DialError::Away)?;
-        self.carried(open_first(
-            peer.sessions(),
-            || header.encode(),
-            Session::open_behind,
-        ))
+        let source = source_of(header);
+        let open = |session: &Session, first| session.open_behind(source, first);
+        self.carried(open_first(peer.sessions(), || header.encode(), open))
     }
 
     /// As [`Nodes::dial`], but if the connections to the node are full, waits until one has capacity, for at
@@ -400,7 +398,8 @@ impl Nodes {
             opened => return opened,
         }
         let peer = self.peer_of(&header.id).ok_or(DialError::Away)?;
-        self.carried(open_in_turn(|| peer.sessions().collect(), || header.encode()).await)
+        let (sessions, source) = (|| peer.sessions().collect(), source_of(header));
+        self.carried(open_in_turn(sessions, || header.encode(), source).await)
     }
 
     fn carried(&self, opened: Result<Stream, DialError>) -> Result<Stream, DialError> {
@@ -671,5 +670,6 @@ async fn hand_over(mut stream: Stream, agents: Here, nodes: Arc<Nodes>) {
         Err(DialError::Away) => stream.reset(AWAY),
         // The node that opened the stream may know another agent.
         Err(DialError::Busy) => stream.reset(ErrorCode::STREAM_REFUSED),
+        Err(DialError::Silent) => stream.reset(SILENT),
     }
 }

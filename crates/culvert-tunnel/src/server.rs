@@ -8,13 +8,16 @@
 //! ```
 
 mod accept;
+mod agent_limits;
 mod auth_backoff;
 mod authorizer;
 mod bindings;
 pub(crate) mod call;
 mod command;
+mod dial;
 mod in_process;
 mod ingress;
+mod link_watch;
 mod meters;
 mod session;
 
@@ -23,9 +26,10 @@ pub use authorizer::{
     About, AgentAuthRequest, AgentAuthorizer, Binding, EndReason, EndpointRequest, Former, ISSUER,
     Proof, SessionEnd, SessionGrant, Transport,
 };
-pub use bindings::{Bindings, DialError, PATIENCE};
-pub(crate) use bindings::{open_first, open_in_turn};
+pub use bindings::Bindings;
 pub use command::{Command, CommandError};
+pub use dial::{DialError, PATIENCE};
+pub(crate) use dial::{open_first, open_in_turn, source_of};
 pub use in_process::{Brought, InProcessAgent, carry, decline};
 pub use ingress::Ingress;
 pub use meters::{Meter, Meters};

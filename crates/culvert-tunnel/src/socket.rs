@@ -16,6 +16,10 @@ use tokio::runtime::Handle;
 const AHEAD_BYTES: usize = 64 << 10;
 /// The most unsent bytes in the kernel's buffer. More would delay every small response.
 const NOT_SENT_BYTES: u32 = 128 << 10;
+/// The congestion control of connections between servers and agents, where the kernel has it: lost packets of a long
+/// distance hardly slow it down, and one connection carries the streams of many clients.
+#[cfg(target_os = "linux")]
+const CONGESTION_CONTROL: &[u8] = b"bbr";
 /// Number of consecutive small reads after which reading ahead ends.
 const QUIET_READS: u8 = 32;
 
@@ -36,9 +40,12 @@ impl Socket {
         tcp.set_nodelay(true)?;
         // Optional: without this option, transfers are slower but correct.
         #[cfg(target_os = "linux")]
-        SockRef::from(&tcp)
-            .set_tcp_notsent_lowat(NOT_SENT_BYTES)
-            .ok();
+        {
+            let socket = SockRef::from(&tcp);
+            socket.set_tcp_notsent_lowat(NOT_SENT_BYTES).ok();
+            // A kernel without it keeps its default.
+            socket.set_tcp_congestion(CONGESTION_CONTROL).ok();
+        }
         Ok(Self {
             tcp,
             ahead: BytesMut::new(),

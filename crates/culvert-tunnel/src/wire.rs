@@ -182,6 +182,9 @@ pub const VERSION: &str = "3";
 /// as an address (contract: agent protocol 6).
 pub const MANY_CLIENTS: &str = "0.0.0.0:0";
 
+/// Maximum number of connections of one session, each with its own index.
+pub(crate) const SESSION_CONNECTIONS_MAX: u32 = 16;
+
 /// The prefix of the user agent of culvert's own agent.
 pub(crate) const OWN_AGENT: &str = "culvert/";
 

@@ -284,9 +284,13 @@ impl Running {
     }
 
     fn dial_at_once(&self, id: &str) -> Result<Stream, DialError> {
+        self.dial_from(id, "192.0.2.7:1234")
+    }
+
+    fn dial_from(&self, id: &str, client: &str) -> Result<Stream, DialError> {
         self.bindings.dial(&ProxyHeader {
             id: id.into(),
-            client_addr: "192.0.2.7:1234".into(),
+            client_addr: client.into(),
             proto: "tcp".into(),
             edge_type: "1".into(),
             passthrough_tls: false,
@@ -298,7 +302,7 @@ impl Running {
             loop {
                 match self.dial_at_once(id) {
                     Ok(stream) => return stream,
-                    Err(DialError::Away | DialError::Busy) => {
+                    Err(DialError::Away | DialError::Busy | DialError::Silent) => {
                         tokio::time::sleep(Duration::from_millis(10)).await;
                     }
                 }
@@ -614,6 +618,10 @@ async fn a_session_of_two_connections_lasts_as_long_as_one_of_them() {
     let reply: AuthReply = ask(&second, StreamType::AUTH, &leg).await;
     assert_eq!(reply.error, "");
     assert!(reply.extra.connect_addresses.is_empty());
+    assert_eq!(running.bindings.connections(), 2);
+    leg.extra.leg = 16;
+    let refused: AuthReply = ask(&running.dialled().await, StreamType::AUTH, &leg).await;
+    assert!(refused.error.contains("at most 16 connections"));
     assert_eq!(running.bindings.connections(), 2);
 
     let mut want = BindRequest {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_mux::{Ending, ErrorCode, Limits, OpenRefused, Side};
+use culvert_mux::{Ending, ErrorCode, Limits, OpenRefused, Side, Source};
 use culvert_tunnel::driver::{Session, Stream, connect};
 use muxado::{Accept, OpenClose, SessionBuilder};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, duplex, split};
@@ -317,7 +317,7 @@ async fn those_who_wait_for_a_stream_have_their_turn_one_after_the_other() {
         let (server, turns) = (server.clone(), turns.clone());
         clients.spawn(async move {
             let mut stream = loop {
-                match server.open_behind(Bytes::new()) {
+                match server.open_behind(Source::default(), Bytes::new()) {
                     Ok(stream) => break stream,
                     Err(OpenRefused::Full) => {}
                     Err(other) => panic!("{other}"),

@@ -2,6 +2,7 @@
 //!
 //! The edge names an endpoint and a client, and gets a stream. It does not know the transport.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -82,11 +83,32 @@ pub enum AgentRefused {
     /// All agents that serve it have reached their stream limits.
     #[error("all agents of the endpoint are busy")]
     Busy,
+    /// The connections of the agents that serve it carry nothing.
+    #[error("no agent of the endpoint responds")]
+    Silent,
 }
 
-/// The refusal in an error of a stream, if there is one. The agent has then used nothing of the stream.
+/// The refusal in an error of a stream, if there is one and the agent has used nothing of the stream.
 pub fn refusal(error: &io::Error) -> Option<AgentRefused> {
-    error.get_ref()?.downcast_ref().copied()
+    let refused = error.get_ref()?.downcast_ref().copied();
+    // An agent that does not respond may have used it before.
+    refused.filter(|it| *it != AgentRefused::Silent)
+}
+
+/// Whether a failure was caused by an agent that does not respond.
+pub fn is_silent(failure: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(failure);
+    while let Some(error) = cause {
+        let of_stream = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
+        let refused = of_stream.and_then(|it| it.downcast_ref::<AgentRefused>());
+        if refused == Some(&AgentRefused::Silent) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// Opens streams to services behind agents.

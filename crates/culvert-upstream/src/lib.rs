@@ -22,7 +22,7 @@ mod ports;
 mod stream;
 mod upstream;
 
-pub use agent::{AgentCall, AgentIo, AgentRefused, Dial, refusal};
+pub use agent::{AgentCall, AgentIo, AgentRefused, Dial, is_silent, refusal};
 pub use connector::Connector;
 pub use dial_error::DialError;
 pub use dialer::Dialer;

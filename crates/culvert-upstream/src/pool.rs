@@ -77,7 +77,7 @@ pub enum UpstreamError {
     Http2(#[from] hyper::Error),
     /// The service behind an agent closed the connection without a response.
     #[error("the agent's service closed the connection without a response: {0}")]
-    Silent(Http1ClientError),
+    Silent(#[source] Http1ClientError),
     /// The connection was closed, and the request cannot be repeated.
     #[error("the connection was closed, and the request cannot be repeated")]
     Closed,

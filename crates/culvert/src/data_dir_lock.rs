@@ -43,7 +43,7 @@ impl DataDirLock {
             Ok(Ok(file)) => Some(file),
             Ok(Err(held)) => bail!(in_use(folder, Some(held))),
             // The directory is locked, and reading does not need disk space.
-            Err(error) if has_directory && is_full(&error) => None,
+            Err(error) if has_directory && is_unwritable(&error) => None,
             Err(error) => {
                 let doing = || format!("locking the data directory with `{}`", path.display());
                 return Err(error).with_context(doing);
@@ -72,17 +72,17 @@ impl DataDirLock {
         file.set_len(0)?;
         file.seek(SeekFrom::Start(0))?;
         match writeln!(file, "{} {node}", std::process::id()) {
-            Err(error) if !is_full(&error) => Err(error),
+            Err(error) if !is_unwritable(&error) => Err(error),
             // If the disk is too full for the name, the file is still locked.
             _ => Ok(Ok(file)),
         }
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
+fn is_unwritable(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem
     )
 }
 

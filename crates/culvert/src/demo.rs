@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client::Client;
 use crate::config::{LogFormat, Settings};
 use crate::server::Server;
+use crate::signals::StopSignals;
 use crate::telemetry;
 
 /// How long `--once` waits for its events.
@@ -77,6 +78,7 @@ pub async fn run(once: bool) -> Result<()> {
     };
     let served = server.run(cancel.clone());
     tokio::pin!(served);
+    let mut signals = StopSignals::new()?;
 
     let shown = async {
         tokio::time::timeout(PATIENCE, play.perform(&mut deliveries))
@@ -87,7 +89,7 @@ pub async fn run(once: bool) -> Result<()> {
             loop {
                 tokio::select! {
                     Some(event) = deliveries.recv() => print_event(&event),
-                    _ = tokio::signal::ctrl_c() => break,
+                    () = signals.next() => break,
                 }
             }
         }

@@ -69,6 +69,9 @@ fn agent_error(error: io::Error) -> io::Error {
     if driver::is_refused(&error) {
         return io::Error::new(error.kind(), AgentRefused::Busy);
     }
+    if driver::is_silent(&error) {
+        return io::Error::new(io::ErrorKind::TimedOut, AgentRefused::Silent);
+    }
     match driver::reset_code(&error) {
         Some(nodes::AWAY) => io::Error::new(error.kind(), AgentRefused::Away),
         _ => error,
@@ -158,6 +161,7 @@ fn carried(
         Ok(stream) => Ok(Box::new(Carried { stream, here })),
         Err(DialError::Away) => Err(AgentRefused::Away),
         Err(DialError::Busy) => Err(AgentRefused::Busy),
+        Err(DialError::Silent) => Err(AgentRefused::Silent),
     }
 }
 

@@ -132,7 +132,7 @@ impl Control {
         };
         if self.store.is_read_only() {
             warn!(
-                "rejecting agents: the database is read-only because the disk was full at startup"
+                "rejecting agents: the database is read-only because the disk took no writes at startup"
             );
         } else {
             self.register_instance(agents).await?;

@@ -22,7 +22,7 @@ use culvert_policy::policy::edits::Edits;
 use culvert_policy::problem::Problem;
 use culvert_upstream::{
     AgentRefused, DialError, Http1ClientError, Protocol, Received, SendResult, UpstreamError,
-    UpstreamHead, refusal,
+    UpstreamHead, is_silent, refusal,
 };
 use http::header::{
     AUTHORIZATION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
@@ -185,6 +185,8 @@ fn problem_of(failure: &UpstreamError, down: &Downstream, member: &Member) -> Pr
     down.edge.state.meters.upstream_failed.up();
     tracing::debug!(endpoint.id = %member.endpoint.id, %failure, "upstream request failed");
     match failure {
+        UpstreamError::Dial(DialError::Agent(AgentRefused::Silent)) => Problem::AgentSilent,
+        failure if is_silent(failure) => Problem::AgentSilent,
         UpstreamError::ClientTooSlow => Problem::Violation(Violation::TooSlow),
         UpstreamError::Dial(DialError::TooSlow) | UpstreamError::TooSlow => {
             Problem::UpstreamTooSlow

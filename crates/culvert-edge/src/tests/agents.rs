@@ -44,6 +44,10 @@ enum Agent {
     /// Is gone.
     IsAway,
     Busy,
+    /// Its connection carries nothing, as is known.
+    IsSilent,
+    /// Its connection carries nothing, as the edge learns while it waits.
+    FallsSilent,
 }
 
 #[derive(Debug)]
@@ -118,6 +122,10 @@ impl AsyncRead for Near {
             Some(Agent::LostOnce) => {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
+            Some(Agent::FallsSilent) => {
+                let silent = io::Error::new(io::ErrorKind::TimedOut, AgentRefused::Silent);
+                return Poll::Ready(Err(silent));
+            }
             Some(Agent::MovesOnce) => {
                 return Poll::Ready(Err(io::Error::new(reset, AgentRefused::Away)));
             }
@@ -138,6 +146,7 @@ impl Dial for Agents {
         match agent {
             None | Some(Agent::IsAway | Agent::IsGone) => return Err(AgentRefused::Away),
             Some(Agent::Busy) => return Err(AgentRefused::Busy),
+            Some(Agent::IsSilent) => return Err(AgentRefused::Silent),
             Some(agent) => {
                 let id = call.endpoint.to_owned();
                 self.dialled.lock().unwrap().push((id.clone(), call.client));
@@ -145,7 +154,8 @@ impl Dial for Agents {
                     agent,
                     Agent::RefusesOne | Agent::MovesOnce | Agent::LostOnce
                 );
-                fails = (is_once || *agent == Agent::Refuses).then_some(*agent);
+                let is_never = matches!(agent, Agent::Refuses | Agent::FallsSilent);
+                fails = (is_once || is_never).then_some(*agent);
                 self.tasks.lock().unwrap().spawn(serve(far, *agent, id));
                 if is_once {
                     *agent = Agent::Serves;
@@ -386,6 +396,8 @@ async fn unreachable_busy_and_silent_agents_have_distinct_error_codes() {
         (Agent::IsGone, 404, "ERR_NGROK_3200"),
         (Agent::Busy, 503, "ERR_NGROK_3621"),
         (Agent::SaysNothing, 502, "ERR_NGROK_8012"),
+        (Agent::IsSilent, 503, "ERR_NGROK_3623"),
+        (Agent::FallsSilent, 503, "ERR_NGROK_3623"),
     ] {
         agents.set("ep_a", agent);
         let before = rig.recorder.count();
@@ -403,7 +415,7 @@ async fn unreachable_busy_and_silent_agents_have_distinct_error_codes() {
             "{agent:?}"
         );
         assert_eq!(reported("ngrok-error-code"), Some(code));
-        let retry = (agent == Agent::Busy).then_some("1");
+        let retry = (status == 503).then_some("1");
         assert_eq!(reported("retry-after"), retry);
         let events = rig.recorder.events(before + 2).await;
         let object = events::whole(&rig, REQUEST, Some(&head), [0, page]);

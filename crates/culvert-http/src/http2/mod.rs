@@ -5,6 +5,7 @@
 //! [`states`] is the table of what each frame does in each state of its stream, and of what it costs the client.
 
 pub(crate) mod abuse;
+mod follow;
 pub(crate) mod frame;
 pub(crate) mod head;
 pub(crate) mod hpack;
@@ -12,6 +13,7 @@ pub(crate) mod session;
 pub mod states;
 
 pub use abuse::Flood;
+pub use follow::Follower;
 pub use frame::Reason;
 pub use head::{IncomingHead, Protocol, Refused};
 pub use session::{

@@ -102,6 +102,11 @@ impl Connection {
         };
         match stream.receiving {
             Receiving::Open if stream.receive_window.charge(length) => {
+                if stream.receive_window.was_too_small(length, now) {
+                    let window = stream.window.max(self.limits.window_bytes_max);
+                    let most = self.limits.window_grows_to.max(window);
+                    stream.window = window.saturating_mul(2).min(most);
+                }
                 self.current = Some(Current {
                     id,
                     left: length,
@@ -135,7 +140,7 @@ impl Connection {
                 why: "a stream was opened twice",
             });
         }
-        if self.streams.len() >= self.limits.streams_max {
+        if self.stream_count() >= self.limits.streams_max {
             self.answer_rst(id, ErrorCode::STREAM_REFUSED);
             self.retired.insert(id);
             return Ok(false);
@@ -183,7 +188,7 @@ impl Connection {
         if whole {
             self.end_frame(now);
         }
-        self.credit(id);
+        self.credit(id, now);
         self.watch_held(now);
     }
 
@@ -254,18 +259,21 @@ impl Connection {
     }
 
     /// Schedules the credit that is due to the peer after data arrived or was read.
-    pub(super) fn credit(&mut self, id: StreamId) {
+    pub(super) fn credit(&mut self, id: StreamId, now: Instant) {
         if self.ending.is_some() {
             return;
         }
-        let target = self.window_target();
+        let Some(stream) = self.streams.get(&id) else {
+            return;
+        };
+        let target = self.window_target(stream.window);
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
         if stream.receiving != Receiving::Open || stream.released || stream.syn {
             return;
         }
-        if let Some(increment) = stream.receive_window.due(stream.unread.len(), target) {
+        if let Some(increment) = stream.receive_window.due(stream.unread.len(), target, now) {
             if stream.increment == 0 {
                 self.credits.push_back(id);
             }
@@ -276,8 +284,9 @@ impl Connection {
     /// The target receive window of a stream: the full window up to a quarter of the limit of unread data,
     /// then shrinking linearly. This way many slow readers slow down their own senders, and not those of fast
     /// readers.
-    pub(super) fn window_target(&self) -> u32 {
-        let whole = self.limits.window_bytes_max.max(SQUEEZED_WINDOW_BYTES);
+    pub(super) fn window_target(&self, grown: u32) -> u32 {
+        let most = self.limits.window_bytes_max.max(grown);
+        let whole = most.max(SQUEEZED_WINDOW_BYTES);
         let limit = self.limits.held_bytes_max;
         let easy = limit / 4;
         if self.held <= easy {

@@ -220,6 +220,9 @@ impl Connection {
             out.put_payload(piece);
         }
         self.queued -= length;
+        if length > 0 {
+            stream.moved_at = now;
+        }
         if fin {
             stream.sending = Sending::Finished;
             if stream.receiving == Receiving::Finished && !self.limits.settling.is_zero() {

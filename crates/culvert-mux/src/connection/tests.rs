@@ -1,5 +1,6 @@
 mod lifecycle;
 mod relief;
+mod shares;
 mod windows;
 
 use std::time::Duration;

@@ -1,23 +1,25 @@
 //! The agent: keeps a session with the server until it is stopped or permanently refused.
 
 mod bindings;
+mod drain;
 mod open;
 mod streams;
 
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use culvert_base::sync::lock;
 use culvert_base::{Entropy, Secret};
-use culvert_mux::ErrorCode;
 use serde_json::Value;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use drain::{Drained, Serving};
 pub use open::OpenError;
 
 use super::backoff::Backoff;
@@ -26,17 +28,14 @@ use super::exchanges::{Exchanges, ReplayError};
 use super::forward::{self, Edit, Held};
 use super::further::{Load, Others};
 use super::meter;
+use super::network;
+use super::numbers::{Number, Numbers};
 use super::servers::Servers;
 use super::session::{self, Heartbeat};
 use super::status::{AgentError, EndpointStatus, Event, Observer, Phase, SessionTrouble, Status};
 use crate::driver::Session;
-use crate::wire::{Outcome, StopEndpointRequest, StreamType, UnbindRequest};
+use crate::wire::StopEndpointRequest;
 
-/// How long a replaced connection keeps serving beside the new one. Other nodes update their tables of
-/// endpoints twice a second.
-const OVERLAP: Duration = Duration::from_secs(2);
-/// How long a request may still arrive through other nodes after its endpoint is removed.
-const STRAGGLERS: Duration = Duration::from_secs(1);
 /// Additional streams that the agent carries beyond the limit that it sends to the server.
 const SPARE_PLACES: usize = 8;
 /// Codes for a credential that is invalid and stays invalid.
@@ -70,9 +69,9 @@ pub struct Settings {
 
 /// An agent with its endpoints.
 pub struct Agent {
-    settings: Settings,
+    pub(super) settings: Settings,
     exchanges: Option<Arc<Exchanges>>,
-    entropy: Arc<dyn Entropy>,
+    pub(super) entropy: Arc<dyn Entropy>,
     observer: Observer,
     status: watch::Sender<Status>,
     /// The endpoints, in the order of [`Status::endpoints`].
@@ -82,7 +81,12 @@ pub struct Agent {
     places: Semaphore,
     held: Held,
     /// The agent's connections, including those that ended recently.
-    sessions: Mutex<Vec<Session>>,
+    sessions: Mutex<Vec<Leg>>,
+    pub(super) numbers: Numbers,
+    /// Counts changes of the network.
+    network: watch::Sender<u64>,
+    /// Notified when the server sends the restart command on any connection.
+    pub(super) restarts: Notify,
     /// The connection that introduced the agent's endpoints, while it is online.
     main: Mutex<Option<Session>>,
 }
@@ -127,23 +131,20 @@ struct Bound {
 struct Resumption {
     client_id: String,
     cookie: String,
-    /// Index of the connection. A connection that replaces another one while it still serves needs a
-    /// different index, because the server would otherwise close the old connection first.
-    leg: u32,
+}
+
+/// A connection.
+struct Leg {
+    session: Session,
+    is_retired: Arc<AtomicBool>,
 }
 
 /// A connection with a running driver and heartbeat.
 pub(super) struct Started {
     pub(super) session: Session,
     pub(super) chores: JoinSet<Chore>,
-}
-
-/// A connection that a new one replaced.
-pub(super) struct Replaced {
-    pub(super) session: Session,
-    pub(super) chores: JoinSet<Chore>,
-    pub(super) streams: JoinSet<Done>,
-    pub(super) draining: CancellationToken,
+    /// Whether it takes no new streams.
+    pub(super) is_retired: Arc<AtomicBool>,
 }
 
 /// Why a session could not be established.
@@ -165,7 +166,7 @@ enum Left {
     /// Stopped with this number of open connections.
     Cut(usize),
     /// Another connection replaced it. Its open streams may finish.
-    Moved(Started, Replaced),
+    Moved(Started, Number, Serving),
     Lost(String),
     Taken(String),
 }
@@ -214,6 +215,9 @@ impl Agent {
             places: Semaphore::new(places.min(Semaphore::MAX_PERMITS)),
             held: Held::default(),
             sessions: Mutex::default(),
+            numbers: Numbers::default(),
+            network: watch::Sender::new(0),
+            restarts: Notify::new(),
             main: Mutex::default(),
         }
     }
@@ -221,7 +225,8 @@ impl Agent {
     /// Number of bytes in transit that the agent holds, in both directions.
     pub fn held_bytes(&self) -> usize {
         let sessions = self.sessions();
-        self.held.bytes() + sessions.iter().map(Session::held_bytes).sum::<usize>()
+        let held = sessions.iter().map(|leg| leg.session.held_bytes());
+        self.held.bytes() + held.sum::<usize>()
     }
 
     /// The agent's status, now and after each change.
@@ -266,8 +271,15 @@ impl Agent {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), AgentError> {
         let (mut backoff, mut was_online) = (Backoff::default(), false);
         let (mut started, mut others) = (None, Others::new());
+        let mut watching = JoinSet::new();
+        watching.spawn(network::announce(self.network.clone()));
+        let mut changes = self.network.subscribe();
         // A replaced connection can also receive the stop command.
         let stop = stop.child_token();
+        // A connection replaces a lost one at the server by its index.
+        let Some(mut number) = self.numbers.take() else {
+            return Ok(());
+        };
         loop {
             if started.is_none() {
                 let address = self.settings.servers.current().address().to_owned();
@@ -281,6 +293,7 @@ impl Agent {
             let left = self
                 .serve(
                     started.take(),
+                    &number,
                     &stop,
                     &mut is_online,
                     was_online,
@@ -309,10 +322,11 @@ impl Agent {
                     let more: usize = others.connections.join_all().await.into_iter().sum();
                     return Err(AgentError::Cut(count + more));
                 }
-                Ok(Left::Moved(next, old)) => {
+                Ok(Left::Moved(next, its_number, old)) => {
                     started = Some(next);
                     others.supersede();
-                    let leaving = Arc::clone(&self).leave(old, stop.clone());
+                    let old_number = std::mem::replace(&mut number, its_number);
+                    let leaving = Arc::clone(&self).leave(old, old_number, stop.clone());
                     others.connections.spawn(leaving);
                     continue;
                 }
@@ -340,8 +354,13 @@ impl Agent {
                 });
             });
             self.tell(Event::Waiting { why, after });
+            changes.mark_unchanged();
             tokio::select! {
                 () = tokio::time::sleep(after) => {}
+                () = session::changed(&mut changes) => {
+                    backoff.reset();
+                    tokio::time::sleep(backoff.next(&*self.entropy)).await;
+                }
                 () = stop.cancelled() => return Ok(()),
             }
         }
@@ -362,41 +381,55 @@ impl Agent {
 
     /// Connects to the server, without authenticating.
     pub(super) async fn begin(self: &Arc<Self>) -> io::Result<Started> {
-        let (session, driver) = self.settings.servers.current().dial().await?;
+        // Before it connects, so that it misses no change.
+        let changes = self.network.subscribe();
+        let (session, driver, local) = self.settings.servers.current().dial().await?;
+        let is_retired = Arc::new(AtomicBool::new(false));
         let mut sessions = self.sessions();
-        sessions.retain(|session| !session.is_over());
-        sessions.push(session.clone());
+        sessions.retain(|leg| !leg.session.is_over());
+        sessions.push(Leg {
+            session: session.clone(),
+            is_retired: Arc::clone(&is_retired),
+        });
         drop(sessions);
         let mut chores = JoinSet::new();
         chores.spawn(async {
             driver.run().await;
             Chore::Ended
         });
-        let beating = session::heartbeat(session.clone(), self.settings.heartbeat, {
-            let this = Arc::clone(self);
-            move |latency| {
-                this.status
-                    .send_modify(|status| status.latency = Some(latency))
-            }
-        });
+        let this = Arc::clone(self);
+        let report = move |latency| {
+            this.status
+                .send_modify(|status| status.latency = Some(latency));
+        };
+        let (of, rhythm) = (session.clone(), self.settings.heartbeat);
+        let beating = session::heartbeat(of, rhythm, Some(local), changes, report);
         chores.spawn(async {
             beating.await;
             Chore::Silent
         });
-        Ok(Started { session, chores })
+        Ok(Started {
+            session,
+            chores,
+            is_retired,
+        })
     }
 
-    /// Establishes another connection that serves all endpoints, beside the current one.
-    async fn succeed(self: Arc<Self>) -> Started {
-        self.resumption().leg ^= 1;
+    /// Establishes another connection that serves all endpoints, beside the one with the index `current`.
+    async fn succeed(self: Arc<Self>, current: Number) -> (Started, Number) {
+        // If all others are in use, the server ends the current connection first.
+        let number = self.numbers.take().unwrap_or(current);
         let mut backoff = Backoff::default();
         loop {
             self.tell(Event::Connecting {
                 address: self.settings.servers.current().address().to_owned(),
             });
             let why = match self.begin().await {
-                Ok(started) => match self.introduce(&started.session, None).await {
-                    Ok(()) => return started,
+                Ok(started) => match self
+                    .introduce(&started.session, number.value(), false)
+                    .await
+                {
+                    Ok(()) => return (started, number),
                     Err(Trouble::Refused(why, _) | Trouble::Lost(why)) => {
                         started.session.hang_up();
                         why
@@ -413,48 +446,28 @@ impl Agent {
         }
     }
 
-    /// Serves on a replaced connection until all nodes know the new one, and then closes it in order. Returns
-    /// the number of streams that were cut.
-    pub(super) async fn leave(self: Arc<Self>, old: Replaced, stop: CancellationToken) -> usize {
-        let Replaced {
-            session,
-            chores,
-            mut streams,
-            draining,
-        } = old;
-        let overlap = async {
-            tokio::select! {
-                () = tokio::time::sleep(OVERLAP) => {}
-                () = stop.cancelled() => {}
-            }
-        };
-        let cut = self
-            .drain(&session, &mut streams, draining, overlap, &stop)
-            .await;
-        close(&session, chores).await;
-        cut
-    }
-
     /// Serves one connection from start to end; `started` if it is established already.
     async fn serve(
         self: &Arc<Self>,
         started: Option<Started>,
+        number: &Number,
         stop: &CancellationToken,
         is_online: &mut bool,
         again: bool,
         others: &mut Others,
     ) -> Result<Left, Trouble> {
-        let Started {
-            session,
-            mut chores,
-        } = match started {
+        let started = match started {
             Some(started) => {
                 *is_online = true;
                 self.come_online(&started.session, again);
                 started
             }
             None => {
+                let mut changes = self.network.subscribe();
                 let mut started = tokio::select! {
+                    () = session::changed(&mut changes) => {
+                        return Err(Trouble::Lost("the network has changed".into()));
+                    }
                     begun = self.begin() => begun.inspect_err(|_| self.settings.servers.move_on())?,
                     () = stop.cancelled() => return Ok(Left::Stopped),
                 };
@@ -462,33 +475,30 @@ impl Agent {
                     address: self.status.borrow().server.clone(),
                 });
                 let (this, session) = (Arc::clone(self), started.session.clone());
-                started
-                    .chores
-                    .spawn(async move { Chore::Bound(this.introduce(&session, None).await) });
+                let number = number.value();
+                started.chores.spawn(async move {
+                    Chore::Bound(this.introduce(&session, number, false).await)
+                });
                 started
             }
         };
 
-        let (mut streams, draining) = (JoinSet::new(), CancellationToken::new());
+        let mut it = Serving::new(started);
         let mut successors = JoinSet::new();
         let mut left = loop {
             tokio::select! {
-                accepted = session.accept() => match accepted {
+                accepted = it.session.accept() => match accepted {
                     Some(stream) => {
-                        streams.spawn(Arc::clone(self).take(stream, draining.clone()));
+                        it.streams.spawn(Arc::clone(self).take(stream, it.draining.clone()));
                     }
                     None => {
-                        let ending = session.ended().await;
-                        break Left::Lost(session.failure().unwrap_or(ending.to_string()));
+                        let ending = it.session.ended().await;
+                        break Left::Lost(it.session.failure().unwrap_or(ending.to_string()));
                     }
                 },
-                Some(done) = streams.join_next(), if !streams.is_empty() => match done {
+                Some(done) = it.streams.join_next(), if !it.streams.is_empty() => match done {
                     Ok(Done::Stop) => break Left::Stopped,
-                    Ok(Done::Restart) => {
-                        if successors.is_empty() {
-                            successors.spawn(Arc::clone(self).succeed());
-                        }
-                    }
+                    Ok(Done::Restart) => self.restarts.notify_one(),
                     Ok(Done::Taken(request)) => {
                         if let Some(message) = self.taken(&request) {
                             break Left::Taken(message);
@@ -496,24 +506,26 @@ impl Agent {
                     }
                     Ok(Done::Nothing) | Err(_) => {}
                 },
+                () = self.restarts.notified(), if *is_online && successors.is_empty() => {
+                    successors.spawn(Arc::clone(self).succeed(number.clone()));
+                }
                 Some(started) = successors.join_next(), if !successors.is_empty() => {
                     // If the replacement ended without a result, it is tried again when this connection is
                     // lost.
-                    if let Ok(started) = started {
-                        let old = Replaced { session, chores, streams, draining };
-                        return Ok(Left::Moved(started, old));
+                    if let Ok((started, its_number)) = started {
+                        return Ok(Left::Moved(started, its_number, it));
                     }
                 },
-                Some(chore) = chores.join_next() => match chore {
+                Some(chore) = it.chores.join_next() => match chore {
                     Ok(Chore::Bound(Ok(()))) => {
                         *is_online = true;
-                        self.come_online(&session, again);
+                        self.come_online(&it.session, again);
                     }
                     Ok(Chore::Bound(Err(trouble))) => {
-                        session.hang_up();
+                        it.session.hang_up();
                         return Err(trouble);
                     }
-                    Ok(Chore::Silent) if session.has_capacity() => {
+                    Ok(Chore::Silent) if it.session.has_capacity() => {
                         break Left::Lost("the server does not respond".into());
                     }
                     Ok(Chore::Ended | Chore::Silent) | Err(_) => {}
@@ -526,17 +538,16 @@ impl Agent {
             Left::Stopped | Left::Taken(_) => {
                 self.status
                     .send_modify(|status| status.phase = Phase::Stopping);
-                draining.cancel();
-                let at_once = std::future::ready(());
-                let cut = self
-                    .drain(&session, &mut streams, draining, at_once, stop)
-                    .await;
-                if cut > 0 && matches!(left, Left::Stopped) {
+                stop.cancel();
+                it.draining.cancel();
+                let (at_once, never) = (std::future::ready(()), std::future::pending());
+                let drained = self.drain(&mut it, at_once, never, stop).await;
+                if let (Drained::Ended(cut @ 1..), Left::Stopped) = (drained, &left) {
                     left = Left::Cut(cut);
                 }
-                close(&session, chores).await;
+                it.close().await;
             }
-            Left::Lost(_) | Left::Cut(_) | Left::Moved(..) => session.hang_up(),
+            Left::Lost(_) | Left::Cut(_) | Left::Moved(..) => it.session.hang_up(),
         }
         Ok(left)
     }
@@ -551,71 +562,15 @@ impl Agent {
         self.tell(Event::Online { session_id, again });
     }
 
-    /// Removes the endpoints after `overlap` and waits for open connections to end, up to the drain time.
-    /// Returns the number still open then. Cancels `stop` when the server sends the stop command.
-    async fn drain(
-        self: &Arc<Self>,
-        session: &Session,
-        streams: &mut JoinSet<Done>,
-        draining: CancellationToken,
-        overlap: impl Future<Output = ()>,
-        stop: &CancellationToken,
-    ) -> usize {
-        let ids: Vec<String> = self
-            .slots
-            .borrow()
-            .iter()
-            .filter(|slot| !slot.is_gone)
-            .filter_map(|slot| slot.bound.as_ref().map(|bound| bound.id.clone()))
-            .collect();
-        let unbinding = async {
-            overlap.await;
-            for id in ids {
-                let request = UnbindRequest { id };
-                // If the server is gone, the remaining endpoints need no Unbind.
-                let answer: io::Result<Outcome> =
-                    session::call(session, StreamType::UNBIND, &request).await;
-                if answer.is_err() {
-                    break;
-                }
-            }
-            // Only now: idle connections end, and no new stream takes their place. A request that came before
-            // may still be in transit through another node.
-            if !draining.is_cancelled() {
-                tokio::time::sleep(STRAGGLERS).await;
-            }
-            draining.cancel();
-        };
-        tokio::pin!(unbinding);
-        let (deadline, mut is_unbound) = (Instant::now() + self.settings.drain_time, false);
-        while !is_unbound || !streams.is_empty() {
-            tokio::select! {
-                () = &mut unbinding, if !is_unbound => is_unbound = true,
-                accepted = session.accept() => match accepted {
-                    Some(stream) => {
-                        streams.spawn(Arc::clone(self).take(stream, draining.clone()));
-                    }
-                    None => break,
-                },
-                Some(done) = streams.join_next(), if !streams.is_empty() => {
-                    if matches!(done, Ok(Done::Stop)) {
-                        stop.cancel();
-                    }
-                }
-                () = tokio::time::sleep_until(deadline) => break,
-            }
-        }
-        streams.len()
-    }
-
     /// The current load of the agent's connections.
     pub(super) fn load(&self) -> Load {
         let sessions = self.sessions();
-        let live = || sessions.iter().filter(|session| !session.is_over());
+        let serves = |leg: &&Leg| !leg.session.is_over() && !leg.is_retired.load(Ordering::Relaxed);
+        let serving = || sessions.iter().filter(serves).map(|leg| &leg.session);
         Load {
-            connections: live().count(),
-            streams: live().map(Session::stream_count).sum(),
-            is_congested: live().all(Session::is_congested),
+            connections: serving().count(),
+            streams: serving().map(Session::stream_count).sum(),
+            is_congested: serving().all(Session::is_congested),
         }
     }
 
@@ -623,7 +578,7 @@ impl Agent {
         (self.observer)(event);
     }
 
-    fn sessions(&self) -> MutexGuard<'_, Vec<Session>> {
+    fn sessions(&self) -> MutexGuard<'_, Vec<Leg>> {
         self.sessions
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -633,16 +588,5 @@ impl Agent {
         self.resumption
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-/// Sends GOAWAY and waits until it is sent.
-async fn close(session: &Session, mut chores: JoinSet<Chore>) {
-    session.close(ErrorCode::NONE, "");
-    // The driver sends the GOAWAY.
-    while let Some(chore) = chores.join_next().await {
-        if matches!(chore, Ok(Chore::Ended)) {
-            break;
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,25 +101,28 @@ impl Dialing {
         &self.address
     }
 
-    /// Connects. No data moves until the driver runs.
-    pub(crate) async fn dial(&self) -> io::Result<(Session, Driver<TlsStream<Socket>>)> {
+    /// Connects. No data moves until the driver runs. Also returns the address of this end.
+    pub(crate) async fn dial(&self) -> io::Result<(Session, Driver<TlsStream<Socket>>, IpAddr)> {
         let connecting = async {
             let interface = self.interface.as_ref();
             let socket = match &self.proxy {
                 Some(proxy) => proxy.connect(&self.address, interface).await?,
                 None => interface::connect(interface, &self.address).await?,
             };
+            let local = socket.local_addr()?.ip();
             let socket = Socket::new(socket)?;
-            self.tls.connect(self.name.clone(), socket).await
+            let socket = self.tls.connect(self.name.clone(), socket).await?;
+            io::Result::Ok((socket, local))
         };
-        let socket = tokio::time::timeout(self.timeout, connecting)
+        let (socket, local) = tokio::time::timeout(self.timeout, connecting)
             .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         let limits = Limits {
             window_bytes_max: WINDOW_BYTES_MAX,
             ..Limits::for_ours()
         };
-        Ok(driver::connect(socket, Side::Client, limits))
+        let (session, driver) = driver::connect(socket, Side::Client, limits);
+        Ok((session, driver, local))
     }
 }
 

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use culvert_http::http1::head::{field_line, request_line};
+use culvert_http::http2::Follower;
 use culvert_io::Prefixed;
 use culvert_mux::ErrorCode;
 use rustls::pki_types::ServerName;
@@ -95,6 +96,14 @@ impl Drop for Share {
     }
 }
 
+/// How a connection of HTTP ends when the agent stops.
+#[derive(Debug)]
+pub(crate) struct Draining {
+    begins: CancellationToken,
+    /// For HTTP/2. Other connections have a tap.
+    follower: Option<Box<Follower>>,
+}
+
 /// A connection that did not reach its service: the error, and the stream, which still has to be closed.
 #[derive(Debug)]
 pub(crate) struct Unreached(pub(crate) io::Error, pub(crate) Option<Stream>);
@@ -134,7 +143,11 @@ async fn forward_to(
     held: &Held,
 ) -> Result<(), Unreached> {
     // Only HTTP connections have a point at which no request is open.
-    let draining = endpoint.protocol.is_http().then_some(draining);
+    let is_http2 = endpoint.protocol.is_http() && endpoint.http2;
+    let draining = endpoint.protocol.is_http().then_some(Draining {
+        begins: draining,
+        follower: is_http2.then(Box::default),
+    });
     let socket = match endpoint.upstream.connect().await {
         Ok(socket) => socket,
         Err(error) => return Err(Unreached(error, Some(stream))),
@@ -157,7 +170,7 @@ async fn encrypted(
     mut socket: TcpStream,
     (connector, name): &(TlsConnector, ServerName<'static>),
     tap: &mut Option<Tap>,
-    draining: Option<CancellationToken>,
+    draining: Option<Draining>,
     held: &Held,
 ) -> Result<(), Unreached> {
     let mut first = Bytes::new();
@@ -251,14 +264,14 @@ async fn take_proxy_header(stream: &mut Stream, first: &mut Bytes) -> io::Result
 /// Many services end a TLS connection without `close_notify` (RFC 8446, 6.1). This counts as a normal end, as
 /// in nginx and the published agents; the length of an HTTP message tells whether it is complete.
 ///
-/// When `draining` is cancelled, the connection ends as soon as every request has its complete response. A
+/// When `draining` begins, the connection ends as soon as every request has its complete response. A
 /// connection that carries another protocol continues until its client closes it.
 pub(crate) async fn relay<S>(
     stream: Stream,
     first: Bytes,
     socket: S,
     tap: Option<Tap>,
-    draining: Option<CancellationToken>,
+    draining: Option<Draining>,
 ) -> Result<(), Unreached>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -272,19 +285,27 @@ async fn carry<S>(
     first: Bytes,
     socket: S,
     mut tap: Option<Tap>,
-    draining: Option<CancellationToken>,
+    draining: Option<Draining>,
     held: &Held,
 ) -> Result<(), Unreached>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let (draining, mut follower) = match draining {
+        Some(draining) => (Some(draining.begins), draining.follower),
+        None => (None, None),
+    };
     if let Some(tap) = &mut tap {
         tap.request(&first);
+    }
+    if let Some(follower) = &mut follower {
+        follower.client_sent(&first);
     }
     let mut relay = Relay {
         stream,
         socket,
         tap,
+        follower,
         to_socket: ToSocket {
             pieces: VecDeque::new(),
             bytes: first.len(),
@@ -326,6 +347,7 @@ where
         Err(Broke::Service) => {
             relay.stream.shutdown().await.ok();
         }
+        Err(Broke::Silent) => relay.stream.reset(driver::SILENT),
         Err(Broke::Refused) => relay.stream.reset(ErrorCode::STREAM_REFUSED),
         Err(Broke::Stream) => relay.stream.reset(ErrorCode::STREAM_RESET),
     }
@@ -338,6 +360,8 @@ enum Broke {
     Service,
     /// The service is an agent of this node, which refused the stream unused.
     Refused,
+    /// The service is an agent of this node, which does not respond.
+    Silent,
     Stream,
 }
 
@@ -345,6 +369,7 @@ struct Relay<S> {
     stream: Stream,
     socket: S,
     tap: Option<Tap>,
+    follower: Option<Box<Follower>>,
     to_socket: ToSocket,
     to_stream: ToStream,
     share: Share,
@@ -415,6 +440,12 @@ where
             Poll::Ready(relayed) => Poll::Ready(relayed.map(|()| false)),
         });
         if relaying.await? {
+            if let Some(follower) = &self.follower {
+                // The server's next request is then safe to send again.
+                let goodbye = follower.goodbye();
+                let sent = self.stream.write_all(&goodbye).await;
+                sent.map_err(|_| Broke::Stream)?;
+            }
             self.stream.shutdown().await.map_err(|_| Broke::Stream)?;
             // The server should see the end of the stream before it learns that its next request was not
             // read. A server that does not close its side loses nothing through the reset, because no request
@@ -430,9 +461,14 @@ where
 
     /// Whether no request waits for its response, and no bytes are in transit.
     fn is_idle(&self) -> bool {
+        let is_idle = match (&self.tap, &self.follower) {
+            (Some(tap), _) => tap.is_idle(),
+            (None, Some(follower)) => follower.is_idle(),
+            (None, None) => None,
+        };
         self.to_socket.pieces.is_empty()
             && self.to_stream.pending.is_empty()
-            && self.tap.as_ref().and_then(Tap::is_idle) == Some(true)
+            && is_idle == Some(true)
     }
 
     fn poll_to_socket(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Broke>> {
@@ -458,6 +494,9 @@ where
                 }
                 if let Some(tap) = &mut self.tap {
                     tap.request(&piece);
+                }
+                if let Some(follower) = &mut self.follower {
+                    follower.client_sent(&piece);
                 }
                 it.bytes += piece.len();
                 it.pieces.push_back(piece);
@@ -553,6 +592,9 @@ where
                 Poll::Ready(Err(error)) if driver::is_refused(&error) => {
                     return Poll::Ready(Err(Broke::Refused));
                 }
+                Poll::Ready(Err(error)) if driver::is_silent(&error) => {
+                    return Poll::Ready(Err(Broke::Silent));
+                }
                 Poll::Ready(Err(error)) => {
                     if let Some(tap) = &mut self.tap {
                         tap.fail(&format!("the connection to the service broke: {error}"));
@@ -574,6 +616,9 @@ where
             }
             if let Some(tap) = &mut self.tap {
                 tap.response(&it.buffer);
+            }
+            if let Some(follower) = &mut self.follower {
+                follower.server_sent(&it.buffer);
             }
             it.pending = it.buffer.split().freeze();
         }

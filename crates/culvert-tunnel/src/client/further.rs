@@ -1,50 +1,40 @@
-//! Additional connections of an agent: opened under load, and closed when no longer needed. The server
+//! Additional connections of an agent: opened under load, and retired when no longer needed. The server
 //! spreads the streams of an endpoint over all of them.
+//!
+//! A retired connection takes no new streams and ends with its last one. If it is needed again before, it
+//! serves again.
 
-use std::collections::BTreeSet;
-use std::ops::RangeInclusive;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
-use super::agent::{Agent, Chore, Done, Replaced, Started};
+use super::agent::{Agent, Chore, Done, Drained, Serving, Started, Trouble};
+use super::backoff::Backoff;
+use super::numbers::Number;
 
-/// Indexes of additional connections. Lower ones belong to the first connection and its replacement.
-const NUMBERS: RangeInclusive<u32> = 2..=4;
+/// Maximum number of connections that serve at a time.
+const SERVING_MAX: usize = 4;
 /// Number of streams per connection above which another is opened.
 const STREAMS_EACH: usize = 512;
 /// How often to check whether another connection is needed.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Number of consecutive checks that must find every connection congested before another is opened.
 const CONGESTED_LOOKS: u32 = 8;
-/// How long a connection must be unneeded before it is closed.
+/// How long a connection must be unneeded before it is retired.
 const UNNEEDED_FOR: Duration = Duration::from_secs(10);
 
 /// The connections besides the first: additional and replaced ones.
 pub(super) struct Others {
     /// Each task returns the number of streams that it cut.
     pub(super) connections: JoinSet<usize>,
-    numbers: Arc<Mutex<BTreeSet<u32>>>,
     /// Cancelled when the first connection is replaced: these then serve at the old server.
     superseded: CancellationToken,
     looks: tokio::time::Interval,
     congested: u32,
-}
-
-/// The index of a connection, which is released when dropped.
-struct Number {
-    number: u32,
-    all: Arc<Mutex<BTreeSet<u32>>>,
-}
-
-impl Drop for Number {
-    fn drop(&mut self) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.remove(&self.number);
-    }
 }
 
 impl Others {
@@ -53,7 +43,6 @@ impl Others {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             connections: JoinSet::new(),
-            numbers: Arc::default(),
             superseded: CancellationToken::new(),
             looks,
             congested: 0,
@@ -65,19 +54,23 @@ impl Others {
         self.looks.tick().await;
     }
 
-    /// Opens another connection of `agent` if needed.
+    /// Has another connection of `agent` serve if needed: a retired one, or a new one.
     pub(super) fn open_if_needed(&mut self, agent: &Arc<Agent>, stop: &CancellationToken) {
         let load = agent.load();
-        // Includes connections that are being opened and one that is about to end.
-        let connections = load.connections.max(1 + self.numbers().len());
+        // Includes connections that are being opened.
+        let connections = load.connections.max(agent.numbers.serving());
         let is_congested = load.is_congested && load.connections == connections;
         self.congested = if is_congested { self.congested + 1 } else { 0 };
         let is_needed =
             load.streams >= STREAMS_EACH * connections || self.congested >= CONGESTED_LOOKS;
-        if !is_needed {
+        if !is_needed || connections >= SERVING_MAX {
             return;
         }
-        let Some(number) = self.number() else {
+        if agent.numbers.recall() {
+            self.congested = 0;
+            return;
+        }
+        let Some(number) = agent.numbers.take() else {
             return;
         };
         self.congested = 0;
@@ -86,27 +79,13 @@ impl Others {
         self.connections.spawn(serving);
     }
 
-    /// Closes the additional connections in order.
+    /// Retires the additional connections. They do not serve again.
     pub(super) fn supersede(&mut self) {
         std::mem::take(&mut self.superseded).cancel();
     }
-
-    fn numbers(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn number(&self) -> Option<Number> {
-        let mut all = self.numbers();
-        let number = NUMBERS.into_iter().find(|number| !all.contains(number))?;
-        all.insert(number);
-        Some(Number {
-            number,
-            all: Arc::clone(&self.numbers),
-        })
-    }
 }
 
-/// The load on the connections of an agent.
+/// The load on the connections of an agent that are not retired.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) connections: usize,
@@ -123,65 +102,156 @@ impl Load {
     }
 }
 
+/// Why an additional connection stopped serving.
+enum Left {
+    Unneeded,
+    /// The agent stops, or connects to another server.
+    Over,
+    Lost,
+}
+
 impl Agent {
-    /// Serves one additional connection from start to end. Returns the number of streams cut at its end.
+    /// Serves with one index from start to end. Returns the number of streams cut at its end.
     async fn serve_further(
         self: Arc<Self>,
         number: Number,
         superseded: CancellationToken,
         stop: CancellationToken,
     ) -> usize {
-        // A later check tries again if the connection is still needed.
-        let Ok(Started {
-            session,
-            mut chores,
-        }) = self.begin().await
-        else {
-            return 0;
+        let over = async {
+            tokio::select! {
+                () = superseded.cancelled() => {}
+                () = stop.cancelled() => {}
+            }
         };
-        if self.introduce(&session, Some(number.number)).await.is_err() {
-            session.hang_up();
-            return 0;
+        tokio::pin!(over);
+        // If it fails, a later check tries again if the connection is still needed.
+        let mut joined = self.join(&number).await.ok();
+        while let Some(started) = joined {
+            let ended = self
+                .serve_until_retired(started, &number, &superseded, &stop)
+                .await;
+            if let Some(cut) = ended {
+                return cut;
+            }
+            // The server may not know yet that the connection is lost, and would open streams on it.
+            joined = tokio::select! {
+                joined = self.join_again(&number) => joined,
+                () = &mut over => return 0,
+            };
         }
-        let (mut streams, draining) = (JoinSet::new(), CancellationToken::new());
+        0
+    }
+
+    /// Opens an additional connection of the session.
+    async fn join(self: &Arc<Self>, number: &Number) -> Result<Started, Trouble> {
+        let started = self.begin().await?;
+        match self.introduce(&started.session, number.value(), true).await {
+            Ok(()) => Ok(started),
+            Err(trouble) => {
+                started.session.hang_up();
+                Err(trouble)
+            }
+        }
+    }
+
+    /// Replaces a lost connection at the server, until the server would notice the loss itself.
+    async fn join_again(self: &Arc<Self>, number: &Number) -> Option<Started> {
+        let beats = self.settings.heartbeat;
+        let deadline = Instant::now() + beats.interval + beats.tolerance;
+        let mut backoff = Backoff::default();
+        loop {
+            match tokio::time::timeout_at(deadline, self.join(number)).await {
+                Ok(Ok(started)) => return Some(started),
+                Ok(Err(Trouble::Lost(_))) => {}
+                Ok(Err(Trouble::Refused(..))) | Err(_) => return None,
+            }
+            tokio::time::sleep(backoff.next(&*self.entropy)).await;
+        }
+    }
+
+    /// Serves one connection to its end. Returns the number of streams cut then, or `None` if it was lost.
+    async fn serve_until_retired(
+        self: &Arc<Self>,
+        started: Started,
+        number: &Number,
+        superseded: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> Option<usize> {
+        let mut it = Serving::new(started);
+        loop {
+            let recalled = match self.serve_until_unneeded(&mut it, superseded, stop).await {
+                Left::Lost => {
+                    it.session.hang_up();
+                    return None;
+                }
+                Left::Over => {
+                    number.leave();
+                    None
+                }
+                Left::Unneeded => Some(number.retire()),
+            };
+            let recalled = async {
+                match recalled {
+                    Some(recalled) => recalled.notified().await,
+                    None => std::future::pending().await,
+                }
+            };
+            match self.retire(&mut it, recalled, stop).await {
+                Drained::Ended(cut) => {
+                    it.close().await;
+                    return Some(cut);
+                }
+                Drained::Recalled => {}
+            }
+            it.draining = CancellationToken::new();
+            // If the server refuses, the next check retires it again.
+            if self.bind_all(&it.session, true).await.is_ok() {
+                it.is_retired.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    async fn serve_until_unneeded(
+        self: &Arc<Self>,
+        it: &mut Serving,
+        superseded: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> Left {
         let mut looks = tokio::time::interval(LOOK_EVERY);
         let mut needed_at = Instant::now();
         loop {
             tokio::select! {
-                accepted = session.accept() => match accepted {
+                accepted = it.session.accept() => match accepted {
                     Some(stream) => {
-                        streams.spawn(Arc::clone(&self).take(stream, draining.clone()));
+                        it.streams.spawn(Arc::clone(self).take(stream, it.draining.clone()));
                     }
-                    // The first connection resumes the session; this one is reopened if needed.
-                    None => return 0,
+                    None => return Left::Lost,
                 },
-                Some(done) = streams.join_next(), if !streams.is_empty() => match done {
+                Some(done) = it.streams.join_next(), if !it.streams.is_empty() => match done {
                     Ok(Done::Stop) => stop.cancel(),
-                    Ok(Done::Restart) => break,
+                    Ok(Done::Restart) => self.restarts.notify_one(),
                     // The first connection handles stopped endpoints.
                     Ok(Done::Taken(_) | Done::Nothing) | Err(_) => {}
                 },
-                Some(chore) = chores.join_next() => if matches!(chore, Ok(Chore::Silent)) && session.has_capacity() {
-                    session.hang_up();
-                    return 0;
-                },
+                Some(chore) = it.chores.join_next() => {
+                    if matches!(chore, Ok(Chore::Silent)) && it.session.has_capacity() {
+                        return Left::Lost;
+                    }
+                }
                 _ = looks.tick() => {
+                    if it.is_retired.load(Ordering::Relaxed) {
+                        return Left::Unneeded;
+                    }
                     if !self.load().has_one_too_many() {
                         needed_at = Instant::now();
                     } else if needed_at.elapsed() > UNNEEDED_FOR {
-                        break;
+                        return Left::Unneeded;
                     }
                 }
-                () = superseded.cancelled() => break,
-                () = stop.cancelled() => break,
+                () = superseded.cancelled() => return Left::Over,
+                () = stop.cancelled() => return Left::Over,
             }
         }
-        let old = Replaced {
-            session,
-            chores,
-            streams,
-            draining,
-        };
-        self.leave(old, stop).await
     }
 }

@@ -1,6 +1,8 @@
 //! The agent's side of a session: calls, and heartbeats in both directions.
 
 use std::io;
+use std::net::IpAddr;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,8 +10,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::network;
 use crate::driver::{Session, Stream};
 use crate::server::call::{self, ReadDeadline};
 use crate::wire::{self, StreamType};
@@ -20,6 +24,9 @@ const ANSWER: ReadDeadline = ReadDeadline {
     bytes: 2 << 20,
     time: Duration::from_secs(40),
 };
+
+/// After a change of the network, a connection from which nothing arrives for this long is dead.
+const PROBE_TIME: Duration = Duration::from_millis(1_500);
 
 /// When heartbeats are sent, and how long the agent waits for their replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,25 +72,78 @@ pub(crate) async fn call_plain(
 }
 
 /// Sends heartbeats, and returns when one gets no reply in time. Calls `report` with each round-trip time.
-pub(crate) async fn heartbeat(session: Session, rhythm: Heartbeat, report: impl Fn(Duration)) {
+///
+/// A change of the network is immediately followed by a heartbeat. If `local`, the address of this end, has gone, or if
+/// nothing at all arrives for [`PROBE_TIME`], the connection is dead.
+pub(crate) async fn heartbeat(
+    session: Session,
+    rhythm: Heartbeat,
+    local: Option<IpAddr>,
+    mut changes: watch::Receiver<u64>,
+    report: impl Fn(Duration),
+) {
     let kind = Bytes::copy_from_slice(&StreamType::HEARTBEAT.to_bytes());
     let Ok(mut stream) = session.open(kind) else {
         return;
     };
+    let probe_time = PROBE_TIME.min(rhythm.tolerance);
     let mut beat: u32 = 0;
+    let mut is_probe = false;
     loop {
         beat = beat.wrapping_add(1);
         let sent = Instant::now();
         let mut back = [0; 4];
-        let beating = async {
+        let mut beating = pin!(async {
             stream.write_all(&beat.to_be_bytes()).await?;
             stream.read_exact(&mut back).await
+        });
+        // While probing: the bytes that had arrived before.
+        let mut heard = is_probe.then(|| session.received());
+        let mut deadline = sent
+            + if is_probe {
+                probe_time
+            } else {
+                rhythm.tolerance
+            };
+        let beaten = loop {
+            tokio::select! {
+                beaten = &mut beating => break beaten,
+                () = tokio::time::sleep_until(deadline) => match heard.take() {
+                    // The connection carries bytes, so the reply is only late.
+                    Some(before) if session.received() > before => {
+                        deadline = sent + rhythm.tolerance;
+                    }
+                    _ => return,
+                },
+                () = changed(&mut changes) => {
+                    if local.is_some_and(|local| !network::has_address(local)) {
+                        return;
+                    }
+                    heard = Some(session.received());
+                    deadline = deadline.min(Instant::now() + probe_time);
+                }
+            }
         };
-        match tokio::time::timeout(rhythm.tolerance, beating).await {
-            Ok(Ok(_)) if back == beat.to_be_bytes() => report(sent.elapsed()),
-            _ => return,
+        if beaten.is_err() || back != beat.to_be_bytes() {
+            return;
         }
-        tokio::time::sleep_until(sent + rhythm.interval).await;
+        report(sent.elapsed());
+        is_probe = tokio::select! {
+            () = tokio::time::sleep_until(sent + rhythm.interval) => false,
+            () = changed(&mut changes) => {
+                if local.is_some_and(|local| !network::has_address(local)) {
+                    return;
+                }
+                true
+            }
+        };
+    }
+}
+
+/// Waits for a change of the network.
+pub(super) async fn changed(changes: &mut watch::Receiver<u64>) {
+    if changes.changed().await.is_err() {
+        std::future::pending().await
     }
 }
 

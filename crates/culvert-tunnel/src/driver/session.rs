@@ -10,11 +10,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::Bytes;
-use culvert_mux::{Ending, ErrorCode, Limits, OpenRefused, StreamId};
+use culvert_mux::{Ending, ErrorCode, Limits, OpenRefused, Source, StreamId};
 use tokio::sync::futures::OwnedNotified;
 
 use super::shared::{ReleaseAndWakeDriver, SessionTraffic, Shared, Wakers, wake};
-use super::stream::Stream;
+use super::stream::{SILENT, Stream};
 
 /// Half of the limit of queued bytes: see [`Limits::queue_bytes_max`].
 const CONGESTED_BYTES: usize = 512 << 10;
@@ -36,21 +36,36 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Opens a stream. `first` is sent in one frame.
+    /// Opens a stream without a source. `first` is sent in one frame.
     pub fn open(&self, first: Bytes) -> Result<Stream, OpenRefused> {
+        self.open_for(Source::default(), first)
+    }
+
+    /// Opens a stream for `source`. If none is free, one of the sources with the most may end for it.
+    pub fn open_for(&self, source: Source, first: Bytes) -> Result<Stream, OpenRefused> {
         let mut state = self.shared.lock();
-        let id = state.mux.open(first, Instant::now())?;
+        let opened = state.mux.open_for(source, first, Instant::now());
+        let id = match opened {
+            Ok(id) => id,
+            Err(refused) => {
+                let wakers = state.take_wakers();
+                state.release_and_wake_driver();
+                wake(wakers);
+                return Err(refused);
+            }
+        };
         state.streams.insert(id, Wakers::default());
         state.release_and_wake_driver();
         self.shared.counts.opened.fetch_add(1, Ordering::Relaxed);
+        self.shared.opened.notify_one();
         Ok(Stream {
             shared: Arc::clone(&self.shared),
             id,
         })
     }
 
-    /// As [`Self::open`], but counts the connection as full while callers queue for a stream.
-    pub fn open_behind(&self, first: Bytes) -> Result<Stream, OpenRefused> {
+    /// As [`Self::open_for`], but counts the connection as full while callers queue for a stream.
+    pub fn open_behind(&self, source: Source, first: Bytes) -> Result<Stream, OpenRefused> {
         let mut state = self.shared.lock();
         if state.queued > 0 && state.mux.ending().is_none() {
             // Ends an idle stream to make room for the callers in the queue.
@@ -61,12 +76,46 @@ impl Session {
             return Err(OpenRefused::Full);
         }
         drop(state);
-        let opened = self.open(first);
-        if matches!(opened, Err(OpenRefused::Full)) {
-            // An idle stream may have been ended for the new one.
-            self.shared.lock().release_and_wake_driver();
+        self.open_for(source, first)
+    }
+
+    /// Waits until a stream has been opened since the last call.
+    pub(crate) async fn opened(&self) {
+        self.shared.opened.notified().await;
+    }
+
+    /// Number of reads from the peer.
+    pub(crate) fn reads(&self) -> u64 {
+        self.shared.counts.reads.load(Ordering::Relaxed)
+    }
+
+    /// Opens a stream of the connection itself: see [`culvert_mux::Connection::open_background`].
+    pub(crate) fn open_background(&self, first: Bytes) -> Result<Stream, OpenRefused> {
+        let mut state = self.shared.lock();
+        let id = state.mux.open_background(first, Instant::now())?;
+        state.streams.insert(id, Wakers::default());
+        state.release_and_wake_driver();
+        Ok(Stream {
+            shared: Arc::clone(&self.shared),
+            id,
+        })
+    }
+
+    /// Whether the peer is known not to respond.
+    pub fn is_silent(&self) -> bool {
+        self.shared.lock().is_silent
+    }
+
+    /// Records whether the peer responds. If it does not, streams that wait for its first byte end with [`SILENT`].
+    pub(crate) fn set_silent(&self, is_silent: bool) {
+        let mut state = self.shared.lock();
+        state.is_silent = is_silent;
+        if is_silent {
+            state.mux.reset_unanswered(SILENT, Instant::now());
         }
-        opened
+        let wakers = state.take_wakers();
+        state.release_and_wake_driver();
+        wake(wakers);
     }
 
     /// Queues for a stream. The result is ready when there may be capacity, or when the connection has ended.
@@ -94,6 +143,11 @@ impl Session {
         let now = Instant::now();
         while state.mux.take_back(now) {}
         state.release_and_wake_driver();
+    }
+
+    /// Keeps idle streams again, after [`Self::rest_none`].
+    pub fn rest_again(&self) {
+        self.shared.lock().rests_none = false;
     }
 
     /// Streams that this side opened and that are in use.
@@ -193,6 +247,11 @@ impl Session {
     pub fn held_bytes(&self) -> usize {
         let state = self.shared.lock();
         state.mux.held_bytes() + state.mux.queued_bytes()
+    }
+
+    /// Number of bytes that arrived since the last call of [`Self::take_traffic`], or ever.
+    pub fn received(&self) -> u64 {
+        self.shared.counts.received.load(Ordering::Relaxed)
     }
 
     /// Streams and bytes since the last call.

@@ -12,6 +12,8 @@ use tokio::sync::Notify;
 pub(super) struct Shared {
     state: Mutex<State>,
     pub(super) counts: Counts,
+    /// Notified when a stream is opened.
+    pub(super) opened: Notify,
 }
 
 /// What was counted of a connection and not read yet.
@@ -20,6 +22,8 @@ pub(super) struct Counts {
     pub(super) opened: AtomicU64,
     pub(super) received: AtomicU64,
     pub(super) sent: AtomicU64,
+    /// Number of reads that returned data. Never reset.
+    pub(super) reads: AtomicU64,
 }
 
 impl Counts {
@@ -72,8 +76,10 @@ impl Shared {
                 queued: 0,
                 granted: 0,
                 rests_none: false,
+                is_silent: false,
             }),
             counts: Counts::default(),
+            opened: Notify::new(),
         }
     }
 
@@ -105,6 +111,8 @@ pub(super) struct State {
     pub(super) granted: usize,
     /// Whether streams are no longer kept for reuse.
     pub(super) rests_none: bool,
+    /// Whether the peer does not respond.
+    pub(super) is_silent: bool,
 }
 
 #[derive(Default)]

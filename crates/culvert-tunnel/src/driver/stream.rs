@@ -244,6 +244,15 @@ pub fn is_refused(error: &io::Error) -> bool {
     )
 }
 
+/// The code of streams that ended because the peer did not respond. Nodes send it to each other.
+pub const SILENT: ErrorCode = ErrorCode(0x101);
+
+/// Whether a stream ended because the peer did not respond.
+pub fn is_silent(error: &io::Error) -> bool {
+    let broken = error.get_ref().and_then(|error| error.downcast_ref());
+    matches!(broken, Some(Broken::Here(code) | Broken::ByPeer(code)) if *code == SILENT)
+}
+
 /// The peer's reset code, if it reset the stream.
 pub fn reset_code(error: &io::Error) -> Option<ErrorCode> {
     match error.get_ref()?.downcast_ref()? {

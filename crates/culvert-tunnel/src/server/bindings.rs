@@ -1,18 +1,16 @@
 //! The connected sessions, and the endpoints that each serves.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use culvert_mux::OpenRefused;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::EndReason;
 use super::command::Abilities;
+use super::dial::{DialError, open_first, open_in_turn, source_of};
 use crate::driver::{Session, SessionTraffic, Stream};
 use crate::wire::ProxyHeader;
 
@@ -66,70 +64,6 @@ struct Endpoint {
     turn: usize,
 }
 
-/// Why a stream to an endpoint could not be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DialError {
-    /// No agent serves it.
-    Away,
-    /// Every agent that serves it is at its stream limit.
-    Busy,
-}
-
-impl fmt::Display for DialError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Away => "no agent serves the endpoint",
-            Self::Busy => "all agents of the endpoint are busy",
-        })
-    }
-}
-
-impl std::error::Error for DialError {}
-
-/// How long a caller waits for a stream if all are in use.
-pub const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Opens a stream on the first of `sessions` with capacity.
-pub(crate) fn open_first(
-    sessions: impl IntoIterator<Item = Session>,
-    first: impl Fn() -> Bytes,
-    open: impl Fn(&Session, Bytes) -> Result<Stream, OpenRefused>,
-) -> Result<Stream, DialError> {
-    let mut failed = DialError::Away;
-    for session in sessions {
-        match open(&session, first()) {
-            Ok(stream) => return Ok(stream),
-            Err(OpenRefused::Full | OpenRefused::TooLong) => failed = DialError::Busy,
-            Err(OpenRefused::Ended | OpenRefused::Exhausted) => {}
-        }
-    }
-    Err(failed)
-}
-
-/// As [`open_first`], but if all are full, queues at each of them, for at most [`PATIENCE`].
-pub(crate) async fn open_in_turn(
-    sessions: impl Fn() -> Vec<Session>,
-    first: impl Fn() -> Bytes,
-) -> Result<Stream, DialError> {
-    let waiting = async {
-        loop {
-            let sessions = sessions();
-            let mut queued: FuturesUnordered<_> = sessions.iter().map(Session::queue).collect();
-            // Earlier callers go first.
-            if queued.next().await.is_none() {
-                return Err(DialError::Away);
-            }
-            match open_first(sessions, &first, Session::open) {
-                Err(DialError::Busy) => {}
-                opened => return opened,
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, waiting)
-        .await
-        .unwrap_or(Err(DialError::Busy))
-}
-
 /// Waits until a condition holds, at most until `deadline`. Returns whether it holds.
 async fn until(deadline: Instant, holds: impl Fn() -> bool) -> bool {
     loop {
@@ -163,14 +97,17 @@ impl Bindings {
     /// connection is found to be gone, tries the next one.
     pub fn dial(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
         let sessions = self.sessions_of(&header.id);
-        open_first(sessions, || header.encode(), Session::open_behind)
+        let source = source_of(header);
+        let open = |session: &Session, first| session.open_behind(source, first);
+        open_first(sessions, || header.encode(), open)
     }
 
     /// As [`Self::dial`], but if no agent has capacity, waits until one has, for at most [`PATIENCE`].
     pub async fn dial_in_turn(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
         match self.dial(header) {
             Err(DialError::Busy) => {
-                open_in_turn(|| self.sessions_of(&header.id), || header.encode()).await
+                let sessions = || self.sessions_of(&header.id);
+                open_in_turn(sessions, || header.encode(), source_of(header)).await
             }
             opened => opened,
         }
@@ -372,6 +309,10 @@ impl Bindings {
             // The connection was replaced while the request ran.
             return;
         };
+        if connected.serves.is_empty() {
+            // The agent may have removed all endpoints before.
+            connected.session.rest_again();
+        }
         connected.serves.insert(endpoint.to_owned());
         state.lost.at.remove(endpoint);
         let endpoint = state.endpoints.entry(endpoint.to_owned()).or_default();
@@ -494,10 +435,16 @@ impl Bindings {
         in_process.map(|((id, _), _)| id.clone()).collect()
     }
 
-    /// The first connection of a session, and the commands that its agent supports.
+    /// The connection of a session for commands, and the commands that its agent supports: the first that serves
+    /// endpoints, if any, because an agent retires others.
     pub(crate) fn agent(&self, session_id: &str) -> Option<(Session, Abilities)> {
         let state = self.lock();
-        let (_, connected) = state.legs.range(legs_of(session_id)).next()?;
+        let mut legs = state.legs.range(legs_of(session_id)).map(|(_, leg)| leg);
+        let first = legs.next()?;
+        let connected = match first.serves.is_empty() {
+            true => legs.find(|leg| !leg.serves.is_empty()).unwrap_or(first),
+            false => first,
+        };
         Some((connected.session.clone(), connected.abilities.clone()))
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use culvert_base::{Refusal, Secret, code};
-use culvert_mux::{Ending, ErrorCode, Limits, OURS_STREAMS_MAX, Side};
+use culvert_mux::{Ending, ErrorCode, Limits, Side};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Bindings;
 use super::accept::UnauthenticatedPermit;
+use super::agent_limits::limits_of;
 use super::auth_backoff::AuthBackoff;
 use super::authorizer::{
     About, AgentAuthRequest, AgentAuthorizer, EndReason, EndpointRequest, Former, Proof,
@@ -25,6 +26,7 @@ use super::authorizer::{
 use super::bindings::SessionConnection;
 use super::call::{self, ReadDeadline};
 use super::command::Abilities;
+use super::link_watch;
 use super::meters::Meters;
 use crate::driver::{self, Session, Stream};
 use crate::wire::{
@@ -46,10 +48,6 @@ const ENDPOINTS_MAX: usize = 100;
 const HEARTBEATS_MAX: usize = 2;
 /// How long the thread that moves an agent's bytes may take to end its connection. The last frame has two seconds.
 const DRIVER_ENDS_WITHIN: Duration = Duration::from_secs(5);
-/// Maximum number of streams that wait to be accepted. An agent opens one for each endpoint that it binds.
-const ACCEPT_MAX: usize = 1024;
-/// The minimum limit of streams for an agent that sends a limit, however low.
-const STREAMS_MIN: usize = 8;
 /// The permitted sum of an agent's heartbeat interval and tolerance.
 const SILENCE: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(2)..=Duration::from_secs(600);
@@ -333,6 +331,11 @@ impl Connection {
                     expires = grant.duration.map(|duration| Instant::now() + duration);
                     let it = self.enter(grant, &auth);
                     self.beat();
+                    let session = self.session.clone();
+                    tasks.spawn(async move {
+                        link_watch::watch(session).await;
+                        Done::Nothing
+                    });
                     let reply = wire::reply(&self.welcome(&it.grant, auth.extra.leg));
                     admitted = Some(it);
                     tasks.spawn(async move {
@@ -649,6 +652,15 @@ async fn read_auth(mut stream: Stream) -> Done {
         let object = call::request(&mut stream, ReadDeadline::UNAUTHENTICATED).await?;
         let auth: AuthRequest =
             wire::parse(object).map_err(|_| Refusal::of(code::AGENT_AUTH_MALFORMED))?;
+        if auth.extra.leg >= wire::SESSION_CONNECTIONS_MAX {
+            return Err(Refusal::new(
+                code::AGENT_AUTH_MALFORMED,
+                format!(
+                    "A session may have at most {} connections.",
+                    wire::SESSION_CONNECTIONS_MAX
+                ),
+            ));
+        }
         if !auth.versions.iter().any(|version| version == wire::VERSION) {
             return Err(Refusal::of(code::AGENT_VERSION_UNSUPPORTED));
         }
@@ -657,20 +669,6 @@ async fn read_auth(mut stream: Stream) -> Done {
     match read.await {
         Ok(auth) => Done::Asked(Box::new(auth), stream),
         Err(refusal) => Done::Refused(refusal, stream),
-    }
-}
-
-/// The stream limits for an agent. Published agents send no limit: the Rust-based ones crash at their 512th
-/// stream, and free a stream a little after its end.
-fn limits_of(auth: &AuthRequest) -> Limits {
-    match usize::try_from(auth.extra.streams_max) {
-        Ok(most) if most > 0 => Limits {
-            // Leaves capacity beside heartbeats for a request and for commands to the agent.
-            streams_max: most.clamp(STREAMS_MIN, OURS_STREAMS_MAX),
-            accept_max: ACCEPT_MAX,
-            ..Limits::for_ours()
-        },
-        Ok(_) | Err(_) => Limits::default(),
     }
 }
 

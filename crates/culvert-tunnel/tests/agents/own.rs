@@ -1,6 +1,8 @@
 //! culvert's own agent against the server: endpoints of every kind, lost connections, commands, a clean
 //! close, and recorded requests.
 
+#[path = "own/network.rs"]
+mod network;
 #[path = "own/requests.rs"]
 mod requests;
 #[path = "own/streams.rs"]

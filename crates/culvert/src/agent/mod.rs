@@ -10,12 +10,12 @@ use culvert_tunnel::client::{
     Agent, AgentError, Dialing, Endpoint, Exchanges, Heartbeat, Observer, Servers, Settings,
 };
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::failure::Failure;
 use crate::memory;
+use crate::signals::StopSignals;
 use log::{LogPlan, LogTo};
 use policy_url::PolicyUrl;
 use reporter::Reporter;
@@ -89,8 +89,7 @@ pub async fn run(mut plan: Plan) -> Result<(), Failure> {
         tracing::warn!("{notice}");
     }
     policy_url::fetch_all(&plan.policies, &mut plan.endpoints).await?;
-    let mut term = signal(SignalKind::terminate()).map_err(anyhow::Error::from)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(anyhow::Error::from)?;
+    let mut signals = StopSignals::new().map_err(anyhow::Error::from)?;
     let page = listen(&plan.inspect).await?;
     let exchanges = page
         .is_some()
@@ -182,8 +181,11 @@ pub async fn run(mut plan: Plan) -> Result<(), Failure> {
     tokio::pin!(running);
     let outcome = tokio::select! {
         outcome = &mut running => Ok(outcome),
-        _ = term.recv() => finish(&stop, running, &mut term, &mut interrupt).await,
-        _ = interrupt.recv() => finish(&stop, running, &mut term, &mut interrupt).await,
+        () = signals.next() => {
+            tracing::info!("stopping: finishing requests in flight; a second signal stops immediately");
+            stop.cancel();
+            signals.or_stop_at_once(running).await
+        }
     };
     tasks.shutdown().await;
     screen::restore().await;
@@ -193,22 +195,6 @@ pub async fn run(mut plan: Plan) -> Result<(), Failure> {
         }
         AgentError::Taken(_) | AgentError::Cut(_) => Failure::Failed(error.to_string()),
     })
-}
-
-/// Waits for the agent to drain. A second signal ends it immediately.
-async fn finish(
-    stop: &CancellationToken,
-    running: impl Future<Output = Result<(), AgentError>>,
-    term: &mut tokio::signal::unix::Signal,
-    interrupt: &mut tokio::signal::unix::Signal,
-) -> Result<Result<(), AgentError>, Failure> {
-    tracing::info!("stopping: finishing requests in flight; a second signal stops immediately");
-    stop.cancel();
-    tokio::select! {
-        outcome = running => Ok(outcome),
-        _ = term.recv() => Err(Failure::Failed("stopped immediately by a second signal".into())),
-        _ = interrupt.recv() => Err(Failure::Failed("stopped immediately by a second signal".into())),
-    }
 }
 
 async fn listen(inspect: &Inspect) -> Result<Option<TcpListener>, Failure> {

@@ -11,6 +11,7 @@ use culvert_base::{BoxFuture, OsEntropy, SystemClock};
 
 use super::{CommandType, Failure, settings_of, with_settings};
 use crate::config::Settings;
+use crate::installation;
 use crate::server::{Access, ProcessContext, with_causes};
 
 /// Registered in [`super::ALL`].
@@ -108,10 +109,25 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
 
 /// Opens the installation of the settings. Unlike a server, it does not create one.
 async fn existing(settings: &Settings, access: Access) -> Result<ProcessContext, Failure> {
-    if settings.database_url.is_empty() && !settings.data_dir.join("state.db").is_file() {
+    installation::refuse_without_state(settings)?;
+    let files = installation::files(settings);
+    let lacks = |path: &Path| !installation::has_content(path);
+    if let Some(files) = &files
+        && lacks(files.state())
+    {
         let text = format!(
             "no installation in `{}`; set its directory with `--data-dir`",
             settings.data_dir.display()
+        );
+        return Err(Failure::Failed(text));
+    }
+    if let Some(files) = &files
+        && lacks(files.events())
+    {
+        let text = format!(
+            "`{}` is missing or empty; {}",
+            files.events().display(),
+            installation::RESTORE
         );
         return Err(Failure::Failed(text));
     }

@@ -9,6 +9,7 @@ use std::io::IsTerminal;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::{BoxFuture, SystemClock};
+use culvert_store::Depth;
 use serde::Serialize;
 use serde_json::json;
 
@@ -89,13 +90,23 @@ fn arguments(command: Command) -> Command {
             .action(ArgAction::SetTrue)
             .help("Print the findings as JSON"),
     )
+    .arg(
+        Arg::new("deep")
+            .long("deep")
+            .action(ArgAction::SetTrue)
+            .help("Check the whole database files; takes minutes if they are large"),
+    )
 }
 
 fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
         let settings = settings_of(&matches)?;
         let mut report = Report::default();
-        storage::examine(&settings, &SystemClock, &mut report).await;
+        let depth = match matches.get_flag("deep") {
+            true => Depth::Deep,
+            false => Depth::Quick,
+        };
+        storage::examine(&settings, &SystemClock, depth, &mut report).await;
         certificates::examine(&settings, &SystemClock, &mut report);
         certificates::examine_provider(&settings, &mut report).await;
         listeners::examine(&settings, &mut report).await;

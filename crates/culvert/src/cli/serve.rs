@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::{CommandType, Failure, settings_of, with_settings};
 use crate::reload::Reload;
 use crate::server::Server;
+use crate::signals::StopSignals;
 use crate::telemetry;
 
 /// Registered in [`super::ALL`].
@@ -31,14 +32,12 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         let settings = settings_of(&matches)?;
         telemetry::start(&settings.log)?;
         // Installs signal handlers first, so that a signal during the start also stops the server in order.
-        let mut term = signal(SignalKind::terminate()).map_err(anyhow::Error::from)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(anyhow::Error::from)?;
+        let mut signals = StopSignals::new().map_err(anyhow::Error::from)?;
         let mut hangup = signal(SignalKind::hangup()).map_err(anyhow::Error::from)?;
         let inherited = handed_over()?;
         let server = tokio::select! {
             server = Server::start_on(settings, inherited.clone()) => server?,
-            _ = term.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+            () = signals.next() => return Ok(()),
         };
         if let Some(token) = server.first_token()
             && std::io::stdout().is_terminal()
@@ -67,18 +66,13 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         loop {
             tokio::select! {
                 outcome = &mut served => return Ok(outcome?),
-                _ = term.recv() => break,
-                _ = interrupt.recv() => break,
+                () = signals.next() => break,
                 _ = hangup.recv() => hang_up(&matches, &mut reload),
             }
         }
         tracing::info!("stopping: finishing requests in flight; a second signal stops immediately");
         cancel.cancel();
-        tokio::select! {
-            outcome = &mut served => Ok(outcome?),
-            _ = term.recv() => Err(Failure::Failed("stopped immediately by a second signal".into())),
-            _ = interrupt.recv() => Err(Failure::Failed("stopped immediately by a second signal".into())),
-        }
+        Ok(signals.or_stop_at_once(&mut served).await??)
     })
 }
 

@@ -53,7 +53,8 @@ pub struct EdgeSettings {
     /// thread per two cores.
     pub threads: u32,
     /// Memory limit of the process in bytes. The edge sheds load at 70, 85 and 95 percent of this
-    /// limit, or of half the machine's memory if that is less.
+    /// limit, or of half the memory of the machine or of a control group (systemd's
+    /// `MemoryMax`, a container's limit) if that is less.
     pub memory_bytes: u64,
     /// Maximum length of a request body in bytes; longer bodies get 413. 0 for no limit.
     pub body_bytes_max: u64,

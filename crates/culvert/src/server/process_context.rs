@@ -13,6 +13,7 @@ use culvert_store::{Queue, Store, StoreUrl};
 use super::with_causes;
 use crate::config::Settings;
 use crate::data_dir_lock::DataDirLock;
+use crate::installation;
 use crate::keys::{self, MasterKey};
 
 /// The key in the store for the mark of the master key, on which all nodes must agree.
@@ -70,10 +71,12 @@ impl ProcessContext {
         };
         let key_file = settings.key_file();
         let found = keys::load(&key_file)?;
+        installation::refuse_without_state(settings)?;
+        installation::tell_of_missing_events(settings);
         let url = store_url(settings);
         let store = Store::open(&url, clock.clone(), culvert_control::texts())
             .await
-            .map_err(with_causes)?;
+            .map_err(installation::of_file)?;
         let master = match found {
             Some(master) => master,
             None => {
@@ -81,9 +84,8 @@ impl ProcessContext {
                 keys::make(&key_file, &*entropy)?
             }
         };
-        let queue = Queue::open(&url, clock.clone())
-            .await
-            .map_err(with_causes)?;
+        let queue = installation::open_queue(settings, access, &clock).await?;
+        installation::agree_on_id(settings, &store, &queue, &*entropy).await?;
         let agreed = agree_on_key(&store, &master).await?;
         let seal = Seal::new(&master.current).with_older(&master.older);
         let pepper = match store.meta_get(PEPPER).await.map_err(with_causes)? {

@@ -52,7 +52,7 @@ impl Health for Readiness {
                 })
             };
             let store = match self.store.is_read_only() {
-                true => Err("read-only: the disk was full at startup".to_owned()),
+                true => Err("read-only: the disk took no writes at startup".to_owned()),
                 false => shown(store),
             };
             let mut parts = vec![

@@ -9,11 +9,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::Server;
 use super::process_context::key_rotated;
+use crate::config::Settings;
+use crate::installation;
 
 /// Time limit for agents to connect to other nodes before this one stops.
 const AGENTS_MOVE: Duration = Duration::from_secs(10);
 /// Time limit for agents to reconnect at another node after their connection was closed.
 const AGENTS_RETURN: Duration = Duration::from_secs(3);
+
+/// How often to check a disk that failed.
+const DISK_LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Moves the agents of this node to other nodes.
 pub(super) struct Moving {
@@ -86,7 +91,12 @@ impl Server {
         };
         if let Some(fault) = broken {
             // The disk's state is uncertain, so nothing more is written. The next start reads the actual data.
-            tracing::error!(cause = %fault.chain(), "a disk write failed; stopping immediately");
+            tracing::error!(cause = %fault.chain(),
+                "a disk write failed; the edge goes on until the disk takes writes, and then the server stops for a new start");
+            tokio::select! {
+                () = disk_takes_writes(&self.settings) => {}
+                () = cancel.cancelled() => {}
+            }
             return Err(anyhow::Error::new(BrokenDisk));
         }
         let parts = &mut self.parts;
@@ -136,6 +146,22 @@ impl Server {
             Some(ended) => bail!("the task `{}` ended unexpectedly; see the log", ended.name),
             None => Ok(()),
         }
+    }
+}
+
+/// Waits until a start could write to the disk of the data directory.
+async fn disk_takes_writes(settings: &Settings) {
+    let Some(files) = installation::files(settings) else {
+        return;
+    };
+    loop {
+        let probed = files.clone();
+        // A disk that hangs must not block a thread that other tasks need.
+        let probing = tokio::task::spawn_blocking(move || probed.takes_writes());
+        if probing.await.unwrap_or(false) {
+            return;
+        }
+        tokio::time::sleep(DISK_LOOK_EVERY).await;
     }
 }
 

@@ -190,3 +190,131 @@ async fn a_missing_master_key_is_never_replaced() {
         }
     }
 }
+
+/// Overwrites pages of a database with garbage.
+fn damage(file: &Path) {
+    use std::io::{Seek, SeekFrom, Write};
+    let mut file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+    let pages = file.metadata().unwrap().len() / 4096;
+    for page in (1..pages).step_by(2) {
+        file.seek(SeekFrom::Start(page * 4096)).unwrap();
+        file.write_all(&[0xA5; 4096]).unwrap();
+    }
+}
+
+/// A data directory of a server that ran, as a copy that a test may change.
+fn copy_of(data: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for file in ["state.db", "events.db"] {
+        std::fs::copy(data.join(file), copy.path().join(file)).unwrap();
+    }
+    let key = std::fs::read_to_string(data.join("master.key")).unwrap();
+    culvert::keys::write_private(&copy.path().join("master.key"), &key).unwrap();
+    copy
+}
+
+fn findings(data: &Path, arguments: &[&str]) -> String {
+    let output = run(data, "", &[&["doctor", "--json"], arguments].concat());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn no_check_vouches_for_a_file_that_is_missing_foreign_or_damaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, other) = (folder.path().join("data"), folder.path().join("other"));
+    for data in [&data, &other] {
+        assert_eq!(Process::start(data, "").terminate(), 0);
+    }
+    let commands: [&[&str]; 3] = [&["serve"], &["admin", "check"], &["admin", "create-key"]];
+    let sound = copy_of(&data);
+    let said = run(sound.path(), "", &["admin", "check"]);
+    assert!(said.status.success(), "{said:?}");
+    for depth in [&[][..], &["--deep"]] {
+        let said = findings(sound.path(), depth);
+        assert!(
+            !said.contains("damage\":") && !said.contains("is damaged"),
+            "{said}"
+        );
+    }
+
+    // The state is missing or empty: no other installation begins beside the key or the events.
+    for (is_empty, has_key) in [(false, true), (true, true), (true, false)] {
+        let copy = copy_of(&data);
+        let state = copy.path().join("state.db");
+        std::fs::remove_file(&state).unwrap();
+        if is_empty {
+            std::fs::write(&state, b"").unwrap();
+        }
+        if !has_key {
+            std::fs::remove_file(copy.path().join("master.key")).unwrap();
+        }
+        for arguments in commands {
+            let said = refusal(&run(copy.path(), "", arguments));
+            assert!(
+                said.contains("is missing or empty beside"),
+                "{arguments:?}: {said}"
+            );
+            assert!(
+                said.contains("`culvert admin backup`"),
+                "{arguments:?}: {said}"
+            );
+        }
+        let said = findings(copy.path(), &[]);
+        assert!(said.contains("is missing or empty beside"), "{said}");
+        assert!(!std::fs::metadata(&state).is_ok_and(|state| state.len() > 0));
+    }
+
+    // The state is damaged.
+    let copy = copy_of(&data);
+    damage(&copy.path().join("state.db"));
+    for arguments in commands {
+        let said = refusal(&run(copy.path(), "", arguments));
+        assert!(
+            said.contains("`culvert admin backup`"),
+            "{arguments:?}: {said}"
+        );
+    }
+    let said = findings(copy.path(), &[]);
+    assert!(said.contains("state.db` is damaged"), "{said}");
+
+    // The events are of another installation.
+    let copy = copy_of(&data);
+    std::fs::copy(other.join("events.db"), copy.path().join("events.db")).unwrap();
+    for arguments in commands {
+        let said = refusal(&run(copy.path(), "", arguments));
+        assert!(
+            said.contains("belongs to another installation"),
+            "{arguments:?}: {said}"
+        );
+    }
+    let said = findings(copy.path(), &[]);
+    assert!(said.contains("belongs to another installation"), "{said}");
+}
+
+#[test]
+fn missing_or_damaged_events_keep_no_server_down_and_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    assert_eq!(Process::start(&data, "").terminate(), 0);
+
+    let copy = copy_of(&data);
+    std::fs::remove_file(copy.path().join("events.db")).unwrap();
+    let said = refusal(&run(copy.path(), "", &["admin", "check"]));
+    assert!(said.contains("events.db` is missing or empty"), "{said}");
+    assert!(findings(copy.path(), &[]).contains("events.db` is missing or empty"));
+    assert_eq!(Process::start(copy.path(), "").terminate(), 0);
+    let said = run(copy.path(), "", &["admin", "check"]);
+    assert!(said.status.success(), "{said:?}");
+
+    let copy = copy_of(&data);
+    damage(&copy.path().join("events.db"));
+    // Only a server sets the file aside: another process might use it.
+    let said = refusal(&run(copy.path(), "", &["admin", "check"]));
+    assert!(said.contains("`culvert admin backup`"), "{said}");
+    assert!(findings(copy.path(), &["--deep"]).contains("events.db` is damaged"));
+    assert_eq!(Process::start(copy.path(), "").terminate(), 0);
+    let said = findings(copy.path(), &[]);
+    assert!(said.contains("events.db.damaged-"), "{said}");
+    let said = run(copy.path(), "", &["admin", "check"]);
+    assert!(said.status.success(), "{said:?}");
+}

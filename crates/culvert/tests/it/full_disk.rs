@@ -101,7 +101,7 @@ async fn a_server_on_a_full_disk_serves_traffic_and_refuses_writes() {
     let ready = client.call(Method::GET, "/readyz", None).await.unwrap();
     assert_eq!(ready.status, 503);
     let why = ready.body["parts"]["store"].as_str().unwrap();
-    assert_eq!(why, "read-only: the disk was full at startup");
+    assert_eq!(why, "read-only: the disk took no writes at startup");
     assert_eq!(status_of_edge(&server).await, 200);
 
     // With room the same server takes changes, delivers events and lets agents in.
@@ -164,6 +164,63 @@ async fn a_server_on_a_full_disk_serves_traffic_and_refuses_writes() {
         .await
         .unwrap();
     assert_eq!(endpoints["endpoints"].as_array().unwrap().len(), 2);
+    assert_eq!(status_of_edge(&server).await, 200);
+    assert_eq!(server.terminate(), 0);
+}
+
+/// Changes whether a file system can be written to.
+fn remount(disk: &Small, mode: &str) {
+    let option = format!("remount,{mode}");
+    let mut command = Command::new("mount");
+    let output = command.args(["-o", &option]).arg(&disk.0).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// The last commits of a killed server are still in the WAL.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_on_a_read_only_file_system_serves_its_last_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = Small::mount(&folder.path().join("disk")) else {
+        return;
+    };
+    let data = disk.0.join("data");
+    let origin = Receiver::start().await;
+    let allow = ["--edge-allow-private-upstreams", "true"];
+    let start = || Process::start_as(binary(), &data, "", &allow);
+    let server = start();
+    let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+    let client = Client::new(&server.api, token.clone()).unwrap();
+    let endpoint = json!({
+        "url": format!("http://{HOST}"),
+        "upstream_url": format!("http://{}", origin.address),
+    });
+    let made = client.expect(Method::POST, "/endpoints", Some(&endpoint));
+    made.await.unwrap();
+    server.kill();
+    assert!(std::fs::metadata(data.join("state.db-wal")).unwrap().len() > 0);
+
+    remount(&disk, "ro");
+    let server = start();
+    eventually("the edge serves", async || {
+        status_of_edge(&server).await == 200
+    })
+    .await;
+    let client = Client::new(&server.api, token.clone()).unwrap();
+    let key = json!({});
+    let made = client.call(Method::POST, "/api_keys", Some(&key));
+    assert_eq!(made.await.unwrap().status, 503);
+    let ready = client.call(Method::GET, "/readyz", None).await.unwrap();
+    let why = ready.body["parts"]["store"].as_str().unwrap();
+    assert_eq!(why, "read-only: the disk took no writes at startup");
+
+    remount(&disk, "rw");
+    eventually("the server is ready again", async || {
+        let ready = client.call(Method::GET, "/readyz", None).await.unwrap();
+        ready.status == 200
+    })
+    .await;
+    let made = client.call(Method::POST, "/api_keys", Some(&key));
+    assert_eq!(made.await.unwrap().status, 201);
     assert_eq!(status_of_edge(&server).await, 200);
     assert_eq!(server.terminate(), 0);
 }

@@ -49,6 +49,13 @@ const BY_CLIENTS: &[Row] = &[
         "",
     ),
     (
+        "http/http2/follow.rs Follower.open",
+        "FOLLOWED_STREAMS_MAX",
+        4_096,
+        Tree,
+        "other_protocols_and_too_many_streams_are_not_followed",
+    ),
+    (
         "http/http2/hpack.rs Decoder.table",
         "TABLE_BYTES_MAX",
         128,
@@ -555,8 +562,7 @@ const BY_SERVER: &[&str] = &[
     "policy/shared_counts.rs Inner.tables",
     "tls/acme/answers.rs ChallengeAnswers.certificates",
     "tls/acme/answers.rs ChallengeAnswers.files",
-    "tunnel/client/further.rs Number.all",
-    "tunnel/client/further.rs Others.numbers",
+    "tunnel/client/numbers.rs Numbers.all",
     "tunnel/nodes.rs Nodes.peers",
     "tunnel/nodes.rs Nodes.table",
     "tunnel/nodes.rs EndpointLocations.endpoints",

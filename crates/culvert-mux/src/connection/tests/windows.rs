@@ -61,6 +61,33 @@ fn credit_returns_when_half_a_window_was_read() {
     assert_eq!(pair.frames(), []);
 }
 
+/// One stream over a long distance: the peer sends all it may and waits for credit, which takes a round trip.
+#[test]
+fn the_window_grows_to_what_the_distance_needs() {
+    let mut pair = Pair::server();
+    let stream = pair.open(b"x");
+    let mut credit = WINDOW_BYTES as usize;
+    let mut rounds = Vec::new();
+    for _ in 0..8 {
+        rounds.push(credit);
+        while credit > 0 {
+            let length = credit.min(32 << 10);
+            pair.send(&[data(2, &vec![1; length])]);
+            credit -= length;
+            pair.drain(stream);
+        }
+        for frame in pair.frames() {
+            if let Frame::WndInc { increment, .. } = frame {
+                credit += increment as usize;
+            }
+        }
+        pair.now += Duration::from_millis(40);
+    }
+    let most = Limits::default().window_grows_to as usize;
+    assert!(rounds[7] > most / 2, "{rounds:?}");
+    assert!(rounds.iter().all(|round| *round <= most), "{rounds:?}");
+}
+
 #[test]
 fn writers_wait_for_the_window_and_are_reported_once() {
     let mut pair = Pair::server();

@@ -18,11 +18,12 @@ use crate::wire::{
 const BINDING_CODES: [u16; 2] = [333, 335];
 
 impl Agent {
-    /// Authenticates the agent and binds its endpoints. With a `number`, as a further connection of the session.
+    /// Authenticates the agent on the connection with this index, and binds its endpoints.
     pub(in crate::client) async fn introduce(
         &self,
         session: &Session,
-        number: Option<u32>,
+        number: u32,
+        is_further: bool,
     ) -> Result<(), Trouble> {
         let former = self.resumption().clone();
         let former_id = former.client_id.clone();
@@ -47,13 +48,13 @@ impl Agent {
                 ),
                 streams_max: u32::try_from(self.settings.streams_max.min(OURS_STREAMS_MAX))
                     .unwrap_or(u32::MAX),
-                leg: number.unwrap_or(former.leg),
+                leg: number,
                 ..AuthExtra::default()
             },
         };
         let reply: AuthReply = session::call(session, StreamType::AUTH, &request).await?;
         refused(&reply.error)?;
-        if number.is_some() && reply.client_id != former_id {
+        if is_further && reply.client_id != former_id {
             return Err(Trouble::Lost("the server started another session".into()));
         }
         {
@@ -68,9 +69,17 @@ impl Agent {
             status.server_version = reply.extra.version;
             status.notices = notices(&reply.extra.banner, reply.extra.deprecation.as_ref());
         });
+        self.bind_all(session, is_further).await
+    }
+
+    pub(in crate::client) async fn bind_all(
+        &self,
+        session: &Session,
+        is_further: bool,
+    ) -> Result<(), Trouble> {
         let endpoints = self.slots.borrow().len();
         for nth in 0..endpoints {
-            self.bind(session, nth, number.is_some()).await?;
+            self.bind(session, nth, is_further).await?;
         }
         Ok(())
     }

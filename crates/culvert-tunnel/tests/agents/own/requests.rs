@@ -274,6 +274,57 @@ async fn connections_that_outlast_the_drain_time_are_cut_and_counted() {
     );
 }
 
+/// An HTTP/2 frame with a payload of zeros.
+fn frame(length: u8, kind: u8, flags: u8, stream: u8) -> Vec<u8> {
+    let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, stream];
+    frame.resize(9 + usize::from(length), 0);
+    frame
+}
+
+/// A connection of HTTP/2 to the service is an open request only while a stream is open on it.
+#[tokio::test]
+async fn an_idle_http2_connection_is_no_open_request() {
+    const REQUEST: usize = 24 + 9 + 9 + 5;
+    for is_answered in [true, false] {
+        let mut running = start().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstream = listener.local_addr().unwrap().to_string();
+        running.tasks.spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            socket.read_exact(&mut [0; REQUEST]).await.unwrap();
+            let mut answer = frame(0, 4, 0, 0);
+            if is_answered {
+                answer.extend(frame(7, 1, 5, 1));
+            }
+            socket.write_all(&answer).await.unwrap();
+            std::future::pending::<()>().await;
+        });
+        let flags = [("upstream-protocol", "http2")];
+        let endpoints = vec![endpoint(Protocol::Http, &upstream, &flags)];
+        let drain_time = Duration::from_millis(if is_answered { 60_000 } else { 1 });
+        let mut own = run_with(&running, "right", endpoints, drain_time);
+        let id = own.online().await.endpoints[0].id.clone();
+        let mut stream = running.dial(&id).await;
+        let mut request = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        request.extend(frame(0, 4, 0, 0));
+        request.extend(frame(5, 1, 5, 1));
+        soon(stream.write_all(&request)).await.unwrap();
+        let mut answer = vec![0; if is_answered { 9 + 16 } else { 9 }];
+        soon(stream.read_exact(&mut answer)).await.unwrap();
+        own.stop.cancel();
+        if is_answered {
+            let mut rest = Vec::new();
+            soon(stream.read_to_end(&mut rest)).await.unwrap();
+            assert_eq!(rest[..9], [0, 0, 8, 7, 0, 0, 0, 0, 0], "GOAWAY");
+            assert_eq!(rest[9..], [0, 0, 0, 1, 0, 0, 0, 0]);
+            drop(stream);
+            assert_eq!(own.ended().await, Ok(()));
+        } else {
+            assert_eq!(own.ended().await, Err(AgentError::Cut(1)));
+        }
+    }
+}
+
 /// How a service ends a connection after its response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Leaves {

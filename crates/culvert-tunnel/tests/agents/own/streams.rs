@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_tunnel::client::{Protocol, TlsEnd, UpstreamTrust};
+use culvert_tunnel::server::DialError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -177,7 +178,7 @@ async fn the_server_opens_no_more_streams_than_the_agent_takes() {
             streams.push(running.dial(&id).await);
         }
         let refused = running.dial_at_once(&id).unwrap_err();
-        assert_eq!(refused, culvert_tunnel::server::DialError::Busy);
+        assert_eq!(refused, DialError::Busy);
         for stream in streams {
             expect_echo(stream, 1_000).await;
         }
@@ -229,4 +230,105 @@ async fn many_streams_get_a_further_connection_for_as_long_as_they_need_it() {
     expect_echo(running.dial(id).await, 1_000).await;
     own.stop.cancel();
     drop(own.ended().await);
+}
+
+/// After a load peak, a further connection takes no new streams and keeps those that it has, however long they last
+/// compared with the time for a stop. It serves again under the next peak, and ends with its last stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_no_longer_needed_ends_with_its_last_stream() {
+    let mut running = start().await;
+    let upstream = echo_server(&mut running.tasks).await;
+    let mut own = run_taking(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Tcp, &upstream.to_string(), &[])],
+        Duration::from_millis(1),
+        10_000,
+    );
+    let id = own.online().await.endpoints[0].id.clone();
+    let bindings = Arc::clone(&running.bindings);
+    let until = async |holds: &dyn Fn() -> bool| {
+        soon(async {
+            while !holds() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    };
+    let mut peak = Vec::new();
+    for _ in 0..520 {
+        peak.push(running.dial(&id).await);
+    }
+    until(&|| bindings.count(&id) == 2).await;
+    let mut long = [running.dial(&id).await, running.dial(&id).await];
+    for stream in &mut long {
+        echo_once(stream).await;
+    }
+    drop(peak);
+    until(&|| bindings.count(&id) == 1).await;
+    for stream in &mut long {
+        echo_once(stream).await;
+    }
+    assert_eq!(bindings.connections(), 2);
+
+    let mut peak = Vec::new();
+    for _ in 0..520 {
+        peak.push(running.dial(&id).await);
+    }
+    until(&|| bindings.count(&id) == 2).await;
+    assert_eq!(running.seen.borrow().hellos.len(), 2, "it is the same one");
+    for stream in &mut long {
+        echo_once(stream).await;
+    }
+    expect_echo(running.dial(&id).await, 1_000).await;
+    expect_echo(running.dial(&id).await, 1_000).await;
+    drop(peak);
+    until(&|| bindings.count(&id) == 1).await;
+    assert_eq!(bindings.connections(), 2);
+    for stream in long {
+        expect_echo(stream, 1_000).await;
+    }
+    until(&|| bindings.connections() == 1).await;
+    own.stop.cancel();
+    assert_eq!(own.ended().await, Ok(()));
+}
+
+async fn echo_once(stream: &mut culvert_tunnel::driver::Stream) {
+    stream.write_all(b"back").await.unwrap();
+    let mut back = [0; 4];
+    soon(stream.read_exact(&mut back)).await.unwrap();
+    assert_eq!(&back, b"back");
+}
+
+/// Clients that download and read nothing hold no place that another client needs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_do_not_read_make_room_for_another_client() {
+    let mut running = start().await;
+    let upstream = stalling_service(&mut running.tasks, true).await;
+    let mut own = run(
+        &running,
+        "right",
+        vec![endpoint(Protocol::Tcp, &upstream, &[])],
+    );
+    let id = own.online().await.endpoints[0].id.clone();
+    // One place has the agent's heartbeat.
+    let mut held = Vec::new();
+    for nth in 0..99 {
+        let mut stream = running.dial_from(&id, "192.0.2.1:1").unwrap();
+        soon(stream.read_u8())
+            .await
+            .unwrap_or_else(|error| panic!("{nth}: {error}"));
+        held.push(stream);
+    }
+    let mut others = soon(async {
+        loop {
+            match running.dial_from(&id, "198.51.100.1:1") {
+                Ok(stream) => return stream,
+                Err(error) => assert_eq!(error, DialError::Busy),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(soon(others.read_u8()).await.unwrap(), 7);
 }

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use culvert_base::Clock;
-use culvert_store::{Inspection, inspect};
+use culvert_store::{Depth, Inspection, inspect};
 
 use super::Report;
 use crate::config::Settings;
+use crate::installation;
 use crate::keys;
 use crate::server::store_url;
 
@@ -22,8 +23,16 @@ const AHEAD_MAX: Duration = Duration::from_secs(60);
 /// Present while systemd runs its time client, and once that has set the clock.
 const TIMESYNC: &str = "/run/systemd/timesync";
 
-pub(super) async fn examine(settings: &Settings, clock: &dyn Clock, report: &mut Report) {
+pub(super) async fn examine(
+    settings: &Settings,
+    clock: &dyn Clock,
+    depth: Depth,
+    report: &mut Report,
+) {
     let can_read = examine_folder(&settings.data_dir, report);
+    if can_read {
+        examine_files(settings, depth, report).await;
+    }
     let found = match can_read {
         true => examine_databases(settings, clock, report).await,
         false => None,
@@ -41,6 +50,71 @@ pub(super) async fn examine(settings: &Settings, clock: &dyn Clock, report: &mut
         }
     }
     examine_clock(settings, clock, found.as_ref(), report);
+}
+
+/// Whether the files of an installation on SQLite are there, whole, and belong together.
+async fn examine_files(settings: &Settings, depth: Depth, report: &mut Report) {
+    let Some(files) = installation::files(settings) else {
+        return;
+    };
+    if let Some(what) = installation::remains_without_state(settings) {
+        return report.fail("store", what, installation::RESTORE);
+    }
+    if !installation::has_content(files.state()) {
+        return;
+    }
+    if !installation::has_content(files.events()) {
+        report.fail(
+            "store",
+            format!("`{}` is missing or empty", files.events().display()),
+            format!(
+                "{}; a start without it begins an empty one, and events that waited are lost",
+                installation::RESTORE
+            ),
+        );
+    }
+    for file in files.set_aside() {
+        report.warn(
+            "store",
+            format!("a start set the damaged file `{}` aside: events that waited in it are lost", file.display()),
+            "replay the events that destinations need with `culvert events replay`, and remove the file",
+        );
+    }
+    match files.defects(depth).await {
+        Ok(defects) if defects.is_empty() => match depth {
+            Depth::Quick => report.ok(
+                "store",
+                "a quick check of the database files finds no damage",
+            ),
+            Depth::Deep => report.ok("store", "the database files are intact"),
+        },
+        Ok(defects) => {
+            for (file, defect) in defects {
+                report.fail(
+                    "store",
+                    format!("`{}` is damaged: {defect}", file.display()),
+                    installation::RESTORE,
+                );
+            }
+            return;
+        }
+        Err(fault) => {
+            let mend = "run this command as the user of the server";
+            return report.fail("store", fault.chain(), mend);
+        }
+    }
+    match files.ids().await {
+        Ok([Some(state), Some(events)]) if state != events => report.fail(
+            "store",
+            format!(
+                "`{}` belongs to another installation",
+                files.events().display()
+            ),
+            installation::RESTORE,
+        ),
+        Ok(_) => {}
+        Err(fault) => report.fail("store", fault.chain(), installation::RESTORE),
+    }
 }
 
 /// Lists the grants that the upgrade made for references across owners.
@@ -169,7 +243,7 @@ async fn examine_databases(
         Ok(found) => found,
         Err(fault) => {
             let mend = match settings.database_url.is_empty() {
-                true => "run `culvert admin check` as the user of the server",
+                true => "run this command as the user of the server",
                 false => {
                     "check that PostgreSQL runs, that `database_url` names host, user and database, and that \
                      `pg_hba.conf` admits this machine"

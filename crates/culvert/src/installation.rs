@@ -1,0 +1,142 @@
+//! The files of an installation on SQLite: whether all are there, whole, and of the same installation.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use culvert_base::{Clock, Entropy, Fault};
+use culvert_store::{INSTALLATION, InstallationFiles, Queue, Store, StoreUrl};
+
+use crate::config::Settings;
+use crate::server::{Access, store_url, with_causes};
+
+/// How to get a file back.
+pub(crate) const RESTORE: &str =
+    "restore the data directory from a backup that `culvert admin backup` made";
+/// Length of an ID.
+const ID_CHARS: usize = 32;
+
+/// The files, unless the installation is on PostgreSQL.
+pub(crate) fn files(settings: &Settings) -> Option<InstallationFiles> {
+    match store_url(settings) {
+        StoreUrl::Sqlite(path) => Some(InstallationFiles::at(&path)),
+        StoreUrl::Postgres(_) => None,
+    }
+}
+
+/// Whether a file has content.
+pub(crate) fn has_content(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.len() > 0)
+}
+
+/// What remains of an installation whose state is missing, as a clause. `None` if there is a state, or if nothing
+/// remains.
+pub(crate) fn remains_without_state(settings: &Settings) -> Option<String> {
+    let files = files(settings)?;
+    if has_content(files.state()) {
+        return None;
+    }
+    let folder = files.state().parent()?;
+    // A key elsewhere may have been made for a new installation.
+    let key = settings.key_file();
+    let rest = match () {
+        () if has_content(files.events()) => files.events(),
+        () if key.parent() == Some(folder) && has_content(&key) => &key,
+        () => return None,
+    };
+    Some(format!(
+        "`{}` is missing or empty beside `{}`",
+        files.state().display(),
+        rest.display()
+    ))
+}
+
+/// Fails if the state of an installation is missing, rather than begin another installation beside its other files.
+pub(crate) fn refuse_without_state(settings: &Settings) -> Result<()> {
+    match remains_without_state(settings) {
+        Some(what) => bail!(
+            "{what}; {RESTORE}, or move `{}` away to begin a new installation",
+            settings.data_dir.display()
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Logs that the events of an installation are missing. Call it before the state is opened, which creates it.
+pub(crate) fn tell_of_missing_events(settings: &Settings) {
+    if let Some(files) = files(settings)
+        && has_content(files.state())
+        && !has_content(files.events())
+    {
+        tracing::error!(file = %files.events().display(),
+            "the file of the events is missing: events that waited in it are lost, and an empty file begins");
+    }
+}
+
+/// Opens the queue. A damaged file of events does not keep the server down: it is set aside, and an empty one begins.
+pub(crate) async fn open_queue(
+    settings: &Settings,
+    access: Access,
+    clock: &Arc<dyn Clock>,
+) -> Result<Queue> {
+    let url = store_url(settings);
+    let files = files(settings);
+    let damage = match (Queue::open(&url, Arc::clone(clock)).await, &files) {
+        (Ok(queue), _) => return Ok(queue),
+        (Err(fault), Some(files)) if access == Access::Exclusive => {
+            match files.set_aside_damaged_events(&**clock).await {
+                Ok(Some(aside)) => aside,
+                Ok(None) => return Err(of_file(fault)),
+                Err(why) => return Err(of_file(why)),
+            }
+        }
+        (Err(fault), _) => return Err(of_file(fault)),
+    };
+    let (file, defect) = damage;
+    tracing::error!(file = %file.display(), defect,
+        "the file of the events was damaged and is set aside: events that waited in it are lost, and an empty file begins");
+    Queue::open(&url, Arc::clone(clock)).await.map_err(of_file)
+}
+
+/// A fault of a database file, with the way out.
+pub(crate) fn of_file(fault: Fault) -> anyhow::Error {
+    with_causes(fault).context(format!("if the file is damaged, {RESTORE}"))
+}
+
+/// Fails if the events belong to another installation than the state. A new installation, or one of an older version,
+/// gets its ID.
+pub(crate) async fn agree_on_id(
+    settings: &Settings,
+    store: &Store,
+    queue: &Queue,
+    entropy: &dyn Entropy,
+) -> Result<()> {
+    let Some(files) = files(settings) else {
+        return Ok(());
+    };
+    // Through open connections: a disk that takes no writes needs special ones.
+    let (state, events) = tokio::join!(store.meta_get(INSTALLATION), queue.installation());
+    let ids = [state.map_err(with_causes)?, events.map_err(with_causes)?];
+    let id = match ids {
+        [Some(state), Some(events)] if state == events => return Ok(()),
+        [Some(_), Some(_)] => bail!(
+            "`{}` belongs to another installation than `{}`; {RESTORE}",
+            files.events().display(),
+            files.state().display()
+        ),
+        [Some(id), None] | [None, Some(id)] => id,
+        [None, None] => entropy.text(b"0123456789abcdef", ID_CHARS),
+    };
+    match files.set_id(&id).await {
+        Ok(()) => Ok(()),
+        // A later start writes it.
+        Err(fault) if store.is_read_only() => {
+            tracing::warn!(
+                error = fault.chain(),
+                "the disk takes no writes: the installation has no ID yet"
+            );
+            Ok(())
+        }
+        Err(fault) => Err(with_causes(fault)),
+    }
+}
