@@ -115,10 +115,11 @@ impl Control {
             "certificate request failed"
         );
         if is_over {
-            self.clean_up(certificates, &claim.order).await;
+            self.clean_up(certificates, &claim.order.answers).await;
             claim.order.forget();
         }
-        if let Err(Halt::Faulted(fault)) = self.note_failure(certificates, claim, &failure).await {
+        let noting = self.note_failure(certificates, claim, &failure);
+        if let Err(Halt::Faulted(fault)) = self.locks.with(&[domain_id], noting).await {
             error!(domain.id = domain_id, cause = %fault.chain(), "recording a certificate failure failed");
         }
     }
@@ -126,7 +127,21 @@ impl Control {
     /// Takes the lease of a domain's order and creates the order if there is none. Returns `None` when
     /// nothing is due any more. Removes the leftovers of a domain that is no longer managed.
     async fn claim(&self, domain_id: &str, asker: Asker<'_>) -> Result<Option<ClaimedOrder>, Halt> {
-        let _lock = self.locks.of(domain_id).await;
+        let mut leftovers = Vec::new();
+        let claiming = self.claim_locked(domain_id, asker, &mut leftovers);
+        let claimed = self.locks.with(&[domain_id], claiming).await?;
+        if let Some(certificates) = &self.certificates {
+            self.clean_up(certificates, &leftovers).await;
+        }
+        Ok(claimed)
+    }
+
+    async fn claim_locked(
+        &self,
+        domain_id: &str,
+        asker: Asker<'_>,
+        leftovers: &mut Vec<ChallengeResponse>,
+    ) -> Result<Option<ClaimedOrder>, Halt> {
         let now = self.clock.now();
         let found = order::find(self, domain_id).await?;
         let managed = Holder::managed(self, domain_id).await?;
@@ -134,9 +149,7 @@ impl Control {
             if let Some((document, order)) = found
                 && order.lease_end(asker, now).is_none()
             {
-                if let Some(certificates) = &self.certificates {
-                    self.clean_up(certificates, &order).await;
-                }
+                *leftovers = order.answers;
                 self.store
                     .commit(Changes::remove(document.head, NOTHING))
                     .await?;
@@ -166,9 +179,7 @@ impl Control {
         let (changes, mut claimed, order) = match found {
             Some((mut document, mut order)) => {
                 if order.directory != asker.directory {
-                    if let Some(certificates) = &self.certificates {
-                        self.clean_up(certificates, &order).await;
-                    }
+                    leftovers.clone_from(&order.answers);
                     order.forget();
                     order.attempts = 0;
                     asker.directory.clone_into(&mut order.directory);
@@ -265,8 +276,9 @@ impl Control {
             look_after = (look_after * 3 / 2).min(LOOK_AFTER_MAX);
             open_order = issuer.look(&key, &open_order.url).await?;
         };
-        self.clean_up(certificates, &claim.order).await;
-        self.install(claim, &chain).await
+        self.clean_up(certificates, &claim.order.answers).await;
+        let installing = self.install(claim, &chain);
+        self.locks.with(&[&claim.order.domain_id], installing).await
     }
 
     /// Returns the authority's order: the stored one if the authority still knows it, else a new one, which
@@ -282,12 +294,12 @@ impl Control {
             match issuer.look(key, url).await {
                 // The order may have failed while no node was running to respond to it.
                 Ok(open_order) if matches!(open_order.state, OrderState::Failed(_)) => {
-                    self.clean_up(certificates, &claim.order).await;
+                    self.clean_up(certificates, &claim.order.answers).await;
                     claim.order.forget();
                 }
                 Ok(open_order) => return Ok(open_order),
                 Err(failure) if failure.blame == Blame::Gone => {
-                    self.clean_up(certificates, &claim.order).await;
+                    self.clean_up(certificates, &claim.order.answers).await;
                     claim.order.forget();
                 }
                 Err(failure) => return Err(failure.into()),
@@ -398,7 +410,6 @@ impl Control {
         };
         let domain_id = &claim.order.domain_id;
         for _ in 0..RUNS_MAX {
-            let _lock = self.locks.of(domain_id).await;
             let managed = Holder::managed(self, domain_id).await?;
             let Some((mut document, mut domain)) = managed else {
                 // The domain is no longer managed, so the certificate is not needed.
@@ -500,7 +511,6 @@ impl Control {
         let [spice] = self.entropy.bytes();
         let domain_id = order.domain_id.clone();
         for _ in 0..RUNS_MAX {
-            let _lock = self.locks.of(&domain_id).await;
             let now = self.clock.now();
             let managed = Holder::managed(self, &domain_id).await?;
             let job = managed.as_ref().and_then(|(_, domain)| {
@@ -552,11 +562,11 @@ impl Control {
 
     /// Removes the DNS records of an order. A record that cannot be removed is harmless: its challenge is
     /// over.
-    async fn clean_up(&self, certificates: &Certificates, order: &Order) {
+    async fn clean_up(&self, certificates: &Certificates, answers: &[ChallengeResponse]) {
         let Some(issuer) = &certificates.issuer else {
             return;
         };
-        for answer in &order.answers {
+        for answer in answers {
             if let Some(record) = &answer.record {
                 let value = answer.record_value();
                 if let Err(failure) = issuer.record(Record::Remove, record, &value).await {
