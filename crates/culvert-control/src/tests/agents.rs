@@ -400,7 +400,7 @@ async fn a_session_takes_the_slot_of_a_disconnected_one_that_shares_its_lock() {
         ..AGENTS
     };
     let mut rig = Rig::with(None, limits).await;
-    share_one_lock(&mut rig.control);
+    set_locks(&mut rig.control, 1);
     let open = Open::of(rig).await;
     let (_, token) = open.credential(json!([])).await;
     let mut current = open.authorize(hello(&token)).await.unwrap();

@@ -165,9 +165,9 @@ fn is_one_lock_requested() -> bool {
     std::env::var_os("CULVERT_TEST_ONE_LOCK").is_some()
 }
 
-/// From here on, all objects share one lock.
-fn share_one_lock(control: &mut Arc<Control>) {
-    Arc::get_mut(control).unwrap().locks = keyed_mutex::KeyedMutex::of_size(1);
+/// From here on, objects share this many locks.
+fn set_locks(control: &mut Arc<Control>, count: usize) {
+    Arc::get_mut(control).unwrap().locks = keyed_mutex::KeyedMutex::of_size(count);
 }
 
 impl Rig {
@@ -264,7 +264,7 @@ impl Rig {
         .await
         .unwrap();
         if is_one_lock_requested() {
-            share_one_lock(&mut control);
+            set_locks(&mut control, 1);
         }
         let token = control.bootstrap(None).await.unwrap().unwrap();
         let header = format!("Bearer {}", token.reveal());
