@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use culvert_base::net::HostName;
-use culvert_base::{Fault, Secret, Timestamp};
+use culvert_base::{Fault, RetryAfter, Secret, Timestamp};
 use culvert_events::EventId;
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
 use culvert_tls::acme::{Blame, Challenge, ChallengeKind, Failure, Order as Placed, OrderState};
@@ -19,7 +19,7 @@ use crate::event_kinds::Verb;
 use crate::ports::{Certificates, Issuer, Record};
 use crate::reconcile::acme::halt::Halt;
 use crate::reconcile::acme::holder::Holder;
-use crate::reconcile::acme::order::{self, ChallengeResponse, Lease, NOTHING};
+use crate::reconcile::acme::order::{self, ChallengeResponse, LEASE, Lease, NOTHING};
 use crate::reconcile::acme::{Asker, Due, Order, due_for, wait_after};
 use crate::resource::model::management::{Job, JobError, KeyType};
 use crate::resource::model::tls_certificate::TlsCertificate;
@@ -30,8 +30,6 @@ use crate::{Error, stored};
 
 /// Time limit of an attempt. A later attempt resumes the order.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(240);
-/// Lease duration, renewed by each commit.
-const LEASE: Duration = Duration::from_secs(300);
 const _: () = assert!(
     ATTEMPT_WITHIN.as_secs() < LEASE.as_secs(),
     "an attempt ends before its lease"
@@ -41,6 +39,8 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(30);
 /// First and longest interval for polling the authority.
 const LOOK_AFTER: Duration = Duration::from_millis(200);
 const LOOK_AFTER_MAX: Duration = Duration::from_secs(5);
+/// Longest interval that the authority may request.
+const LOOK_ASKED_MAX: Duration = Duration::from_secs(60);
 
 /// An order that this process holds the lease of.
 struct ClaimedOrder {
@@ -272,7 +272,8 @@ impl Control {
                     });
                 }
             }
-            tokio::time::sleep(look_after).await;
+            let asked = open_order.retry_after;
+            tokio::time::sleep(RetryAfter::wait(asked, look_after, LOOK_ASKED_MAX)).await;
             look_after = (look_after * 3 / 2).min(LOOK_AFTER_MAX);
             open_order = issuer.look(&key, &open_order.url).await?;
         };
