@@ -86,6 +86,18 @@ impl Plane {
         }
     }
 
+    /// Notes that a worker starts. A batch that the previous one had in memory, and did not settle, is lost.
+    pub(crate) fn begin_worker(&self, destination: &str) {
+        let counters = self.all_counters.of(destination);
+        let Some((events, bytes)) = counters.buffer.start_worker() else {
+            return;
+        };
+        counters.released(events, bytes);
+        self.direct_events.fetch_sub(events, Ordering::Relaxed);
+        counters.dropped.add(Dropped::InternalError, events);
+        self.meters.dropped.add(Dropped::InternalError, events);
+    }
+
     /// Applies a change to the table. It also applies to records that wait in the recorder.
     pub(crate) fn apply(&self, change: TableChange) {
         let edited: Vec<String> = change.destinations.keys().cloned().collect();

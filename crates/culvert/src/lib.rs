@@ -25,5 +25,6 @@ mod rate_exchange;
 pub mod reload;
 pub mod server;
 mod statistics;
+mod system_clock;
 pub mod telemetry;
 mod to_agents;
