@@ -4,7 +4,7 @@
 //! reading differs by     time
 //! at most a second       follows the reading
 //! more, for a while      continues at its own pace: a glitch has no effect
-//! more, steadily         is set to the reading; everybody who keeps times looks at `Clock::times_set`
+//! more, steadily         is set to the reading; users that keep times look at `Clock::times_set`
 //! ```
 
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::sync::lock;
 use crate::{Clock, Timestamp};
 
-/// The greatest difference that is followed at once.
+/// The greatest difference that is followed immediately.
 const FOLLOWED_MAX: Duration = Duration::from_secs(1);
 /// How long readings must agree before the clock is set to them.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);

@@ -4,8 +4,8 @@
 //! again and again. Writers on other nodes are detected by the revision alone. The locks only save work and
 //! are not needed for correctness, so two objects may share one.
 //!
-//! Because objects share locks, work that takes a second lock may wait for itself. So all locks of a piece of
-//! work are taken at once, in one order, and work that holds locks takes no others.
+//! Because objects share locks, work that takes a second lock may wait for itself. So work takes all of its locks
+//! together, in one order, and takes no others while it holds them.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};

@@ -273,7 +273,7 @@ fn open(path: &Path) -> std::io::Result<(File, i64)> {
     let length = file.read_at(&mut bytes, 0)?;
     let noted = decoded(&bytes[..length]);
     if noted.is_none() && length > 0 {
-        tracing::warn!(path = %path.display(), "the record count file is damaged; it is written anew");
+        tracing::warn!(path = %path.display(), "the record count file is damaged and will be overwritten");
     }
     Ok((file, noted.unwrap_or(0)))
 }

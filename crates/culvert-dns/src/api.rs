@@ -49,7 +49,7 @@ impl ApiResponse {
         DnsError::new(format_args!(
             "{provider} returned status {status}: {message}"
         ))
-        .to_retry_after(self.retry_after)
+        .with_retry_after(self.retry_after)
     }
 
     pub(crate) fn is_success(&self) -> bool {

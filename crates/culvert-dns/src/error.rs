@@ -25,7 +25,7 @@ impl DnsError {
     }
 
     /// The same with the wait that the provider requested.
-    pub(crate) fn to_retry_after(self, retry_after: Option<RetryAfter>) -> Self {
+    pub(crate) fn with_retry_after(self, retry_after: Option<RetryAfter>) -> Self {
         Self {
             retry_after,
             ..self
@@ -39,7 +39,7 @@ impl DnsError {
 
     /// The same with what was being done.
     pub(crate) fn about(&self, what: &str) -> Self {
-        Self::new(format_args!("{what}: {}", self.why)).to_retry_after(self.retry_after)
+        Self::new(format_args!("{what}: {}", self.why)).with_retry_after(self.retry_after)
     }
 }
 

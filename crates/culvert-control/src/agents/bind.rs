@@ -49,6 +49,8 @@ impl Control {
         // Reserve the slot before waiting for the session's lock, because other requests arrive meanwhile.
         let room = agents.room_for(session_id, had.as_ref().map(|(id, _)| &id[..]))?;
         let binding = self.bind_locked(&cx, &session, want, &text, had.as_ref(), room);
+        // Boxed because the future is large.
+        let binding = Box::pin(binding);
         self.locks.with(&[session_id], binding).await
     }
 
