@@ -62,7 +62,7 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
         }
         if pruned_at.is_none_or(|at| at.elapsed() >= PRUNE_EVERY) {
             pruned_at = Some(tokio::time::Instant::now());
-            if let Err(fault) = plane.queue.prune(plane.clock.now()).await {
+            if let Err(fault) = plane.queue.prune(plane.cutoff(Duration::ZERO)).await {
                 tracing::error!(cause = %fault.chain(), "cannot prune dead letters");
             }
         }
