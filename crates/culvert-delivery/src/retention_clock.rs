@@ -1,7 +1,7 @@
 //! The time by which events are too old to be retained.
 //!
-//! What is deleted cannot be restored, so a clock that was set forward deletes nothing for a day: until then an
-//! operator can set it back.
+//! Deleted events cannot be restored, so a clock that was set forward deletes none for a day: until then an operator
+//! can set it back.
 
 use std::sync::Mutex;
 use std::time::Duration;
