@@ -5,6 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use crate::{Clock, Entropy, Timestamp};
 
@@ -236,11 +237,15 @@ pub fn split(text: &str) -> Option<(&str, &str)> {
     (prefix_fits && body_fits).then_some((prefix, body))
 }
 
-/// Generates identifier bodies. Each is larger than the previous one, even within one second.
+/// Generates identifier bodies. Each is larger than the previous one, even within one second, unless the clock was set
+/// back.
 #[derive(Debug, Default)]
 pub struct IdMaker {
     last: Mutex<Option<Ksuid>>,
 }
+
+/// How far bodies may be ahead of the clock.
+const AHEAD_MAX: Duration = Duration::from_secs(2);
 
 impl IdMaker {
     /// A generator without a previous body.
@@ -256,7 +261,10 @@ impl IdMaker {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         let next = match *last {
-            Some(last) if fresh <= last => last.successor(),
+            // A body has its time, so after the clock was far ahead, its bodies do not go on from there.
+            Some(last) if fresh <= last && last.at().since(fresh.at()) <= AHEAD_MAX => {
+                last.successor()
+            }
             _ => fresh,
         };
         *last = Some(next);
@@ -278,6 +286,20 @@ mod tests {
         assert_eq!(body.to_string(), "3MNwake7NlaYWxjRh9bXOmHaq4T");
         let at = Timestamp::parse("2025-09-04T10:11:14Z").unwrap();
         assert_eq!(Ksuid::new(at, [7; 16]).at(), at);
+    }
+
+    #[test]
+    fn bodies_follow_a_clock_that_was_set_back() {
+        let start = Timestamp::from_unix_seconds(1_800_000_000);
+        let clock = ManualClock::at(start);
+        let entropy = SeededEntropy::new(1);
+        let maker = IdMaker::new();
+        clock.set(start.plus(Duration::from_secs(3600)));
+        maker.next(&clock, &entropy);
+        clock.set(start);
+        let next = maker.next(&clock, &entropy);
+        assert_eq!(next.at(), start);
+        assert!(maker.next(&clock, &entropy) > next);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Timestamps and clocks. Only this file reads the system time.
 
 use std::fmt::{self, Debug, Write};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -46,6 +46,16 @@ impl Timestamp {
     pub fn parse(text: &str) -> Option<Self> {
         let moment: jiff::Timestamp = text.parse().ok()?;
         i64::try_from(moment.as_nanosecond()).ok().map(Self)
+    }
+
+    /// Parses a date of HTTP in each of its forms (RFC 9110 5.6.7). `None` for other texts.
+    pub fn parse_http_date(text: &str) -> Option<Self> {
+        let read = |form| jiff::fmt::strtime::parse(form, text)?.to_datetime();
+        let mut dates = HTTP_DATES.iter().filter_map(|form| read(form).ok());
+        let moment = dates.next()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+        i64::try_from(moment.timestamp().as_nanosecond())
+            .ok()
+            .map(Self)
     }
 
     /// Truncates to whole seconds.
@@ -132,6 +142,13 @@ impl Timestamp {
     }
 }
 
+/// The forms of HTTP dates: the current one, and two that are obsolete but still read.
+const HTTP_DATES: [&str; 3] = [
+    "%a, %d %b %Y %H:%M:%S GMT",
+    "%A, %d-%b-%y %H:%M:%S GMT",
+    "%a %b %e %H:%M:%S %Y",
+];
+
 /// The decimal digits of each number below 100.
 const PAIRS: [[u8; 2]; 100] = {
     let mut pairs = [[b'0'; 2]; 100];
@@ -194,6 +211,11 @@ impl<'de> Deserialize<'de> for Timestamp {
 pub trait Clock: Debug + Send + Sync {
     /// The current time.
     fn now(&self) -> Timestamp;
+
+    /// How many times the clock was set, forward or back, while others may have kept times of it.
+    fn times_set(&self) -> u64 {
+        0
+    }
 }
 
 /// The operating system's clock.
@@ -216,28 +238,44 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only by [`ManualClock::advance`].
+/// A clock that moves only by [`ManualClock::advance`] and [`ManualClock::set`].
 #[derive(Debug)]
-pub struct ManualClock(AtomicI64);
+pub struct ManualClock {
+    now: AtomicI64,
+    times_set: AtomicU64,
+}
 
 impl ManualClock {
     /// A clock that starts at `start`.
     pub fn at(start: Timestamp) -> Self {
-        Self(AtomicI64::new(start.0))
+        Self {
+            now: AtomicI64::new(start.0),
+            times_set: AtomicU64::new(0),
+        }
     }
 
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(
+        self.now.fetch_add(
             i64::try_from(by.as_nanos()).unwrap_or(i64::MAX),
             Ordering::SeqCst,
         );
+    }
+
+    /// Sets the clock to another time, before or after its own.
+    pub fn set(&self, to: Timestamp) {
+        self.now.store(to.0, Ordering::SeqCst);
+        self.times_set.fetch_add(1, Ordering::SeqCst);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        Timestamp(self.0.load(Ordering::SeqCst))
+        Timestamp(self.now.load(Ordering::SeqCst))
+    }
+
+    fn times_set(&self) -> u64 {
+        self.times_set.load(Ordering::SeqCst)
     }
 }
 

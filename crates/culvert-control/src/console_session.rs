@@ -266,10 +266,19 @@ impl Control {
         edit: impl Fn(&mut Vec<Session>),
     ) -> Result<(), Fault> {
         let id = id_of(key_body);
-        let _lock = self.locks.of(&id).await;
+        let changing = self.change_locked(&id, account, edit);
+        self.locks.with(&[&id], changing).await
+    }
+
+    async fn change_locked(
+        &self,
+        id: &str,
+        account: Option<&str>,
+        edit: impl Fn(&mut Vec<Session>),
+    ) -> Result<(), Fault> {
         for _ in 0..RUNS_MAX {
             let now = self.clock.now();
-            let known = self.store.get(KIND, &id).await?;
+            let known = self.store.get(KIND, id).await?;
             let mut stored: Sessions = match &known {
                 Some(document) => stored::read(document)?,
                 None => Sessions::default(),
@@ -285,7 +294,7 @@ impl Control {
                 (None, Some(account)) => Changes::insert(
                     Document {
                         head: Head {
-                            id: id.clone(),
+                            id: id.to_owned(),
                             kind: KIND.to_owned(),
                             account: account.to_owned(),
                             revision: 0,

@@ -295,9 +295,18 @@ async fn restrict(
     parameters: &[Parameter],
     decide: impl Fn(&KeyRestrictions) -> Result<KeyRestrictions, Refusal> + Send,
 ) -> Result<(String, ApiKey), Error> {
+    let restrict = |call| restrict_locked(control, call, parameters, decide);
+    service::locked(control, &api_key::TYPE, call, restrict).await
+}
+
+async fn restrict_locked(
+    control: &Control,
+    call: &Call,
+    parameters: &[Parameter],
+    decide: impl Fn(&KeyRestrictions) -> Result<KeyRestrictions, Refusal> + Send,
+) -> Result<(String, ApiKey), Error> {
     let cx = control.cx_of(call, parameters)?;
     let ty = &api_key::TYPE;
-    let _lock = service::lock(&cx, ty, call).await;
     for _ in 0..RUNS_MAX {
         let document = service::named(&cx, ty, call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;
@@ -328,11 +337,15 @@ async fn restrict(
 }
 
 fn run_rotate(control: &Control, call: Call) -> Running<'_> {
+    let rotate = |call| rotate(control, call);
+    Box::pin(service::locked(control, &api_key::TYPE, call, rotate))
+}
+
+fn rotate(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move {
         let input = shaped(input::create::<Rotate>(call.body.clone()))?;
         let cx = control.cx_of(&call, FORCED)?;
         let ty = &api_key::TYPE;
-        let _lock = service::lock(&cx, ty, &call).await;
         for _ in 0..RUNS_MAX {
             let document = service::named(&cx, ty, &call).await?;
             let document = document.ok_or_else(Refusal::not_found)?;

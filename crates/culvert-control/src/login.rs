@@ -257,7 +257,11 @@ impl Control {
     /// Writes a new or used session, with its user.
     async fn note(&self, sighting: &Sighting) -> Result<Noted, Fault> {
         let user = sighting.user();
-        let _lock = self.locks.of(&id_of(user)).await;
+        let noting = self.note_locked(sighting, user);
+        self.locks.with(&[&id_of(user)], noting).await
+    }
+
+    async fn note_locked(&self, sighting: &Sighting, user: UserKey) -> Result<Noted, Fault> {
         for _ in 0..RUNS_MAX {
             if let Some(ends) = self.store.get(KIND, &id_of(user)).await? {
                 let (_, revoked) = compile(&ends)?;
@@ -365,8 +369,12 @@ impl Control {
 
     /// Ends the session of a user who signed out.
     async fn end(&self, ended: &Ending) -> Result<(), Fault> {
+        let ending = self.end_locked(ended);
+        self.locks.with(&[&id_of(ended.user)], ending).await
+    }
+
+    async fn end_locked(&self, ended: &Ending) -> Result<(), Fault> {
         let ty: &ResourceType = &application_session::TYPE;
-        let _lock = self.locks.of(&id_of(ended.user)).await;
         for _ in 0..RUNS_MAX {
             let end = End::One(&ended.session, ended.until);
             let now = self.clock.now();

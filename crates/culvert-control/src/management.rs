@@ -70,14 +70,13 @@ pub(crate) const fn retry_operation<R: Managed>(run: Handler) -> Extra {
     }
 }
 
-/// Runs `retry_certificate_management`.
+/// Runs `retry_certificate_management`, in [`service::locked`].
 pub(crate) async fn run_retry<R: Managed>(
     control: &Control,
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let _lock = service::lock(&cx, ty, &call).await;
     for _ in 0..RUNS_MAX {
         let document = service::named(&cx, ty, &call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;

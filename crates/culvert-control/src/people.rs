@@ -54,9 +54,26 @@ impl Control {
             return Err(Refusal::of(code::INVITATION_INVALID).into());
         };
         let id = format!("{}_{body}", User::ID_PREFIX);
-        let _lock = self.locks.of(&id).await;
+        let taking = self.take_invitation(&id, invitation, address);
+        let (caller, token) = self.locks.with(&[&id], taking).await?;
+        let (cookie, session) = self.sign_in(caller, address).await?;
+        Ok(Accepted {
+            token,
+            cookie,
+            session,
+        })
+    }
+
+    /// Activates the user with this ID by its invitation, and creates its first key. Returns the user with this key,
+    /// and the token of the key.
+    async fn take_invitation(
+        &self,
+        id: &str,
+        invitation: &str,
+        address: IpAddr,
+    ) -> Result<(Caller, Secret), Error> {
         for _ in 0..RUNS_MAX {
-            let document = self.store.get(User::KIND, &id).await?;
+            let document = self.store.get(User::KIND, id).await?;
             let user: Option<User> = document.as_ref().map(stored::read).transpose()?;
             let pending = user.as_ref().and_then(|user| user.invitation.as_ref());
             let digest = pending.map(|pending| pending.digest.as_str());
@@ -86,12 +103,7 @@ impl Control {
                 token: Some(presented),
                 ..caller
             };
-            let (cookie, session) = self.sign_in(caller, address).await?;
-            return Ok(Accepted {
-                token,
-                cookie,
-                session,
-            });
+            return Ok((caller, token));
         }
         Err(crate::service::overtaken())
     }

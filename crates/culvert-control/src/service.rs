@@ -6,10 +6,11 @@
 //!
 //! Lists are in `list`, the rules of a resource in its own file, and the form of events in `audit`.
 
+use std::borrow::Borrow;
+
 use culvert_base::{Class, Fault, Refusal, code};
 use culvert_store::{Changes, CommitError, Document, Head};
 use serde_json::Value;
-use tokio::sync::MutexGuard;
 
 use crate::Error;
 use crate::access;
@@ -28,7 +29,7 @@ use crate::rights::Access;
 /// Attempts of a write that concurrent writers overtake.
 pub(crate) const RUNS_MAX: usize = 6;
 
-/// `POST /<collection>`.
+/// `POST /<collection>`. Runs in `KeyedMutex::with`.
 pub(crate) async fn create(
     control: &Control,
     ty: &'static ResourceType,
@@ -98,14 +99,13 @@ fn reply(view: String, readable: Option<Reveal>) -> Result<Reply, Fault> {
     })
 }
 
-/// `PATCH /<collection>/{id}`.
+/// `PATCH /<collection>/{id}`. Runs in [`locked`].
 pub(crate) async fn update(
     control: &Control,
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
     let cx = control.cx_of(&call, ty.update_parameters)?;
-    let _lock = lock(&cx, ty, &call).await;
     let mut _retry = None;
     for run in 0..RUNS_MAX {
         if run == 1 {
@@ -133,14 +133,13 @@ pub(crate) async fn update(
     Err(overtaken())
 }
 
-/// `DELETE /<collection>/{id}`.
+/// `DELETE /<collection>/{id}`. Runs in [`locked`].
 pub(crate) async fn delete(
     control: &Control,
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
     let cx = control.cx_of(&call, ty.delete_parameters)?;
-    let _lock = lock(&cx, ty, &call).await;
     let mut _retry = None;
     for run in 0..RUNS_MAX {
         if run == 1 {
@@ -249,14 +248,19 @@ pub(crate) fn overtaken() -> Error {
     .into()
 }
 
-/// Locks the object that the first path parameter names.
-pub(crate) async fn lock<'a>(
-    cx: &Cx<'a>,
+/// Runs a call while it holds the lock of the object that the first path parameter names.
+pub(crate) async fn locked<C: Borrow<Call>, F: Future>(
+    control: &Control,
     ty: &ResourceType,
-    call: &Call,
-) -> Option<MutexGuard<'a, ()>> {
-    let id = ty.stored_id(call.path.first()?)?;
-    cx.locks.of(&id).await
+    call: C,
+    run: impl FnOnce(C) -> F,
+) -> F::Output {
+    let shown = call.borrow().path.first();
+    let id = shown.and_then(|shown| ty.stored_id(shown));
+    control
+        .locks
+        .with(id.as_deref().as_slice(), run(call))
+        .await
 }
 
 /// The document that the first path parameter names, if the caller may see it.

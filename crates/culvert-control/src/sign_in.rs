@@ -95,7 +95,16 @@ impl Control {
         role: Option<Role>,
         address: IpAddr,
     ) -> Result<Caller, Error> {
-        let _lock = self.locks.of(&identity.id).await;
+        let writing = self.write_person(identity, role, address);
+        self.locks.with(&[&identity.id], writing).await
+    }
+
+    async fn write_person(
+        &self,
+        identity: &Identity,
+        role: Option<Role>,
+        address: IpAddr,
+    ) -> Result<Caller, Error> {
         for _ in 0..RUNS_MAX {
             let (key, value) = bootstrap::FIRST;
             let account = self.store.find(Account::KIND, key, value).await?;

@@ -29,9 +29,7 @@ use culvert_base::{BoxFuture, Refusal, Timestamp};
 
 use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
-use crate::net::{
-    ANSWER_BYTES_MAX, EMPTY_BODY_FOR, Http, HttpRequest, HttpResponse, Net, Success, parse_date,
-};
+use crate::net::{ANSWER_BYTES_MAX, EMPTY_BODY_FOR, Http, HttpRequest, HttpResponse, Net, Success};
 use arn::Arn;
 use auth::Auth;
 use keys::Assumed;
@@ -247,7 +245,7 @@ impl Aws {
             }
             let date = answer.headers.get(header::DATE);
             let time = date
-                .and_then(|value| parse_date(value.to_str().ok()?))
+                .and_then(|value| Timestamp::parse_http_date(value.to_str().ok()?))
                 .filter(|_| answer::is_about_the_clock(&failure));
             (failure, time)
         })?;

@@ -38,8 +38,8 @@ struct State {
 enum Taken {
     #[default]
     Nobody,
-    /// A worker sends one. Until it is settled or queued, none is written.
-    Worker,
+    /// A worker sends one, with this many events and bytes. Until it is settled or queued, none is written.
+    Worker { events: u64, bytes: u64 },
     /// The spill task writes some. Until they are queued, none is sent.
     SpillTask,
 }
@@ -134,7 +134,10 @@ impl DeliveryBuffer {
 
     /// Notes that the batches taken to be written are in the queue, or dropped.
     pub(crate) fn spilled(&self) {
-        self.state().release(Taken::SpillTask);
+        let mut state = self.state();
+        if state.taken == Taken::SpillTask {
+            state.taken = Taken::Nobody;
+        }
     }
 
     /// Whether the first batch must be on its way to the queue.
@@ -156,9 +159,15 @@ impl DeliveryBuffer {
         self.state().has_timer = false;
     }
 
-    /// Notes that a worker starts. The previous one has ended, with or without its batch.
-    pub(crate) fn start_worker(&self) {
-        self.state().release(Taken::Worker);
+    /// Notes that a worker starts. Returns the number of events and bytes that the previous one had taken and not
+    /// settled.
+    pub(crate) fn start_worker(&self) -> Option<(u64, u64)> {
+        let mut state = self.state();
+        let Taken::Worker { events, bytes } = state.taken else {
+            return None;
+        };
+        state.taken = Taken::Nobody;
+        Some((events, bytes))
     }
 
     /// Takes the next batch to send it, if the queue is empty. The queue is checked under the lock: written
@@ -172,24 +181,21 @@ impl DeliveryBuffer {
             return None;
         }
         let batch = state.batches.pop_front()?;
-        state.taken = Taken::Worker;
+        state.taken = Taken::Worker {
+            events: batch.events(),
+            bytes: batch.bytes(),
+        };
         Some(batch)
     }
 
     /// Notes that the batch taken to be sent is settled or queued, or puts it `back` to be sent again.
     pub(crate) fn sent(&self, back: Option<BufferedBatch>) {
         let mut state = self.state();
-        state.release(Taken::Worker);
+        if matches!(state.taken, Taken::Worker { .. }) {
+            state.taken = Taken::Nobody;
+        }
         if let Some(batch) = back {
             state.batches.push_front(batch);
-        }
-    }
-}
-
-impl State {
-    fn release(&mut self, holder: Taken) {
-        if self.taken == holder {
-            self.taken = Taken::Nobody;
         }
     }
 }
@@ -221,11 +227,13 @@ mod tests {
         assert_eq!(buffer.take_to_spill(1).len(), 1);
         assert!(buffer.take_to_send(|| true).is_none() && buffer.is_spilling());
         // A worker that starts does not end the write.
-        buffer.start_worker();
+        assert_eq!(buffer.start_worker(), None);
         assert!(buffer.is_spilling());
         buffer.spilled();
-        assert!(buffer.take_to_send(|| true).is_some() && buffer.is_busy());
-        buffer.start_worker();
+        let sending = buffer.take_to_send(|| true).unwrap();
+        assert!(buffer.is_busy());
+        let lost = (sending.events(), sending.bytes());
+        assert_eq!(buffer.start_worker(), Some(lost));
         assert!(!buffer.is_busy());
     }
 

@@ -33,6 +33,7 @@ use crate::recorder::Flusher;
 use crate::replay::{Replay, TrafficRange};
 use crate::replayer::Replayer;
 use crate::retained_pieces::PieceQueue;
+use crate::retention_clock::RetentionClock;
 use crate::retry::RetryBudget;
 use crate::search_turns::SearchTurns;
 use crate::settings::Settings;
@@ -118,6 +119,7 @@ impl Delivery {
                 bodies: BodyQueue::default(),
                 spare: BufferPool::default(),
                 budget: Mutex::new(RetryBudget::new(clock.now())),
+                retention_clock: RetentionClock::default(),
                 disk_full: AtomicBool::new(false),
                 settings,
                 clock,

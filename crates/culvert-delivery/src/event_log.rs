@@ -112,12 +112,12 @@ pub(crate) trait EventLog: Debug + Send + Sync {
     /// The body of a leased batch; `None` if the lease has ended or the body is damaged.
     fn body<'a>(&'a self, lease: &'a Lease) -> BoxFuture<'a, Result<Option<Vec<u8>>, Fault>>;
 
-    /// Ends leases. Returns how many of them were still held; other holders settle the rest.
+    /// Ends leases. Returns the batches of those that were still held; other holders settle the rest.
     fn settle<'a>(
         &'a self,
         leases: &'a [Lease],
         how: Settlement,
-    ) -> BoxFuture<'a, Result<u64, Fault>>;
+    ) -> BoxFuture<'a, Result<Vec<i64>, Fault>>;
 
     /// When `lease` may next return a batch; `None` if none is known to wait.
     fn next_due<'a>(
@@ -177,9 +177,9 @@ impl dyn EventLog {
     }
 
     async fn settle_one(&self, lease: &Lease, how: Settlement) -> Result<(), QueueError> {
-        match self.settle(std::slice::from_ref(lease), how).await? {
-            0 => Err(QueueError::Lost),
-            _ => Ok(()),
+        match self.settle(std::slice::from_ref(lease), how).await?[..] {
+            [] => Err(QueueError::Lost),
+            [..] => Ok(()),
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::error::Error;
 use std::fmt;
-use std::time::Duration;
+
+use culvert_base::RetryAfter;
 
 /// The class of a failure; decides the retry schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,8 +64,8 @@ pub struct Failure {
     pub code: String,
     /// One sentence for users, without secrets. At most 200 characters.
     pub text: String,
-    /// When the destination asks for the next attempt.
-    pub after: Option<Duration>,
+    /// The wait before the next attempt that the destination asks for.
+    pub after: Option<RetryAfter>,
 }
 
 /// Maximum number of characters of a failure's text.

@@ -50,6 +50,7 @@ mod retained;
 mod retained_bodies;
 mod retained_pieces;
 mod retention;
+mod retention_clock;
 pub mod retry;
 mod search_turns;
 mod settings;

@@ -19,7 +19,6 @@
 //! counts. If the next start finds another boot ID or no file, there may be uncounted records.
 //! Their number is estimated from that rate. Neither the time of the failure nor later records can
 //! be known.
-//! records can be known.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -48,7 +47,7 @@ pub(crate) struct Counts {
     base: i64,
 }
 
-/// The file with the offered count: 8 bytes, little-endian.
+/// The file with the offered count: 8 bytes, little-endian, and their complement, so that garbage is no count.
 #[derive(Debug)]
 pub(crate) struct Note {
     file: Arc<File>,
@@ -95,6 +94,8 @@ const WIDTH_PERIOD: Duration = Duration::from_secs(60);
 /// Intervals between two counts that a power failure may lose: the current one, and the one whose
 /// count was being written.
 pub(crate) const UNCOUNTED_INTERVALS: u32 = 2;
+/// A number without a complement may not be larger: a hundred thousand records a second for years.
+const OFFERED_MAX: i64 = 1 << 44;
 /// The value of `running` if the boot ID is unknown.
 const UNKNOWN_BOOT: i64 = 1;
 
@@ -171,7 +172,7 @@ impl Note {
         self.noted = offered;
         let file = self.file.clone();
         // A disk that hangs must not block a thread that other tasks need.
-        let write = move || file.write_all_at(&offered.to_le_bytes(), 0);
+        let write = move || file.write_all_at(&encoded(offered), 0);
         self.writing = Some(tokio::task::spawn_blocking(write));
     }
 }
@@ -242,6 +243,24 @@ fn boot_number(name: &str) -> i64 {
         .max(UNKNOWN_BOOT + 1)
 }
 
+fn encoded(offered: i64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&offered.to_le_bytes());
+    bytes[8..].copy_from_slice(&(!offered).to_le_bytes());
+    bytes
+}
+
+/// The number in a file; `None` if it has none. Former versions wrote it without a complement.
+fn decoded(bytes: &[u8]) -> Option<i64> {
+    let (number, complement) = bytes.split_first_chunk()?;
+    let number = i64::from_le_bytes(*number);
+    let is_sound = match complement.first_chunk() {
+        Some(complement) => i64::from_le_bytes(*complement) == !number,
+        None => complement.is_empty() && number <= OFFERED_MAX,
+    };
+    (is_sound && number >= 0).then_some(number)
+}
+
 /// Opens the file and reads its number; 0 if it has none.
 fn open(path: &Path) -> std::io::Result<(File, i64)> {
     let file = File::options()
@@ -250,12 +269,13 @@ fn open(path: &Path) -> std::io::Result<(File, i64)> {
         .create(true)
         .truncate(false)
         .open(path)?;
-    let mut noted = [0; 8];
-    let noted = match file.read_exact_at(&mut noted, 0) {
-        Ok(()) => i64::from_le_bytes(noted),
-        Err(_) => 0,
-    };
-    Ok((file, noted))
+    let mut bytes = [0; 16];
+    let length = file.read_at(&mut bytes, 0)?;
+    let noted = decoded(&bytes[..length]);
+    if noted.is_none() && length > 0 {
+        tracing::warn!(path = %path.display(), "the record count file is damaged and will be overwritten");
+    }
+    Ok((file, noted.unwrap_or(0)))
 }
 
 impl Count {
@@ -280,6 +300,33 @@ impl Count {
             Err(QueueError::Fault(fault)) => {
                 tracing::debug!(cause = %fault.chain(), "writing the record count failed");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn garbage_is_no_count() {
+        for number in [0, 1, 217_000_000_000_000_000, i64::MAX] {
+            assert_eq!(decoded(&encoded(number)), Some(number));
+        }
+        assert_eq!(decoded(&7i64.to_le_bytes()), Some(7), "of a former version");
+        let mut torn = encoded(1 << 40);
+        torn[3] ^= 1;
+        let garbage = 217_000_000_000_000_000i64.to_le_bytes();
+        for bytes in [
+            &torn[..],
+            &garbage,
+            &encoded(-1),
+            &[1, 2, 3],
+            &[0xFF; 16],
+            &[1; 16],
+            &[],
+        ] {
+            assert_eq!(decoded(bytes), None, "{bytes:?}");
         }
     }
 }

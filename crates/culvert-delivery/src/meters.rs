@@ -56,17 +56,20 @@ pub enum Dropped {
     RightsLost,
     /// The server stopped while the queue could not be written.
     Stopped,
+    /// A part of this server failed while it had the event in memory.
+    InternalError,
 }
 
 impl Dropped {
     /// Every reason.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::OfferFull,
         Self::QueueFull,
         Self::DiskFull,
         Self::DestinationDeleted,
         Self::RightsLost,
         Self::Stopped,
+        Self::InternalError,
     ];
 
     /// Its name in metrics.
@@ -78,6 +81,7 @@ impl Dropped {
             Self::DestinationDeleted => "destination_deleted",
             Self::RightsLost => "rights_lost",
             Self::Stopped => "stopped",
+            Self::InternalError => "internal_error",
         }
     }
 }

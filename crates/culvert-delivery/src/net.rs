@@ -7,6 +7,8 @@
 //!
 //! Not here: which addresses are allowed (`guard`), which failure a response reports (`http_failure`).
 
+mod renewed;
+
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -21,7 +23,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, Uri, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::Incoming;
@@ -34,8 +36,9 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use url::Url;
 
-use culvert_base::{BoxFuture, Clock, Entropy, Fault, Timestamp};
+use culvert_base::{BoxFuture, Clock, Entropy, Fault, RetryAfter, Timestamp};
 
+use self::renewed::Renewed;
 use crate::failure::{Failure, FailureClass};
 use crate::guard::{CheckedUrl, Denied, Rules};
 
@@ -155,8 +158,8 @@ impl Net {
         Http {
             guarded: Guarded(self.clone(), source),
             is_http2: false,
-            plain: OnceLock::new(),
-            tls: tokio::sync::OnceCell::new(),
+            plain: Renewed::new(),
+            tls: Renewed::new(),
         }
     }
 
@@ -379,8 +382,8 @@ impl Trust {
 pub struct Http {
     guarded: Guarded,
     is_http2: bool,
-    plain: OnceLock<Client<Guarded, Body>>,
-    tls: tokio::sync::OnceCell<Client<HttpsConnector<Guarded>, Body>>,
+    plain: Renewed<Client<Guarded, Body>>,
+    tls: Renewed<Client<HttpsConnector<Guarded>, Body>>,
 }
 
 impl fmt::Debug for Http {
@@ -399,7 +402,7 @@ pub struct HttpResponse {
     /// Its trailers.
     pub trailers: HeaderMap,
     /// `Retry-After`, if present and valid.
-    pub retry_after: Option<Duration>,
+    pub retry_after: Option<RetryAfter>,
     /// The body, up to the requested size.
     pub body: Bytes,
     /// The body as text; invalid UTF-8 is replaced.
@@ -494,6 +497,13 @@ impl Http {
         let (success, answer_bytes_max) = (order.success, order.answer_bytes_max);
         let head = tokio::time::timeout_at(until, self.exchange(order)).await;
         let (head, mut body) = head.map_err(late)??.into_parts();
+        if head.status == StatusCode::MISDIRECTED_REQUEST {
+            // The fault is that of the connection, not of the content (RFC 9110, 15.5.20).
+            self.plain.renew();
+            self.tls.renew();
+            let text = "the server does not serve this host on this connection";
+            return Err(Failure::new(FailureClass::Retryable, "421", text));
+        }
         let is_success = head.status.is_success();
         let body_until = match (is_success, success) {
             (true, Success::Whole) => until,
@@ -511,7 +521,7 @@ impl Http {
             .headers
             .get(header::RETRY_AFTER)
             .and_then(|value| value.to_str().ok())
-            .and_then(|value| parse_retry_after(value, self.guarded.0.now()));
+            .and_then(|value| RetryAfter::parse(value, self.guarded.0.now()));
         Ok(HttpResponse {
             status: head.status.as_u16(),
             headers: head.headers,
@@ -538,24 +548,19 @@ impl Http {
             .entry(header::USER_AGENT)
             .or_insert(header::HeaderValue::from_static("culvert"));
         let answer = if order.url.scheme() == "https" {
-            let client = self
-                .tls
-                .get_or_try_init(|| async {
-                    let mut config = self.guarded.0.tls().await?;
-                    if self.is_http2 {
-                        Arc::make_mut(&mut config).alpn_protocols = vec![b"h2".to_vec()];
-                    }
-                    let connector = HttpsConnector::from((self.guarded.clone(), config));
-                    Ok(pool(connector, self.is_http2))
-                })
-                .await
-                .map_err(|fault: Fault| no_tls(&fault))?;
+            let config = self.guarded.0.tls().await;
+            let mut config = config.map_err(|fault| no_tls(&fault))?;
+            let client = self.tls.get(|| {
+                if self.is_http2 {
+                    Arc::make_mut(&mut config).alpn_protocols = vec![b"h2".to_vec()];
+                }
+                let connector = HttpsConnector::from((self.guarded.clone(), config));
+                pool(connector, self.is_http2)
+            });
             client.request(request).await
         } else {
-            self.plain
-                .get_or_init(|| pool(self.guarded.clone(), self.is_http2))
-                .request(request)
-                .await
+            let make = || pool(self.guarded.clone(), self.is_http2);
+            self.plain.get(make).request(request).await
         };
         answer.map_err(|error| {
             let connecting = error.is_connect();
@@ -683,41 +688,6 @@ fn class_of(connecting: bool) -> FailureClass {
         FailureClass::Unknown
     }
 }
-
-/// `Retry-After`: seconds, or an HTTP date (`Sun, 06 Nov 1994 08:49:37 GMT`).
-fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
-    let value = value.trim();
-    if value.is_empty() || value.len() > 64 {
-        return None;
-    }
-    if value.bytes().all(|byte| byte.is_ascii_digit()) {
-        // A number that does not fit is longer than any limit.
-        return Some(Duration::from_secs(value.parse().unwrap_or(u64::MAX >> 1)));
-    }
-    Some(parse_date(value)?.since(now))
-}
-
-/// An HTTP date.
-pub(crate) fn parse_date(value: &str) -> Option<Timestamp> {
-    let mut words = value.split(' ');
-    let (Some(_weekday), Some(day), Some(month), Some(year), Some(time), Some("GMT"), None) = (
-        words.next(),
-        words.next(),
-        words.next(),
-        words.next(),
-        words.next(),
-        words.next(),
-        words.next(),
-    ) else {
-        return None;
-    };
-    let month = MONTHS.iter().position(|name| *name == month)? + 1;
-    Timestamp::parse(&format!("{year}-{month:02}-{day}T{time}Z"))
-}
-
-const MONTHS: [&str; 12] = [
-    "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-];
 
 /// The resolver of the operating system, created at first use.
 #[derive(Default)]

@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use culvert_base::sync::lock;
-use culvert_base::{Clock, Entropy};
+use culvert_base::{Clock, Entropy, Timestamp};
 use culvert_store::{Queue, Store};
 
 use crate::body_queue::BodyQueue;
@@ -18,6 +19,7 @@ use crate::health::{AllCounters, DeliveryCounters};
 use crate::meters::{Dropped, Meters};
 use crate::record_shards::{RecordShards, Wanted};
 use crate::retained_pieces::{self, PieceQueue};
+use crate::retention_clock::RetentionClock;
 use crate::retry::RetryBudget;
 use crate::settings::Settings;
 use crate::spill_writer::SpillWriter;
@@ -59,6 +61,7 @@ pub(crate) struct Plane {
     pub(crate) bodies: BodyQueue,
     pub(crate) spare: BufferPool,
     pub(crate) budget: Mutex<RetryBudget>,
+    pub(crate) retention_clock: RetentionClock,
     pub(crate) disk_full: AtomicBool,
 }
 
@@ -84,6 +87,18 @@ impl Plane {
             counters.dropped.add(why, one.events());
             self.meters.dropped.add(why, one.events());
         }
+    }
+
+    /// Notes that a worker starts. A batch that the previous one had in memory, and did not settle, is lost.
+    pub(crate) fn begin_worker(&self, destination: &str) {
+        let counters = self.all_counters.of(destination);
+        let Some((events, bytes)) = counters.buffer.start_worker() else {
+            return;
+        };
+        counters.released(events, bytes);
+        self.direct_events.fetch_sub(events, Ordering::Relaxed);
+        counters.dropped.add(Dropped::InternalError, events);
+        self.meters.dropped.add(Dropped::InternalError, events);
     }
 
     /// Applies a change to the table. It also applies to records that wait in the recorder.
@@ -118,6 +133,11 @@ impl Plane {
             return true;
         }
         budget.take(self.all_counters.n_failing(), self.clock.now())
+    }
+
+    /// Events from before this time are too old if they are retained for `retention`.
+    pub(crate) fn cutoff(&self, retention: Duration) -> Timestamp {
+        self.retention_clock.now(&*self.clock).minus(retention)
     }
 
     /// Updates what the planes capture.

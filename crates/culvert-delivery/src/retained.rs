@@ -62,7 +62,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
 /// Removes pieces beyond the retention time or size, or all if nothing is retained. Returns how many.
 pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
     let settings = &plane.settings;
-    let cutoff = plane.clock.now().minus(settings.traffic_retention);
+    let cutoff = plane.cutoff(settings.traffic_retention);
     let bytes_max = match settings.traffic_retention.is_zero() {
         true => 0,
         false => settings.traffic_retention_bytes,

@@ -76,7 +76,7 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
 
 /// Removes rows older than the retention that the dispatcher and all replays have passed. Returns how many.
 pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
-    let cutoff = plane.clock.now().minus(plane.settings.audit_retention);
+    let cutoff = plane.cutoff(plane.settings.audit_retention);
     let copied = plane.queue.cursor(dispatcher::CURSOR).await?;
     let passed = match replayer::needed_from(plane).await? {
         Some(needed) => copied.min(needed.saturating_sub(1)),

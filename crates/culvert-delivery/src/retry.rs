@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use culvert_base::Timestamp;
+use culvert_base::{RetryAfter, Timestamp};
 
 use crate::failure::FailureClass;
 
@@ -55,7 +55,7 @@ pub(crate) struct Failed {
     /// The class of the failure.
     pub(crate) class: FailureClass,
     /// The delay that the destination requested, if any.
-    pub(crate) retry_after: Option<Duration>,
+    pub(crate) retry_after: Option<RetryAfter>,
     /// When the batch was created.
     pub(crate) first_at: Timestamp,
     /// Give-up age of its class.
@@ -69,12 +69,15 @@ impl Schedule {
         if now >= give_up_at {
             return Next::GiveUp;
         }
-        let delay = match failed.retry_after {
-            Some(asked) => asked.min(self.retry_after_max),
-            None => self.jittered(failed.attempt, failed.class, random),
-        };
+        let own = self.jittered(failed.attempt, failed.class, random);
+        let delay = RetryAfter::wait(failed.retry_after, own, self.retry_after_max);
         // Not later than the give-up age: the last attempt is at exactly that time.
         Next::At(now.plus(delay).min(give_up_at))
+    }
+
+    /// The longest wait between two attempts.
+    pub(crate) fn longest(&self) -> Duration {
+        self.cap.max(self.slow_cap).max(self.retry_after_max)
     }
 
     /// Full jitter: between zero and the ceiling of the step.
@@ -215,6 +218,8 @@ impl RetryBudget {
         if failing_destinations <= BUDGET_FREE_DESTINATIONS {
             return true;
         }
+        // The clock may have been set back.
+        self.refilled_at = self.refilled_at.min(now);
         let seconds = now.since(self.refilled_at).as_secs();
         if seconds > 0 {
             let gained = u32::try_from(seconds)
@@ -252,7 +257,7 @@ mod tests {
         let failed = Failed {
             attempt,
             class,
-            retry_after: after.map(Duration::from_secs),
+            retry_after: after.map(|asked| RetryAfter::new(Duration::from_secs(asked))),
             first_at: at(0),
             give_up_after: Duration::from_secs(3600),
         };
@@ -277,7 +282,10 @@ mod tests {
             (12, Config, 1, None, Some(600_000)),
             (40, Gone, 1, None, Some(600_000)),
             (1, Retryable, 1, Some(120), Some(120_000)),
-            (1, Retryable, 1, Some(0), Some(0)),
+            // A wait that is asked for only lengthens the own one.
+            (1, Retryable, 1, Some(0), Some(500)),
+            (8, Retryable, 1, Some(0), Some(60_000)),
+            (8, Auth, 1, Some(30), Some(64_000)),
             (1, Retryable, 0, Some(86_400), Some(3_600_000)),
             // The last attempt is at exactly the give-up age.
             (9, Retryable, 3590, None, Some(10_000)),
@@ -350,6 +358,9 @@ mod tests {
         assert!(budget.take(10, at(0)), "few failing destinations are free");
         assert!(!budget.take(11, at(0)));
         assert!(budget.take(11, at(1)), "one a second always may");
+        // A clock that was set back does not delay the next one.
+        assert!(!budget.take(11, at(-3600)));
+        assert!(budget.take(11, at(-3599)));
     }
 
     proptest! {

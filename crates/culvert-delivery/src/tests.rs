@@ -2,6 +2,7 @@
 
 mod audit;
 mod bench;
+mod clock;
 mod cluster;
 mod crashes;
 mod direct;
@@ -9,6 +10,7 @@ mod drained;
 mod event_query;
 mod full;
 mod gathered;
+mod panics;
 mod refused;
 mod retained;
 mod retries;

@@ -10,20 +10,23 @@ mod direct;
 mod drain;
 mod gather;
 mod refused;
+mod supervise;
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Timestamp};
 use culvert_store::{BatchClass, DeadLetterReason, Lease, NewBatch, QueueError};
 
 use self::refused::{Refusing, SplitBatch, SplitMode};
+pub(crate) use self::supervise::supervise;
 use crate::batch::{Batch, OpenBatch};
 use crate::failure::{Failure, FailureClass};
 use crate::health::DestinationState;
@@ -34,86 +37,13 @@ use crate::settings::DESTINATION_KIND;
 use crate::subscription::CompiledDestination;
 use crate::target::verdict::{Outcome, Verdict};
 
-/// Interval of reading the backlog, for missed wake-ups and appends of other nodes.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// The interval on a node that does not send: only the backlog shows what other nodes have sent.
-const LOOK_EVERY_WITHOUT_SENDING: Duration = Duration::from_millis(500);
-/// Interval of pruning dead letters.
-const PRUNE_EVERY: Duration = Duration::from_secs(600);
 const AFTER_FAULT: Duration = Duration::from_secs(1);
+/// Longest pause of a worker that panics again and again. The first is [`AFTER_FAULT`].
+const AFTER_PANIC_MAX: Duration = Duration::from_secs(60);
 /// Shortest pause of a worker that found nothing to send.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// Rejected events of a split batch that a worker remembers, so it does not send them again alone.
 const REJECTED_MAX: usize = 4096;
-
-/// Runs one worker for each destination with waiting events, if this node sends, and reads the backlog at
-/// intervals. Ends when cancelled, after every worker has settled its leases.
-pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
-    let look_every = if plane.settings.sends {
-        LOOK_EVERY
-    } else {
-        LOOK_EVERY_WITHOUT_SENDING
-    };
-    let mut workers: JoinSet<Arc<str>> = JoinSet::new();
-    let mut running: HashMap<Arc<str>, tokio::task::AbortHandle> = HashMap::new();
-    // The backlog was read before anything was appended. Reading it beside the first append could miss that append.
-    let mut looked_at = tokio::time::Instant::now();
-    let mut pruned_at: Option<tokio::time::Instant> = None;
-    while !cancel.is_cancelled() {
-        if looked_at.elapsed() >= look_every {
-            looked_at = tokio::time::Instant::now();
-            let look = plane.all_counters.look();
-            match plane.log.backlog().await {
-                Ok(backlog) => {
-                    plane.all_counters.refresh(look, &backlog);
-                    plane.forget_deleted();
-                    plane.check_disk();
-                    for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
-                        plane.notifier.wake(&waiting.destination);
-                    }
-                }
-                Err(fault) => {
-                    tracing::error!(cause = %fault.chain(), "cannot read the queue backlog");
-                }
-            }
-        }
-        if pruned_at.is_none_or(|at| at.elapsed() >= PRUNE_EVERY) {
-            pruned_at = Some(tokio::time::Instant::now());
-            if let Err(fault) = plane.queue.prune(plane.clock.now()).await {
-                tracing::error!(cause = %fault.chain(), "cannot prune dead letters");
-            }
-        }
-        running.retain(|_, worker| !worker.is_finished());
-        let wanted = if plane.settings.sends {
-            plane.notifier.each()
-        } else {
-            Vec::new()
-        };
-        for (destination, notify) in wanted {
-            running
-                .entry(destination)
-                .or_insert_with_key(|destination| {
-                    let worker = Worker::new(plane.clone(), destination.clone());
-                    workers.spawn(worker.run(notify, cancel.clone()))
-                });
-        }
-        tokio::select! {
-            () = plane.notifier.wanted.notified() => {}
-            () = tokio::time::sleep(look_every) => {}
-            () = cancel.cancelled() => {}
-            Some(ended) = workers.join_next() => match ended {
-                // The destination is deleted.
-                Ok(destination) => {
-                    running.remove(&destination);
-                    plane.notifier.forget(&destination);
-                    plane.all_counters.forget(&destination);
-                }
-                Err(error) => tracing::error!(cause = %error, "a delivery worker stopped; restarting it"),
-            },
-        }
-    }
-    while workers.join_next().await.is_some() {}
-}
 
 /// Result of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +65,8 @@ pub(crate) struct Worker {
     circuit: Circuit,
     /// The revision of the destination that `circuit` and `gone` apply to.
     revision: Option<i64>,
+    /// How many times the clock was set when their times were read.
+    times_set: u64,
     /// The destination reported that it is permanently gone.
     gone: Option<Failure>,
     /// The failure of the last send.
@@ -143,6 +75,8 @@ pub(crate) struct Worker {
     rejected: HashMap<String, Failure>,
     /// When the gathered batches are old enough for an object, as far as is known.
     gather_due_at: Option<Timestamp>,
+    /// Bytes of an object that can be written in time, as far as is known.
+    object_bytes_max: u64,
     /// Whether the last batch came from memory.
     is_direct: bool,
     /// Whether a batch was accepted and none failed since.
@@ -161,10 +95,12 @@ impl Worker {
             destination,
             circuit: Circuit::default(),
             revision: None,
+            times_set: 0,
             gone: None,
             last: None,
             rejected: HashMap::new(),
             gather_due_at: None,
+            object_bytes_max: u64::MAX,
             is_direct: false,
             has_moved: false,
             single_leases: 0,
@@ -176,14 +112,21 @@ impl Worker {
     /// Runs until the destination is deleted or the worker is cancelled. After cancellation it continues while
     /// batches are accepted, to empty the queue.
     async fn run(mut self, wake: Arc<Notify>, cancel: CancellationToken) -> Arc<str> {
-        self.plane
-            .all_counters
-            .of(&self.destination)
-            .buffer
-            .start_worker();
-        let mut is_faulted = false;
+        self.plane.begin_worker(&self.destination);
+        let (mut is_faulted, mut panics) = (false, 0);
         loop {
-            let step = self.step().await;
+            let Ok(step) = AssertUnwindSafe(self.step()).catch_unwind().await else {
+                let pause = AFTER_FAULT.saturating_mul(1 << panics.min(16));
+                panics += 1;
+                self = self.after_panic();
+                tokio::select! {
+                    () = tokio::time::sleep(pause.min(AFTER_PANIC_MAX)) => continue,
+                    () = cancel.cancelled() => return self.destination,
+                }
+            };
+            if matches!(step, Ok(Step::Moved)) {
+                panics = 0;
+            }
             if step.is_ok() && std::mem::take(&mut is_faulted) {
                 tracing::info!(destination.id = %self.destination, "batches can be read and settled again");
             }
@@ -216,6 +159,14 @@ impl Worker {
         }
     }
 
+    /// A worker that knows nothing of this one, which panicked. A batch from the queue is leased again when its lease
+    /// has expired; one from memory is gone.
+    fn after_panic(self) -> Self {
+        tracing::error!(destination.id = %self.destination, "a delivery worker panicked; restarting it");
+        self.plane.begin_worker(&self.destination);
+        Self::new(self.plane, self.destination)
+    }
+
     /// Sends at most one batch.
     pub(crate) async fn step(&mut self) -> Result<Step, Fault> {
         let plane = self.plane.clone();
@@ -223,12 +174,15 @@ impl Worker {
             return self.without_destination().await;
         };
         let now = plane.clock.now();
-        if self.revision != Some(destination.revision) {
+        let times_set = plane.clock.times_set();
+        if self.revision != Some(destination.revision) || self.times_set != times_set {
             if self.revision.is_some() {
-                // Failures under the old settings say nothing about the new ones.
+                // Failures under the old settings say nothing about the new ones, and times of a clock that was set
+                // since say nothing about the present.
                 plane.log.hasten(&self.destination, now).await?;
             }
             self.revision = Some(destination.revision);
+            self.times_set = times_set;
             self.circuit.reset();
             self.gone = None;
             self.gather_due_at = None;
@@ -266,11 +220,11 @@ impl Worker {
                 return Ok(step);
             }
             self.has_moved = false;
-            let due = plane.log.next_due(&self.destination).await?;
+            let due = self.next_due(now).await?;
             return Ok(Step::Idle(due));
         }
         // A read first: most wake-ups of a failing destination come before its next attempt is due.
-        let due = plane.log.next_due(&self.destination).await?;
+        let due = self.next_due(now).await?;
         if due.is_some_and(|due| due > now) {
             return Ok(Step::Idle(due.max(closed_until)));
         }
@@ -322,6 +276,17 @@ impl Worker {
         }
         let verdict = self.send(&destination, &batch, lease.attempt).await;
         self.settle(&destination, &lease, &batch, verdict).await
+    }
+
+    /// When the next batch is due. One that is later than any wait can be was put off by a wrong clock: it is due now.
+    async fn next_due(&self, now: Timestamp) -> Result<Option<Timestamp>, Fault> {
+        let (plane, destination) = (&self.plane, &*self.destination);
+        let due = plane.log.next_due(destination).await?;
+        if due.is_none_or(|due| due <= now.plus(plane.settings.schedule.longest())) {
+            return Ok(due);
+        }
+        plane.log.hasten(destination, now).await?;
+        plane.log.next_due(destination).await
     }
 
     /// Postpones a batch to `until`, or gives it up if it is too old. So batches expire even if another batch uses
@@ -440,15 +405,18 @@ impl Worker {
         }
         let deadline = plane.settings.send_deadline;
         let began = tokio::time::Instant::now();
-        let sent = tokio::time::timeout(deadline, destination.target.send(batch)).await;
+        let sending = AssertUnwindSafe(destination.target.send(batch)).catch_unwind();
+        let sent = tokio::time::timeout(deadline, sending).await;
         destination.counters.count.sent(began.elapsed());
-        let verdict = sent.unwrap_or_else(|_| {
-            Verdict::Failed(Failure::new(
+        let verdict = match sent {
+            Ok(Ok(verdict)) => verdict,
+            Ok(Err(_)) => Verdict::Failed(self.panicked()),
+            Err(_) => Verdict::Failed(Failure::new(
                 FailureClass::Unknown,
                 "timeout",
                 format!("timed out after {} s", deadline.as_secs()),
-            ))
-        });
+            )),
+        };
         match verdict {
             // A list of results that does not match the batch is not reliable.
             Verdict::Partial(outcomes) if outcomes.len() != batch.len() => {
@@ -460,6 +428,14 @@ impl Worker {
             }
             other => other,
         }
+    }
+
+    /// The failure of a send that panicked. It is retried like others, so it neither repeats without a pause nor loses
+    /// its batch.
+    fn panicked(&self) -> Failure {
+        tracing::error!(destination.id = %self.destination, "sending a batch panicked");
+        let text = "internal error; see the server log";
+        Failure::new(FailureClass::Unknown, "panic", text)
     }
 
     async fn settle(

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_base::{Clock, Secret, Timestamp};
+use culvert_base::{Clock, RetryAfter, Secret, Timestamp};
 use culvert_tls::acme::Fetch;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use serde_json::Value;
 
@@ -38,6 +38,7 @@ pub(crate) struct JsonApi<'a> {
 #[derive(Debug)]
 pub(crate) struct ApiResponse {
     pub(crate) status: u16,
+    retry_after: Option<RetryAfter>,
     body: Bytes,
 }
 
@@ -48,6 +49,7 @@ impl ApiResponse {
         DnsError::new(format_args!(
             "{provider} returned status {status}: {message}"
         ))
+        .with_retry_after(self.retry_after)
     }
 
     pub(crate) fn is_success(&self) -> bool {
@@ -95,6 +97,10 @@ impl Api {
         match tokio::time::timeout(REQUEST_WITHIN, sent).await {
             Ok(Ok(answer)) => Ok(ApiResponse {
                 status: answer.status().as_u16(),
+                retry_after: answer
+                    .headers()
+                    .get(RETRY_AFTER)
+                    .and_then(|value| RetryAfter::parse(value.to_str().ok()?, self.clock.now())),
                 body: answer.into_body(),
             }),
             Ok(Err(cause)) => Err(DnsError::new(format_args!("request to {host}: {cause}"))),

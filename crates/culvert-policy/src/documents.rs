@@ -11,7 +11,7 @@
 //!
 //! So an issuer that is down for a day stops no sign-in, and a key that it withdraws ends with the next fetch that
 //! succeeds. There is one fetch for a document at a time, and none for a while after one that failed: first a second,
-//! then longer. A token with an unknown key may cause a fetch too, at most every 30 seconds.
+//! then longer, or as long as the source asks for. A token with an unknown key may cause a fetch too, at most every 30 seconds.
 //!
 //! Each owner has its own documents and a share of the table. URLs that clients choose have a share apart from those
 //! that policies name. If the table is full, the largest share loses its least recently used document.
@@ -27,10 +27,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::sync::lock;
-use culvert_base::{BoxFuture, FairPermits, Meter, Share};
+use culvert_base::{BoxFuture, FairPermits, Meter, RetryAfter, Share, Timestamp};
 use culvert_http::coding;
 use hashlink::LinkedHashMap;
-use http::header::{ACCEPT, HeaderMap, HeaderValue};
+use http::header::{ACCEPT, DATE, HeaderMap, HeaderValue, RETRY_AFTER};
 use http::{Method, StatusCode};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -57,6 +57,8 @@ const COOL_DOWN: Duration = Duration::from_secs(30);
 /// Pause after the first fetch that failed. It doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Longest pause that a source may request.
+const PAUSE_ASKED_MAX: Duration = Duration::from_secs(10 * 60);
 /// How long a source counts as down after a fetch that failed.
 const DOWN_FOR: Duration = Duration::from_secs(2 * 60);
 /// Most users that wait for one document. Further ones get the last good one, or an error.
@@ -157,6 +159,8 @@ pub struct NotFetched {
     host: String,
     why: String,
     is_limit: bool,
+    /// The pause that the source requested.
+    retry_after: Option<RetryAfter>,
 }
 
 impl NotFetched {
@@ -165,6 +169,7 @@ impl NotFetched {
             host: url.host_str().unwrap_or_default().to_owned(),
             why: why.to_string(),
             is_limit: false,
+            retry_after: None,
         }
     }
 
@@ -486,12 +491,12 @@ impl State {
 
     /// How long after a fetch the next one may begin.
     fn pause(&self) -> Duration {
-        match self.failed.checked_sub(1) {
-            None => Duration::ZERO,
-            Some(doublings) => PAUSE_MIN
-                .saturating_mul(1 << doublings.min(16))
-                .min(PAUSE_MAX),
-        }
+        let Some(doublings) = self.failed.checked_sub(1) else {
+            return Duration::ZERO;
+        };
+        let own = PAUSE_MIN.saturating_mul(1 << doublings.min(16));
+        let asked = self.error.as_ref().and_then(|error| error.retry_after);
+        RetryAfter::wait(asked, own.min(PAUSE_MAX), PAUSE_ASKED_MAX)
     }
 
     /// The last good document, however old it may be, or else an error.
@@ -571,12 +576,20 @@ impl Drop for Fetching {
 async fn fetch(network: &dyn Fetch, scope: FetchScope, url: &Url) -> Result<Bytes, NotFetched> {
     let fetched = tokio::time::timeout(FETCH_WITHIN, fetch_body(network, scope, url)).await;
     match fetched {
-        Ok(fetched) => fetched.map_err(|why| NotFetched::new(url, why)),
+        Ok(fetched) => fetched.map_err(|(why, retry_after)| NotFetched {
+            retry_after,
+            ..NotFetched::new(url, why)
+        }),
         Err(_) => Err(NotFetched::new(url, "it timed out")),
     }
 }
 
-async fn fetch_body(network: &dyn Fetch, scope: FetchScope, url: &Url) -> Result<Bytes, Cause> {
+/// Fetches a document. An error has the pause that the source requested.
+async fn fetch_body(
+    network: &dyn Fetch,
+    scope: FetchScope,
+    url: &Url,
+) -> Result<Bytes, (Cause, Option<RetryAfter>)> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
     let call = Call {
@@ -585,11 +598,20 @@ async fn fetch_body(network: &dyn Fetch, scope: FetchScope, url: &Url) -> Result
         headers,
         body: Bytes::new(),
     };
-    let (head, body) = network.fetch(scope, call, BYTES_MAX).await?;
+    let fetched = network.fetch(scope, call, BYTES_MAX).await;
+    let (head, body) = fetched.map_err(|cause| (cause, None))?;
     if head.status != StatusCode::OK {
-        return Err(format!("it returned status {}", head.status).into());
+        let why = format!("it returned status {}", head.status);
+        return Err((why.into(), requested_pause(&head.headers)));
     }
-    Ok(coding::decode(&head.headers, body, BYTES_MAX)?)
+    coding::decode(&head.headers, body, BYTES_MAX).map_err(|error| (error.into(), None))
+}
+
+/// The pause that a response requests. A date counts from the date of the response, so it needs no common clock.
+fn requested_pause(headers: &HeaderMap) -> Option<RetryAfter> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let sent_at = text(DATE).and_then(Timestamp::parse_http_date);
+    RetryAfter::parse(text(RETRY_AFTER)?, sent_at.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -623,6 +645,47 @@ mod tests {
             failed,
             error: (failed > 0).then(|| Arc::new(NotFetched::new(&url, "down"))),
             ..State::default()
+        }
+    }
+
+    #[test]
+    fn a_source_only_lengthens_the_pause_before_the_next_fetch() {
+        for (failed, retry_after, date, seconds) in [
+            (1, "0", "", 1),
+            (1, "30", "", 30),
+            (3, "2", "", 4),
+            (1, "86400", "", 600),
+            (
+                1,
+                "Fri, 20 Nov 2026 19:54:18 GMT",
+                "Fri, 20 Nov 2026 19:53:18 GMT",
+                60,
+            ),
+            (
+                1,
+                "Fri, 20 Nov 2026 19:53:18 GMT",
+                "Fri, 20 Nov 2026 19:54:18 GMT",
+                1,
+            ),
+            // Without a date of the response, a date is later than any limit.
+            (1, "Fri, 20 Nov 2026 19:53:18 GMT", "", 600),
+            (1, "soon", "", 1),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(RETRY_AFTER, HeaderValue::from_static(retry_after));
+            if !date.is_empty() {
+                headers.insert(DATE, HeaderValue::from_static(date));
+            }
+            let error = NotFetched {
+                retry_after: requested_pause(&headers),
+                ..NotFetched::new(&Url::parse("https://id.example/").unwrap(), "429")
+            };
+            let state = State {
+                failed,
+                error: Some(Arc::new(error)),
+                ..State::default()
+            };
+            assert_eq!(state.pause(), seconds * SECOND, "{failed} {retry_after}");
         }
     }
 

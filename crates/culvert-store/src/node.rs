@@ -3,14 +3,15 @@
 //! A name is an advisory lock of the database, held by its own connection, so it is released as
 //! soon as its process ends for any reason. The time is the database's. Between two readings it
 //! advances by the monotonic clock, so a node with a wrong system clock does not take a lease
-//! early.
+//! early. It does not follow a database's clock that jumps for a moment, as with a fail-over that
+//! is undone.
 //!
 //! A SQLite file has one process, with its own name and clock.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use culvert_base::{Clock, Fault, Timestamp};
+use culvert_base::{Clock, Fault, SteadyClock, Timestamp};
 use tokio::sync::watch;
 
 use crate::dialect::{Access, Arg, Connection, Site, While};
@@ -21,6 +22,10 @@ use crate::store::Store;
 const NAMES_MAX: u32 = 1_000;
 /// Interval of using the connection that holds the name, and of reading the time.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// How long another connection must have the name before it counts as that of another node. The
+/// database notices within 30 seconds that a connection of this node is dead, which had the name.
+const LOST_AFTER: Duration = Duration::from_secs(if cfg!(test) { 4 } else { 60 });
 
 /// This process's name among those that use the database, and the shared time.
 #[derive(Debug)]
@@ -58,9 +63,8 @@ impl Store {
         if name != wanted {
             tracing::info!("another node has the name `{wanted}`; this node is `{name}`");
         }
-        let clock = Arc::new(SharedClock {
-            at: Mutex::new(look(&mut connection).await.during(doing)?),
-        });
+        let (time, seen) = look(&mut connection).await.during(doing)?;
+        let clock = Arc::new(SteadyClock::new(time.plus(seen.elapsed())));
         let keeper = Keeper {
             site: site.clone(),
             name: name.clone(),
@@ -75,29 +79,17 @@ impl Store {
     }
 }
 
-/// A reading of the database's time.
-#[derive(Debug)]
-struct SharedClock {
-    at: Mutex<(Timestamp, Instant)>,
-}
-
-impl Clock for SharedClock {
-    fn now(&self) -> Timestamp {
-        let (time, seen) = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
-        time.plus(seen.elapsed())
-    }
-}
-
 /// Holds the name and reads the time.
 struct Keeper {
     site: Site,
     name: String,
-    clock: Arc<SharedClock>,
+    clock: Arc<SteadyClock>,
     connection: Option<Connection>,
 }
 
 impl Keeper {
     async fn run(mut self, mut closing: watch::Receiver<bool>) {
+        let mut lost_at = None;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -105,11 +97,18 @@ impl Keeper {
             }
             let connection_kept = tokio::time::timeout(LOOK_EVERY, self.keep()).await;
             match connection_kept {
-                Ok(Ok(true)) => {}
-                Ok(Ok(false)) => tracing::error!(
-                    node = self.name,
-                    "another node took this node's name while the database was unavailable; restart this node"
-                ),
+                Ok(Ok(true)) => lost_at = None,
+                Ok(Ok(false)) => {
+                    let lost_at = *lost_at.get_or_insert_with(Instant::now);
+                    if lost_at.elapsed() >= LOST_AFTER {
+                        tracing::error!(
+                            node = self.name,
+                            "another node took this node's name while the database was unavailable; this node stops, and gets another name at its next start"
+                        );
+                        // An end that is not expected stops the process.
+                        return;
+                    }
+                }
                 Ok(Err(error)) => tracing::debug!(%error, "holding the name of this node"),
                 Err(_) => tracing::debug!("holding the name of this node: no response"),
             }
@@ -132,8 +131,10 @@ impl Keeper {
                 connection
             }
         };
-        let at = look(&mut connection).await?;
-        *self.clock.at.lock().unwrap_or_else(PoisonError::into_inner) = at;
+        let (time, seen) = look(&mut connection).await?;
+        if let Some(notice) = self.clock.observe(time, seen).notice() {
+            tracing::warn!(clock = "database", "{notice}");
+        }
         if is_ours {
             self.connection = Some(connection);
         } else {

@@ -17,8 +17,8 @@ mod traffic;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use culvert_base::{Clock, Fault, Supervisor, Timestamp};
@@ -56,7 +56,14 @@ struct Shared {
     database: Database,
     writer: Writer<QueueLog>,
     log: Arc<QueueLog>,
-    clock: Arc<dyn Clock>,
+    clock: RwLock<Arc<dyn Clock>>,
+}
+
+impl Shared {
+    fn now(&self) -> Timestamp {
+        let clock = self.clock.read();
+        clock.unwrap_or_else(PoisonError::into_inner).now()
+    }
 }
 
 pub(crate) const EVENTS: DatabasePart = DatabasePart {
@@ -90,7 +97,7 @@ impl Queue {
                 database,
                 writer,
                 log,
-                clock,
+                clock: RwLock::new(clock),
             }),
         })
     }
@@ -103,6 +110,13 @@ impl Queue {
         row.map(|row| row.get(0)).transpose().during(doing)
     }
 
+    /// Uses another clock from here on, such as the one that all nodes share. Times of the queue are compared with times
+    /// of its users, so they need the same one.
+    pub fn follow_clock(&self, clock: Arc<dyn Clock>) {
+        let own = self.shared.clock.write();
+        *own.unwrap_or_else(PoisonError::into_inner) = clock;
+    }
+
     /// Appends all batches and moves the cursor, in one transaction. Durable on return. Lost, with nothing appended, if
     /// the cursor is elsewhere.
     pub async fn append(
@@ -110,7 +124,7 @@ impl Queue {
         batches: Vec<NewBatch>,
         cursor: Option<CursorMove>,
     ) -> Result<(), QueueError> {
-        let at = self.shared.clock.now();
+        let at = self.shared.now();
         self.write(
             "appending batches",
             QueueCommand::Append {
@@ -131,7 +145,7 @@ impl Queue {
         lease_for: Duration,
     ) -> Result<Lease, Fault> {
         let doing = "appending a batch that is being sent";
-        let at = self.shared.clock.now();
+        let at = self.shared.now();
         let command = QueueCommand::AppendLeased {
             batch,
             owner: owner.to_owned(),
@@ -277,8 +291,9 @@ impl Queue {
         Ok(body.filter(|body| crc == checksum(body)))
     }
 
-    /// [`Self::ack`] for several batches, in one transaction. Returns how many leases were still held.
-    pub async fn ack_run(&self, leases: &[Lease]) -> Result<u64, Fault> {
+    /// [`Self::ack`] for several batches, in one transaction. Returns the ids of the batches whose leases were
+    /// still held.
+    pub async fn ack_run(&self, leases: &[Lease]) -> Result<Vec<i64>, Fault> {
         self.settle_run("acknowledging batches", leases, Settlement::Ack)
             .await
     }
@@ -289,7 +304,7 @@ impl Queue {
         leases: &[Lease],
         at: Timestamp,
         why: &str,
-    ) -> Result<u64, Fault> {
+    ) -> Result<Vec<i64>, Fault> {
         let why = cut(why, WHY_BYTES_MAX).to_owned();
         self.settle_run(
             "putting batches back",
@@ -304,8 +319,8 @@ impl Queue {
         &self,
         leases: &[Lease],
         why: DeadLetterReason,
-    ) -> Result<u64, Fault> {
-        let at = self.shared.clock.now();
+    ) -> Result<Vec<i64>, Fault> {
+        let at = self.shared.now();
         self.settle_run(
             "dead-lettering batches",
             leases,
@@ -319,11 +334,17 @@ impl Queue {
         doing: &str,
         leases: &[Lease],
         settlement: Settlement,
-    ) -> Result<u64, Fault> {
+    ) -> Result<Vec<i64>, Fault> {
         let held = leases.iter().map(|lease| (lease.batch, lease.fence));
         let held = held.collect();
-        self.count(doing, QueueCommand::SettleRun { held, settlement })
-            .await
+        let command = QueueCommand::SettleRun { held, settlement };
+        match self.write(doing, command).await {
+            Ok(QueueOutcome::Settled(settled)) => Ok(settled),
+            Ok(_) => Err(Fault::bare(format!(
+                "{doing}: the database returned no batches"
+            ))),
+            Err(error) => Err(error.into_fault(doing)),
+        }
     }
 
     /// Removes a delivered batch.
@@ -361,7 +382,7 @@ impl Queue {
         lease: &Lease,
         why: DeadLetterReason,
     ) -> Result<(), QueueError> {
-        let at = self.shared.clock.now();
+        let at = self.shared.now();
         self.settle(
             "dead-lettering a batch",
             lease,
@@ -372,7 +393,7 @@ impl Queue {
 
     /// Stores a batch that was not in this queue as a dead letter.
     pub async fn put_dead(&self, dead: DeadBatch) -> Result<(), Fault> {
-        let at = self.shared.clock.now();
+        let at = self.shared.now();
         let dead = Box::new(dead);
         self.count("keeping a dead letter", QueueCommand::PutDead { dead, at })
             .await
@@ -463,7 +484,7 @@ impl Queue {
 
     /// Moves a dead letter to the end of its queue, as if appended now. False if it does not exist.
     pub async fn redrive(&self, id: i64) -> Result<bool, Fault> {
-        let at = self.shared.clock.now();
+        let at = self.shared.now();
         let n = self
             .count("redriving a dead letter", QueueCommand::Redrive { id, at })
             .await?;
@@ -478,6 +499,12 @@ impl Queue {
             QueueCommand::Hasten { destination, now },
         )
         .await
+    }
+
+    /// Ends leases at `latest` that would last longer, as those of a node whose clock was wrong. Returns how many.
+    pub async fn bound_leases(&self, latest: Timestamp) -> Result<u64, Fault> {
+        self.count("bounding leases", QueueCommand::BoundLeases { latest })
+            .await
     }
 
     /// Removes everything of a deleted destination. Returns the number of batches and dead letters.

@@ -491,6 +491,8 @@ pub(crate) mod events {
          RETURNING destination, class, bytes";
     pub(crate) const HASTEN: &str =
         "UPDATE batch SET due_at = $2 WHERE destination = $1 AND due_at > $2";
+    pub(crate) const BOUND_LEASES: &str =
+        "UPDATE batch SET lease_until = $1 WHERE lease_until > $1";
     pub(crate) const DROP_BATCHES: &str = "DELETE FROM batch WHERE destination = $1";
     pub(crate) const DROP_DEAD_LETTERS: &str = "DELETE FROM dead_letter WHERE destination = $1";
     pub(crate) const PRUNE_OLD: &str = "DELETE FROM dead_letter WHERE buried_at < $1";
@@ -590,6 +592,7 @@ pub(crate) mod events {
         REDRIVE_BODY,
         UNBURY,
         HASTEN,
+        BOUND_LEASES,
         DROP_BATCHES,
         DROP_DEAD_LETTERS,
         NOTE_HEALTH,

@@ -163,7 +163,7 @@ impl Settings {
         self.api.check()?;
         self.agents.check()?;
         self.kubernetes.check()?;
-        self.edge.timeouts.check()?;
+        self.edge.check()?;
         self.limits.check()?;
         self.nodes.check()?;
         self.oauth.logins()?;

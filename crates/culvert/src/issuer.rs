@@ -63,7 +63,10 @@ fn issuer(
 ) -> Result<Client> {
     let acme = &settings.acme;
     let client = Arc::new(public_client(settings, own)?);
-    let records = match (dns_writer(settings, &client, clock)?, dns_hook(acme)?) {
+    let records = match (
+        dns_writer(settings, &client, clock.clone())?,
+        dns_hook(acme)?,
+    ) {
         (Some(writer), _) => Some(Records::Writer(Box::new(writer))),
         (None, hook) => hook.map(Records::Hook),
     };
@@ -79,7 +82,7 @@ fn issuer(
             .map(|(key_id, hmac_key)| ExternalAccount { key_id, hmac_key }),
     };
     Ok(Client {
-        acme: Acme::new(settings, client),
+        acme: Acme::new(settings, client, clock),
         records,
     })
 }
@@ -170,7 +173,12 @@ impl Records {
         let failed = |error: DnsError| {
             tracing::warn!("{error}");
             // Users see the failure; what the provider says is only for the operator.
-            Failure::passing("the DNS provider of this installation failed; see the server log")
+            Failure {
+                retry_after: error.retry_after(),
+                ..Failure::passing(
+                    "the DNS provider of this installation failed; see the server log",
+                )
+            }
         };
         match (self, record) {
             (Self::Hook(hook), Record::Add) => hook.run("add", name, value).await,

@@ -27,5 +27,6 @@ pub mod reload;
 pub mod server;
 mod signals;
 mod statistics;
+mod system_clock;
 pub mod telemetry;
 mod to_agents;

@@ -42,7 +42,7 @@ use crate::metrics::{self, samples, statistics};
 use crate::reload::Reload;
 use crate::statistics::NodeSource;
 use crate::to_agents::ToAgents;
-use crate::{issuer, memory, rate_exchange};
+use crate::{issuer, memory, rate_exchange, system_clock};
 
 pub(crate) use parts::{edge_settings, ip_data_files};
 pub(crate) use process_context::MASTER_KEY_MARK;
@@ -146,7 +146,11 @@ impl Server {
             );
         }
 
+        let system_clock = clock.clone();
+        let clock: Arc<dyn Clock> = clock;
         let started_at = clock.now();
+        // The queue, and leases of its batches, use the clock that all nodes share.
+        queue.follow_clock(node.clock.clone());
         let supervisor = Supervisor::default();
         // Binds the API first, because events contain its address if no other is configured.
         let mut api_listener = None;
@@ -183,7 +187,6 @@ impl Server {
             },
             queue.clone(),
             store.clone(),
-            // Leases use the clock that all nodes share.
             node.clock.clone(),
             entropy.clone(),
         );
@@ -312,6 +315,9 @@ impl Server {
         let supervision = parts.supervision.clone();
         let run = |stop| delivery.clone().run(stop);
         parts.delivery_tasks.start("delivery", run);
+        parts
+            .control
+            .start("clock", |stop| system_clock::follow(system_clock, stop));
         if let Some(nodes) = &membership.nodes {
             parts.control.start("nodes", |stop| nodes.clone().run(stop));
             let keep = |stop| control.clone().keep_identity(membership.renew_at, stop);

@@ -102,20 +102,16 @@ impl Control {
         let now = self.clock.now();
         let expires_at = expiry(&hello.proof);
         let session = described(agents, &caller, &hello, expires_at);
-        // A session that resumes while it is being ended waits for its end.
-        let _lock = cx.locks.of(&session_id).await;
-        let begun = match self.begin(&cx, agents, &session_id, &hello).await? {
-            Ok(begun) => begun,
-            Err(refusal) => {
-                let head = head(&session_id, &caller, started_at);
-                self.tell_of_refusal(&cx, &head, &session, &refusal).await?;
-                return Err(refusal.into());
+        let begun = loop {
+            // A session that resumes while it is being ended waits for its end.
+            let starting =
+                self.start_session(&cx, (&session_id, started_at), &session, (agents, &hello));
+            match self.locks.with(&[&session_id], starting).await? {
+                Start::Begun(begun) => break begun,
+                Start::Refused(refusal) => return Err(refusal.into()),
+                Start::After(away) => self.give_up_waiting(agents, &away).await,
             }
         };
-        if begun.is_new {
-            self.write_session(&cx, &session_id, started_at, session)
-                .await?;
-        }
         let account = self.store.get(Account::KIND, &caller.account).await?;
         let account_name = match account {
             Some(document) => stored::read::<Account>(&document)?.name,
@@ -255,6 +251,29 @@ impl Control {
         Err(Refusal::of(code::AUTHTOKEN_UNKNOWN).into())
     }
 
+    /// Starts or resumes a session of a known agent, and stores it.
+    async fn start_session<'a>(
+        &self,
+        cx: &Cx<'_>,
+        (session_id, started_at): (&'a str, Timestamp),
+        session: &TunnelSession,
+        (agents, hello): (&'a Agents, &AgentAuthRequest),
+    ) -> Result<Start<'a>, Error> {
+        let start = self.begin(cx, agents, session_id, hello).await?;
+        match &start {
+            Start::Begun(begun) if begun.is_new => {
+                self.write_session(cx, session_id, started_at, session)
+                    .await?;
+            }
+            Start::Refused(refusal) => {
+                let head = head(session_id, cx.caller, started_at);
+                self.tell_of_refusal(cx, &head, session, refusal).await?;
+            }
+            Start::Begun(_) | Start::After(_) => {}
+        }
+        Ok(start)
+    }
+
     /// Starts or resumes a session of a known agent, if allowed: codes 100, 108, 115 and 122.
     async fn begin<'a>(
         &self,
@@ -262,61 +281,58 @@ impl Control {
         agents: &'a Agents,
         session_id: &'a str,
         hello: &AgentAuthRequest,
-    ) -> Result<Result<Begun<'a>, Refusal>, Error> {
+    ) -> Result<Start<'a>, Error> {
         if hello.about.metadata.len() > METADATA_BYTES_MAX {
-            return Ok(Err(Refusal::of(code::AGENT_METADATA_TOO_LONG)));
+            return Ok(Start::Refused(Refusal::of(code::AGENT_METADATA_TOO_LONG)));
         }
         if let Err(refusal) = self.admit_agent(cx.caller, hello.peer.ip()) {
-            return Ok(Err(refusal));
+            return Ok(Start::Refused(refusal));
         }
         if let Some(name) = &hello.server_name
             && let Some(ingress) = agent_ingress::find(cx.store, name).await?
             && ingress.head.account != cx.caller.account
         {
-            return Ok(Err(Refusal::of(code::AGENT_INGRESS_OF_ANOTHER_ACCOUNT)));
+            return Ok(Start::Refused(Refusal::of(
+                code::AGENT_INGRESS_OF_ANOTHER_ACCOUNT,
+            )));
         }
-        let begun = |is_new| Begun {
-            agents,
-            session_id,
-            is_new,
-            is_done: false,
+        let begun = |is_new| {
+            Start::Begun(Begun {
+                agents,
+                session_id,
+                is_new,
+                is_done: false,
+            })
         };
-        loop {
-            let away = {
-                let mut sessions = agents.lock();
-                if let Some(known) = sessions.get_mut(session_id) {
-                    known.leaving = None;
-                    known.left_at = None;
-                    known.asked = None;
-                    known.has_place = true;
-                    return Ok(Ok(begun(false)));
-                }
-                match full(&sessions, cx.caller, &agents.settings.limits) {
-                    SessionSlot::Free => {
-                        // Add it before writing it, so that the check for deleted credentials finds it.
-                        let live = Live {
-                            account: cx.caller.account.clone(),
-                            owner_id: cx.caller.owner_id.clone(),
-                            credential_id: cx.caller.key_id.clone(),
-                            endpoints: BTreeSet::new(),
-                            binding: 0,
-                            leaving: None,
-                            left_at: None,
-                            cut: None,
-                            asked: None,
-                            has_place: true,
-                        };
-                        sessions.insert(session_id.to_owned(), live);
-                        return Ok(Ok(begun(true)));
-                    }
-                    SessionSlot::After(away) => away,
-                    SessionSlot::Taken => {
-                        return Ok(Err(Refusal::of(code::AGENT_SESSION_LIMIT_REACHED)));
-                    }
-                }
-            };
-            self.give_up_waiting(agents, &away).await;
+        let mut sessions = agents.lock();
+        if let Some(known) = sessions.get_mut(session_id) {
+            known.leaving = None;
+            known.left_at = None;
+            known.asked = None;
+            known.has_place = true;
+            return Ok(begun(false));
         }
+        Ok(match full(&sessions, cx.caller, &agents.settings.limits) {
+            SessionSlot::Free => {
+                // Add it before writing it, so that the check for deleted credentials finds it.
+                let live = Live {
+                    account: cx.caller.account.clone(),
+                    owner_id: cx.caller.owner_id.clone(),
+                    credential_id: cx.caller.key_id.clone(),
+                    endpoints: BTreeSet::new(),
+                    binding: 0,
+                    leaving: None,
+                    left_at: None,
+                    cut: None,
+                    asked: None,
+                    has_place: true,
+                };
+                sessions.insert(session_id.to_owned(), live);
+                begun(true)
+            }
+            SessionSlot::After(away) => Start::After(away),
+            SessionSlot::Taken => Start::Refused(Refusal::of(code::AGENT_SESSION_LIMIT_REACHED)),
+        })
     }
 
     /// Ends a session that waits for its agent, if it still waits: another session needs its slot.
@@ -360,22 +376,22 @@ impl Control {
         cx: &Cx<'_>,
         id: &str,
         started_at: Timestamp,
-        session: TunnelSession,
+        session: &TunnelSession,
     ) -> Result<(), Error> {
         let ty = &tunnel_session::TYPE;
         for _ in 0..RUNS_MAX {
             let changes = match self.store.get(ty.kind, id).await? {
                 Some(mut document) => {
-                    document.body = stored::write(&session)?;
+                    document.body = stored::write(session)?;
                     let why = ty.silent.unwrap_or_default();
                     Changes::replace(document, AuditEvent::Suppress { reason: why })
                 }
                 None => {
                     let head = head(id, cx.caller, started_at);
-                    let event = events::started(cx, &head, &session)?;
+                    let event = events::started(cx, &head, session)?;
                     let document = Document {
                         head,
-                        body: stored::write(&session)?,
+                        body: stored::write(session)?,
                         keys: Vec::new(),
                         refs: Vec::new(),
                         topics: Vec::new(),
@@ -421,6 +437,14 @@ impl Control {
             self.pepper.digest(&text)
         )
     }
+}
+
+/// Whether a session starts.
+enum Start<'a> {
+    Begun(Begun<'a>),
+    Refused(Refusal),
+    /// Only once this session has ended.
+    After(String),
 }
 
 /// A session that is being started. If it does not start, for any reason, it ends.

@@ -49,7 +49,24 @@ impl Control {
         let had = self.had_before(&cx, want)?;
         // Reserve the slot before waiting for the session's lock, because other requests arrive meanwhile.
         let room = agents.room_for(session_id, had.as_ref().map(|(id, _)| &id[..]))?;
-        let _lock = cx.locks.of(session_id).await;
+        let binding = self.bind_locked(&cx, &session, want, &text, had.as_ref(), room);
+        // Boxed because the future is large.
+        let binding = Box::pin(binding);
+        self.locks.with(&[session_id], binding).await
+    }
+
+    async fn bind_locked(
+        &self,
+        cx: &Cx<'_>,
+        session: &Session,
+        want: &EndpointRequest,
+        text: &str,
+        had: Option<&(String, String)>,
+        room: EndpointSlot<'_>,
+    ) -> Result<Binding, Error> {
+        let EndpointSlot {
+            agents, session_id, ..
+        } = room;
         let mut _retry = None;
         let mut has_made_room = false;
         let mut run = 0;
@@ -58,24 +75,24 @@ impl Control {
                 _retry = Some(cx.locks.retry().await);
             }
             run += 1;
-            let id = match &had {
+            let id = match had {
                 Some((id, _)) => id.clone(),
                 None => endpoint::TYPE.stored_id_of(cx.new_id()),
             };
-            let place = self.place_for(&cx, want, &id, had.as_ref()).await?;
+            let place = self.place_for(cx, want, &id, had).await?;
             refuse_by(&session.acl, want, &place)?;
             let (url, name) = (place.url().to_owned(), place.name());
-            let occupants = place.occupants(&cx).await?;
+            let occupants = place.occupants(cx).await?;
             let unanswered = Unanswered::of(agents, session_id, &id);
             let written = self
-                .write_endpoint(&cx, (session_id, &session), &id, place, want, &text)
+                .write_endpoint(cx, (session_id, session), &id, place, want, text)
                 .await;
             match written {
                 Ok(Some(revision)) => {
                     room.take(&id);
                     self.reaches_edge(revision).await?;
                     unanswered.settle();
-                    let token = self.token_of(&cx, &id, &url);
+                    let token = self.token_of(cx, &id, &url);
                     return Ok(Binding {
                         id,
                         url: cx.settings.public_ports.shown(&url).into_owned(),
@@ -89,7 +106,7 @@ impl Control {
                     unanswered.settle();
                     // The session of the occupant may have lost its connection, or its agent may never have
                     // received the response.
-                    if !has_made_room && self.make_room(agents, &cx, &occupants).await? {
+                    if !has_made_room && self.make_room(agents, cx, &occupants).await? {
                         has_made_room = true;
                         continue;
                     }
@@ -125,21 +142,29 @@ impl Control {
     pub(crate) async fn remove_unanswered(&self, agents: &Agents) -> Result<(), Fault> {
         let found = agents.unanswered().clone();
         for (id, session_id) in found {
-            let _lock = self.locks.of(&session_id).await;
-            if agents.bindings.count(&id) == 0 {
-                let document = self.store.get(Endpoint::KIND, &id).await?;
-                let session = self.session(&session_id).await;
-                if let (Some(document), Ok((_, session))) = (document, session) {
-                    let cx = self.cx(&session.caller, &self.settings.base_url);
-                    self.remove_endpoints(&cx, &session_id, vec![document], self.names_kept())
-                        .await
-                        .map_err(|error| {
-                            Fault::new("taking an unconfirmed endpoint offline", error)
-                        })?;
-                }
-            }
-            agents.unanswered().remove(&id);
+            let removing = self.remove_one_unanswered(agents, &id, &session_id);
+            self.locks.with(&[&session_id], removing).await?;
         }
+        Ok(())
+    }
+
+    async fn remove_one_unanswered(
+        &self,
+        agents: &Agents,
+        id: &str,
+        session_id: &str,
+    ) -> Result<(), Fault> {
+        if agents.bindings.count(id) == 0 {
+            let document = self.store.get(Endpoint::KIND, id).await?;
+            let session = self.session(session_id).await;
+            if let (Some(document), Ok((_, session))) = (document, session) {
+                let cx = self.cx(&session.caller, &self.settings.base_url);
+                self.remove_endpoints(&cx, session_id, vec![document], self.names_kept())
+                    .await
+                    .map_err(|error| Fault::new("taking an unconfirmed endpoint offline", error))?;
+            }
+        }
+        agents.unanswered().remove(id);
         Ok(())
     }
 
@@ -384,8 +409,17 @@ impl Control {
         change: &PatchRequest,
     ) -> Result<(), Error> {
         let (_, session) = self.entitled_session(session_id).await?;
+        let patching = self.patch_endpoint_locked(session_id, &session, change);
+        self.locks.with(&[session_id], patching).await
+    }
+
+    async fn patch_endpoint_locked(
+        &self,
+        session_id: &str,
+        session: &Session,
+        change: &PatchRequest,
+    ) -> Result<(), Error> {
         let cx = self.cx(&session.caller, &self.settings.base_url);
-        let _lock = cx.locks.of(session_id).await;
         for _ in 0..RUNS_MAX {
             let id = &change.tunnel_id;
             let document = cx.own(Endpoint::KIND, id).await?;
@@ -445,8 +479,17 @@ impl Control {
             // The end of the session removes its endpoints.
             return Ok(());
         };
+        let unbinding = self.unbind_endpoint_locked(agents, (session_id, &session), id);
+        self.locks.with(&[session_id], unbinding).await
+    }
+
+    async fn unbind_endpoint_locked(
+        &self,
+        agents: &Agents,
+        (session_id, session): (&str, &Session),
+        id: &str,
+    ) -> Result<(), Fault> {
         let cx = self.cx(&session.caller, &self.settings.base_url);
-        let _lock = cx.locks.of(session_id).await;
         let Some(document) = cx.own(Endpoint::KIND, id).await? else {
             return Ok(());
         };

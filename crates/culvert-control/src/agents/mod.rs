@@ -382,8 +382,13 @@ impl Control {
 
     /// Ends a session without a connection, unless it was resumed.
     async fn end_session(&self, id: &str, reason: &EndReason) {
-        let Some(agents) = &self.agents else { return };
-        let _lock = self.locks.of(id).await;
+        if let Some(agents) = &self.agents {
+            let ending = self.end_session_locked(agents, id, reason);
+            self.locks.with(&[id], ending).await;
+        }
+    }
+
+    async fn end_session_locked(&self, agents: &Agents, id: &str, reason: &EndReason) {
         let stopped_at = {
             let mut sessions = agents.lock();
             if agents.bindings.is_connected(id) {

@@ -19,6 +19,7 @@ use crate::resource::model::agent_ingress::AgentIngress;
 use crate::resource::model::management::Management;
 use crate::resource::reserved_domain;
 use crate::resource::resource_type::{Draft, Extra, Resource, ResourceType, Running};
+use crate::service;
 use crate::settings::Settings;
 use crate::stored::{self, Format};
 use crate::{Caller, Error, Role, input, platform};
@@ -138,7 +139,8 @@ pub(crate) fn certified(document: &Document) -> Result<(String, Option<String>),
 }
 
 fn run_retry(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(management::run_retry::<AgentIngress>(control, &TYPE, call))
+    let retry = move |call| management::run_retry::<AgentIngress>(control, &TYPE, call);
+    Box::pin(service::locked(control, &TYPE, call, retry))
 }
 
 impl Managed for AgentIngress {

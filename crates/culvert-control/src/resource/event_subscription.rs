@@ -606,8 +606,16 @@ async fn change(
     call: &Call,
     edit: impl Fn(&mut EventSubscription) -> Result<Option<usize>, Refusal>,
 ) -> Result<String, Error> {
+    let change = |call| change_locked(control, call, edit);
+    service::locked(control, &TYPE, call, change).await
+}
+
+async fn change_locked(
+    control: &Control,
+    call: &Call,
+    edit: impl Fn(&mut EventSubscription) -> Result<Option<usize>, Refusal>,
+) -> Result<String, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let _lock = service::lock(&cx, &TYPE, call).await;
     for _ in 0..RUNS_MAX {
         let (mut subscription, document) = of_call(control, call).await?;
         EventSubscription::permit(cx.caller)?;

@@ -623,9 +623,8 @@ const OPERATIONS: &[Extra] = &[
 ];
 
 fn run_retry(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(management::run_retry::<ReservedDomain>(
-        control, &TYPE, call,
-    ))
+    let retry = move |call| management::run_retry::<ReservedDomain>(control, &TYPE, call);
+    Box::pin(service::locked(control, &TYPE, call, retry))
 }
 
 fn run_delete_certificate(control: &Control, call: Call) -> Running<'_> {
@@ -653,8 +652,16 @@ async fn change(
     call: Call,
     edit: fn(&mut ReservedDomain) -> Result<(), Refusal>,
 ) -> Result<Reply, Error> {
+    let change = |call| change_locked(control, call, edit);
+    service::locked(control, &TYPE, call, change).await
+}
+
+async fn change_locked(
+    control: &Control,
+    call: Call,
+    edit: fn(&mut ReservedDomain) -> Result<(), Refusal>,
+) -> Result<Reply, Error> {
     let cx = control.cx(&call.caller, &call.base);
-    let _lock = service::lock(&cx, &TYPE, &call).await;
     for _ in 0..RUNS_MAX {
         let document = service::named(&cx, &TYPE, &call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;

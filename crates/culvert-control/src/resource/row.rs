@@ -204,7 +204,8 @@ fn check<'a, R: Resource>(
 }
 
 pub(crate) fn run_create<R: Resource>(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(service::create(control, Row::<R>::TYPE, call))
+    let creating = service::create(control, Row::<R>::TYPE, call);
+    Box::pin(control.locks.with(&[], creating))
 }
 
 pub(crate) fn run_get<R: Resource>(control: &Control, call: Call) -> Running<'_> {
@@ -216,9 +217,13 @@ pub(crate) fn run_list<R: Resource>(control: &Control, call: Call) -> Running<'_
 }
 
 pub(crate) fn run_update<R: Resource>(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(service::update(control, Row::<R>::TYPE, call))
+    let ty = Row::<R>::TYPE;
+    let update = move |call| service::update(control, ty, call);
+    Box::pin(service::locked(control, ty, call, update))
 }
 
 pub(crate) fn run_delete<R: Resource>(control: &Control, call: Call) -> Running<'_> {
-    Box::pin(service::delete(control, Row::<R>::TYPE, call))
+    let ty = Row::<R>::TYPE;
+    let delete = move |call| service::delete(control, ty, call);
+    Box::pin(service::locked(control, ty, call, delete))
 }

@@ -239,9 +239,13 @@ fn invitation(cx: &Cx<'_>, id: Ksuid) -> (Invitation, Reveal) {
 }
 
 fn run_invite(control: &Control, call: Call) -> Running<'_> {
+    let invite = |call| invite(control, call);
+    Box::pin(service::locked(control, &TYPE, call, invite))
+}
+
+fn invite(control: &Control, call: Call) -> Running<'_> {
     Box::pin(async move {
         let cx = control.cx(&call.caller, &call.base);
-        let _lock = service::lock(&cx, &TYPE, &call).await;
         for _ in 0..RUNS_MAX {
             let document = service::named(&cx, &TYPE, &call).await?;
             let document = document.ok_or_else(Refusal::not_found)?;

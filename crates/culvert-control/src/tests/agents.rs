@@ -40,7 +40,10 @@ impl Open {
     }
 
     pub(super) async fn with(limits: AgentLimits) -> Self {
-        let rig = Rig::with(None, limits).await;
+        Self::of(Rig::with(None, limits).await).await
+    }
+
+    async fn of(rig: Rig) -> Self {
         rig.control.begin_agents().await.unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&rig.control).run(CancellationToken::new()));
@@ -388,6 +391,25 @@ async fn ended_and_disconnected_sessions_do_not_block_new_ones() {
     open.end(away[1].clone(), EndReason::Lost("cut".into()))
         .await;
     open.authorize(hello(&other)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_takes_the_slot_of_a_disconnected_one_that_shares_its_lock() {
+    let limits = AgentLimits {
+        sessions_per_credential: 1,
+        ..AGENTS
+    };
+    let mut rig = Rig::with(None, limits).await;
+    set_locks(&mut rig.control, 1);
+    let open = Open::of(rig).await;
+    let (_, token) = open.credential(json!([])).await;
+    let mut current = open.authorize(hello(&token)).await.unwrap();
+    for _ in 0..3 {
+        open.end(current, EndReason::Lost("cut".into())).await;
+        let admitted =
+            tokio::time::timeout(culvert_testing::PATIENCE, open.authorize(hello(&token)));
+        current = admitted.await.expect("it waited for itself").unwrap();
+    }
 }
 
 /// One owner with many credentials leaves sessions, endpoints and ports for others.

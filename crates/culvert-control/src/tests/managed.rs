@@ -61,6 +61,7 @@ impl Paper {
         Order {
             url: URL.into(),
             state,
+            retry_after: None,
         }
     }
 }

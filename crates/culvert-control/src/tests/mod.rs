@@ -156,6 +156,20 @@ async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     waited.unwrap_or_else(|_| panic!("waited in vain: {what}"));
 }
 
+/// Whether all tests run with one lock for all objects, so that work that locks twice waits for itself.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the environment says how the tests run"
+)]
+fn is_one_lock_requested() -> bool {
+    std::env::var_os("CULVERT_TEST_ONE_LOCK").is_some()
+}
+
+/// From here on, objects share this many locks.
+fn set_locks(control: &mut Arc<Control>, count: usize) {
+    Arc::get_mut(control).unwrap().locks = keyed_mutex::KeyedMutex::of_size(count);
+}
+
 impl Rig {
     pub(crate) async fn start() -> Self {
         Self::with(None, AGENTS).await
@@ -195,7 +209,7 @@ impl Rig {
         let edge = Arc::new(HeldEdge(tokio::sync::watch::Sender::new(None)));
         let keys = LoginKeys::new([[1; 32]]);
         let (logins, entries) = Logins::new(keys, LoginSettings::default());
-        let control = Control::open(Parts {
+        let mut control = Control::open(Parts {
             ids: Arc::default(),
             store: store.clone(),
             clock: clock.clone(),
@@ -249,6 +263,9 @@ impl Rig {
         })
         .await
         .unwrap();
+        if is_one_lock_requested() {
+            set_locks(&mut control, 1);
+        }
         let token = control.bootstrap(None).await.unwrap().unwrap();
         let header = format!("Bearer {}", token.reveal());
         let admin = control.authenticate(Some(&header)).await.unwrap();

@@ -37,6 +37,15 @@ async fn accept(rig: &Rig, token: &str) -> Result<Accepted, Option<u16>> {
 }
 
 #[tokio::test]
+async fn an_invitation_is_accepted_if_its_user_and_its_session_share_a_lock() {
+    let mut rig = Rig::start().await;
+    set_locks(&mut rig.control, 1);
+    let (_, token) = invite(&rig, "ada@x.example", "").await;
+    let accepted = tokio::time::timeout(culvert_testing::PATIENCE, accept(&rig, &token));
+    assert!(accepted.await.expect("it waited for itself").is_ok());
+}
+
+#[tokio::test]
 async fn an_invitation_link_works_once() {
     let rig = Rig::start().await;
     let (id, token) = invite(&rig, "Ada@x.example", "").await;

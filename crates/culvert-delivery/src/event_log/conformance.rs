@@ -527,10 +527,10 @@ async fn several_leased_batches_block_later_ones_until_settled(place: &Place) {
         };
         let later = now.plus(Duration::from_secs(5));
         let rest = std::slice::from_ref(last);
-        assert_eq!(place.log.settle(rest, again(now)).await.unwrap(), 1);
+        assert_eq!(place.log.settle(rest, again(now)).await.unwrap().len(), 1);
         let others = &leases[..leases.len() - 1];
         let settled = place.log.settle(others, again(later)).await.unwrap();
-        assert_eq!(settled, others.len() as u64);
+        assert_eq!(settled.len(), others.len());
         assert_eq!(several(place).await, [], "its head waits");
         place.clock.advance(Duration::from_secs(5));
         let leases_again = several(place).await;
@@ -538,7 +538,7 @@ async fn several_leased_batches_block_later_ones_until_settled(place: &Place) {
         assert_eq!(texts(&leases_again), texts(&leases));
         assert_eq!(leases_again[0].attempt, 2);
         let n = place.log.settle(&leases_again, Settlement::Ack).await;
-        assert_eq!(n.unwrap(), leases.len() as u64);
+        assert_eq!(n.unwrap().len(), leases.len());
     }
     assert_eq!(came, names);
     assert_eq!(place.log.backlog().await.unwrap(), []);
@@ -586,13 +586,14 @@ async fn a_run_of_batches_is_leased_by_size_or_age(place: &Place) {
         why: "503".to_owned(),
     };
     let n_settled = place.log.settle(&full.leases, put_back).await.unwrap();
-    assert_eq!(n_settled, 2);
+    assert_eq!(n_settled.len(), 2);
     assert_eq!(
         place
             .log
             .settle(&full.leases, Settlement::Ack)
             .await
-            .unwrap(),
+            .unwrap()
+            .len(),
         0,
         "lost"
     );
@@ -600,7 +601,7 @@ async fn a_run_of_batches_is_leased_by_size_or_age(place: &Place) {
     assert_eq!(names(place, &again).await, ["a", "b"]);
     assert_eq!(again.leases[0].attempt, 2);
     let n_settled = place.log.settle(&again.leases, Settlement::Ack).await;
-    assert_eq!(n_settled.unwrap(), 2);
+    assert_eq!(n_settled.unwrap().len(), 2);
     assert_eq!(place.log.body(&again.leases[0]).await.unwrap(), None);
     assert!(run(place).await.leases.is_empty());
     place.clock.advance(GATHERING.age_max);
@@ -624,7 +625,7 @@ async fn a_run_of_batches_is_settled_in_parts(place: &Place) {
         .log
         .settle(second, Settlement::DeadLetter(why()))
         .await;
-    assert_eq!(dead_lettered.unwrap(), 1);
+    assert_eq!(dead_lettered.unwrap().len(), 1);
     let put_back = Settlement::Retry {
         at: place.clock.now(),
         why: "503".to_owned(),

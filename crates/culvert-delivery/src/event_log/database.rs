@@ -79,7 +79,7 @@ impl EventLog for Queue {
         &'a self,
         leases: &'a [Lease],
         how: Settlement,
-    ) -> BoxFuture<'a, Result<u64, Fault>> {
+    ) -> BoxFuture<'a, Result<Vec<i64>, Fault>> {
         Box::pin(async move {
             let settled = match (how, leases) {
                 (Settlement::Ack, [one]) => self.ack(one).await,
@@ -91,11 +91,11 @@ impl EventLog for Queue {
                 (Settlement::Ack, run) => return self.ack_run(run).await,
                 (Settlement::Retry { at, why }, run) => return self.retry_run(run, at, &why).await,
                 (Settlement::DeadLetter(why), run) => return self.dead_letter_run(run, why).await,
-                (Settlement::Replace { .. }, []) => return Ok(0),
+                (Settlement::Replace { .. }, []) => return Ok(Vec::new()),
             };
             match settled {
-                Ok(()) => Ok(1),
-                Err(QueueError::Lost) => Ok(0),
+                Ok(()) => Ok(leases.iter().take(1).map(|lease| lease.batch).collect()),
+                Err(QueueError::Lost) => Ok(Vec::new()),
                 Err(QueueError::Fault(fault)) => Err(fault),
             }
         })

@@ -213,9 +213,9 @@ impl JetStream {
         outcome
     }
 
-    async fn settle_streamed(&self, leases: &[Lease], how: Settlement) -> Result<u64, Fault> {
+    async fn settle_streamed(&self, leases: &[Lease], how: Settlement) -> Result<Vec<i64>, Fault> {
         let Some(first) = leases.first() else {
-            return Ok(0);
+            return Ok(Vec::new());
         };
         let slot = self.slot(&first.destination);
         let mut consumer = slot.consumer.lock().await;
@@ -223,22 +223,22 @@ impl JetStream {
             if matches!(how, Settlement::Ack) {
                 consumer.late(&self.stream, first).await;
             }
-            return Ok(0);
+            return Ok(Vec::new());
         };
         match how {
             Settlement::Ack => {}
             // It is retried together with the head.
             Settlement::Retry { .. } if consumer.is_behind_head(first) => {
-                return Ok(number(leases.len()));
+                return Ok(batches_of(leases));
             }
             Settlement::Retry { at, .. } => {
                 if consumer.put_off(first, at) || leases.len() > 1 {
-                    return Ok(number(leases.len()));
+                    return Ok(batches_of(leases));
                 }
                 // A claimed batch is stored again, so that the consumer delivers it in order, if
                 // the stream is usable.
                 let Some(message) = self.stream.get(first.batch.unsigned_abs()).await? else {
-                    return Ok(0);
+                    return Ok(Vec::new());
                 };
                 let again = Facts {
                     due_at: Some(at),
@@ -289,7 +289,7 @@ impl JetStream {
         for lease in leases.iter().rev() {
             consumer.remove(&self.stream, lease).await;
         }
-        Ok(number(leases.len()))
+        Ok(batches_of(leases))
     }
 
     /// Appends to the queue the batches that the stream did not accept.
@@ -599,7 +599,7 @@ impl EventLog for JetStream {
         &'a self,
         leases: &'a [Lease],
         how: Settlement,
-    ) -> BoxFuture<'a, Result<u64, Fault>> {
+    ) -> BoxFuture<'a, Result<Vec<i64>, Fault>> {
         Box::pin(async move {
             match leases.first().is_some_and(is_of_stream) {
                 true => self.settle_streamed(leases, how).await,
@@ -733,6 +733,6 @@ fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp
     one.into_iter().chain(other).min()
 }
 
-fn number(count: usize) -> u64 {
-    u64::try_from(count).unwrap_or(u64::MAX)
+fn batches_of(leases: &[Lease]) -> Vec<i64> {
+    leases.iter().map(|lease| lease.batch).collect()
 }

@@ -327,31 +327,59 @@ async fn tls_accepts_the_extra_authority_and_verifies_the_name() {
     }
 }
 
-#[test]
-fn retry_after_is_parsed() {
-    let now = Timestamp::parse("2026-11-06T08:49:37Z").unwrap();
-    for (value, seconds) in [
-        ("120", Some(120)),
-        (" 0 ", Some(0)),
-        ("99999999999999999999999", Some(u64::MAX >> 1)),
-        ("Fri, 06 Nov 2026 08:51:37 GMT", Some(120)),
-        ("Fri, 06 Nov 2026 08:49:00 GMT", Some(0)),
-        ("", None),
-        ("-1", None),
-        ("1.5", None),
-        ("soon", None),
-        ("Fri, 06 Foo 2026 08:51:37 GMT", None),
-        ("Fri, 06 Nov 2026 08:51:37 CET", None),
-        ("Fri, 36 Nov 2026 08:51:37 GMT", None),
-    ] {
-        let expected = seconds.map(Duration::from_secs);
-        assert_eq!(parse_retry_after(value, now), expected, "{value:?}");
+#[tokio::test]
+async fn a_busy_connection_ends_so_that_names_are_resolved_again() {
+    let fake = Fake::start().await;
+    let moving = Arc::new(Moving {
+        names: Names(vec![vec![LOOPBACK]]),
+        asked: AtomicU64::new(0),
+    });
+    let net = net_with(&["127.0.0.0/8"], moving.clone());
+    let to = checked(&net, &name_with_port(fake.addr));
+    let http = net.http();
+    let post = async || {
+        let body = Bytes::from_static(b"{}");
+        let deadline = Duration::from_secs(10);
+        let answer = http.post(&to, HeaderMap::new(), body, deadline).await;
+        assert_eq!(answer.unwrap().status, 200);
+    };
+    let lookups = || moving.asked.load(Ordering::SeqCst);
+    for _ in 0..renewed::REQUESTS_MAX {
+        post().await;
     }
+    let before = lookups();
+    assert!(before < 10, "{before}");
+    post().await;
+    assert_eq!(lookups(), before + 1, "after many requests");
+    tokio::time::pause();
+    tokio::time::advance(renewed::LIFE).await;
+    tokio::time::resume();
+    post().await;
+    assert_eq!(lookups(), before + 2, "after a while");
 }
 
-proptest::proptest! {
-    #[test]
-    fn any_retry_after_is_parsed_or_ignored(value in "\\PC{0,70}") {
-        parse_retry_after(&value, Timestamp::from_unix_seconds(1_800_000_000));
-    }
+#[tokio::test]
+async fn a_misdirected_request_is_repeated_on_a_new_connection() {
+    let fake = Fake::start().await;
+    fake.script([
+        Reply::Status(200, Vec::new(), String::new()),
+        Reply::Status(421, Vec::new(), "not here".into()),
+    ]);
+    let net = net_with(&["127.0.0.0/8"], Arc::new(Names(vec![vec![LOOPBACK]])));
+    let to = checked(&net, &name_with_port(fake.addr));
+    let http = net.http();
+    let post = async || {
+        let body = Bytes::from_static(b"{}");
+        let deadline = Duration::from_secs(10);
+        http.post(&to, HeaderMap::new(), body, deadline).await
+    };
+    assert_eq!(post().await.unwrap().status, 200);
+    let failure = post().await.unwrap_err();
+    assert_eq!(
+        (failure.class, &*failure.code),
+        (FailureClass::Retryable, "421")
+    );
+    let before = fake.accepts();
+    assert_eq!(post().await.unwrap().status, 200);
+    assert_eq!(fake.accepts(), before + 1);
 }

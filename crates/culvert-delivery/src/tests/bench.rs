@@ -199,6 +199,19 @@ impl Bench {
         });
     }
 
+    /// One destination with this target.
+    pub(super) fn publish_target(&self, target: Arc<dyn Target>) {
+        self.delivery.publish(Table {
+            destinations: vec![Destination {
+                id: "ed_1".to_owned(),
+                account: "ac_1".to_owned(),
+                revision: 1,
+                target,
+            }],
+            ..Table::default()
+        });
+    }
+
     pub(super) fn run(&self) -> Running {
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
@@ -362,6 +375,8 @@ struct Scripts {
     batches: Vec<(Vec<(String, String)>, bool)>,
     script: VecDeque<Verdict>,
     otherwise: Option<Verdict>,
+    /// Sends that panic next.
+    panics: u32,
     refused: HashMap<String, Failure>,
 }
 
@@ -384,6 +399,11 @@ impl Scripted {
 
     pub(super) fn otherwise(&self, verdict: Verdict) {
         self.state.lock().unwrap().otherwise = Some(verdict);
+    }
+
+    /// Makes this many sends panic.
+    pub(super) fn panic(&self, times: u32) {
+        self.state.lock().unwrap().panics = times;
     }
 
     /// Makes every batch with this event fail.
@@ -472,6 +492,10 @@ impl Target for Scripted {
                         .unwrap_or(Verdict::Delivered),
                 };
                 state.batches.push((events, verdict == Verdict::Delivered));
+                let panics = state.panics > 0;
+                state.panics = state.panics.saturating_sub(1);
+                drop(state);
+                assert!(!panics, "as scripted");
                 verdict
             };
             self.started.fetch_add(1, Ordering::SeqCst);

@@ -133,3 +133,29 @@ async fn a_crash_repeats_the_batches_being_sent() {
     assert_eq!(sent[8..], keys(2..40));
     assert_eq!(bench.queue.backlog().await.unwrap(), []);
 }
+
+#[tokio::test]
+async fn batches_whose_leases_were_kept_are_counted_though_others_were_lost() {
+    let (bench, target, mut worker) = backlog().await;
+    assert_eq!(worker.step().await.unwrap(), Step::Moved);
+    target.gate();
+    let plane = bench.delivery.plane.clone();
+    let stolen = async {
+        crate::fake::until("a joined send", || target.sizes().len() == 2).await;
+        bench.clock.advance(plane.settings.lease);
+        let now = bench.clock.now();
+        let lease = bench
+            .queue
+            .lease("ed_1", "another", plane.settings.lease, now);
+        let lease = lease.await.unwrap().unwrap();
+        target.open_gate();
+        lease
+    };
+    let (step, lease) = tokio::join!(worker.step(), stolen);
+    assert_eq!(step.unwrap(), Step::Moved);
+    // One of the batches is settled by its new holder.
+    assert_eq!(bench.meters().leases_lost.get(), 1);
+    assert_eq!(bench.meters().delivered.get(), 38);
+    bench.queue.ack(&lease).await.unwrap();
+    assert_eq!(bench.queue.backlog().await.unwrap(), []);
+}

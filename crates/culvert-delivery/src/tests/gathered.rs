@@ -1,16 +1,19 @@
 //! Batches that are gathered in the queue and become one object.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::Clock;
-use culvert_store::{BatchClass, NewBatch};
+use culvert_base::{BoxFuture, Clock};
+use culvert_store::{BatchClass, Gathering, NewBatch};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, record};
-use crate::batch::OpenBatch;
-use crate::failure::FailureClass;
+use crate::batch::{Batch, BatchLimits, OpenBatch};
+use crate::failure::{Failure, FailureClass};
 use crate::fake::{Fake, Reply, envelope, local_settings, until};
 use crate::target::s3;
+use crate::target::target_type::{Gathers, Run, Target};
+use crate::target::verdict::Verdict;
 use crate::worker::{Step, Worker};
 
 /// A plane with one destination, a bucket at `fake`.
@@ -220,4 +223,72 @@ async fn gathering_destinations_have_a_larger_queue_limit() {
     assert_eq!(bench.health("ed_1").dropped, 0);
     running.stop().await;
     assert_eq!(objects(&fake).len(), 0, "it waits for its age");
+}
+
+/// A store that writes only small objects in time.
+#[derive(Debug)]
+struct SlowStore {
+    batches_max: usize,
+    objects: std::sync::Mutex<Vec<usize>>,
+}
+
+impl Target for SlowStore {
+    fn send<'a>(&'a self, _: &'a Batch) -> BoxFuture<'a, Verdict> {
+        Box::pin(async { Verdict::Delivered })
+    }
+
+    fn limits(&self) -> BatchLimits {
+        BatchLimits::DEFAULT
+    }
+
+    fn gathers(&self) -> Option<&dyn Gathers> {
+        Some(self)
+    }
+}
+
+impl Gathers for SlowStore {
+    fn gathering(&self) -> Gathering {
+        Gathering {
+            bytes_max: 64 << 20,
+            age_max: Duration::from_secs(60),
+        }
+    }
+
+    fn put<'a>(&'a self, run: &'a dyn Run) -> BoxFuture<'a, Result<(), Failure>> {
+        self.objects.lock().unwrap().push(run.batches());
+        let is_late = run.batches() > self.batches_max;
+        Box::pin(async move {
+            match is_late {
+                true => Err(Failure::new(FailureClass::Unknown, "timeout", "too late")),
+                false => Ok(()),
+            }
+        })
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_written_in_time_is_written_in_parts() {
+    let bench = Bench::new().await;
+    let store = Arc::new(SlowStore {
+        batches_max: 3,
+        objects: Default::default(),
+    });
+    bench.publish_target(store.clone());
+    for id in 0..10 {
+        append(&bench, id, 700 << 10).await;
+    }
+    let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
+    for _ in 0..200 {
+        match worker.step().await.unwrap() {
+            Step::Idle(None) => break,
+            Step::Idle(Some(at)) => bench.clock.advance(at.since(bench.clock.now())),
+            _ => {}
+        }
+    }
+    assert_eq!(bench.queue.backlog().await.unwrap(), []);
+    assert_eq!(bench.meters().delivered.get(), 10);
+    let objects = store.objects.lock().unwrap().clone();
+    let late = objects.iter().filter(|batches| **batches > 3).count();
+    assert_eq!(objects[0], 10);
+    assert!(late <= 8, "{objects:?}");
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::bench::{Bench, Scripted, failure};
-use culvert_base::{Clock, Timestamp};
+use culvert_base::{Clock, RetryAfter, Timestamp};
 use culvert_store::BatchClass;
 
 use crate::DestinationState;
@@ -20,7 +20,7 @@ async fn a_failed_batch_is_retried_after_its_delay() {
     target.script([
         Verdict::Failed(failure(FailureClass::Retryable, "503")),
         Verdict::Failed(Failure {
-            after: Some(Duration::from_secs(120)),
+            after: Some(RetryAfter::new(Duration::from_secs(120))),
             ..failure(FailureClass::Retryable, "429")
         }),
         Verdict::Delivered,
@@ -59,6 +59,31 @@ async fn a_failed_batch_is_retried_after_its_delay() {
         (DestinationState::Ok, 1, 3)
     );
     assert_eq!(health.last_error.unwrap().code, "429");
+}
+
+#[tokio::test]
+async fn a_destination_that_asks_for_no_wait_does_not_shorten_the_back_off() {
+    let bench = Bench::new().await;
+    let target = Scripted::new(500);
+    target.otherwise(Verdict::Failed(Failure {
+        after: Some(RetryAfter::new(Duration::ZERO)),
+        ..failure(FailureClass::Retryable, "429")
+    }));
+    bench.publish(Vec::new(), &[("ed_1", &target)]);
+    bench.append("ed_1", BatchClass::Audit, &["ev_1"]).await;
+    let mut worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
+    let began = bench.clock.now();
+    let hour = Duration::from_secs(3600);
+    while bench.clock.now().since(began) < hour {
+        match worker.step().await.unwrap() {
+            Step::Idle(Some(at)) => bench.clock.advance(at.since(bench.clock.now())),
+            Step::Failed => assert!(target.keys().len() < 300, "a loop without waits"),
+            other => panic!("{other:?}"),
+        }
+    }
+    // With full jitter, the mean wait is half a minute.
+    let tries = target.keys().len();
+    assert!((100..300).contains(&tries), "{tries} tries in an hour");
 }
 
 #[tokio::test]

@@ -201,12 +201,11 @@ impl Worker {
         if leases.is_empty() {
             return Ok(());
         }
-        let n_settled = self.plane.log.settle(&leases, Settlement::Ack).await?;
-        let n_lost = u64::try_from(leases.len()).unwrap_or(0) - n_settled;
-        self.plane.meters.leases_lost.add(n_lost);
+        let settled = self.plane.log.settle(&leases, Settlement::Ack).await?;
+        self.count_lost(&leases, &settled);
         // Lost leases are counted by their new holder.
-        if n_lost == 0 {
-            for (lease, batch) in held {
+        for (lease, batch) in held {
+            if settled.contains(&lease.batch) {
                 let events = u64::from(lease.count);
                 self.delivered(destination, lease.class, events, bytes_of(batch));
             }

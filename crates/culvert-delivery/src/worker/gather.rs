@@ -4,13 +4,15 @@
 //! of batches is leased when it is large enough or its first batch is old enough. The batches are read one by one
 //! while the object is made, and settled in one transaction.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
 use culvert_store::{DeadLetterReason, Lease};
+use futures_util::FutureExt;
 
-use super::{Step, Worker};
+use super::{AFTER_FAULT, Step, Worker};
 use crate::batch::Batch;
 use crate::event_log::Settlement;
 use crate::failure::{Failure, FailureClass};
@@ -19,6 +21,11 @@ use crate::retry::Next;
 use crate::settings::PUT_DEADLINE;
 use crate::subscription::CompiledDestination;
 use crate::target::target_type::{Gathers, Run};
+
+/// The code of failures for lack of time.
+const TIMEOUT: &str = "timeout";
+/// Objects that take too long do not become smaller than this.
+const OBJECT_BYTES_MIN: u64 = 1 << 20;
 
 impl Worker {
     /// Writes at most one object.
@@ -29,7 +36,8 @@ impl Worker {
         now: Timestamp,
     ) -> Result<Step, Fault> {
         let plane = self.plane.clone();
-        let gathering = gathers.gathering();
+        let mut gathering = gathers.gathering();
+        gathering.bytes_max = gathering.bytes_max.min(self.object_bytes_max);
         let (_, waiting) = destination.counters.waiting();
         // Every append wakes a worker; most of them change nothing here.
         if let Some(gather_due_at) = self.gather_due_at.filter(|at| now < *at)
@@ -48,6 +56,13 @@ impl Worker {
             )
             .await?;
         self.gather_due_at = run.next_at;
+        let longest = plane.settings.schedule.longest() + gathering.age_max;
+        if run.next_at.is_some_and(|at| at > now.plus(longest)) {
+            // It was put off by a wrong clock.
+            self.gather_due_at = None;
+            plane.log.hasten(&self.destination, now).await?;
+            return Ok(Step::Idle(Some(now.plus(AFTER_FAULT))));
+        }
         let Some(first) = run.leases.first() else {
             return Ok(Step::Idle(run.next_at));
         };
@@ -71,29 +86,44 @@ impl Worker {
             withheld: run.leases.iter().map(|_| AtomicU64::new(0)).collect(),
         };
         let began = tokio::time::Instant::now();
-        let put = tokio::time::timeout(PUT_DEADLINE, gathers.put(&leased)).await;
-        destination.counters.count.sent(began.elapsed());
-        let put = put.unwrap_or_else(|_| {
-            let text = format!("timed out after {} s", PUT_DEADLINE.as_secs());
-            Err(Failure::new(FailureClass::Unknown, "timeout", text))
-        });
+        let putting = AssertUnwindSafe(gathers.put(&leased)).catch_unwind();
+        let put = tokio::time::timeout(PUT_DEADLINE, putting).await;
+        let took = began.elapsed();
+        destination.counters.count.sent(took);
+        let put = match put {
+            Ok(Ok(put)) => put,
+            Ok(Err(_)) => Err(self.panicked()),
+            Err(_) => {
+                let text = format!("timed out after {} s", PUT_DEADLINE.as_secs());
+                Err(Failure::new(FailureClass::Unknown, TIMEOUT, text))
+            }
+        };
         let bytes = u64::try_from(leased.bytes.load(Ordering::Relaxed)).unwrap_or(0);
+        self.object_bytes_max = match &put {
+            Ok(()) if took < PUT_DEADLINE / 4 => self.object_bytes_max.saturating_mul(2),
+            // Smaller objects may be written in time.
+            Err(failure) if failure.code == TIMEOUT && run.leases.len() > 1 => {
+                (gathering.bytes_max / 2).max(OBJECT_BYTES_MIN)
+            }
+            _ => self.object_bytes_max,
+        };
         let unreadable = leased.unreadable.load(Ordering::Relaxed);
         let now = plane.clock.now();
         match put {
             Ok(()) => {
-                let withheld = leased.withheld.iter();
-                let withheld = withheld.map(|events| events.load(Ordering::Relaxed)).sum();
-                let sent = events_of(&run.leases).saturating_sub(withheld);
+                let sent = leased.sent(|_| true);
                 if sent > 0 {
                     self.circuit.succeeded(now);
                     self.recovered(destination, now);
                 }
-                let n_settled = plane.log.settle(&run.leases, Settlement::Ack).await?;
-                self.count_lost(&run.leases, n_settled);
-                if n_settled > 0 {
+                let settled = plane.log.settle(&run.leases, Settlement::Ack).await?;
+                self.count_lost(&run.leases, &settled);
+                if !settled.is_empty() {
+                    let is_settled = |lease: &Lease| settled.contains(&lease.batch);
+                    let sent = leased.sent(is_settled);
+                    let withheld = events_of(run.leases.iter().filter(|one| is_settled(one)));
                     // Their bytes are counted when the backlog is read.
-                    self.drop_withheld(destination, first.class, withheld, 0);
+                    self.drop_withheld(destination, first.class, withheld.saturating_sub(sent), 0);
                     self.delivered(destination, first.class, sent, bytes);
                 }
                 Ok(Step::Moved)
@@ -140,8 +170,8 @@ impl Worker {
         self.circuit.failed(at.unwrap_or(now));
         if let Some(at) = at {
             let how = put_back(at, &failure.to_string());
-            let n_settled = self.plane.log.settle(&retried, how).await?;
-            self.count_lost(&retried, n_settled);
+            let settled = self.plane.log.settle(&retried, how).await?;
+            self.count_lost(&retried, &settled);
         }
         if !expired.is_empty() {
             self.dead_letter_run(destination, &expired, &failure)
@@ -162,15 +192,17 @@ impl Worker {
             text: failure.text.clone(),
         };
         let how = Settlement::DeadLetter(dead_letter);
-        let n_settled = self.plane.log.settle(leases, how).await?;
-        self.count_lost(leases, n_settled);
-        if n_settled > 0 {
-            let events = events_of(leases);
+        let settled = self.plane.log.settle(leases, how).await?;
+        self.count_lost(leases, &settled);
+        if !settled.is_empty() {
+            let is_settled = |lease: &&Lease| settled.contains(&lease.batch);
+            let events = events_of(leases.iter().filter(is_settled));
             self.dead_lettered(destination, failure, events);
+            let letters = u64::try_from(settled.len()).unwrap_or(0);
             destination
                 .counters
                 .dead_lettered
-                .fetch_add(n_settled, Ordering::Relaxed);
+                .fetch_add(letters, Ordering::Relaxed);
             // Their bytes are counted when the backlog is read.
             if let Some(first) = leases.first() {
                 destination.counters.left(first.class, events, 0);
@@ -179,9 +211,9 @@ impl Worker {
         Ok(())
     }
 
-    fn count_lost(&self, leases: &[Lease], n_settled: u64) {
-        let n_leases = u64::try_from(leases.len()).unwrap_or(0);
-        let n_lost = n_leases.saturating_sub(n_settled);
+    pub(super) fn count_lost(&self, leases: &[Lease], settled: &[i64]) {
+        let n_lost = leases.len().saturating_sub(settled.len());
+        let n_lost = u64::try_from(n_lost).unwrap_or(0);
         self.plane.meters.leases_lost.add(n_lost);
     }
 }
@@ -191,8 +223,8 @@ fn put_back(at: Timestamp, why: &str) -> Settlement {
     Settlement::Retry { at, why }
 }
 
-fn events_of(leases: &[Lease]) -> u64 {
-    leases.iter().map(|lease| u64::from(lease.count)).sum()
+fn events_of<'a>(leases: impl Iterator<Item = &'a Lease>) -> u64 {
+    leases.map(|lease| u64::from(lease.count)).sum()
 }
 
 fn part(leases: &[Lease], at: usize) -> (Vec<Lease>, Vec<Lease>) {
@@ -213,6 +245,17 @@ struct Leased<'a> {
     /// For each batch, the events whose reader lost the right to them while they waited. A response may come before the
     /// last batches are read for the last time.
     withheld: Vec<AtomicU64>,
+}
+
+impl Leased<'_> {
+    /// Events of the batches with such leases that were not withheld.
+    fn sent(&self, has: impl Fn(&Lease) -> bool) -> u64 {
+        let batches = self.leases.iter().zip(&self.withheld);
+        let sent = |(lease, withheld): (&Lease, &AtomicU64)| {
+            u64::from(lease.count).saturating_sub(withheld.load(Ordering::Relaxed))
+        };
+        batches.filter(|(lease, _)| has(lease)).map(sent).sum()
+    }
 }
 
 impl Run for Leased<'_> {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use culvert_base::{Clock, SystemClock};
-use sqlx::Connection as _;
+use sqlx::{Connection as _, PgConnection, Row as _};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -18,6 +18,7 @@ use crate::{AuditEvent, Changes, Store, StoreUrl, Touched};
 
 on_both_engines!(
     a_running_process_has_its_name_alone,
+    a_process_that_lost_its_name_stops,
     what_a_commit_touched_is_known_to_every_process,
     a_server_without_a_free_connection_is_waited_for,
 );
@@ -43,6 +44,29 @@ async fn a_running_process_has_its_name_alone(db: &TestDatabase) {
     assert_eq!(heir.name, "edge", "free again when its process is gone");
     other.close().await;
     third.close().await;
+}
+
+async fn a_process_that_lost_its_name_stops(db: &TestDatabase) {
+    let StoreUrl::Postgres(url) = &db.url else {
+        return;
+    };
+    let store = db.store().await;
+    let node = store.join_as("edge", db.clock.clone()).await.unwrap();
+    assert_eq!(node.name, "edge");
+    let taken = loop {
+        db.end_connections().await;
+        let mut other = PgConnection::connect(url).await.unwrap();
+        let claim = "SELECT pg_try_advisory_lock(hashtextextended('culvert node edge', 0))";
+        let row = sqlx::query(claim).fetch_one(&mut other).await.unwrap();
+        // The node may have been faster.
+        if row.get::<bool, _>(0) {
+            break other;
+        }
+    };
+    let failed = tokio::time::timeout(culvert_testing::PATIENCE, store.supervisor().failure());
+    assert_eq!(failed.await.unwrap().name, "store.node_name");
+    taken.close().await.unwrap();
+    store.close().await;
 }
 
 const NOTHING: AuditEvent = AuditEvent::Suppress { reason: "a test" };

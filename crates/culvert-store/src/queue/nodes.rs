@@ -85,7 +85,7 @@ impl Queue {
         let command = QueueCommand::NoteHealths {
             node: node.to_owned(),
             notes,
-            at: self.shared.clock.now(),
+            at: self.shared.now(),
         };
         let doing = "recording the health of destinations";
         self.count(doing, command).await.map(drop)

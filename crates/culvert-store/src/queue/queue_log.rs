@@ -103,6 +103,9 @@ pub(crate) enum QueueCommand {
         destination: String,
         now: Timestamp,
     },
+    BoundLeases {
+        latest: Timestamp,
+    },
     Prune {
         now: Timestamp,
     },
@@ -186,6 +189,8 @@ pub(crate) enum QueueOutcome {
     Lease(Option<Box<Lease>>),
     Leases(Vec<Lease>),
     Run(Run),
+    /// Ids of the batches.
+    Settled(Vec<i64>),
     Rows(u64),
 }
 
@@ -257,12 +262,17 @@ impl WriteBackend for QueueLog {
                     gathering,
                 } => lease_run(connection, destination, owner, *until, *now, *gathering).await,
                 QueueCommand::SettleRun { held, settlement } => {
-                    let mut n = 0;
+                    let mut settled = Vec::with_capacity(held.len());
                     for (batch, fence) in held {
                         let held = [Arg::Int(*batch), Arg::Int(*fence)];
-                        n += u64::from(settlement.apply(self, connection, held).await?);
+                        if settlement.apply(self, connection, held).await? {
+                            settled.push(*batch);
+                        }
                     }
-                    Ok(written(n))
+                    Ok(match settled.is_empty() {
+                        true => Outcome::Unchanged(QueueOutcome::Settled(settled)),
+                        false => Outcome::Written(QueueOutcome::Settled(settled)),
+                    })
                 }
                 QueueCommand::Settle {
                     batch,
@@ -326,6 +336,10 @@ impl WriteBackend for QueueLog {
                 QueueCommand::Hasten { destination, now } => {
                     let arguments = [Arg::Text(destination), Arg::Int(now.unix_nanos())];
                     rows(connection, &[(events::HASTEN, &arguments)]).await
+                }
+                QueueCommand::BoundLeases { latest } => {
+                    let arguments = [Arg::Int(latest.unix_nanos())];
+                    rows(connection, &[(events::BOUND_LEASES, &arguments)]).await
                 }
                 QueueCommand::Prune { now } => self.prune(connection, *now).await,
                 QueueCommand::NoteHealths { node, notes, at } => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use culvert_base::net::HostName;
-use culvert_base::{Secret, Timestamp};
+use culvert_base::{Clock, RetryAfter, Secret, Timestamp};
 use instant_acme::{
     Account, AuthorizationStatus, CertificateIdentifier, ChallengeStatus, ChallengeType, Error,
     ExternalAccountKey, Identifier, Key, NewAccount, NewOrder, OrderStatus, Problem,
@@ -16,7 +16,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use time::OffsetDateTime;
 use tokio::sync::Mutex;
 
-use super::https::{Fetch, Https};
+use super::https::{Fetch, Https, noting_waits};
 use super::{Blame, Challenge, ChallengeKind, Failure, Order, OrderState, RenewalWindow};
 
 /// The certificate authority and the account's settings.
@@ -57,9 +57,9 @@ impl fmt::Debug for Acme {
 
 impl Acme {
     /// A client that sends its requests with `fetch`. Sends no request yet.
-    pub fn new(settings: AcmeSettings, fetch: Arc<dyn Fetch>) -> Self {
+    pub fn new(settings: AcmeSettings, fetch: Arc<dyn Fetch>, clock: Arc<dyn Clock>) -> Self {
         Self {
-            https: Https::new(fetch),
+            https: Https::new(fetch, clock),
             settings,
             account: Mutex::new(None),
         }
@@ -81,11 +81,11 @@ impl Acme {
     /// external account the authority has the key before the caller can store it.
     pub async fn new_account(&self) -> Result<Secret, Failure> {
         let Some(external) = &self.settings.external_account else {
-            let (_, pkcs8) = Key::generate_pkcs8().map_err(|error| self.failure(&error))?;
+            let (_, pkcs8) = Key::generate_pkcs8().map_err(|error| failure(&error, None))?;
             return Ok(Secret::new(STANDARD.encode(pkcs8.secret_pkcs8_der())));
         };
-        let bound = self.bind(external).await;
-        bound.map_err(|error| self.failure(&error))
+        let (bound, asked) = noting_waits(self.bind(external)).await;
+        bound.map_err(|error| failure(&error, asked))
     }
 
     async fn bind(&self, external: &ExternalAccount) -> Result<Secret, Error> {
@@ -119,7 +119,7 @@ impl Acme {
         replaces: Option<&str>,
     ) -> Result<Order, Failure> {
         let leaf = replaces.and_then(leaf);
-        self.with(key, |account| {
+        self.order_with(key, |account| {
             let leaf = leaf.as_ref();
             async move {
                 let identifiers: Vec<Identifier> = names
@@ -180,7 +180,7 @@ impl Acme {
 
     /// Fetches an order.
     pub async fn look(&self, key: &Secret, url: &str) -> Result<Order, Failure> {
-        self.with(key, move |account| async move {
+        self.order_with(key, move |account| async move {
             let mut order = account.order(url.to_owned()).await?;
             read(&account, &mut order).await
         })
@@ -231,9 +231,33 @@ impl Acme {
         .await
     }
 
+    /// Performs a step that returns an order, with the wait that the authority requested.
+    async fn order_with<F>(
+        &self,
+        key: &Secret,
+        step: impl Fn(Account) -> F,
+    ) -> Result<Order, Failure>
+    where
+        F: Future<Output = Result<Order, Error>>,
+    {
+        let (order, asked) = noting_waits(self.perform(key, step)).await;
+        let mut order = order.map_err(|error| failure(&error, asked))?;
+        order.retry_after = asked;
+        Ok(order)
+    }
+
+    /// Performs a step with the account of `key`.
+    async fn with<T, F>(&self, key: &Secret, step: impl Fn(Account) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let (taken, asked) = noting_waits(self.perform(key, step)).await;
+        taken.map_err(|error| failure(&error, asked))
+    }
+
     /// Performs a step with the account of `key`. If the authority does not know the account any more, registers it
     /// again.
-    async fn with<T, F>(&self, key: &Secret, step: impl Fn(Account) -> F) -> Result<T, Failure>
+    async fn perform<T, F>(&self, key: &Secret, step: impl Fn(Account) -> F) -> Result<T, Error>
     where
         F: Future<Output = Result<T, Error>>,
     {
@@ -241,23 +265,17 @@ impl Acme {
         let kept = kept.filter(|(opened_by, _)| opened_by == key);
         let (mut account, was_kept) = match kept {
             Some((_, account)) => (account, true),
-            None => (self.open(key).await?, false),
+            None => (self.register(key).await?, false),
         };
         let mut taken = step(account.clone()).await;
         if was_kept && taken.as_ref().is_err_and(is_unknown_account) {
-            account = self.open(key).await?;
+            account = self.register(key).await?;
             taken = step(account.clone()).await;
         }
         // After a failure, the next step reads the directory again.
         let keeps = taken.is_ok().then(|| (key.clone(), account));
         *self.account.lock().await = keeps;
-        taken.map_err(|error| self.failure(&error))
-    }
-
-    async fn open(&self, key: &Secret) -> Result<Account, Failure> {
-        self.register(key)
-            .await
-            .map_err(|error| self.failure(&error))
+        taken
     }
 
     /// Registers the account. If the authority already knows the key, it returns the existing account.
@@ -279,16 +297,18 @@ impl Acme {
         }
         Ok(account)
     }
+}
 
-    fn failure(&self, error: &Error) -> Failure {
-        let mut failure = match error {
-            Error::Api(problem) => of_problem(problem),
-            other => Failure::passing(format_args!(
-                "the certificate authority is unusable: {other}"
-            )),
-        };
-        failure.retry_after = self.https.take_retry_after();
-        failure
+fn failure(error: &Error, asked: Option<RetryAfter>) -> Failure {
+    let failure = match error {
+        Error::Api(problem) => of_problem(problem),
+        other => Failure::passing(format_args!(
+            "the certificate authority is unusable: {other}"
+        )),
+    };
+    Failure {
+        retry_after: asked,
+        ..failure
     }
 }
 
@@ -306,6 +326,7 @@ async fn read(account: &Account, order: &mut instant_acme::Order) -> Result<Orde
     let of = |state| Order {
         url: url.clone(),
         state,
+        retry_after: None,
     };
     let error = order.state().error.clone();
     let is_invalid = match order.state().status {

@@ -3,14 +3,14 @@
 //! The operator configures the directory, which contains all other URLs. Requests to non-public addresses are
 //! rejected unless the operator allows them.
 
+use std::cell::Cell;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_base::BoxFuture;
-use culvert_base::sync::lock;
+use culvert_base::{BoxFuture, Clock, RetryAfter};
 use http::header::RETRY_AFTER;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
@@ -20,8 +20,6 @@ use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 const REQUEST_WITHIN: Duration = Duration::from_secs(30);
 /// Maximum size of a response. Those of authorities are much smaller.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Maximum of the waiting time that an authority may request.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Why a request has no response.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -36,35 +34,39 @@ pub trait Fetch: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'_, Result<Response<Bytes>, Cause>>;
 }
 
-/// Sends requests. Clones share the last `Retry-After` value.
+tokio::task_local! {
+    /// The longest wait that a response to the current step has requested.
+    static ASKED: Cell<Option<RetryAfter>>;
+}
+
+/// Performs a step. Returns also the longest wait that the authority requested in it.
+pub(super) async fn noting_waits<T>(step: impl Future<Output = T>) -> (T, Option<RetryAfter>) {
+    let noting = async {
+        let outcome = step.await;
+        (outcome, ASKED.with(Cell::take))
+    };
+    ASKED.scope(Cell::new(None), noting).await
+}
+
+/// Sends requests.
 #[derive(Clone, Debug)]
 pub(super) struct Https {
     fetch: Arc<dyn Fetch>,
-    /// The `Retry-After` value of the last error response.
-    retry_after: Arc<Mutex<Option<Duration>>>,
+    clock: Arc<dyn Clock>,
 }
 
 impl Https {
-    pub(super) fn new(fetch: Arc<dyn Fetch>) -> Self {
-        Self {
-            fetch,
-            retry_after: Arc::default(),
-        }
-    }
-
-    /// Takes the waiting time that the last error response requested.
-    pub(super) fn take_retry_after(&self) -> Option<Duration> {
-        lock(&self.retry_after).take()
+    pub(super) fn new(fetch: Arc<dyn Fetch>, clock: Arc<dyn Clock>) -> Self {
+        Self { fetch, clock }
     }
 
     fn heard(&self, answer: &Response<Bytes>) {
-        if answer.status().is_success() {
-            return;
-        }
-        let seconds = answer.headers().get(RETRY_AFTER);
-        let seconds = seconds.and_then(|value| value.to_str().ok()?.trim().parse().ok());
-        let wait = seconds.map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
-        *lock(&self.retry_after) = wait;
+        let asked = answer.headers().get(RETRY_AFTER);
+        let asked = asked.and_then(|value| value.to_str().ok());
+        let asked = asked.and_then(|value| RetryAfter::parse(value, self.clock.now()));
+        // Only requests within a step have a place for it.
+        let noted = ASKED.try_with(|longest| longest.set(longest.get().max(asked)));
+        noted.unwrap_or_default();
     }
 }
 
@@ -103,7 +105,46 @@ async fn exchange(
 
 #[cfg(test)]
 mod tests {
+    use culvert_base::{ManualClock, SystemClock, Timestamp};
+
     use super::*;
+
+    #[derive(Debug)]
+    struct Busy(&'static str);
+
+    impl Fetch for Busy {
+        fn fetch(
+            &self,
+            _: Request<Bytes>,
+            _: usize,
+        ) -> BoxFuture<'_, Result<Response<Bytes>, Cause>> {
+            let response = Response::builder().status(503).header(RETRY_AFTER, self.0);
+            Box::pin(async { Ok(response.body(Bytes::new())?) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_step_returns_the_longest_wait_that_it_was_asked_for() {
+        let now = Timestamp::parse("2026-11-20T19:53:18Z").unwrap();
+        for (values, expected) in [
+            (["7", "3"], Some(7)),
+            (["Fri, 20 Nov 2026 20:53:18 GMT", "soon"], Some(3600)),
+            (["Fri, 20 Nov 2020 20:53:18 GMT", "soon"], Some(0)),
+            (["soon", "later"], None),
+        ] {
+            let step = async {
+                for value in values {
+                    let https = Https::new(Arc::new(Busy(value)), Arc::new(ManualClock::at(now)));
+                    let request = Request::get("https://authority.example/");
+                    let request = request.body(BodyWrapper::from(Vec::new())).unwrap();
+                    assert!(https.request(request).await.is_ok());
+                }
+            };
+            let ((), asked) = noting_waits(step).await;
+            let expected = expected.map(|seconds| RetryAfter::new(Duration::from_secs(seconds)));
+            assert_eq!(asked, expected, "{values:?}");
+        }
+    }
 
     #[derive(Debug)]
     struct Nothing;
@@ -125,7 +166,7 @@ mod tests {
             ("https://authority.example/", "it was asked"),
         ] {
             let request = Request::get(url).body(BodyWrapper::from(Vec::new()));
-            let asked = Https::new(Arc::new(Nothing))
+            let asked = Https::new(Arc::new(Nothing), Arc::new(SystemClock))
                 .request(request.unwrap())
                 .await;
             let error = asked.err().unwrap().to_string();

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 pub use answers::{ChallengeAnswers, PreparedChallenges};
 pub use client::{Acme, AcmeSettings, ExternalAccount};
-use culvert_base::Timestamp;
 use culvert_base::net::HostName;
+use culvert_base::{RetryAfter, Timestamp};
 pub use hook::DnsHook;
 pub use https::{Cause, Fetch};
 
@@ -88,6 +88,8 @@ pub struct Order {
     pub url: String,
     /// The state of the order.
     pub state: OrderState,
+    /// The wait before the next look that the authority requested.
+    pub retry_after: Option<RetryAfter>,
 }
 
 /// When an authority suggests to renew a certificate (RFC 9773).
@@ -119,8 +121,8 @@ pub struct Failure {
     pub blame: Blame,
     /// A sentence without a full stop.
     pub why: String,
-    /// The waiting time that the authority requested.
-    pub retry_after: Option<Duration>,
+    /// The wait before the next attempt that the other party requested.
+    pub retry_after: Option<RetryAfter>,
 }
 
 impl Failure {

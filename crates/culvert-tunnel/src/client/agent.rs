@@ -290,6 +290,7 @@ impl Agent {
                 self.tell(Event::Connecting { address });
             }
             let mut is_online = false;
+            let began = Instant::now();
             let left = self
                 .serve(
                     started.take(),
@@ -306,7 +307,7 @@ impl Agent {
             while others.connections.try_join_next().is_some() {}
             if is_online {
                 was_online = true;
-                backoff.reset();
+                backoff.lasted(began.elapsed());
             }
             let why = match left {
                 Ok(Left::Stopped) => {

@@ -19,18 +19,24 @@ pub(crate) struct Backoff {
 impl Backoff {
     /// The delay after another failure.
     pub(crate) fn next(&mut self, entropy: &dyn Entropy) -> Duration {
-        let whole = FIRST
-            .saturating_mul(1 << self.failures.min(16))
-            .min(LONGEST);
+        let whole = whole(self.failures);
         self.failures = self.failures.saturating_add(1);
         let chance = f64::from(u32::from_be_bytes(entropy.bytes())) / f64::from(u32::MAX);
         whole.mul_f64(0.5 + chance / 2.0)
     }
 
-    /// Resets the delay after a success.
-    pub(crate) fn reset(&mut self) {
-        self.failures = 0;
+    /// Resets the delay after a connection that lasted at least as long as the delay before it. A server that accepts
+    /// connections and closes them does not get them faster than one that refuses them.
+    pub(crate) fn lasted(&mut self, duration: Duration) {
+        if duration >= whole(self.failures.saturating_sub(1)) {
+            self.failures = 0;
+        }
     }
+}
+
+/// The longest delay after this many failures before the last one.
+fn whole(failures: u32) -> Duration {
+    FIRST.saturating_mul(1 << failures.min(16)).min(LONGEST)
 }
 
 #[cfg(test)]
@@ -48,8 +54,20 @@ mod tests {
             let wait = backoff.next(&entropy);
             assert!(whole / 2 <= wait && wait <= whole, "{wait:?} of {whole:?}");
         }
-        backoff.reset();
+        backoff.lasted(LONGEST);
         assert!(backoff.next(&entropy) <= FIRST);
+    }
+
+    #[test]
+    fn connections_that_end_immediately_do_not_reset_the_wait() {
+        let entropy = SeededEntropy::new(1);
+        let mut backoff = Backoff::default();
+        let mut waited = Duration::ZERO;
+        for _ in 0..20 {
+            waited += backoff.next(&entropy);
+            backoff.lasted(Duration::from_millis(20));
+        }
+        assert!(waited > 10 * LONGEST / 2, "{waited:?}");
     }
 
     #[test]

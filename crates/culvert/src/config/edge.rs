@@ -111,6 +111,35 @@ impl Default for EdgeSettings {
     }
 }
 
+impl EdgeSettings {
+    /// # Errors
+    ///
+    /// If a limit would refuse all traffic, or a timeout is out of range.
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        for (key, limit) in [
+            ("connections_max", self.connections_max),
+            (
+                "connections_per_source_max",
+                self.connections_per_source_max,
+            ),
+        ] {
+            if limit == 0 {
+                return Err(Invalid(format!("`edge.{key}` must be at least 1, not 0")));
+            }
+        }
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            return Err(Invalid(format!(
+                "`edge.memory_bytes` must be at least {MEMORY_BYTES_MIN}, not {}",
+                self.memory_bytes
+            )));
+        }
+        self.timeouts.check()
+    }
+}
+
+/// With less memory, the edge would shed all traffic.
+const MEMORY_BYTES_MIN: u64 = 16 << 20;
+
 /// Timeouts of requests. An endpoint can override them.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -152,7 +181,7 @@ impl EdgeTimeouts {
     /// # Errors
     ///
     /// If a timeout is shorter than 100ms or longer than a week.
-    pub(super) fn check(&self) -> Result<(), Invalid> {
+    fn check(&self) -> Result<(), Invalid> {
         for (key, time) in [
             ("connect", self.connect),
             ("first_byte", self.first_byte),

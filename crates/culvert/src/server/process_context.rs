@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_base::net::HostName;
-use culvert_base::{Clock, Entropy, IdMaker, OsEntropy, Secret, SystemClock};
+use culvert_base::{Clock, Entropy, IdMaker, OsEntropy, Secret, SteadyClock, SystemClock};
 use culvert_control::{Bootstrap, Pepper, Reencrypted, Seal};
 use culvert_store::{Queue, Store, StoreUrl};
 
@@ -37,7 +37,7 @@ pub struct ProcessContext {
     pub pepper: Pepper,
     pub(super) seal: Seal,
     pub(super) master: MasterKey,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<SteadyClock>,
     pub(super) entropy: Arc<dyn Entropy>,
     pub(super) ids: Arc<IdMaker>,
     pub(super) domain: HostName,
@@ -62,7 +62,7 @@ impl ProcessContext {
     /// If another process has locked the data directory, the master key is missing or does not belong to the store,
     /// or the store cannot be opened.
     pub async fn open(settings: &Settings, access: Access) -> Result<Self> {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let clock = Arc::new(SteadyClock::new(SystemClock.now()));
         let entropy: Arc<dyn Entropy> = Arc::new(OsEntropy);
         keys::make_data_dir(&settings.data_dir)?;
         let lock = match access {

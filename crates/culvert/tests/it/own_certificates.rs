@@ -10,8 +10,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use culvert::config::{Settings, Span};
-use culvert_base::BoxFuture;
 use culvert_base::net::HostName;
+use culvert_base::{BoxFuture, SystemClock};
 use culvert_edge::PublicClient;
 use culvert_tls::acme::{Acme, AcmeSettings, Cause, Fetch};
 use http::{Method, Request, Response};
@@ -329,7 +329,7 @@ async fn renewal_information_is_read_and_orders_name_the_replaced_certificate() 
         contact: None,
         external_account: None,
     };
-    let acme = Acme::new(settings, peer.clone());
+    let acme = Acme::new(settings, peer.clone(), Arc::new(SystemClock));
     let key = acme.new_account().await.unwrap();
     // A certificate with an authority key identifier.
     let ca_key = KeyPair::generate().unwrap();
@@ -361,7 +361,7 @@ async fn renewal_information_is_read_and_orders_name_the_replaced_certificate() 
         external_account: None,
     };
     let client = PublicClient::new(&roots, Duration::from_secs(10), &networks, []).unwrap();
-    let acme = Acme::new(settings, Arc::new(client));
+    let acme = Acme::new(settings, Arc::new(client), Arc::new(SystemClock));
     assert_eq!(acme.renewal_window(&key, &old).await.unwrap(), None);
     acme.place(&key, &names, Some(&old)).await.unwrap();
 }

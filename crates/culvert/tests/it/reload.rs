@@ -68,9 +68,18 @@ async fn a_reload_uses_new_files_and_keeps_the_old_if_invalid() {
     })
     .await;
 
+    // A limit that would refuse all traffic is refused, as at a start.
+    write("edge.connections_max = 0");
+    culvert.signal("HUP");
+    eventually("the log says which limit is not valid", async || {
+        let said = std::fs::read_to_string(&log).unwrap();
+        said.contains("`edge.connections_max` must be at least 1")
+    })
+    .await;
+    assert_eq!(request(culvert.https, NAME, &second).await, Some(200));
     // Neither an invalid certificate nor the limit in the same reload is applied.
     std::fs::write(&pem, "-----BEGIN CERTIFICATE-----").unwrap();
-    write("edge.connections_max = 0");
+    write("edge.connections_per_source_max = 1");
     culvert.signal("HUP");
     eventually("the log says what is not valid", async || {
         let said = std::fs::read_to_string(&log).unwrap();

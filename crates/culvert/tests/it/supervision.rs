@@ -16,11 +16,12 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{Backend, Database, backends, eventually};
 
 /// All long-lived tasks of a server on SQLite.
-const TASKS: [&str; 32] = [
+const TASKS: [&str; 33] = [
     "agent_sessions",
     "agents",
     "api",
     "certificates",
+    "clock",
     "configuration",
     "delivery",
     "delivery.appender",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use culvert_base::net::HostName;
-use culvert_base::{Fault, Secret, Timestamp};
+use culvert_base::{Fault, RetryAfter, Secret, Timestamp};
 use culvert_events::EventId;
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
 use culvert_tls::acme::{Blame, Challenge, ChallengeKind, Failure, Order as Placed, OrderState};
@@ -19,7 +19,7 @@ use crate::event_kinds::Verb;
 use crate::ports::{Certificates, Issuer, Record};
 use crate::reconcile::acme::halt::Halt;
 use crate::reconcile::acme::holder::Holder;
-use crate::reconcile::acme::order::{self, ChallengeResponse, Lease, NOTHING};
+use crate::reconcile::acme::order::{self, ChallengeResponse, LEASE, Lease, NOTHING};
 use crate::reconcile::acme::{Asker, Due, Order, due_for, wait_after};
 use crate::resource::model::management::{Job, JobError, KeyType};
 use crate::resource::model::tls_certificate::TlsCertificate;
@@ -30,8 +30,6 @@ use crate::{Error, stored};
 
 /// Time limit of an attempt. A later attempt resumes the order.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(240);
-/// Lease duration, renewed by each commit.
-const LEASE: Duration = Duration::from_secs(300);
 const _: () = assert!(
     ATTEMPT_WITHIN.as_secs() < LEASE.as_secs(),
     "an attempt ends before its lease"
@@ -41,6 +39,8 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(30);
 /// First and longest interval for polling the authority.
 const LOOK_AFTER: Duration = Duration::from_millis(200);
 const LOOK_AFTER_MAX: Duration = Duration::from_secs(5);
+/// Longest interval that the authority may request.
+const LOOK_ASKED_MAX: Duration = Duration::from_secs(60);
 
 /// An order that this process holds the lease of.
 struct ClaimedOrder {
@@ -115,10 +115,11 @@ impl Control {
             "certificate request failed"
         );
         if is_over {
-            self.clean_up(certificates, &claim.order).await;
+            self.clean_up(certificates, &claim.order.answers).await;
             claim.order.forget();
         }
-        if let Err(Halt::Faulted(fault)) = self.note_failure(certificates, claim, &failure).await {
+        let noting = self.note_failure(certificates, claim, &failure);
+        if let Err(Halt::Faulted(fault)) = self.locks.with(&[domain_id], noting).await {
             error!(domain.id = domain_id, cause = %fault.chain(), "recording a certificate failure failed");
         }
     }
@@ -126,7 +127,21 @@ impl Control {
     /// Takes the lease of a domain's order and creates the order if there is none. Returns `None` when
     /// nothing is due any more. Removes the leftovers of a domain that is no longer managed.
     async fn claim(&self, domain_id: &str, asker: Asker<'_>) -> Result<Option<ClaimedOrder>, Halt> {
-        let _lock = self.locks.of(domain_id).await;
+        let mut leftovers = Vec::new();
+        let claiming = self.claim_locked(domain_id, asker, &mut leftovers);
+        let claimed = self.locks.with(&[domain_id], claiming).await?;
+        if let Some(certificates) = &self.certificates {
+            self.clean_up(certificates, &leftovers).await;
+        }
+        Ok(claimed)
+    }
+
+    async fn claim_locked(
+        &self,
+        domain_id: &str,
+        asker: Asker<'_>,
+        leftovers: &mut Vec<ChallengeResponse>,
+    ) -> Result<Option<ClaimedOrder>, Halt> {
         let now = self.clock.now();
         let found = order::find(self, domain_id).await?;
         let managed = Holder::managed(self, domain_id).await?;
@@ -134,9 +149,7 @@ impl Control {
             if let Some((document, order)) = found
                 && order.lease_end(asker, now).is_none()
             {
-                if let Some(certificates) = &self.certificates {
-                    self.clean_up(certificates, &order).await;
-                }
+                *leftovers = order.answers;
                 self.store
                     .commit(Changes::remove(document.head, NOTHING))
                     .await?;
@@ -166,9 +179,7 @@ impl Control {
         let (changes, mut claimed, order) = match found {
             Some((mut document, mut order)) => {
                 if order.directory != asker.directory {
-                    if let Some(certificates) = &self.certificates {
-                        self.clean_up(certificates, &order).await;
-                    }
+                    leftovers.clone_from(&order.answers);
                     order.forget();
                     order.attempts = 0;
                     asker.directory.clone_into(&mut order.directory);
@@ -261,12 +272,14 @@ impl Control {
                     });
                 }
             }
-            tokio::time::sleep(look_after).await;
+            let asked = open_order.retry_after;
+            tokio::time::sleep(RetryAfter::wait(asked, look_after, LOOK_ASKED_MAX)).await;
             look_after = (look_after * 3 / 2).min(LOOK_AFTER_MAX);
             open_order = issuer.look(&key, &open_order.url).await?;
         };
-        self.clean_up(certificates, &claim.order).await;
-        self.install(claim, &chain).await
+        self.clean_up(certificates, &claim.order.answers).await;
+        let installing = self.install(claim, &chain);
+        self.locks.with(&[&claim.order.domain_id], installing).await
     }
 
     /// Returns the authority's order: the stored one if the authority still knows it, else a new one, which
@@ -282,12 +295,12 @@ impl Control {
             match issuer.look(key, url).await {
                 // The order may have failed while no node was running to respond to it.
                 Ok(open_order) if matches!(open_order.state, OrderState::Failed(_)) => {
-                    self.clean_up(certificates, &claim.order).await;
+                    self.clean_up(certificates, &claim.order.answers).await;
                     claim.order.forget();
                 }
                 Ok(open_order) => return Ok(open_order),
                 Err(failure) if failure.blame == Blame::Gone => {
-                    self.clean_up(certificates, &claim.order).await;
+                    self.clean_up(certificates, &claim.order.answers).await;
                     claim.order.forget();
                 }
                 Err(failure) => return Err(failure.into()),
@@ -398,7 +411,6 @@ impl Control {
         };
         let domain_id = &claim.order.domain_id;
         for _ in 0..RUNS_MAX {
-            let _lock = self.locks.of(domain_id).await;
             let managed = Holder::managed(self, domain_id).await?;
             let Some((mut document, mut domain)) = managed else {
                 // The domain is no longer managed, so the certificate is not needed.
@@ -500,7 +512,6 @@ impl Control {
         let [spice] = self.entropy.bytes();
         let domain_id = order.domain_id.clone();
         for _ in 0..RUNS_MAX {
-            let _lock = self.locks.of(&domain_id).await;
             let now = self.clock.now();
             let managed = Holder::managed(self, &domain_id).await?;
             let job = managed.as_ref().and_then(|(_, domain)| {
@@ -552,11 +563,11 @@ impl Control {
 
     /// Removes the DNS records of an order. A record that cannot be removed is harmless: its challenge is
     /// over.
-    async fn clean_up(&self, certificates: &Certificates, order: &Order) {
+    async fn clean_up(&self, certificates: &Certificates, answers: &[ChallengeResponse]) {
         let Some(issuer) = &certificates.issuer else {
             return;
         };
-        for answer in &order.answers {
+        for answer in answers {
             if let Some(record) = &answer.record {
                 let value = answer.record_value();
                 if let Err(failure) = issuer.record(Record::Remove, record, &value).await {

@@ -28,7 +28,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{Fault, Timestamp};
+use culvert_base::{Fault, RetryAfter, Timestamp};
 use culvert_store::Document;
 use culvert_tls::acme::{self, Blame};
 use tokio::sync::Notify;
@@ -58,6 +58,8 @@ const PASS_APART_MAX: Duration = Duration::from_secs(5);
 
 /// Longest wait between two attempts, for temporary failures and for failures that the domain owner must fix.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
+/// Longest wait that the authority or a DNS provider may request.
+const ASKED_MAX: Duration = Duration::from_secs(24 * 3600);
 const WAIT_FOR_OWNER_MAX: Duration = Duration::from_secs(6 * 3600);
 /// Factor for failures that the domain owner must fix: authorities count the failures of a name.
 const WAIT_FOR_OWNER: u32 = 5;
@@ -272,7 +274,13 @@ fn due_for(
         _ => GRACE,
     };
     let at = at.plus(grace);
-    if at > now { Due::At(at) } else { Due::Now }
+    // A retry that is later than any wait was put off by a clock that was ahead.
+    let is_real = management.job.is_none() || at <= now.plus(ASKED_MAX + GRACE_OF_ANOTHER);
+    if at > now && is_real {
+        Due::At(at)
+    } else {
+        Due::Now
+    }
 }
 
 /// How long to wait after `attempts` consecutive failures; `spice` spreads nodes and domains that failed
@@ -281,7 +289,7 @@ fn wait_after(
     blame: Blame,
     attempts: u32,
     first: Duration,
-    asked: Option<Duration>,
+    asked: Option<RetryAfter>,
     spice: u8,
 ) -> Duration {
     let (first, most) = match blame {
@@ -291,7 +299,7 @@ fn wait_after(
     let doubled = first.saturating_mul(1 << attempts.saturating_sub(1).min(16));
     let wait = doubled.min(most);
     let spread = wait / 10 * u32::from(spice) / 255;
-    (wait + spread).max(asked.unwrap_or_default())
+    RetryAfter::wait(asked, wait + spread, ASKED_MAX)
 }
 
 #[cfg(test)]
@@ -317,8 +325,11 @@ mod tests {
             let spiced = wait_after(blame, attempts, minute, None, 255);
             assert_eq!(spiced, wait + wait / 10);
         }
-        let asked = wait_after(Blame::Passing, 1, minute, Some(9 * minute), 0);
-        assert_eq!(asked, 9 * minute);
+        for (asked, expected) in [(0, 1), (9, 9), (u32::MAX, 24 * 60)] {
+            let asked = Some(RetryAfter::new(asked * minute));
+            let wait = wait_after(Blame::Passing, 1, minute, asked, 0);
+            assert_eq!(wait, expected * minute);
+        }
     }
 
     #[test]
@@ -389,6 +400,14 @@ mod tests {
                 Some(order(ours, Some(("here", 40, 120)))),
                 Due::Now,
             ),
+            // A clock that was ahead took the lease, or put off the retry.
+            (
+                managed(None, Some(None)),
+                Some(order(ours, Some(("there", 60, 4000)))),
+                Due::Now,
+            ),
+            (managed(None, Some(Some(100_000))), None, Due::Now),
+            (managed(Some(100_000), None), None, Due::At(at(100_000))),
             // The wait is for another authority.
             (
                 managed(None, Some(Some(130))),

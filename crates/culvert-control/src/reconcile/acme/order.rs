@@ -1,5 +1,7 @@
 //! The stored form of an order, and of the account it is placed with.
 
+use std::time::Duration;
+
 use culvert_base::net::HostName;
 use culvert_base::{Fault, IdMaker, Secret, Timestamp};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key};
@@ -53,6 +55,9 @@ pub(super) struct ChallengeResponse {
     /// Name of the TXT record, for a DNS challenge.
     pub(super) record: Option<String>,
 }
+
+/// Lease duration, renewed by each commit.
+pub(super) const LEASE: Duration = Duration::from_secs(300);
 
 /// A node's exclusive right to run the steps of an order.
 #[derive(Debug, Deserialize, Serialize)]
@@ -116,7 +121,9 @@ impl Order {
     pub(super) fn lease_end(&self, asker: Asker<'_>, now: Timestamp) -> Option<Timestamp> {
         let lease = self.lease.as_ref()?;
         let is_left_behind = lease.node == asker.node && lease.since < asker.since;
-        (lease.until > now && !is_left_behind).then_some(lease.until)
+        // A longer one was taken by a clock that was ahead.
+        let is_real = lease.until > now && lease.until <= now.plus(2 * LEASE);
+        (is_real && !is_left_behind).then_some(lease.until)
     }
 
     /// Clears the state that belongs to the order at the authority.

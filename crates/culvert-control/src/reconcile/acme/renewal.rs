@@ -122,7 +122,16 @@ impl Control {
         chain: &str,
         window: RenewalWindow,
     ) -> Result<(), Fault> {
-        let _lock = self.locks.of(id).await;
+        let moving = self.move_renewal_locked(id, chain, window);
+        self.locks.with(&[id], moving).await
+    }
+
+    async fn move_renewal_locked(
+        &self,
+        id: &str,
+        chain: &str,
+        window: RenewalWindow,
+    ) -> Result<(), Fault> {
         let Some((mut document, mut domain)) = Holder::managed(self, id).await? else {
             return Ok(());
         };

@@ -1,3 +1,4 @@
+use culvert_base::RetryAfter;
 use culvert_store::BatchClass;
 use serde_json::json;
 
@@ -114,7 +115,7 @@ async fn responses_are_classified() {
         let failure = failure(azure.send(&batch).await);
         assert_eq!(
             (failure.class, failure.after),
-            (class, Some(Duration::from_secs(4))),
+            (class, Some(RetryAfter::new(Duration::from_secs(4)))),
             "{status}"
         );
     }

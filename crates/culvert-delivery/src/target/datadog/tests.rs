@@ -66,7 +66,10 @@ async fn responses_are_classified() {
             (failure.class, failure.text.as_str()),
             (class, "the key [redacted]")
         );
-        assert_eq!(failure.after, Some(Duration::from_secs(9)));
+        assert_eq!(
+            failure.after,
+            Some(culvert_base::RetryAfter::new(Duration::from_secs(9)))
+        );
     }
     assert!(!format!("{datadog:?}").contains("s3cr3t"));
 }

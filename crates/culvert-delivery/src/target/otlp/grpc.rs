@@ -6,6 +6,7 @@ use base64::Engine;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
+use culvert_base::RetryAfter;
 use http::{HeaderMap, HeaderValue, header};
 use prost::Message;
 
@@ -136,7 +137,7 @@ struct Delay {
 }
 
 /// The retry delay in the details of a status, if any.
-fn retry_delay(details: &str) -> Option<Duration> {
+fn retry_delay(details: &str) -> Option<RetryAfter> {
     const LENIENT: GeneralPurpose = GeneralPurpose::new(
         &base64::alphabet::STANDARD,
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -149,7 +150,10 @@ fn retry_delay(details: &str) -> Option<Duration> {
     let delay = RetryInfo::decode(&info.value[..]).ok()?.retry_delay?;
     let seconds = u64::try_from(delay.seconds).ok()?;
     let nanos = u32::try_from(delay.nanos).ok()?;
-    Some(Duration::from_secs(seconds).saturating_add(Duration::from_nanos(nanos.into())))
+    let nanos = Duration::from_nanos(nanos.into());
+    Some(RetryAfter::new(
+        Duration::from_secs(seconds).saturating_add(nanos),
+    ))
 }
 
 /// Decodes percent encoding.
@@ -227,7 +231,10 @@ mod tests {
         let busy = answer(&[("grpc-status", "8"), ("grpc-status-details-bin", &details)]);
         let failure = judge(&busy, &[]).unwrap_err();
         assert_eq!(failure.class, Retryable);
-        assert_eq!(failure.after, Some(Duration::from_millis(7500)));
+        assert_eq!(
+            failure.after,
+            Some(RetryAfter::new(Duration::from_millis(7500)))
+        );
         assert_eq!(
             judge(&answer(&[("grpc-status", "0")]), &[]),
             Ok(Bytes::new())

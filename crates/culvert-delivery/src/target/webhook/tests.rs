@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use culvert_base::{ManualClock, OsEntropy, SeededEntropy, Timestamp};
+use culvert_base::{ManualClock, OsEntropy, RetryAfter, SeededEntropy, Timestamp};
 use culvert_store::BatchClass;
 use sha2::Digest;
 
@@ -113,7 +113,7 @@ async fn single_mode_skips_refused_events_and_stops_at_retryable_failures() {
     let Outcome::Failed(failure) = &outcomes[1] else {
         panic!("not failed")
     };
-    assert_eq!(failure.after, Some(Duration::from_secs(7)));
+    assert_eq!(failure.after, Some(RetryAfter::new(Duration::from_secs(7))));
     assert_eq!(failure.to_string(), "retryable 429: slow down");
     assert_eq!(fake.seen().len(), 5);
 }

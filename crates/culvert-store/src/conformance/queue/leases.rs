@@ -1,8 +1,9 @@
 //! Order, leases, fences and settlements.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::Clock;
+use culvert_base::{Clock, ManualClock};
 use tokio::task::JoinSet;
 
 use super::{LEASE, audit, batch, drain, is_lost, lease, text, traffic};
@@ -14,6 +15,8 @@ on_both_engines!(
     batches_come_in_order_audit_first,
     a_waiting_batch_holds_back_its_class_only,
     what_waits_can_be_made_due,
+    batches_are_due_by_the_clock_that_the_queue_follows,
+    leases_that_are_too_long_are_bounded,
     a_lease_runs_out_and_its_holder_has_lost,
     a_settled_lease_is_spent,
     leases_of_a_former_life_are_given_back,
@@ -39,6 +42,30 @@ async fn what_waits_can_be_made_due(db: &TestDatabase) {
     assert_eq!(queue.hasten("ed_1", now).await.unwrap(), 1);
     let again = lease(db, &queue).await.unwrap();
     assert_eq!((again.attempt, again.why.as_deref()), (2, Some("401")));
+}
+
+async fn batches_are_due_by_the_clock_that_the_queue_follows(db: &TestDatabase) {
+    let queue = db.queue().await;
+    let shared = db.clock.now().minus(Duration::from_secs(3600));
+    queue.follow_clock(Arc::new(ManualClock::at(shared)));
+    queue.append(vec![audit("a")], None).await.unwrap();
+    assert_eq!(queue.next_due("ed_1").await.unwrap(), Some(shared));
+    let leased = queue.lease("ed_1", "node-1", LEASE, shared).await.unwrap();
+    assert_eq!(leased.unwrap().first_at, shared);
+}
+
+async fn leases_that_are_too_long_are_bounded(db: &TestDatabase) {
+    let queue = db.queue().await;
+    queue.append(vec![audit("a")], None).await.unwrap();
+    let now = db.clock.now();
+    let ahead = now.plus(Duration::from_secs(86_400));
+    let held = queue.lease("ed_1", "node-2", LEASE, ahead).await.unwrap();
+    let latest = now.plus(LEASE);
+    assert_eq!(queue.bound_leases(latest).await.unwrap(), 1);
+    assert_eq!(queue.next_due("ed_1").await.unwrap(), Some(latest));
+    assert_eq!(queue.bound_leases(latest).await.unwrap(), 0);
+    // Its holder still settles it.
+    queue.ack(&held.unwrap()).await.unwrap();
 }
 
 async fn batches_come_in_order_audit_first(db: &TestDatabase) {

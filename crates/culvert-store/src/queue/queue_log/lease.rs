@@ -213,7 +213,11 @@ pub(super) async fn lease_run(
             let free_at = free_at(row)?;
             if ids.is_empty() {
                 let first_at = Timestamp::from_unix_nanos(first_at);
-                let old_at = first_at.plus(gathering.age_max).unix_nanos();
+                // A batch of a time that has yet to come was appended by a wrong clock.
+                let old_at = match first_at > now.plus(gathering.age_max) {
+                    true => now_at,
+                    false => first_at.plus(gathering.age_max).unix_nanos(),
+                };
                 ripe_at = Some((free_at, if attempt > 0 { free_at } else { old_at }));
             }
             if free_at > now_at {

@@ -1,0 +1,153 @@
+//! Delivery while the clock is set back and forward.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{Clock, RetryAfter, Timestamp};
+use culvert_store::BatchClass;
+
+use super::bench::{Bench, Scripted, failure, record, source};
+use crate::failure::{Failure, FailureClass};
+use crate::fake::until;
+use crate::retry::CIRCUIT_FAILURES;
+use crate::target::verdict::Verdict;
+use crate::worker::{Step, Worker};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A plane with one destination and one batch.
+async fn one_batch() -> (Bench, Arc<Scripted>, Worker) {
+    let bench = Bench::new().await;
+    let target = Scripted::new(500);
+    bench.publish(Vec::new(), &[("ed_1", &target)]);
+    bench.append("ed_1", BatchClass::Audit, &["ev_1"]).await;
+    let worker = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
+    (bench, target, worker)
+}
+
+fn busy(seconds: u64) -> Verdict {
+    Verdict::Failed(Failure {
+        after: Some(RetryAfter::new(Duration::from_secs(seconds))),
+        ..failure(FailureClass::Retryable, "429")
+    })
+}
+
+/// Waits until the batch of a destination waits for its time, and not for the end of a lease.
+async fn put_off(bench: &Bench) {
+    let latest = bench.clock.now().plus(bench.delivery.plane.settings.lease);
+    let is_put_off = async || {
+        let due = bench.queue.next_due("ed_1").await.unwrap();
+        due.is_some_and(|due| due > latest)
+    };
+    let waiting = async {
+        while !is_put_off().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    let waited = tokio::time::timeout(culvert_testing::PATIENCE, waiting);
+    waited.await.expect("the batch is put off");
+}
+
+/// Sets the clock back by `by`.
+fn set_back(bench: &Bench, by: Duration) {
+    bench.clock.set(bench.clock.now().minus(by));
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_back_does_not_delay_a_retry() {
+    let (bench, target, mut worker) = one_batch().await;
+    target.script([busy(300)]);
+    assert_eq!(worker.step().await.unwrap(), Step::Failed);
+    assert!(matches!(worker.step().await.unwrap(), Step::Idle(Some(_))));
+    set_back(&bench, HOUR);
+    assert_eq!(worker.step().await.unwrap(), Step::Moved);
+    assert_eq!(target.taken(), ["ev_1:esb_1"]);
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_back_does_not_keep_a_circuit_open() {
+    let (bench, target, mut worker) = one_batch().await;
+    target.script((0..CIRCUIT_FAILURES).map(|_| busy(0)));
+    loop {
+        match worker.step().await.unwrap() {
+            Step::Idle(Some(at)) if target.keys().len() < CIRCUIT_FAILURES as usize => {
+                bench.clock.advance(at.since(bench.clock.now()));
+            }
+            Step::Idle(_) => break,
+            _ => {}
+        }
+    }
+    set_back(&bench, HOUR);
+    assert_eq!(worker.step().await.unwrap(), Step::Moved);
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_forward_delays_nothing() {
+    let (bench, target, mut worker) = one_batch().await;
+    target.script([busy(300)]);
+    assert_eq!(worker.step().await.unwrap(), Step::Failed);
+    bench.clock.set(bench.clock.now().plus(HOUR));
+    assert_eq!(worker.step().await.unwrap(), Step::Moved);
+    assert_eq!(target.taken(), ["ev_1:esb_1"]);
+}
+
+#[tokio::test]
+async fn a_batch_of_a_clock_that_was_far_ahead_is_sent_after_a_restart() {
+    let (bench, target, mut worker) = one_batch().await;
+    let true_time = bench.clock.now();
+    bench.clock.set(true_time.plus(DAY));
+    target.script([busy(300)]);
+    assert_eq!(worker.step().await.unwrap(), Step::Failed);
+    bench.clock.set(true_time);
+    // The next run knows of no wrong clock.
+    let mut next = Worker::new(bench.delivery.plane.clone(), "ed_1".into());
+    assert_eq!(next.step().await.unwrap(), Step::Moved);
+    assert_eq!(target.taken(), ["ev_1:esb_1"]);
+}
+
+#[tokio::test]
+async fn a_lease_of_a_clock_that_was_far_ahead_ends_like_others() {
+    let (bench, target, mut worker) = one_batch().await;
+    let ahead = bench.clock.now().plus(DAY);
+    let lease = bench.queue.lease("ed_1", "another", HOUR, ahead);
+    assert!(lease.await.unwrap().is_some());
+    let plane = bench.delivery.plane.clone();
+    assert!(matches!(worker.step().await.unwrap(), Step::Idle(Some(_))));
+    let latest = bench.clock.now().plus(plane.settings.lease);
+    assert_eq!(plane.queue.bound_leases(latest).await.unwrap(), 1);
+    assert_eq!(plane.queue.bound_leases(latest).await.unwrap(), 0);
+    bench.clock.advance(plane.settings.lease);
+    assert_eq!(worker.step().await.unwrap(), Step::Moved);
+    assert_eq!(target.taken(), ["ev_1:esb_1"]);
+}
+
+/// Workers that wait for a time are woken when the clock was set.
+#[tokio::test]
+async fn the_whole_plane_delivers_while_the_clock_jumps_both_ways() {
+    let bench = Bench::with(|settings| settings.direct_for = Duration::from_millis(20)).await;
+    let target = Scripted::new(1);
+    bench.publish(vec![source("esb_1", &["ed_1"])], &[("ed_1", &target)]);
+    let running = bench.run();
+    let start = bench.clock.now();
+    let jumps: [fn(Timestamp) -> Timestamp; 4] = [
+        |now| now.minus(HOUR),
+        |now| now.plus(DAY),
+        |now| now.minus(DAY),
+        |now| now.plus(HOUR),
+    ];
+    for (port, jump) in (0..).zip(jumps) {
+        target.script([busy(300)]);
+        bench.delivery.recorder().offer(record(&bench, port));
+        let sent = usize::try_from(2 * port + 1).unwrap();
+        until("a failed send", || target.keys().len() >= sent).await;
+        put_off(&bench).await;
+        bench.clock.set(jump(start));
+        // As the supervisor does when it looks at the clock.
+        bench.delivery.plane.notifier.wake("ed_1");
+        let taken = usize::try_from(port + 1).unwrap();
+        until("the retry", || target.taken().len() >= taken).await;
+    }
+    running.stop().await;
+    assert_eq!(bench.meters().dropped.total(), 0);
+}
