@@ -6,6 +6,7 @@
 mod audit;
 mod event_index;
 mod full;
+mod history;
 mod kill;
 mod migration;
 mod node;

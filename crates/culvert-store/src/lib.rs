@@ -20,6 +20,7 @@ mod event_names;
 mod feed;
 mod health;
 mod heartbeat;
+mod history;
 mod inspection;
 mod ledger_watch;
 mod lookup;
@@ -30,6 +31,7 @@ mod outbox;
 mod pool;
 mod postgres;
 mod queue;
+mod revision;
 mod sqlite;
 mod state_log;
 mod statements;
@@ -53,6 +55,7 @@ pub use event_index::{AuditKey, LinkedRow, Order};
 pub use event_names::event_names;
 pub use feed::Touched;
 pub use heartbeat::Heartbeat;
+pub use history::LostCommits;
 pub use inspection::{Inspection, inspect, inspect_bodies};
 pub use node::Node;
 pub use outbox::OutboxRow;
@@ -62,6 +65,7 @@ pub use queue::{
     NewBatch, NewPiece, NewTrafficBody, NodeNote, OpenTail, Piece, Queue, QueueError,
     RetainedTraffic, Run, StatisticChunk, StatisticFrame, TailPiece, WHY_BYTES_MAX,
 };
+pub use revision::Revision;
 pub use store::Store;
 pub use store_url::StoreUrl;
 pub use text_index::{Like, TextField, TextQuery, Texts};

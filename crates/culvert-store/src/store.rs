@@ -16,15 +16,17 @@ use crate::dialect::{Arg, While};
 use crate::document::{BEHIND_EVERY_ID, Document, Key, PageQuery};
 use crate::feed::{Feed, Touched};
 use crate::health::Health;
+use crate::history::{History, LostCommits};
 use crate::ledger_watch::{POLL_EVERY, watch_ledger};
 use crate::lookup::Lookup;
 use crate::notifications;
 use crate::outbox::OutboxRow;
 use crate::pool::Pool;
+use crate::revision::Revision;
 use crate::state_log::{StateCommand, StateLog, StateOutcome};
 use crate::statements::{PAGE_CONTAINING, meta, state};
 use crate::store_url::StoreUrl;
-use crate::text_index::{self, Texts};
+use crate::text_index::Texts;
 use crate::writer::Writer;
 
 /// How many documents one read of many returns.
@@ -53,15 +55,14 @@ impl Store {
     pub async fn open(url: &StoreUrl, clock: Arc<dyn Clock>, texts: Texts) -> Result<Self, Fault> {
         let database = Database::open(url, STATE, clock.as_ref()).await?;
         database.refuse_moved().await?;
-        let mark = texts.mark();
-        let (revision, _) = text_index::ledger(&database.pool, &mark).await?;
         let state_log = Arc::new(StateLog {
-            revision: watch::Sender::new(revision),
+            history: History::new(clock),
             feed: Feed::default(),
+            mark: texts.mark(),
             texts,
-            mark,
             channel: broadcast::channel(&database.site, &database.pool, "commit").await?,
         });
+        state_log.read_ledger(&database.pool).await?;
         let writer = Arc::new(database.start_writer(Arc::clone(&state_log)));
         let (lookup, tasks) = Lookup::new(&database.site, &database.closing());
         for task in tasks {
@@ -267,10 +268,10 @@ impl Store {
 
     /// The latest revision known here, and the documents that commits after `since` touched.
     /// Instead of the documents, `None` if they must be read from the database, for example after a
-    /// very large commit.
-    pub async fn touched(&self, since: i64) -> (i64, Option<Vec<Touched>>) {
+    /// very large commit. If the epochs differ, all that was read up to `since` is out of date.
+    pub async fn touched(&self, since: Revision) -> (Revision, Option<Vec<Touched>>) {
         let state_log = &self.shared.state_log;
-        let until = *state_log.revision.borrow();
+        let until = state_log.history.revision();
         (until, state_log.feed.between(since, until).await)
     }
 
@@ -334,7 +335,7 @@ impl Store {
 
     /// Commits all changes or none. Returns the new revision once it is on disk, or an error within
     /// five seconds.
-    pub async fn commit(&self, changes: Changes) -> Result<i64, CommitError> {
+    pub async fn commit(&self, changes: Changes) -> Result<Revision, CommitError> {
         match self
             .shared
             .writer
@@ -350,15 +351,24 @@ impl Store {
 
     /// The latest revision known here. Commits of this process appear immediately; those of other
     /// processes after a notification, or within a second without one.
-    pub fn watch(&self) -> watch::Receiver<i64> {
-        self.shared.state_log.revision.subscribe()
+    pub fn watch(&self) -> watch::Receiver<Revision> {
+        self.shared.state_log.history.watch()
+    }
+
+    /// How often this process found that commits were lost. What was read in an earlier epoch is out of date.
+    pub fn epoch(&self) -> u64 {
+        self.shared.state_log.history.revision().epoch
+    }
+
+    /// The latest loss of commits that this process noticed, as after a fail-over to a standby without them.
+    pub fn lost_commits(&self) -> Option<LostCommits> {
+        self.shared.state_log.history.loss()
     }
 
     /// The latest revision committed anywhere.
-    pub async fn revision(&self) -> Result<i64, Fault> {
-        text_index::ledger(self.pool(), "")
-            .await
-            .map(|(revision, _)| revision)
+    pub async fn revision(&self) -> Result<Revision, Fault> {
+        let (revision, _) = self.shared.state_log.read_ledger(self.pool()).await?;
+        Ok(revision)
     }
 
     /// At most `limit` outbox rows after `seq`, in commit order.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culvert_base::{BoxFuture, Fault, Refusal, Timestamp, code};
-use culvert_store::{AuditEvent, Changes, CommitError, Document};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Revision};
 use culvert_tunnel::server::{
     AgentAuthRequest, AgentAuthorizer, Binding, EndReason, EndpointRequest, SessionEnd,
     SessionGrant,
@@ -459,7 +459,7 @@ impl Control {
     }
 
     /// Waits until the edge of this process, if there is one, has applied a revision.
-    async fn reaches_edge(&self, revision: i64) -> Result<(), Refusal> {
+    async fn reaches_edge(&self, revision: Revision) -> Result<(), Refusal> {
         if self.edge.is_none() {
             return Ok(());
         }

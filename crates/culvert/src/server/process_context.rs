@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Entropy, IdMaker, OsEntropy, Secret, SystemClock};
 use culvert_control::{Bootstrap, Pepper, Reencrypted, Seal};
-use culvert_store::{Queue, Store, StoreUrl};
+use culvert_store::{Queue, Revision, Store, StoreUrl};
 
 use super::with_causes;
 use crate::config::Settings;
@@ -181,7 +181,7 @@ pub fn store_url(settings: &Settings) -> StoreUrl {
 /// key, and a new key cannot decrypt them.
 async fn refuse_without_key(store: &Store, key_file: &Path) -> Result<()> {
     let is_marked = store.meta_get(MASTER_KEY_MARK).await.map_err(with_causes)?;
-    if is_marked.is_none() && store.revision().await.map_err(with_causes)? == 0 {
+    if is_marked.is_none() && store.revision().await.map_err(with_causes)? == Revision::START {
         return Ok(());
     }
     bail!(
