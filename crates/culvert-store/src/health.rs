@@ -5,11 +5,16 @@
 //! The next start recovers from the WAL.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use culvert_base::Fault;
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::SqliteError;
 use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::trouble::Trouble;
 
 /// The state of a database. A broken one stays broken; a full disk may recover.
 #[derive(Debug)]
@@ -17,6 +22,10 @@ pub(crate) struct Health {
     broken: watch::Sender<Option<String>>,
     is_full: AtomicBool,
     is_read_only: watch::Sender<bool>,
+    /// What the latest write failed with.
+    trouble: Mutex<Option<Trouble>>,
+    /// When the latest transaction was on disk.
+    committed_at: Mutex<Instant>,
 }
 
 impl Health {
@@ -25,6 +34,8 @@ impl Health {
             broken: watch::Sender::new(None),
             is_full: AtomicBool::new(false),
             is_read_only: watch::Sender::new(false),
+            trouble: Mutex::default(),
+            committed_at: Mutex::new(Instant::now()),
         }
     }
 
@@ -57,12 +68,40 @@ impl Health {
             self.give_up(format!("{doing}: {error}"));
         } else if is_full(error) {
             self.is_full.store(true, Ordering::Relaxed);
+        } else if let Some(trouble) = Trouble::of(error) {
+            *lock(&self.trouble) = Some(trouble);
         }
     }
 
     /// Notes that a transaction is on disk.
     pub(crate) fn committed(&self) {
         self.is_full.store(false, Ordering::Relaxed);
+        *lock(&self.trouble) = None;
+        *lock(&self.committed_at) = Instant::now();
+    }
+
+    /// How long ago the latest transaction was on disk.
+    pub(crate) fn idle_for(&self) -> Duration {
+        lock(&self.committed_at).elapsed()
+    }
+
+    /// What is wrong, in words that may be public.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        if self.check_room().is_err() {
+            return Some("read-only: the disk was full at startup".to_owned());
+        }
+        if self.is_full.load(Ordering::Relaxed) {
+            return Some("the disk is full".to_owned());
+        }
+        match (*lock(&self.trouble))? {
+            Trouble::Stalled => Some(format!("no commit for {} s", self.idle_for().as_secs())),
+            trouble => Some(trouble.to_string()),
+        }
+    }
+
+    /// Notes that a write had no result in time.
+    pub(crate) fn stalled(&self) {
+        lock(&self.trouble).get_or_insert(Trouble::Stalled);
     }
 
     /// Whether writes are expected to succeed.
@@ -118,6 +157,10 @@ impl Health {
             }
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn broken(why: &str) -> Fault {

@@ -40,6 +40,7 @@ mod store_url;
 mod text_index;
 mod text_query;
 mod transfer;
+mod trouble;
 mod write_latency;
 mod writer;
 

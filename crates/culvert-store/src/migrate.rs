@@ -71,6 +71,11 @@ pub(crate) const EVENTS: &[Step] = &[
         min_reader: 3,
         sql: include_str!("sql/events/0007_statistics.sql"),
     },
+    Step {
+        format: 8,
+        min_reader: 3,
+        sql: include_str!("sql/events/0008_writers.sql"),
+    },
 ];
 
 /// Applies the missing `steps`, which are numbered from 1 without gaps.

@@ -1,19 +1,21 @@
 //! The write backend of the state: the ledger, documents, their rows, and the outbox.
 
+use std::time::Duration;
+
 use culvert_base::{BoxFuture, Event, Fault};
 
 use crate::chain::Link;
 use crate::changes::{AuditEvent, Changes, Step};
 use crate::commit_error::CommitError;
 use crate::condition::Condition;
-use crate::dialect::{Arg, Connection, While};
+use crate::dialect::{Arg, Connection, Site, While};
 use crate::document::{Document, Head, Key, OnDelete};
 use crate::feed::Feed;
 use crate::history::{Expected, History, Reading};
 use crate::notifications;
 use crate::pool::Pool;
 use crate::revision::Revision;
-use crate::statements::{ADVANCE_AND_NOTIFY, meta, state};
+use crate::statements::{ADVANCE_AND_NOTIFY, meta, state, transaction};
 use crate::text_index::{self, IndexProgress, Texts};
 use crate::writer::{Outcome, WriteBackend};
 use crate::{audit, event_names, outbox};
@@ -22,6 +24,7 @@ use crate::{audit, event_names, outbox};
 /// positions are in commit order on every node.
 #[derive(Debug)]
 pub(crate) struct StateLog {
+    pub(crate) site: Site,
     pub(crate) history: History,
     /// The indexed text fields.
     pub(crate) texts: Texts,
@@ -54,6 +57,8 @@ pub(crate) enum StateCommand {
     },
     /// Claims the text index for the fields of this program; it is then rebuilt.
     ClaimTexts,
+    /// Commits without a change.
+    Probe,
     /// Indexes the texts of at most this many documents.
     CatchUp {
         documents_max: usize,
@@ -107,6 +112,8 @@ impl StateLog {
         let (revision, is_new_epoch) = self.history.observe(expected, reading);
         if is_new_epoch {
             self.feed.begin_epoch(revision.epoch);
+            // Some may still lead to the server before the fail-over.
+            self.site.replace_connections();
         }
         revision
     }
@@ -117,6 +124,8 @@ impl WriteBackend for StateLog {
     type Outcome = StateOutcome;
     type Refused = CommitError;
     type Transaction = StateTransaction;
+
+    const OUTCOME_WITHIN: Duration = Duration::from_secs(5);
 
     fn open<'a>(
         &'a self,
@@ -214,6 +223,7 @@ impl WriteBackend for StateLog {
                     };
                     Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
+                StateCommand::Probe => Ok(Outcome::Written(StateOutcome::Rows(0))),
                 StateCommand::CatchUp { documents_max } => {
                     if !transaction.texts.is_ours {
                         return Ok(Outcome::Unchanged(StateOutcome::Rows(0)));
@@ -271,6 +281,27 @@ impl WriteBackend for StateLog {
             connection.run(state::NOTE_WRITER, &arguments).await?;
             let arguments = [revision, outbox, chained, head, texts, writer, revision];
             connection.run(state::ADVANCE, &arguments).await.map(drop)
+        })
+    }
+
+    fn is_committed<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+        _: &'a [StateCommand],
+        _: &'a StateTransaction,
+    ) -> BoxFuture<'a, Result<bool, sqlx::Error>> {
+        Box::pin(async move {
+            connection.begin().await?;
+            let writer = self.history.writer();
+            let arguments = [Arg::Text(""), Arg::Text(&writer)];
+            let row = connection.row(state::LOCK, &arguments).await?;
+            let row = row.ok_or(sqlx::Error::RowNotFound)?;
+            let reading = Reading::read(&row, 6, row.get(0)?)?;
+            let reached: i64 = row.get(9)?;
+            connection.run(transaction::ROLLBACK, &[]).await?;
+            // Without a revision of its own, a transaction may be repeated.
+            let reached = reached.max(reading.reached_by(&writer));
+            Ok(self.history.recognize(reached))
         })
     }
 

@@ -528,6 +528,7 @@ pub(crate) mod events {
         " FROM batch WHERE id > $1 ORDER BY id LIMIT 32"
     );
     pub(crate) const USABLE: &str = "SELECT count(*) FROM cursor";
+    pub(crate) const PRUNE_WRITERS: &str = "DELETE FROM writer WHERE opened_at < $1";
     pub(crate) const KEEP_TRAFFIC: &str = "INSERT INTO traffic (first_at, last_at, bytes, crc, body, is_indexed) \
          VALUES ($1, $2, $3, $4, $5, 1) RETURNING id";
     pub(crate) const TRAFFIC_EXTENT: &str = "SELECT COALESCE(MIN(id), 1), COALESCE(MAX(id), 0), \
@@ -642,6 +643,7 @@ pub(crate) mod events {
         PRUNE_OLD,
         CHECK_BODIES,
         USABLE,
+        PRUNE_WRITERS,
         KEEP_TRAFFIC,
         TRAFFIC_EXTENT,
         TRAFFIC_PIECES,
@@ -755,6 +757,13 @@ pub(crate) const TEXTS_CONTAINING: Pair = Pair {
            OR (octet_length(t.value) > 256 AND EXISTS (SELECT 1 FROM document d \
              WHERE d.id = t.id AND strpos(d.body, $6) > 0))) LIMIT $4",
 };
+
+/// Locks a batch that is held with a fence. PostgreSQL only.
+pub(crate) const LOCK_HELD: &str = "SELECT id FROM batch \
+     WHERE id = $1 AND fence = $2 AND lease_until IS NOT NULL FOR UPDATE";
+
+/// Locks the row of a process that writes to the queue. PostgreSQL only.
+pub(crate) const LOCK_WRITER: &str = "SELECT number FROM writer WHERE id = $1 FOR UPDATE";
 
 /// Leases batches by a JSON list of ids. They were found free in their queue; those that another
 /// node has leased since are skipped.

@@ -12,7 +12,7 @@ use crate::broadcast;
 use crate::changes::Changes;
 use crate::commit_error::CommitError;
 use crate::database::{Database, STATE};
-use crate::dialect::{Arg, While};
+use crate::dialect::{Arg, Site, While};
 use crate::document::{BEHIND_EVERY_ID, Document, Key, PageQuery};
 use crate::feed::{Feed, Touched};
 use crate::health::Health;
@@ -56,6 +56,7 @@ impl Store {
         let database = Database::open(url, STATE, clock.as_ref()).await?;
         database.refuse_moved().await?;
         let state_log = Arc::new(StateLog {
+            site: database.site.clone(),
             history: History::new(clock),
             feed: Feed::default(),
             mark: texts.mark(),
@@ -447,10 +448,22 @@ impl Store {
         self.shared.database.health().until_writable().await;
     }
 
-    /// Whether the store can be used, for readiness checks.
+    /// Whether the store can be used, for readiness checks. On PostgreSQL, writes if there was no commit for a while.
     pub async fn usable(&self) -> Result<(), Fault> {
-        self.shared.database.health().check_writes()?;
+        let database = &self.shared.database;
+        match database.site {
+            Site::Sqlite(_) => database.health().check_writes()?,
+            Site::Postgres(_) => {
+                let probe = self.shared.writer.probe("probing the store", StateCommand::Probe);
+                probe.await?;
+            }
+        }
         self.revision().await.map(drop)
+    }
+
+    /// What is wrong with the store, in words that may be public: `read only`, `no commit for 8 s`.
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.database.health().trouble()
     }
 
     /// Completes when the store must not be trusted any more, for example after a failed sync.

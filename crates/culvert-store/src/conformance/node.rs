@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::on_both_engines;
 use super::store::document;
 use super::test_database::{TestDatabase, run};
+use crate::dialect::Access;
 use crate::postgres::Schema;
 use crate::{AuditEvent, Changes, Revision, Store, StoreUrl, Touched};
 
@@ -140,14 +141,14 @@ async fn a_server_without_a_free_connection_is_waited_for(db: &TestDatabase) {
     let (address, mut ended, _proxy) = counted(server.to_owned()).await;
     let url_of_role = format!("{scheme}://{role}:one@{address}/{name}");
     let schema = Schema::at(&url_of_role, crate::database::STATE.schema).unwrap();
-    let first = schema.connect().await.unwrap();
+    let (first, _) = schema.connect(Access::Write).await.unwrap();
     let release = async {
         ended.recv().await.unwrap();
         // The second was refused.
         first.close().await.unwrap();
     };
-    let (second, ()) = tokio::join!(schema.connect(), release);
-    second.unwrap().close().await.unwrap();
+    let (second, ()) = tokio::join!(schema.connect(Access::Write), release);
+    second.unwrap().0.close().await.unwrap();
     run(url, format!("DROP ROLE {role}")).await.unwrap();
 }
 
