@@ -94,8 +94,9 @@ impl Schema {
             loop {
                 match PgConnection::connect_with(&self.options).await {
                     Err(error) if has_no_connection_left(&error) => refused = error,
+                    Err(error) if refuses_settings(&error) => return Err(no_session()),
                     Ok(mut connection) => {
-                        check_role(&mut connection, access).await?;
+                        self.check_session(&mut connection, access).await?;
                         return Ok((connection, opened));
                     }
                     Err(error) => return Err(error),
@@ -106,6 +107,26 @@ impl Schema {
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(connected) => connected,
             Err(_) => Err(refused),
+        }
+    }
+
+    /// Refuses a connection without the settings of the schema, a standby, whose reads are behind, and for writes a server
+    /// that is read only.
+    async fn check_session(
+        &self,
+        connection: &mut PgConnection,
+        access: Access,
+    ) -> Result<(), sqlx::Error> {
+        const SESSION: &str = "SELECT current_setting('search_path'), pg_is_in_recovery(), \
+             current_setting('transaction_read_only') = 'on'";
+        let row = sqlx::raw_sql(SESSION).fetch_one(connection).await?;
+        let search_path: String = row.try_get(0)?;
+        let (is_standby, is_read_only): (bool, bool) = (row.try_get(1)?, row.try_get(2)?);
+        match access {
+            _ if search_path != self.name => Err(no_session()),
+            _ if is_standby => Err(Trouble::Standby.into_error()),
+            Access::Write if is_read_only => Err(Trouble::ReadOnly.into_error()),
+            Access::Write | Access::Read => Ok(()),
         }
     }
 
@@ -151,17 +172,22 @@ impl Schema {
     }
 }
 
-/// Refuses a standby, whose reads are behind, and for writes a server that is read only.
-async fn check_role(connection: &mut PgConnection, access: Access) -> Result<(), sqlx::Error> {
-    const ROLE: &str =
-        "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'";
-    let row = sqlx::raw_sql(ROLE).fetch_one(connection).await?;
-    let (is_standby, is_read_only): (bool, bool) = (row.try_get(0)?, row.try_get(1)?);
-    match access {
-        _ if is_standby => Err(Trouble::Standby.into_error()),
-        Access::Write if is_read_only => Err(Trouble::ReadOnly.into_error()),
-        Access::Write | Access::Read => Ok(()),
-    }
+/// A connection without the session that its statements rely on.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the connection does not have the session settings that were asked for, as behind PgBouncer; \
+     connect to PostgreSQL directly"
+)]
+struct NoSession;
+
+fn no_session() -> sqlx::Error {
+    sqlx::Error::Configuration(Box::new(NoSession))
+}
+
+/// Whether something before the server rejects the settings of the session. A server knows them all.
+fn refuses_settings(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error();
+    error.is_some_and(|error| error.message().contains("startup parameter"))
 }
 
 fn has_no_connection_left(error: &sqlx::Error) -> bool {
@@ -178,3 +204,25 @@ const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(100);
 const LOCK_TIMEOUT_MS: &str = "4000";
 const STATEMENT_TIMEOUT_MS: &str = "5000";
 const IDLE_IN_TRANSACTION_MS: &str = "10000";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn no_connection_is_kept_for_ever() {
+        let schema = Schema::at("postgres://localhost/a", "culvert").unwrap();
+        let open = || Opened {
+            generation: schema.generation.load(Ordering::Relaxed),
+            at: Instant::now(),
+        };
+        let opened = open();
+        assert!(schema.is_current(opened));
+        tokio::time::advance(CONNECTION_LIFE).await;
+        assert!(!schema.is_current(opened));
+        // Another handle to the schema, as of another pool.
+        let opened = open();
+        schema.clone().replace_connections();
+        assert!(!schema.is_current(opened) && schema.is_current(open()));
+    }
+}

@@ -178,3 +178,167 @@ async fn a_fail_over_that_loses_commits_is_noticed() {
     store.close().await;
     queue.close().await;
 }
+
+/// What transactions need does not depend on the defaults of the database.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_isolation_of_transactions_is_their_own() {
+    let Some(db) = TestDatabase::postgres().await else {
+        return;
+    };
+    let StoreUrl::Postgres(url) = &db.url else {
+        panic!("a PostgreSQL place")
+    };
+    let (_, name) = url.rsplit_once('/').unwrap();
+    let strict =
+        format!("ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'");
+    run(url, strict).await.unwrap();
+    let (stores, queues) = (
+        [db.store().await, db.store().await],
+        [db.queue().await, db.queue().await],
+    );
+    let mut writers = tokio::task::JoinSet::new();
+    for (node, (store, queue)) in stores.iter().zip(&queues).enumerate() {
+        for n in 0..40 {
+            let (store, queue) = (store.clone(), queue.clone());
+            writers.spawn(async move {
+                store.commit(insert(&format!("item_{node}_{n}"))).await.unwrap();
+                queue.append(vec![batch()], None).await.unwrap();
+            });
+        }
+    }
+    writers.join_all().await;
+    assert_eq!(stores[0].count("item").await.unwrap(), 80);
+    for (store, queue) in stores.iter().zip(&queues) {
+        store.close().await;
+        queue.close().await;
+    }
+}
+
+/// Transactions that wait for each other are repeated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadlock_refuses_nothing() {
+    let Some(db) = TestDatabase::postgres().await else {
+        return;
+    };
+    let (store, queue) = (db.store().await, db.queue().await);
+    queue.append(vec![batch()], None).await.unwrap();
+    let site = &store.shared.database.site;
+    let mut other = site.connect(crate::dialect::Access::Write).await.unwrap();
+    let lock = "BEGIN; LOCK TABLE culvert_events.batch IN EXCLUSIVE MODE";
+    other.script(lock.to_owned()).await.unwrap();
+    let appending = tokio::spawn({
+        let queue = queue.clone();
+        async move {
+            let cursor = crate::CursorMove {
+                name: "a".to_owned(),
+                from: 0,
+                to: 1,
+            };
+            queue.append(vec![batch()], Some(cursor)).await
+        }
+    });
+    // The append has its cursor and waits for the table.
+    let StoreUrl::Postgres(url) = &db.url else {
+        panic!("a PostgreSQL place")
+    };
+    eventually("the append waits", async || {
+        let waits = "DO $$ BEGIN ASSERT EXISTS (SELECT 1 FROM pg_locks \
+             WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())); END $$";
+        run(url, waits.to_owned()).await.is_ok()
+    })
+    .await;
+    // The server ends the transaction of one of the two: of the queue's, if this is within a second.
+    let crossing = "INSERT INTO culvert_events.cursor (name, value) VALUES ('a', 7) ON CONFLICT DO NOTHING; ROLLBACK";
+    drop(other.script(crossing.to_owned()).await);
+    other.close().await;
+    appending.await.unwrap().unwrap();
+    assert_eq!(queue.cursor("a").await.unwrap(), 1);
+    store.close().await;
+    queue.close().await;
+}
+
+/// A pooler loses the settings of a session, in one way or another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_behind_pgbouncer_is_refused() {
+    let Some(db) = TestDatabase::postgres().await else {
+        return;
+    };
+    let StoreUrl::Postgres(url) = &db.url else {
+        panic!("a PostgreSQL place")
+    };
+    for (mode, ignored) in [
+        ("session", ""),
+        ("session", "options"),
+        ("transaction", "options"),
+    ] {
+        let Some(bouncer) = PgBouncer::start(url, mode, ignored).await else {
+            return;
+        };
+        let through = StoreUrl::Postgres(bouncer.url.clone());
+        let refused = Store::open(&through, db.clock.clone(), texts()).await;
+        let why = refused.unwrap_err();
+        assert!(!why.is_passing(), "no start is tried again");
+        let why = why.chain();
+        assert!(why.contains("connect to PostgreSQL directly"), "{mode} {ignored}: {why}");
+        let public = "DO $$ BEGIN ASSERT (SELECT count(*) FROM pg_tables WHERE schemaname = 'public') = 0; END $$";
+        run(url, public.to_owned()).await.unwrap();
+    }
+}
+
+/// PgBouncer in front of a server.
+struct PgBouncer {
+    url: String,
+    process: tokio::process::Child,
+    _folder: tempfile::TempDir,
+}
+
+impl PgBouncer {
+    /// `None`, reported as ignored, without the program.
+    async fn start(url: &str, mode: &str, ignored: &str) -> Option<Self> {
+        let (base, name) = url.rsplit_once('/').unwrap();
+        let (_, server) = base.split_once("://").unwrap();
+        let (_, server) = server.rsplit_once('@').unwrap_or(("", server));
+        let (host, port) = server.rsplit_once(':').unwrap_or((server, "5432"));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let folder = tempfile::tempdir().unwrap();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open).unwrap();
+        let settings = folder.path().join("pgbouncer.ini");
+        let text = format!(
+            "[databases]\n* = host={host} port={port} user=postgres\n[pgbouncer]\n\
+             listen_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\nauth_type = any\n\
+             pool_mode = {mode}\nignore_startup_parameters = {ignored}\n",
+            address.port()
+        );
+        std::fs::write(&settings, text).unwrap();
+        let mut command = tokio::process::Command::new("runuser");
+        command.args(["-u", "nobody", "--", "pgbouncer"]).arg(&settings);
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        command.kill_on_drop(true);
+        let mut process = command.spawn().ok()?;
+        loop {
+            if tokio::net::TcpStream::connect(address).await.is_ok() {
+                break;
+            }
+            if process.try_wait().unwrap().is_some() {
+                culvert_testing::ignore("PgBouncer is not here");
+                return None;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let url = format!("postgres://postgres@{address}/{name}?sslmode=disable");
+        Some(Self {
+            url,
+            process,
+            _folder: folder,
+        })
+    }
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        drop(self.process.start_kill());
+    }
+}

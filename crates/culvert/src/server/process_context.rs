@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_base::net::HostName;
-use culvert_base::{Clock, Entropy, IdMaker, OsEntropy, Secret, SystemClock};
+use culvert_base::{Clock, Entropy, Fault, IdMaker, OsEntropy, Secret, SystemClock};
 use culvert_control::{Bootstrap, Pepper, Reencrypted, Seal};
 use culvert_store::{Queue, Revision, Store, StoreUrl};
 
@@ -48,7 +48,9 @@ pub struct ProcessContext {
 /// Whether other processes may use the data directory concurrently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// No: for a server, or a command that needs all servers stopped.
+    /// No, and a database that is away is waited for: for a server.
+    Server,
+    /// No: for a command that needs all servers stopped.
     Exclusive,
     /// Yes: for a command whose writes a running server supports.
     Shared,
@@ -65,15 +67,18 @@ impl ProcessContext {
         let entropy: Arc<dyn Entropy> = Arc::new(OsEntropy);
         keys::make_data_dir(&settings.data_dir)?;
         let lock = match access {
-            Access::Exclusive => Some(DataDirLock::acquire(&settings.data_dir, &settings.node())?),
+            Access::Server | Access::Exclusive => Some(DataDirLock::acquire(&settings.data_dir, &settings.node())?),
             Access::Shared => None,
         };
         let key_file = settings.key_file();
         let found = keys::load(&key_file)?;
         let url = store_url(settings);
-        let store = Store::open(&url, clock.clone(), culvert_control::texts())
-            .await
-            .map_err(with_causes)?;
+        let open = || Store::open(&url, clock.clone(), culvert_control::texts());
+        let store = match access {
+            Access::Server => when_reachable(open).await,
+            Access::Exclusive | Access::Shared => open().await,
+        }
+        .map_err(with_causes)?;
         let master = match found {
             Some(master) => master,
             None => {
@@ -167,6 +172,28 @@ impl ProcessContext {
         self.store.close().await;
     }
 }
+
+/// Opens a database. While it is away, a standby, or has no free connection, tries again.
+async fn when_reachable(open: impl AsyncFn() -> Result<Store, Fault>) -> Result<Store, Fault> {
+    let mut n_failed: u32 = 0;
+    loop {
+        match open().await {
+            Err(fault) if fault.is_passing() => {
+                if n_failed.is_multiple_of(LOGGED_EVERY) {
+                    tracing::error!(cause = %fault.chain(), "waiting for the database");
+                }
+                n_failed += 1;
+                tokio::time::sleep(OPENED_AGAIN_AFTER).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Pause before a database that is away is opened again.
+const OPENED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Attempts between two lines in the log.
+const LOGGED_EVERY: u32 = 60;
 
 /// The URL or path of the store.
 pub fn store_url(settings: &Settings) -> StoreUrl {
