@@ -51,7 +51,9 @@ impl Standings {
         Ok(Some((owner, is_suspended)))
     }
 
-    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<String, (Revision, Owner, bool)>> {
+    pub(crate) fn lock(
+        &self,
+    ) -> std::sync::MutexGuard<'_, LruCache<String, (Revision, Owner, bool)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -281,10 +281,7 @@ mod tests {
             (0, 101, false)
         );
         // The numbers were reached again, by another writer.
-        assert_eq!(
-            observe(&history, reading(110, "a", 110, 0)),
-            (1, 110, true)
-        );
+        assert_eq!(observe(&history, reading(110, "a", 110, 0)), (1, 110, true));
         assert_eq!(
             observe(&history, reading(111, "a", 111, 111)),
             (1, 111, false)
@@ -316,7 +313,10 @@ mod tests {
         observe(&history, reading(4, "a", 4, 0));
         let (revision, is_new) = history.observe(&expected, reading(6, "a", 6, 6));
         assert_eq!((revision.epoch, revision.number, is_new), (1, 4, false));
-        assert!(!history.begin_commit(commit), "its transaction began before");
+        assert!(
+            !history.begin_commit(commit),
+            "its transaction began before"
+        );
     }
 
     #[test]

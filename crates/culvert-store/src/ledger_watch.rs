@@ -32,7 +32,11 @@ pub(crate) async fn watch_ledger(
                 } else {
                     if !std::mem::replace(&mut is_reported, true) {
                         let from = texts.up_to;
-                        tracing::info!(from, to = revision.number, "indexing texts of older documents");
+                        tracing::info!(
+                            from,
+                            to = revision.number,
+                            "indexing texts of older documents"
+                        );
                     }
                     match writer
                         .write(

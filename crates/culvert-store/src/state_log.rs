@@ -1,7 +1,5 @@
 //! The write backend of the state: the ledger, documents, their rows, and the outbox.
 
-use std::time::Duration;
-
 use culvert_base::{BoxFuture, Event, Fault};
 
 use crate::chain::Link;
@@ -124,8 +122,6 @@ impl WriteBackend for StateLog {
     type Outcome = StateOutcome;
     type Refused = CommitError;
     type Transaction = StateTransaction;
-
-    const OUTCOME_WITHIN: Duration = Duration::from_secs(5);
 
     fn open<'a>(
         &'a self,

@@ -245,8 +245,7 @@ pub(crate) mod state {
         ", ",
         reached!("$2")
     );
-    pub(crate) const ADVANCE: &str =
-        "UPDATE ledger SET revision = $1, outbox = $2, chained = $3, head = $4, texts = $5, \
+    pub(crate) const ADVANCE: &str = "UPDATE ledger SET revision = $1, outbox = $2, chained = $3, head = $4, texts = $5, \
          writer = COALESCE($6, writer), written = COALESCE($7, written)";
     pub(crate) const NOTE_WRITER: &str = "INSERT INTO writer (id, revision) VALUES ($1, $2) \
          ON CONFLICT (id) DO UPDATE SET revision = excluded.revision";

@@ -454,7 +454,10 @@ impl Store {
         match database.site {
             Site::Sqlite(_) => database.health().check_writes()?,
             Site::Postgres(_) => {
-                let probe = self.shared.writer.probe("probing the store", StateCommand::Probe);
+                let probe = self
+                    .shared
+                    .writer
+                    .probe("probing the store", StateCommand::Probe);
                 probe.await?;
             }
         }

@@ -33,9 +33,6 @@ pub(crate) trait WriteBackend: Send + Sync + 'static {
     /// State of a transaction, passed from command to command.
     type Transaction: Copy + Send + Sync + 'static;
 
-    /// How long a caller waits for the outcome of a command that was begun.
-    const OUTCOME_WITHIN: Duration;
-
     /// Called at the start of a transaction.
     fn open<'a>(
         &'a self,
@@ -83,6 +80,21 @@ pub(crate) trait WriteBackend: Send + Sync + 'static {
 
     /// Called when the transaction is on disk, before callers get their results.
     fn committed(&self, transaction: &Self::Transaction);
+
+    /// How long a caller waits for the outcome of a command that was begun.
+    fn outcome_within(&self, _: &Self::Command) -> Duration {
+        WRITE_TIMEOUT
+    }
+
+    /// Whether a command that was not committed is repeated although its caller no longer waits.
+    fn is_repeated_alone(&self, _: &Self::Command) -> bool {
+        false
+    }
+
+    /// The command that takes back an outcome of a command which no caller received.
+    fn undo(&self, _: &Self::Command, _: &Self::Outcome) -> Option<Self::Command> {
+        None
+    }
 }
 
 /// The outcome of a command.
@@ -98,6 +110,7 @@ pub(crate) enum Outcome<B: WriteBackend + ?Sized> {
 /// Passes commands to the writing task.
 #[derive(Debug)]
 pub(crate) struct Writer<B: WriteBackend> {
+    book: Arc<B>,
     entries: mpsc::Sender<Waiting<B>>,
     health: Arc<Health>,
     pace: Arc<WriteLatency>,
@@ -116,6 +129,17 @@ struct WaitingCaller<B: WriteBackend> {
     is_settled: Arc<AtomicBool>,
 }
 
+impl<B: WriteBackend> Waiting<B> {
+    /// A command without a caller.
+    fn alone(command: B::Command) -> Self {
+        let caller = WaitingCaller {
+            answer: oneshot::channel().0,
+            is_settled: Arc::new(AtomicBool::new(true)),
+        };
+        Self { command, caller }
+    }
+}
+
 impl<B: WriteBackend> Writer<B> {
     /// A writer and its task, which runs until `closing`.
     pub(crate) fn new(
@@ -129,15 +153,17 @@ impl<B: WriteBackend> Writer<B> {
         let (entries, waiting) = mpsc::channel(WAITING_MAX);
         let pace = Arc::new(WriteLatency::new(Instant::now()));
         let task = Task {
-            book,
+            book: Arc::clone(&book),
             site,
             health: Arc::clone(&health),
             pace: Arc::clone(&pace),
             committed,
             connection: None,
             unknown: None,
+            undone: Vec::new(),
         };
         let writer = Self {
+            book,
             entries,
             health,
             pace,
@@ -191,6 +217,7 @@ impl<B: WriteBackend> Writer<B> {
             is_settled: Arc::clone(&is_settled),
         };
         let deadline = Instant::now() + WRITE_TIMEOUT;
+        let outcome_within = self.book.outcome_within(&command);
         let sending = self.entries.send(Waiting { command, caller });
         match tokio::time::timeout_at(deadline, sending).await {
             Ok(Ok(())) => {}
@@ -204,7 +231,7 @@ impl<B: WriteBackend> Writer<B> {
             if !is_settled.swap(true, Ordering::AcqRel) {
                 return late("nothing was written");
             }
-            let rest = B::OUTCOME_WITHIN.saturating_sub(WRITE_TIMEOUT);
+            let rest = outcome_within.saturating_sub(WRITE_TIMEOUT);
             answered = tokio::time::timeout(rest, &mut outcome).await;
         }
         match answered {
@@ -227,6 +254,8 @@ struct Task<B: WriteBackend> {
     connection: Option<Connection>,
     /// The transaction before, if the answer to its commit was lost. Nothing else is written until it is known.
     unknown: Option<UnknownCommit<B>>,
+    /// Commands that take back what no caller received.
+    undone: Vec<B::Command>,
 }
 
 /// A transaction whose commit was not answered.
@@ -255,6 +284,11 @@ impl<B: WriteBackend> Task<B> {
         loop {
             if let Some(unknown) = self.unknown.take() {
                 self.ask(unknown).await;
+            }
+            if self.unknown.is_none() && !self.undone.is_empty() {
+                let commands = std::mem::take(&mut self.undone).into_iter();
+                self.write(commands.map(Waiting::alone).collect()).await;
+                continue;
             }
             let first = tokio::select! {
                 first = waiting.recv(), if self.unknown.is_none() => first,
@@ -304,7 +338,7 @@ impl<B: WriteBackend> Task<B> {
         loop {
             let is_kept = kept.is_some();
             match self.attempt(kept.take(), &commands).await {
-                Attempt::Done(outcomes) => return answer(callers, outcomes),
+                Attempt::Done(outcomes) => return self.answer(&commands, callers, outcomes),
                 Attempt::Unknown(outcomes, transaction) => {
                     self.unknown = Some(UnknownCommit {
                         commands,
@@ -342,15 +376,19 @@ impl<B: WriteBackend> Task<B> {
             Ok((connection, true)) => {
                 self.connection = Some(connection);
                 self.on_disk(&unknown.transaction);
-                answer(unknown.callers, unknown.outcomes);
+                self.answer(&unknown.commands, unknown.callers, unknown.outcomes);
             }
             Ok((connection, false)) => {
                 self.connection = Some(connection);
                 let group = unknown.commands.into_iter().zip(unknown.callers);
                 let group = group.map(|(command, caller)| Waiting { command, caller });
                 // Those who no longer wait were told that the outcome is unknown.
-                let group = group.filter(|one| !one.caller.answer.is_closed());
-                self.write_timed(group.collect()).await;
+                let is_wanted = |one: &Waiting<B>| {
+                    !one.caller.answer.is_closed() || self.book.is_repeated_alone(&one.command)
+                };
+                let group = group.filter(is_wanted);
+                let group = group.collect();
+                self.write_timed(group).await;
             }
             Err(error) => {
                 self.note(&error, "asking for the outcome of a commit");
@@ -472,9 +510,7 @@ impl<B: WriteBackend> Task<B> {
                 )(error));
             }
         };
-        let writing = self
-            .book
-            .write(&mut connection, &mut transaction, command);
+        let writing = self.book.write(&mut connection, &mut transaction, command);
         let written = tokio::time::timeout(TRANSACTION_TIMEOUT, writing).await;
         let outcome = match written.unwrap_or_else(|_| Err(late())) {
             Ok(Outcome::Written(answer)) => {
@@ -508,6 +544,21 @@ impl<B: WriteBackend> Task<B> {
         }
         self.note(&error, "committing; the outcome is asked for");
         Attempt::Unknown(outcomes, transaction)
+    }
+
+    /// Sends each caller its outcome. Takes back what is of no use without its caller.
+    fn answer(
+        &mut self,
+        commands: &[B::Command],
+        callers: Vec<WaitingCaller<B>>,
+        outcomes: Outcomes<B>,
+    ) {
+        for (command, (caller, outcome)) in commands.iter().zip(callers.into_iter().zip(outcomes)) {
+            // Fails if the caller no longer waits.
+            if let Err(Ok(outcome)) = caller.answer.send(outcome) {
+                self.undone.extend(self.book.undo(command, &outcome));
+            }
+        }
     }
 
     fn note(&self, error: &sqlx::Error, doing: &str) {
@@ -595,13 +646,6 @@ fn late() -> sqlx::Error {
 /// Whether an error is the server's answer to a commit, which therefore did not happen.
 fn is_answer(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some() && Trouble::of(error) != Some(Trouble::Unreachable)
-}
-
-fn answer<B: WriteBackend>(callers: Vec<WaitingCaller<B>>, outcomes: Outcomes<B>) {
-    for (caller, outcome) in callers.into_iter().zip(outcomes) {
-        // Fails if the caller no longer waits.
-        drop(caller.answer.send(outcome));
-    }
 }
 
 /// Collects the first command and those that wait. If the last group was larger, waits briefly for

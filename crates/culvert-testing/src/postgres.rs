@@ -37,7 +37,9 @@ impl Postgres {
     pub fn standby(&self, folder: &Path) -> Self {
         let standby = Self::in_folder(folder).expect("the programs are here");
         let from = self.folder.display().to_string();
-        let copy = ["-h", &from, "-U", "postgres", "-R", "-X", "stream", "-c", "fast"];
+        let copy = [
+            "-h", &from, "-U", "postgres", "-R", "-X", "stream", "-c", "fast",
+        ];
         assert!(standby.run("pg_basebackup", &copy), "copying the server");
         standby.resume();
         standby
@@ -107,7 +109,10 @@ impl Postgres {
             }
             false => Command::new(program),
         };
-        command.arg("-D").arg(self.folder.join("data")).args(arguments);
+        command
+            .arg("-D")
+            .arg(self.folder.join("data"))
+            .args(arguments);
         command.current_dir("/").stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())

@@ -65,7 +65,10 @@ async fn writes_succeed_again_after_the_database_was_read_only() {
         };
         assert!(fault.is_passing(), "{}", fault.chain());
         let refused = queue.append(vec![batch()], None).await.unwrap_err();
-        assert!(refused.to_string().contains("nothing was written"), "{refused}");
+        assert!(
+            refused.to_string().contains("nothing was written"),
+            "{refused}"
+        );
     }
     assert!(store.get("item", "before").await.unwrap().is_some());
     assert!(store.usable().await.is_err() && queue.usable().await.is_err());
@@ -149,7 +152,11 @@ async fn a_fail_over_that_loses_commits_is_noticed() {
     proxy.switch(&standby.socket());
     let read = store.get("item", "lost_1").await;
     let fault = read.expect_err("a standby is not read");
-    assert!(fault.is_passing() && fault.chain().contains("standby"), "{}", fault.chain());
+    assert!(
+        fault.is_passing() && fault.chain().contains("standby"),
+        "{}",
+        fault.chain()
+    );
     assert!(store.commit(insert("refused")).await.is_err());
     assert!(store.usable().await.is_err() && queue.usable().await.is_err());
     assert_eq!(
@@ -201,7 +208,10 @@ async fn the_isolation_of_transactions_is_their_own() {
         for n in 0..40 {
             let (store, queue) = (store.clone(), queue.clone());
             writers.spawn(async move {
-                store.commit(insert(&format!("item_{node}_{n}"))).await.unwrap();
+                store
+                    .commit(insert(&format!("item_{node}_{n}")))
+                    .await
+                    .unwrap();
                 queue.append(vec![batch()], None).await.unwrap();
             });
         }
@@ -279,7 +289,10 @@ async fn a_store_behind_pgbouncer_is_refused() {
         let why = refused.unwrap_err();
         assert!(!why.is_passing(), "no start is tried again");
         let why = why.chain();
-        assert!(why.contains("connect to PostgreSQL directly"), "{mode} {ignored}: {why}");
+        assert!(
+            why.contains("connect to PostgreSQL directly"),
+            "{mode} {ignored}: {why}"
+        );
         let public = "DO $$ BEGIN ASSERT (SELECT count(*) FROM pg_tables WHERE schemaname = 'public') = 0; END $$";
         run(url, public.to_owned()).await.unwrap();
     }
@@ -314,8 +327,12 @@ impl PgBouncer {
         );
         std::fs::write(&settings, text).unwrap();
         let mut command = tokio::process::Command::new("runuser");
-        command.args(["-u", "nobody", "--", "pgbouncer"]).arg(&settings);
-        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        command
+            .args(["-u", "nobody", "--", "pgbouncer"])
+            .arg(&settings);
+        command
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
         command.kill_on_drop(true);
         let mut process = command.spawn().ok()?;
         loop {

@@ -24,7 +24,10 @@ async fn proxied(db: &TestDatabase) -> (Proxy, StoreUrl) {
     let (scheme, server) = base.split_once("://").unwrap();
     let (user, server) = server.rsplit_once('@').unwrap_or(("postgres", server));
     let proxy = Proxy::to(Server::Address(server.to_owned())).await;
-    let url = format!("{scheme}://{user}@127.0.0.1:{}/{name}?sslmode=disable", proxy.port);
+    let url = format!(
+        "{scheme}://{user}@127.0.0.1:{}/{name}?sslmode=disable",
+        proxy.port
+    );
     (proxy, StoreUrl::Postgres(url))
 }
 
@@ -48,7 +51,10 @@ async fn a_commit_of_documents_happens_once() {
     let (proxy, url) = proxied(&db).await;
     let store = Store::open(&url, db.clock.clone(), texts()).await.unwrap();
     let mut last = store.revision().await.unwrap();
-    for (n, cut) in [Cut::Answer, Cut::Commit, Cut::Answer].into_iter().enumerate() {
+    for (n, cut) in [Cut::Answer, Cut::Commit, Cut::Answer]
+        .into_iter()
+        .enumerate()
+    {
         proxy.cut(cut, COMMIT);
         let one: Document = document("item", &format!("item_{n}"));
         let revision = store.commit(Changes::insert(one, NOTHING)).await.unwrap();
@@ -120,5 +126,41 @@ async fn a_node_knows_what_it_leased_and_settled() {
         assert_eq!(dead.len(), n);
         assert_eq!(queue.traffic_pieces(0, i64::MAX, 9).await.unwrap().len(), n);
     }
+    queue.close().await;
+}
+
+/// A lease whose caller has given up is free again at once, not when it expires.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_nobody_received_is_given_back() {
+    let Some(db) = TestDatabase::postgres().await else {
+        return;
+    };
+    let (proxy, url) = proxied(&db).await;
+    let queue = Queue::open(&url, db.clock.clone()).await.unwrap();
+    queue.append(vec![batch("one")], None).await.unwrap();
+    let minute = Duration::from_secs(60);
+    let now = db.clock.now();
+    proxy.cut(Cut::Answer, COMMIT);
+    {
+        let mut leasing = std::pin::pin!(queue.lease("ed_1", "a", minute, now));
+        // The caller gives up once the answer is lost.
+        while !proxy.has_cut() {
+            let some_time = Duration::from_millis(1);
+            if tokio::time::timeout(some_time, &mut leasing).await.is_ok() {
+                break;
+            }
+        }
+    }
+    let patience = culvert_testing::PATIENCE;
+    let again = tokio::time::timeout(patience, async {
+        loop {
+            if let Some(lease) = queue.lease("ed_1", "a", minute, now).await.unwrap() {
+                return lease;
+            }
+        }
+    });
+    let again = again.await.unwrap();
+    assert_eq!(again.attempt, 2);
+    queue.ack(&again).await.unwrap();
     queue.close().await;
 }

@@ -61,6 +61,8 @@ impl QueueWriter {
     }
 }
 
+/// How long the writer of something new waits for its outcome. It keeps it in memory until then.
+const OUTCOME_WITHIN: Duration = Duration::from_secs(600);
 /// How long the row of a process is kept. A longer-lived process writes it again.
 const WRITERS_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -230,9 +232,6 @@ impl WriteBackend for QueueLog {
     type Outcome = QueueOutcome;
     type Refused = QueueError;
     type Transaction = QueueTransaction;
-
-    /// Whoever leases or appends must know whether it happened, and nobody waits for them.
-    const OUTCOME_WITHIN: Duration = Duration::from_secs(600);
 
     fn open<'a>(
         &'a self,
@@ -481,6 +480,49 @@ impl WriteBackend for QueueLog {
             let row = connection.row(LOCK_WRITER, &writer).await?;
             let number: i64 = row.map_or(Ok(0), |row| row.get(0))?;
             Ok(number == transaction.number)
+        })
+    }
+
+    /// What is appended must be there once. Nobody waits for its writers.
+    fn outcome_within(&self, command: &QueueCommand) -> Duration {
+        match command {
+            QueueCommand::Append { .. }
+            | QueueCommand::KeepTraffic { .. }
+            | QueueCommand::KeepBodies { .. }
+            | QueueCommand::PutDead { .. }
+            | QueueCommand::PutStatistics { .. } => OUTCOME_WITHIN,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Otherwise a batch that was sent would stay leased.
+    fn is_repeated_alone(&self, command: &QueueCommand) -> bool {
+        matches!(
+            command,
+            QueueCommand::Settle { .. } | QueueCommand::SettleRun { .. }
+        )
+    }
+
+    /// A lease that its node does not know of would delay all batches behind it. A batch that was appended with it is
+    /// still in the memory of its sender.
+    fn undo(&self, command: &QueueCommand, outcome: &QueueOutcome) -> Option<QueueCommand> {
+        let leases = match outcome {
+            QueueOutcome::Lease(lease) => lease.as_deref().map(std::slice::from_ref)?,
+            QueueOutcome::Leases(leases) => leases,
+            QueueOutcome::Run(run) => &run.leases,
+            QueueOutcome::Rows(_) => return None,
+        };
+        let held = leases.iter().map(|lease| (lease.batch, lease.fence));
+        let settlement = match command {
+            QueueCommand::AppendLeased { .. } => Settlement::Ack,
+            _ => Settlement::Retry {
+                at: self.writer.opened_at,
+                why: "its lease was not received".to_owned(),
+            },
+        };
+        Some(QueueCommand::SettleRun {
+            held: held.collect(),
+            settlement,
         })
     }
 

@@ -67,7 +67,9 @@ impl ProcessContext {
         let entropy: Arc<dyn Entropy> = Arc::new(OsEntropy);
         keys::make_data_dir(&settings.data_dir)?;
         let lock = match access {
-            Access::Server | Access::Exclusive => Some(DataDirLock::acquire(&settings.data_dir, &settings.node())?),
+            Access::Server | Access::Exclusive => {
+                Some(DataDirLock::acquire(&settings.data_dir, &settings.node())?)
+            }
             Access::Shared => None,
         };
         let key_file = settings.key_file();

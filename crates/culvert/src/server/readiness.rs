@@ -92,7 +92,8 @@ impl Health for Readiness {
                 Serves::Edge => return self.of_role(self.edge.is_some(), "edge"),
                 Serves::Agents => return self.of_role(self.has_agents, "agents"),
             }
-            let ((store, history), log) = tokio::join!(self.store(), self.delivery.event_log_usable());
+            let ((store, history), log) =
+                tokio::join!(self.store(), self.delivery.event_log_usable());
             // The path is public, so the response names only the part. The log has the cause.
             let shown = |part: Result<(), Fault>| {
                 part.map_err(|fault| {

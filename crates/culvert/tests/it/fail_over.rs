@@ -128,7 +128,9 @@ async fn changes_after_a_fail_over_that_lost_commits_are_in_force() {
     eventually("the loss is in the audit log", async || {
         let found = culvert.call(Method::GET, "/events?type=commits_lost.v0", None);
         let found = found.await.body;
-        found["events"].as_array().is_some_and(|events| events.len() == 1)
+        found["events"]
+            .as_array()
+            .is_some_and(|events| events.len() == 1)
     })
     .await;
     culvert.stop().await;
