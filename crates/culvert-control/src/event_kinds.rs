@@ -34,7 +34,7 @@ pub(crate) const AGENT_SESSION_STOP: &str = "agent_session_stop.v0";
 /// The kind of the event of commits that the database lost.
 pub(crate) const COMMITS_LOST: &str = "commits_lost.v0";
 
-/// Kinds that are about no resource with events of its own. Only admins may follow them.
+/// Kinds that do not report a write to a resource. Only admins may follow them.
 const OTHERS: [&str; 3] = [AGENT_SESSION_START, AGENT_SESSION_STOP, COMMITS_LOST];
 
 /// A resource whose writes have events.

@@ -21,7 +21,7 @@ struct Object<'a> {
     /// When the node noticed it.
     #[schemars(with = "String", extend("format" = "date-time"))]
     noticed_at: Timestamp,
-    /// The latest revision that the node knew of before.
+    /// The latest revision that the node knew before the loss.
     known_revision: i64,
     /// The latest revision that it found instead. It may be above the other one, if there were new commits.
     found_revision: i64,
@@ -50,12 +50,12 @@ impl Control {
         self.edge.is_some() && self.published.borrow().epoch < self.store.epoch()
     }
 
-    /// Emits the event of a loss with a later epoch than `told`.
-    pub(crate) async fn tell_of_lost_commits(&self, told: &mut u64) -> Result<(), Fault> {
+    /// Emits the event of a loss, unless `reported` is its epoch or a later one.
+    pub(crate) async fn report_lost_commits(&self, reported: &mut u64) -> Result<(), Fault> {
         let Some(loss) = self.store.lost_commits() else {
             return Ok(());
         };
-        if loss.found.epoch <= *told {
+        if loss.found.epoch <= *reported {
             return Ok(());
         }
         let account = self.store.find(Account::KIND, FIRST.0, FIRST.1).await?;
@@ -64,7 +64,7 @@ impl Control {
             let written = self.store.commit(Changes::tell(event)).await;
             written.map_err(|error| Fault::new("recording lost commits", error))?;
         }
-        *told = loss.found.epoch;
+        *reported = loss.found.epoch;
         Ok(())
     }
 

@@ -85,7 +85,7 @@ impl Health {
         lock(&self.committed_at).elapsed()
     }
 
-    /// What is wrong, in words that may be public.
+    /// The problem of the database, in words that may be public.
     pub(crate) fn trouble(&self) -> Option<String> {
         if self.check_room().is_err() {
             return Some("read-only: the disk was full at startup".to_owned());

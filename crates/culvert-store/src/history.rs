@@ -125,7 +125,7 @@ impl History {
         self.lock().loss
     }
 
-    /// What is known now. A reading that begins after this must contain it.
+    /// The knowledge of now. A reading that begins after this must contain it.
     pub(crate) fn expected(&self) -> Expected {
         let known = self.lock();
         Expected {

@@ -1,7 +1,7 @@
 //! A small pool of read connections.
 //!
 //! It is simpler and cheaper than the driver's pool: a connection that has just worked is returned
-//! without a test. It is not kept for ever, and after an error that says that the server changed its
+//! without a test. It has a limited life, and after an error that says that the server changed its
 //! role, all are replaced.
 
 use std::sync::Mutex;

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn no_connection_is_kept_for_ever() {
+    async fn no_connection_outlives_its_limit() {
         let schema = Schema::at("postgres://localhost/a", "culvert").unwrap();
         let open = || Opened {
             generation: schema.generation.load(Ordering::Relaxed),

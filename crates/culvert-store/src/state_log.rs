@@ -295,7 +295,7 @@ impl WriteBackend for StateLog {
             let reading = Reading::read(&row, 6, row.get(0)?)?;
             let reached: i64 = row.get(9)?;
             connection.run(transaction::ROLLBACK, &[]).await?;
-            // Without a revision of its own, a transaction may be repeated.
+            // A transaction without a new revision may be repeated.
             let reached = reached.max(reading.reached_by(&writer));
             Ok(self.history.recognize(reached))
         })

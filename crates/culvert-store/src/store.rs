@@ -464,7 +464,7 @@ impl Store {
         self.revision().await.map(drop)
     }
 
-    /// What is wrong with the store, in words that may be public: `read only`, `no commit for 8 s`.
+    /// The problem of the store, in words that may be public: `read only`, `no commit for 8 s`.
     pub fn trouble(&self) -> Option<String> {
         self.shared.database.health().trouble()
     }

@@ -2,7 +2,7 @@
 
 use sqlx::error::DatabaseError;
 
-/// What is wrong with a database. It may pass without a restart.
+/// A problem of a database that may pass without a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Trouble {
     /// Its reads may be behind those of its primary, so it is not used at all.

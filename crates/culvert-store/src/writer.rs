@@ -125,7 +125,7 @@ struct Waiting<B: WriteBackend> {
 #[derive(Debug)]
 struct WaitingCaller<B: WriteBackend> {
     answer: oneshot::Sender<Result<B::Outcome, B::Refused>>,
-    /// Set by the task that begins the command, or by the caller that no longer waits: by whoever is first.
+    /// Set by the task that begins the command, or by the caller that no longer waits, if that is earlier.
     is_settled: Arc<AtomicBool>,
 }
 
@@ -187,10 +187,12 @@ impl<B: WriteBackend> Writer<B> {
             Ok(Ok(_)) => Ok(()),
             // Others may have been written meanwhile.
             Err(_) if self.health.idle_for() < PROBED_AFTER => Ok(()),
-            Ok(Err(refused)) => Err(Fault::bare(format!("{doing}: {refused:?}")).passing()),
-            Err(_) => {
-                self.health.stalled();
-                let trouble = self.health.trouble().unwrap_or_default();
+            failed => {
+                if failed.is_err() {
+                    self.health.stalled();
+                }
+                let trouble = self.health.trouble();
+                let trouble = trouble.unwrap_or_else(|| "the probe was refused".to_owned());
                 Err(Fault::bare(format!("{doing}: {trouble}")).passing())
             }
         }
@@ -382,7 +384,7 @@ impl<B: WriteBackend> Task<B> {
                 self.connection = Some(connection);
                 let group = unknown.commands.into_iter().zip(unknown.callers);
                 let group = group.map(|(command, caller)| Waiting { command, caller });
-                // Those who no longer wait were told that the outcome is unknown.
+                // Callers that no longer wait have the error that the outcome is unknown.
                 let is_wanted = |one: &Waiting<B>| {
                     !one.caller.answer.is_closed() || self.book.is_repeated_alone(&one.command)
                 };
@@ -546,7 +548,7 @@ impl<B: WriteBackend> Task<B> {
         Attempt::Unknown(outcomes, transaction)
     }
 
-    /// Sends each caller its outcome. Takes back what is of no use without its caller.
+    /// Sends each caller its outcome. Takes back an outcome that is of no use without its caller.
     fn answer(
         &mut self,
         commands: &[B::Command],

@@ -104,7 +104,7 @@ impl Postgres {
         let mut command = match is_root {
             true => {
                 let mut command = Command::new("runuser");
-                command.args(["-u", "nobody", "--"]).arg(program);
+                command.args(["-u", "postgres", "--"]).arg(program);
                 command
             }
             false => Command::new(program),

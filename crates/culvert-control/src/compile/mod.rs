@@ -56,12 +56,12 @@ impl Control {
         let mut state = CompileState::empty(Arc::clone(&self.logins));
         let mut revision = self.store.watch();
         let mut before = Duration::ZERO;
-        let mut told_of_loss = 0;
+        let mut reported_loss = 0;
         loop {
             revision.mark_unchanged();
             let began = Instant::now();
             let compiled = self.pass(&mut authority, &mut state).await;
-            if let Err(fault) = self.tell_of_lost_commits(&mut told_of_loss).await {
+            if let Err(fault) = self.report_lost_commits(&mut reported_loss).await {
                 warn!(cause = %fault.chain(), "the event of lost commits failed; retrying");
             }
             self.has_failed.store(compiled.is_err(), Ordering::Relaxed);

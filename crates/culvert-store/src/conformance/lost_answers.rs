@@ -129,7 +129,7 @@ async fn a_node_knows_what_it_leased_and_settled() {
     queue.close().await;
 }
 
-/// A lease whose caller has given up is free again at once, not when it expires.
+/// A lease whose caller has given up is free again immediately, not when it expires.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_nobody_received_is_given_back() {
     let Some(db) = TestDatabase::postgres().await else {

@@ -483,7 +483,7 @@ impl WriteBackend for QueueLog {
         })
     }
 
-    /// What is appended must be there once. Nobody waits for its writers.
+    /// Appended rows must be there once. Their writers are background tasks.
     fn outcome_within(&self, command: &QueueCommand) -> Duration {
         match command {
             QueueCommand::Append { .. }

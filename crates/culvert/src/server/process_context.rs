@@ -75,10 +75,9 @@ impl ProcessContext {
         let key_file = settings.key_file();
         let found = keys::load(&key_file)?;
         let url = store_url(settings);
-        let open = || Store::open(&url, clock.clone(), culvert_control::texts());
         let store = match access {
-            Access::Server => when_reachable(open).await,
-            Access::Exclusive | Access::Shared => open().await,
+            Access::Server => open_when_reachable(&url, &clock).await,
+            Access::Exclusive | Access::Shared => open_store(&url, &clock).await,
         }
         .map_err(with_causes)?;
         let master = match found {
@@ -175,11 +174,15 @@ impl ProcessContext {
     }
 }
 
-/// Opens a database. While it is away, a standby, or has no free connection, tries again.
-async fn when_reachable(open: impl AsyncFn() -> Result<Store, Fault>) -> Result<Store, Fault> {
+async fn open_store(url: &StoreUrl, clock: &Arc<dyn Clock>) -> Result<Store, Fault> {
+    Store::open(url, Arc::clone(clock), culvert_control::texts()).await
+}
+
+/// Opens a store. While its database is away, a standby, or has no free connection, tries again.
+async fn open_when_reachable(url: &StoreUrl, clock: &Arc<dyn Clock>) -> Result<Store, Fault> {
     let mut n_failed: u32 = 0;
     loop {
-        match open().await {
+        match open_store(url, clock).await {
             Err(fault) if fault.is_passing() => {
                 if n_failed.is_multiple_of(LOGGED_EVERY) {
                     tracing::error!(cause = %fault.chain(), "waiting for the database");

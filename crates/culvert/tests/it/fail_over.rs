@@ -6,9 +6,11 @@ use std::path::Path;
 
 use culvert_testing::Postgres;
 use http::Method;
+use ngrok::prelude::*;
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
 
+use crate::agents::{Service, connect, credential, soon};
 use crate::harness::{Backend, Harness, Receiver, eventually, raw};
 
 /// Runs a statement that returns text.
@@ -31,7 +33,8 @@ async fn ready(culvert: &Harness, query: &str) -> (u16, Value) {
     let address = culvert.api.trim_start_matches("http://").parse().unwrap();
     let request = format!("GET /readyz{query} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     let answer = raw(address, request.as_bytes()).await;
-    (answer.status, answer.json())
+    let (_, body) = answer.text.split_once("\r\n\r\n").unwrap();
+    (answer.status, serde_json::from_str(body).unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,6 +54,7 @@ async fn changes_after_a_fail_over_that_lost_commits_are_in_force() {
     let culvert = Harness::start(&Backend::Postgres(url)).await;
     let origin = Receiver::start().await;
     let kept = culvert.endpoint("kept", origin.address).await;
+    let (_, token) = credential(&culvert, json!([])).await;
     let position = text(&primary, "SELECT pg_current_wal_lsn()::text").await;
     eventually("the standby has it", async || {
         let mut connection = PgConnection::connect(&standby.url()).await.unwrap();
@@ -74,6 +78,14 @@ async fn changes_after_a_fail_over_that_lost_commits_are_in_force() {
     for n in 0..8 {
         culvert.endpoint(&format!("lost{n}"), origin.address).await;
     }
+    let service = Service::named("one").await;
+    let session = connect(&culvert, &token).await;
+    let mut endpoint = session.http_endpoint();
+    endpoint
+        .scheme(Scheme::HTTP)
+        .domain("agent.culvert.localhost");
+    let endpoint = endpoint.listen_and_forward(service.url());
+    let _tunnel = soon("an endpoint", endpoint).await.unwrap();
 
     tokio::task::block_in_place(|| primary.stop());
     lead(&address, second);
@@ -120,6 +132,10 @@ async fn changes_after_a_fail_over_that_lost_commits_are_in_force() {
         let lost = format!("lost{n}.culvert.localhost");
         assert_eq!(culvert.get(&lost, "/").await.status, 404, "{lost}");
     }
+    eventually("the agent has its endpoint again", async || {
+        culvert.get("agent.culvert.localhost", "/").await.status == 200
+    })
+    .await;
     eventually("all is usable", async || {
         let (status, body) = ready(&culvert, "").await;
         status == 200 && body["parts"]["history"] == "ok"
