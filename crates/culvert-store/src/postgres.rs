@@ -130,8 +130,7 @@ impl Schema {
         }
     }
 
-    /// Whether a connection may be used again. An address may lead to another server later, so no connection is kept for
-    /// ever.
+    /// Whether a connection may be used again. Its life is limited, because the address may lead to another server later.
     pub(crate) fn is_current(&self, opened: Opened) -> bool {
         opened.generation == self.generation.load(Ordering::Relaxed)
             && opened.at.elapsed() < CONNECTION_LIFE

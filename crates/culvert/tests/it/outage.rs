@@ -9,7 +9,8 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::events_arrive::subscribe_debug;
-use crate::harness::{Backend, Harness, RawAnswer, Receiver, eventually};
+use crate::harness::{Backend, Harness, RawAnswer, Receiver, binary, eventually};
+use crate::kill::Process;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_outage_stops_no_traffic_and_loses_no_event() {
@@ -90,4 +91,34 @@ async fn a_database_outage_stops_no_traffic_and_loses_no_event() {
     }
     println!("database away: 400 requests answered, 400 reported of, lost 0");
     culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_waits_for_a_database_that_is_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(postgres) = tokio::task::block_in_place(|| Postgres::start(folder.path())) else {
+        return;
+    };
+    assert!(postgres.stop());
+    let data = tempfile::tempdir().unwrap();
+    let log = data.path().join("log");
+    let (url, folder, stderr) = (
+        postgres.url(),
+        data.path().to_owned(),
+        std::fs::File::create(&log).unwrap(),
+    );
+    let starting = tokio::task::spawn_blocking(move || {
+        let mut command = binary();
+        command.stderr(stderr);
+        Process::start_as(command, &folder.join("data"), &url, &[])
+    });
+    eventually("the server waits", async || {
+        let log = std::fs::read_to_string(&log).unwrap();
+        log.contains("waiting for the database")
+    })
+    .await;
+    assert!(!starting.is_finished());
+    tokio::task::block_in_place(|| postgres.resume());
+    let culvert = starting.await.unwrap();
+    assert_eq!(culvert.terminate(), 0);
 }
