@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::{Class, Refusal};
-use culvert_control::{Caller, Control, Followed, Message};
+use culvert_control::{Caller, Control, Followed, Message, Revision};
 use futures_util::stream;
 use http::Response;
 use http_body::Frame;
@@ -146,7 +146,7 @@ struct Reader {
     control: Arc<Control>,
     followed: Followed,
     rights: Rights,
-    revision: watch::Receiver<i64>,
+    revision: watch::Receiver<Revision>,
     waiting: VecDeque<Message>,
     searches_at: Instant,
     searched_at: Instant,

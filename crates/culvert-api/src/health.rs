@@ -1,49 +1,90 @@
 //! Liveness and readiness (contract: operations 4).
 //!
+//! `GET /readyz` asks whether all of the process is usable. With `?role=edge` or `?role=agents` it asks whether that role
+//! serves, as it does without a database, from its last configuration. Load balancers of traffic ask that.
+//!
 //! Both paths are public, so the parts are checked at most every half second, however many requests arrive.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::BoxFuture;
+use culvert_base::{BoxFuture, Class, Refusal};
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::answer::{Body, JSON, NO_STORE};
+use crate::query;
 
 const ASKED_EVERY: Duration = Duration::from_millis(500);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
+/// What a load balancer asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    /// All of the process.
+    All,
+    /// Traffic.
+    Edge,
+    /// Agents.
+    Agents,
+}
+
+impl Serves {
+    /// Reads the query of a readiness check.
+    fn of(query: Option<&str>) -> Result<Self, Refusal> {
+        let parameters = query::parse(query.unwrap_or_default())?;
+        let role = parameters.iter().find(|(name, _)| name == "role");
+        match role.map(|(_, role)| role.as_str()) {
+            None => Ok(Self::All),
+            Some("edge") => Ok(Self::Edge),
+            Some("agents") => Ok(Self::Agents),
+            Some(_) => {
+                let why = "The parameter `role` must be `edge` or `agents`.";
+                Err(Refusal::uncoded(Class::Invalid, why))
+            }
+        }
+    }
+}
+
 /// The parts that this process needs.
 pub trait Health: Debug + Send + Sync {
-    /// The name of each part, and the problem if it is not usable.
-    fn ready(&self) -> BoxFuture<'_, Vec<(&'static str, Result<(), String>)>>;
+    /// The name of each part that is needed for this, and the problem if it is not usable.
+    fn ready(&self, serves: Serves) -> BoxFuture<'_, Vec<(&'static str, Result<(), String>)>>;
 }
 
 #[derive(Debug)]
 pub(crate) struct Probe {
     health: Arc<dyn Health>,
-    last: Mutex<Option<(Instant, bool, Value)>>,
+    /// The last response for all, the edge, and agents.
+    last: [Mutex<Option<(Instant, bool, Value)>>; 3],
 }
 
 impl Probe {
     pub(crate) fn new(health: Arc<dyn Health>) -> Self {
         Self {
             health,
-            last: Mutex::default(),
+            last: Default::default(),
         }
     }
 
     /// `GET /readyz`.
-    pub(crate) async fn ready(&self) -> Response<Body> {
-        let mut last = self.last.lock().await;
+    pub(crate) async fn ready(&self, query: Option<&str>) -> Result<Response<Body>, Refusal> {
+        let serves = Serves::of(query)?;
+        let [all, edge, agents] = &self.last;
+        let mut last = match serves {
+            Serves::All => all,
+            Serves::Edge => edge,
+            Serves::Agents => agents,
+        }
+        .lock()
+        .await;
         let (ready, body) = match &*last {
             Some((at, ready, body)) if at.elapsed() < ASKED_EVERY => (*ready, body.clone()),
             _ => {
-                let (ready, body) = self.ask().await;
+                let (ready, body) = self.ask(serves).await;
                 *last = Some((Instant::now(), ready, body.clone()));
                 (ready, body)
             }
@@ -54,16 +95,17 @@ impl Probe {
         } else {
             StatusCode::SERVICE_UNAVAILABLE
         };
-        respond(status, &body)
+        Ok(respond(status, &body))
     }
 
     /// Whether all parts are usable now.
     pub(crate) async fn is_ready(&self) -> bool {
-        self.ask().await.0
+        self.ask(Serves::All).await.0
     }
 
-    async fn ask(&self) -> (bool, Value) {
-        let Ok(parts) = tokio::time::timeout(ANSWER_WITHIN, self.health.ready()).await else {
+    async fn ask(&self, serves: Serves) -> (bool, Value) {
+        let asked = tokio::time::timeout(ANSWER_WITHIN, self.health.ready(serves)).await;
+        let Ok(parts) = asked else {
             return (false, json!({"ready": false, "parts": {}}));
         };
         let ready = parts.iter().all(|(_, state)| state.is_ok());

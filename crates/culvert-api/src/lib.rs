@@ -62,7 +62,7 @@ use crate::route::{Found, Route, Routes};
 
 pub use crate::answer::Body;
 pub use crate::body::{BODY_BYTES_MAX, JSON_DEPTH_MAX, JSON_MEMBERS_MAX};
-pub use crate::health::Health;
+pub use crate::health::{Health, Serves};
 pub use crate::limits::{Rate, Window};
 pub use crate::openapi::openapi;
 pub use crate::route::{ALIVE_PATH, OPENAPI_PATH, READY_PATH, TAIL_PATH};
@@ -306,7 +306,7 @@ impl Api {
         } else {
             Meters::count(&self.meters.refused);
         }
-        if problem.is_fault() && !self.probe.is_ready().await {
+        if problem.is_passing() || problem.is_fault() && !self.probe.is_ready().await {
             return problem.passing();
         }
         problem
@@ -361,7 +361,10 @@ impl Api {
                 return Ok(console::answer(&DOCUMENT, headers));
             }
             Route::Alive => return Ok(health::alive()),
-            Route::Ready => return Ok(self.probe.ready().await),
+            Route::Ready => {
+                let ready = self.probe.ready(parts.uri.query()).await;
+                return ready.map_err(|refusal| unauthenticated(refusal.into()));
+            }
         };
 
         let client = self.client(&arrival);

@@ -84,6 +84,11 @@ impl Problem {
         &self.0.refusal
     }
 
+    /// Whether it is a server error that may pass: the database is away, or read only.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.0.fault.as_ref().is_some_and(Fault::is_passing)
+    }
+
     /// Whether it is a server error.
     pub(crate) fn is_fault(&self) -> bool {
         self.0.fault.is_some()

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::{Refusal, Secret, code};
-use culvert_control::{Caller, Control, Tail, TailSpec, Tailed};
+use culvert_control::{Caller, Control, Revision, Tail, TailSpec, Tailed};
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response};
@@ -125,7 +125,7 @@ pub(crate) struct Rights {
     address: IpAddr,
     /// The cookie of the console's session, if the stream was opened with it.
     cookie: Option<Secret>,
-    revision: watch::Receiver<i64>,
+    revision: watch::Receiver<Revision>,
     checked_at: Instant,
 }
 

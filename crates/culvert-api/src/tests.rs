@@ -651,6 +651,18 @@ async fn readiness_names_the_part_that_is_not() {
         answer.body,
         json!({"ready": false, "parts": {"store": "the disk is full"}})
     );
+    for (role, status, part) in [
+        ("edge", 200, json!({"edge": "ok"})),
+        ("agents", 503, json!({"agents": "not a role of this node"})),
+    ] {
+        let path = format!("{READY_PATH}?role={role}");
+        let answer = wire.ask("GET", &path, None, &[], NO_BODY).await;
+        let body = json!({"ready": status == 200, "parts": part});
+        assert_eq!((answer.status, answer.body), (status, body));
+    }
+    let path = format!("{READY_PATH}?role=store");
+    let answer = wire.ask("GET", &path, None, &[], NO_BODY).await;
+    assert_eq!(answer.status, 400);
     assert_eq!(
         wire.ask("GET", ALIVE_PATH, None, &[], NO_BODY).await.status,
         200

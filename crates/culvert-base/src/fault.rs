@@ -9,6 +9,7 @@ use std::fmt;
 pub struct Fault {
     doing: String,
     cause: Option<Box<dyn Error + Send + Sync>>,
+    passes: bool,
 }
 
 impl Fault {
@@ -17,6 +18,7 @@ impl Fault {
         Self {
             doing: doing.into(),
             cause: Some(cause.into()),
+            passes: false,
         }
     }
 
@@ -25,6 +27,28 @@ impl Fault {
         Self {
             doing: doing.into(),
             cause: None,
+            passes: false,
+        }
+    }
+
+    /// The same fault, marked as temporary: something outside of the process is away, and the operation may succeed later.
+    pub fn passing(mut self) -> Self {
+        self.passes = true;
+        self
+    }
+
+    /// Whether it, or the fault that caused it, is temporary.
+    pub fn is_passing(&self) -> bool {
+        let cause = self.cause.as_deref().and_then(|cause| cause.downcast_ref());
+        self.passes || cause.is_some_and(Self::is_passing)
+    }
+
+    /// The same fault for another caller, with its causes as text.
+    pub fn copy(&self) -> Self {
+        Self {
+            doing: self.doing.clone(),
+            cause: self.source().map(|cause| chain(cause).into()),
+            passes: self.is_passing(),
         }
     }
 

@@ -22,7 +22,7 @@ use culvert_control::{
 };
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::{Change, Edge, Snapshot};
-use culvert_store::{AuditEvent, Changes, Document, Queue, Store, StoreUrl};
+use culvert_store::{AuditEvent, Changes, Document, Queue, Revision, Store, StoreUrl};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -197,7 +197,7 @@ impl Node {
     }
 
     /// Commits a change of that document.
-    async fn change(&self, like: &Document, n: u32) -> i64 {
+    async fn change(&self, like: &Document, n: u32) -> Revision {
         let head = &like.head;
         let mut one = self.store.get(&head.kind, &head.id).await.unwrap().unwrap();
         one.body = like.body.replace("first", &format!("changed{n}"));

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::event_kinds::{Verb, kind_name};
 use crate::resource::resource_type::ResourceType;
-use crate::{agents, resource};
+use crate::{agents, lost_commits, resource};
 
 /// Every kind of audit event, with the schema of its object.
 pub(crate) fn kinds() -> Vec<AuditKind> {
@@ -21,6 +21,7 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
             })
         })
         .chain(agents::kinds())
+        .chain(lost_commits::kinds())
         .collect()
 }
 

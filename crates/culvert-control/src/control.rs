@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use culvert_base::{Clock, Entropy, IdMaker, Refusal};
 use culvert_delivery::Delivery;
 use culvert_login::Logins;
-use culvert_store::Store;
+use culvert_store::{Revision, Store};
 use culvert_tunnel::nodes::Nodes;
 use culvert_tunnel::server::Bindings;
 
@@ -80,7 +80,7 @@ pub struct Control {
     pub(crate) delivery: Arc<Delivery>,
     pub(crate) edge: Option<Arc<dyn EdgePort>>,
     /// The edge of this process has applied at least this revision.
-    pub(crate) published: tokio::sync::watch::Sender<i64>,
+    pub(crate) published: tokio::sync::watch::Sender<Revision>,
     /// Whether the last attempt to compile the configuration failed.
     pub(crate) has_failed: AtomicBool,
     pub(crate) logins: Arc<Logins>,
@@ -108,7 +108,7 @@ pub struct Control {
 
 impl Control {
     /// The revision of the store, which increases with every commit.
-    pub fn revision(&self) -> tokio::sync::watch::Receiver<i64> {
+    pub fn revision(&self) -> tokio::sync::watch::Receiver<Revision> {
         self.store.watch()
     }
 

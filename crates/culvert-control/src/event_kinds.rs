@@ -31,6 +31,12 @@ use crate::resource::model::vault_secret::VaultSecret;
 pub(crate) const AGENT_SESSION_START: &str = "agent_session_start.v0";
 pub(crate) const AGENT_SESSION_STOP: &str = "agent_session_stop.v0";
 
+/// The kind of the event of commits that the database lost.
+pub(crate) const COMMITS_LOST: &str = "commits_lost.v0";
+
+/// Kinds that do not report a write to a resource. Only admins may follow them.
+const OTHERS: [&str; 3] = [AGENT_SESSION_START, AGENT_SESSION_STOP, COMMITS_LOST];
+
 /// A resource whose writes have events.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AuditedResource {
@@ -101,7 +107,7 @@ pub(crate) fn names() -> impl Iterator<Item = String> {
     let audited = AUDITED.iter();
     audited
         .flat_map(|resource| Verb::ALL.map(|verb| kind_name(resource.name, verb)))
-        .chain([AGENT_SESSION_START, AGENT_SESSION_STOP].map(str::to_owned))
+        .chain(OTHERS.map(str::to_owned))
 }
 
 /// The names of all kinds of events.
@@ -115,15 +121,15 @@ pub(crate) fn is_kind(name: &str) -> bool {
     names().any(|kind| kind == name)
 }
 
-/// Whether events of this kind are about keys or credentials, which only their owners and admins may see.
-/// Agent session events name the credential.
+/// Whether events of this kind are about keys or credentials, which only their owners and admins may see, or about the
+/// installation. Agent session events name the credential.
 pub(crate) fn is_private(name: &str) -> bool {
     let mut private = AUDITED.iter().filter(|resource| resource.is_private);
     private.any(|resource| {
         Verb::ALL
             .iter()
             .any(|verb| kind_name(resource.name, *verb) == name)
-    }) || [AGENT_SESSION_START, AGENT_SESSION_STOP].contains(&name)
+    }) || OTHERS.contains(&name)
 }
 
 /// Whether all events about the object with this ID are about keys or credentials.

@@ -4,20 +4,21 @@
 //! also those of other nodes, so a refresh reads only these. After a very large commit or a lost connection
 //! this is not known, and the refresh queries the documents written since. That query does not report
 //! removals. If the cache then has more members than the store has documents up to the same revision, the IDs are
-//! compared. A commit between the two reads starts another refresh, which finds its changes.
+//! compared. A commit between the two reads starts another refresh, which finds its changes. After a loss of commits
+//! everything is read again, and all of it counts as changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use culvert_base::Fault;
-use culvert_store::{Document, Store};
+use culvert_store::{Document, Revision, Store};
 
 /// The converted documents of a kind.
 #[derive(Debug)]
 pub(crate) struct InformerCache<T> {
     kind: &'static str,
     /// The cache includes all commits up to this revision.
-    complete_to: Option<i64>,
-    /// Revision of the latest document that was read.
+    complete_to: Option<Revision>,
+    /// Number of the latest revision that was read.
     revision: i64,
     members: BTreeMap<String, T>,
 }
@@ -38,11 +39,17 @@ impl<T> InformerCache<T> {
         store: &Store,
         mut make: impl FnMut(Document) -> T,
     ) -> Result<Vec<(String, Option<T>)>, Fault> {
-        let (until, touched) = store.touched(self.complete_to.unwrap_or(0)).await;
+        let known = self.complete_to.unwrap_or(Revision::START);
+        let (until, touched) = store.touched(known).await;
+        // What was read in an earlier epoch may be lost, and its numbers used again.
+        let read_before = match known.epoch == until.epoch {
+            true => self.revision,
+            false => 0,
+        };
         // Read everything before changing the cache, so that a failed refresh changes nothing.
         let (mut written, mut removed) = (Vec::new(), Vec::new());
         let mut changes = Vec::new();
-        let mut read_to = self.revision.max(until);
+        let mut read_to = read_before.max(until.number);
         let mut read = |document: Document| {
             read_to = read_to.max(document.head.revision);
             let id = document.head.id.clone();
@@ -61,7 +68,7 @@ impl<T> InformerCache<T> {
             }
             None => {
                 // Documents are converted while the database reads the next ones.
-                store.each_changed(self.kind, self.revision, read).await?;
+                store.each_changed(self.kind, read_before, read).await?;
                 let is_new = |(id, _): &&(String, T)| !self.members.contains_key(id);
                 let n_members = self.members.len() + written.iter().filter(is_new).count();
                 // Later documents are not counted: they could take the places of removed ones.
@@ -85,9 +92,14 @@ impl<T> InformerCache<T> {
             changes.push((id, before));
         }
         // The cache includes all commits up to this revision.
-        self.revision = self.revision.max(until);
+        self.revision = read_before.max(until.number);
         self.complete_to = Some(until);
         Ok(changes)
+    }
+
+    /// The epoch of the documents.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.complete_to.map_or(0, |revision| revision.epoch)
     }
 
     /// The value of the document with this ID.

@@ -48,6 +48,7 @@ mod list;
 mod listfilter;
 mod lockout;
 mod login;
+mod lost_commits;
 mod management;
 mod names;
 mod node_list;
@@ -62,6 +63,7 @@ mod people;
 mod platform;
 mod pool;
 mod ports;
+mod read_set;
 mod reconcile;
 mod reencrypt;
 mod relink;
@@ -94,6 +96,7 @@ pub use culvert_delivery::{Tail, TailSpec, Tailed};
 pub use culvert_login::{
     CONSOLE_SIGN_IN_WITHIN, ConsoleOpenId, ConsoleProvider, LoginKeys, LoginSettings, Logins,
 };
+pub use culvert_store::Revision;
 
 pub use crate::agents::state::{AgentLimits, AgentSettings};
 pub use crate::audit_kinds::catalogue;

@@ -197,10 +197,13 @@ impl Control {
     /// If the store fails.
     pub async fn note_node(&self, facts: NodeFacts) -> Result<(), Fault> {
         let known = *self.store.watch().borrow();
+        let published = *self.published.borrow();
+        let is_current = published.epoch == known.epoch;
         let note = Stored {
             facts,
-            revision: *self.published.borrow(),
-            known,
+            // Numbers of an earlier epoch say nothing about this one.
+            revision: if is_current { published.number } else { 0 },
+            known: known.number,
         };
         let note = NodeNote {
             node: self.statistics.node().to_owned(),

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use culvert_base::Fault;
+use culvert_store::Revision;
 
 use crate::agents::state::Agents;
 use crate::authority::Authority;
@@ -75,7 +76,7 @@ impl Control {
             settings: parts.settings,
             delivery: parts.delivery,
             edge: parts.edge,
-            published: tokio::sync::watch::Sender::new(0),
+            published: tokio::sync::watch::Sender::new(Revision::START),
             has_failed: AtomicBool::new(false),
             logins: parts.logins,
             console_sign_in: parts.console_sign_in,

@@ -13,6 +13,7 @@ use culvert_base::{Fault, IpSet};
 use culvert_edge::Restriction;
 use culvert_store::{Document, Store};
 
+use crate::read_set::ReadSet;
 use crate::resource::ip_rules;
 use crate::resource::model::Model;
 use crate::resource::model::ip_policy::IpPolicy;
@@ -23,8 +24,8 @@ use crate::stored;
 /// The restrictions in force.
 #[derive(Debug, Default)]
 pub(crate) struct Restrictions {
-    /// IDs and revisions that they were read from, to detect changes. A removed policy has revision 0.
-    pub(crate) read: Vec<(String, i64)>,
+    /// What they were read from.
+    pub(crate) read: ReadSet,
     /// Restrictions of the management API, by account.
     pub(crate) api: HashMap<String, Restriction>,
     /// Restrictions of agent sessions, by account.
@@ -37,6 +38,7 @@ impl Restrictions {
     /// Reads the restrictions; `None` if nothing has changed since `before`.
     pub(crate) async fn load(store: &Store, before: &Self) -> Result<Option<Self>, Fault> {
         let mut loaded = Self::default();
+        let epoch = store.epoch();
         // Read each policy once, even if several restrictions refer to it.
         let mut rules: HashMap<String, Option<Vec<Document>>> = HashMap::new();
         let mut guards = Vec::new();
@@ -45,7 +47,7 @@ impl Restrictions {
             if restriction.place == RestrictionScope::Dashboard {
                 continue;
             }
-            loaded.note(&document);
+            loaded.read.add(epoch, &document);
             for id in &restriction.ip_policy_ids {
                 if !rules.contains_key(id) {
                     let account = &document.head.account;
@@ -55,8 +57,8 @@ impl Restrictions {
                         None => None,
                     };
                     match &of_it {
-                        Some(of_it) => of_it.iter().for_each(|rule| loaded.note(rule)),
-                        None => loaded.read.push((id.clone(), 0)),
+                        Some(of_it) => of_it.iter().for_each(|rule| loaded.read.add(epoch, rule)),
+                        None => loaded.read.add_missing(id),
                     }
                     rules.insert(id.clone(), of_it);
                 }
@@ -103,10 +105,5 @@ impl Restrictions {
             }
         }
         Ok(Some(loaded))
-    }
-
-    fn note(&mut self, document: &Document) {
-        let head = &document.head;
-        self.read.push((head.id.clone(), head.revision));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use culvert_base::Fault;
-use culvert_store::Store;
+use culvert_store::{Revision, Store};
 use hashlink::LruCache;
 use tokio::sync::watch;
 
@@ -14,15 +14,15 @@ use crate::tenant::Account;
 /// Owners and whether their accounts are suspended, each with the revision of the store that it was read at.
 #[derive(Debug)]
 pub(crate) struct Standings {
-    pub(crate) revision: watch::Receiver<i64>,
-    pub(crate) known: Mutex<LruCache<String, (i64, Owner, bool)>>,
+    pub(crate) revision: watch::Receiver<Revision>,
+    pub(crate) known: Mutex<LruCache<String, (Revision, Owner, bool)>>,
 }
 
 /// Limit of cached owners.
 pub(crate) const STANDINGS_MAX: usize = 1024;
 
 impl Standings {
-    pub(crate) fn new(revision: watch::Receiver<i64>) -> Self {
+    pub(crate) fn new(revision: watch::Receiver<Revision>) -> Self {
         Self {
             revision,
             known: Mutex::new(LruCache::new(STANDINGS_MAX)),
@@ -51,7 +51,9 @@ impl Standings {
         Ok(Some((owner, is_suspended)))
     }
 
-    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<String, (i64, Owner, bool)>> {
+    pub(crate) fn lock(
+        &self,
+    ) -> std::sync::MutexGuard<'_, LruCache<String, (Revision, Owner, bool)>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -25,6 +25,7 @@ use crate::cx::Cx;
 use crate::grants::UseTable;
 use crate::informer_cache::InformerCache;
 use crate::names::check_names;
+use crate::read_set::ReadSet;
 use crate::resource::model::Model;
 use crate::resource::model::certificate_authority::CertificateAuthority;
 use crate::resource::model::ip_policy_rule::IpPolicyRule;
@@ -441,8 +442,8 @@ struct LiveAuthority {
 /// The secrets of an account that are in use.
 #[derive(Debug, Default)]
 struct LiveSecrets {
-    /// IDs and revisions at the last read, to detect changes.
-    read: Vec<(String, i64)>,
+    /// Those of the last read.
+    read: ReadSet,
     cell: Arc<Secrets>,
 }
 
@@ -469,8 +470,8 @@ struct Live {
     account: String,
     /// Whether it existed at the last check.
     is_there: bool,
-    /// IDs and revisions of its rules at the last read, to detect changes.
-    read: Vec<(String, i64)>,
+    /// Its rules at the last read.
+    read: ReadSet,
     cell: Arc<IpPolicy>,
 }
 
@@ -656,9 +657,7 @@ impl LiveSecrets {
             all.made()
                 .filter(|document| document.head.account == account)
         };
-        let read: Vec<(String, i64)> = own()
-            .map(|document| (document.head.id.clone(), document.head.revision))
-            .collect();
+        let read = ReadSet::of(all.epoch(), own());
         if read == self.read {
             return;
         }
@@ -695,11 +694,9 @@ impl Live {
             self.cell.vanish();
             return Ok(());
         }
+        let epoch = store.epoch();
         let documents = ip_rules::of_policy(store, &self.account, id).await?;
-        let read: Vec<(String, i64)> = documents
-            .iter()
-            .map(|document| (document.head.id.clone(), document.head.revision))
-            .collect();
+        let read = ReadSet::of(epoch, documents.iter());
         if self.is_there && read == self.read {
             return Ok(());
         }

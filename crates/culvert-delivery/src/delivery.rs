@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use culvert_base::{Clock, Entropy, Fault, Refusal, Timestamp};
 use culvert_events::bodies::{BodyBudget, CapturedMessages};
 use culvert_events::{EventIds, Recorder, encode};
-use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Store};
+use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Revision, Store};
 
 use crate::batch::Batch;
 use crate::body_queue::BodyQueue;
@@ -102,7 +102,7 @@ impl Delivery {
                 table: ArcSwap::default(),
                 compiler: Mutex::default(),
                 tables: watch::Sender::new(0),
-                rights: watch::Sender::new(0),
+                rights: watch::Sender::new(Revision::START),
                 offers: Arc::new(RecordShards::new(
                     limits,
                     meters.clone(),
@@ -140,7 +140,7 @@ impl Delivery {
     }
 
     /// Notes that the published table has the rights of this revision of the store, or later ones.
-    pub fn has_rights_of(&self, revision: i64) {
+    pub fn has_rights_of(&self, revision: Revision) {
         self.plane.rights.send_replace(revision);
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::Fault;
-use culvert_store::{BatchClass, CursorMove, OutboxRow};
+use culvert_store::{BatchClass, CursorMove, OutboxRow, Revision};
 
 use crate::copies::{Copies, Copy};
 use crate::plane::Plane;
@@ -33,13 +33,16 @@ pub(crate) struct Dispatcher {
     tailed: i64,
     /// Whether a table was published. Nothing is copied before: the table names the withheld events.
     has_table: bool,
+    /// The epoch of these positions. After a loss of commits they are read again.
+    epoch: u64,
     /// Rows up to this one wait for the rights of this revision.
-    waits_for: Option<(i64, i64)>,
+    waits_for: Option<(i64, Revision)>,
 }
 
 impl Dispatcher {
     pub(crate) fn new(plane: Arc<Plane>) -> Self {
         Self {
+            epoch: plane.store.epoch(),
             plane,
             copied: None,
             tailed: 0,
@@ -93,6 +96,13 @@ impl Dispatcher {
 
     /// Copies some rows. Returns whether there may be more.
     pub(crate) async fn pass(&mut self) -> Result<bool, Fault> {
+        let epoch = self.plane.store.epoch();
+        if self.epoch != epoch {
+            self.copied = None;
+            self.tailed = 0;
+            self.waits_for = None;
+            self.epoch = epoch;
+        }
         let copied = match self.copied {
             Some(copied) => copied,
             None => {

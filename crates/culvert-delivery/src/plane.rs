@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use culvert_base::sync::lock;
 use culvert_base::{Clock, Entropy, Timestamp};
-use culvert_store::{Queue, Store};
+use culvert_store::{Queue, Revision, Store};
 
 use crate::body_queue::BodyQueue;
 use crate::buffer_pool::BufferPool;
@@ -45,7 +45,7 @@ pub(crate) struct Plane {
     /// Number of published tables; incremented after the table is stored.
     pub(crate) tables: watch::Sender<u64>,
     /// The table has the rights of this revision of the store, or later ones.
-    pub(crate) rights: watch::Sender<i64>,
+    pub(crate) rights: watch::Sender<Revision>,
     pub(crate) offers: Arc<RecordShards>,
     pub(crate) tails: Arc<Tails>,
     pub(crate) all_counters: AllCounters,

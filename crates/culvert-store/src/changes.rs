@@ -8,6 +8,7 @@ use culvert_base::Event;
 use crate::condition::Condition;
 use crate::document::{Document, Head};
 use crate::feed::Touched;
+use crate::revision::Revision;
 
 /// The audit event of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +82,7 @@ impl Changes {
         kind: &str,
         key_name: &'static str,
         values: Vec<String>,
-        since: i64,
+        since: Revision,
     ) -> Self {
         Self::when(Condition::Unwritten {
             kind: kind.to_owned(),
@@ -97,7 +98,7 @@ impl Changes {
         kind: &str,
         key_name: &'static str,
         end: String,
-        since: i64,
+        since: Revision,
     ) -> Self {
         Self::when(Condition::UnwrittenBelow {
             kind: kind.to_owned(),

@@ -7,6 +7,7 @@
 use crate::commit_error::CommitError;
 use crate::dialect::{Arg, Connection};
 use crate::document::{Document, Head, Key};
+use crate::revision::Revision;
 use crate::statements::{WRITTEN_SINCE, state};
 
 /// A condition.
@@ -21,21 +22,27 @@ pub(crate) enum Condition {
         kind: String,
         name: &'static str,
         values: Vec<String>,
-        since: i64,
+        since: Revision,
     },
     /// No document that holds a key with this end was written after a revision.
     UnwrittenBelow {
         kind: String,
         name: &'static str,
         end: String,
-        since: i64,
+        since: Revision,
     },
 }
 
 impl Condition {
     /// Whether it holds.
-    async fn holds(&self, connection: &mut Connection) -> Result<bool, sqlx::Error> {
+    async fn holds(&self, connection: &mut Connection, epoch: u64) -> Result<bool, sqlx::Error> {
         match self {
+            // What was read then may be lost.
+            Self::Unwritten { since, .. } | Self::UnwrittenBelow { since, .. }
+                if since.epoch != epoch =>
+            {
+                Ok(false)
+            }
             Self::Unchanged(head) => {
                 let arguments = [
                     Arg::Text(&head.id),
@@ -62,7 +69,7 @@ impl Condition {
                     Arg::Text(kind),
                     Arg::Text(name),
                     Arg::Text(&list),
-                    Arg::Int(*since),
+                    Arg::Int(since.number),
                 ];
                 let sql = connection.spell(WRITTEN_SINCE);
                 Ok(connection.row(sql, &arguments).await?.is_none())
@@ -73,7 +80,7 @@ impl Condition {
                 end,
                 since,
             } => {
-                let arguments = [Arg::Text(kind), Arg::Int(*since)];
+                let arguments = [Arg::Text(kind), Arg::Int(since.number)];
                 for row in connection.rows(state::CHANGED, &arguments).await? {
                     let document = Document::read(&row)?;
                     let mut keys = document.keys.iter().filter(|key| key.name == *name);
@@ -86,13 +93,14 @@ impl Condition {
         }
     }
 
-    /// Refuses changes whose conditions do not all hold.
+    /// Refuses changes whose conditions do not all hold in a transaction of this epoch.
     pub(crate) async fn check(
         conditions: &[Self],
         connection: &mut Connection,
+        epoch: u64,
     ) -> Result<Result<(), CommitError>, sqlx::Error> {
         for condition in conditions {
-            if !condition.holds(connection).await? {
+            if !condition.holds(connection, epoch).await? {
                 return Ok(Err(CommitError::Stale));
             }
         }

@@ -5,10 +5,14 @@
 
 mod audit;
 mod event_index;
+mod fail_over;
 mod full;
+mod history;
 mod kill;
+mod lost_answers;
 mod migration;
 mod node;
+mod proxy;
 mod queue;
 mod statements;
 mod statistics;

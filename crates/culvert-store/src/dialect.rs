@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Decode, Postgres, Row as _, Sqlite, T
 use tokio::sync::OwnedRwLockReadGuard;
 
 use crate::statements::{Pair, transaction};
+use crate::trouble::Trouble;
 use crate::{postgres, sqlite};
 
 /// The location of a database.
@@ -28,7 +29,36 @@ impl Site {
         match self {
             // Boxed, because connecting is rare and its futures are large.
             Self::Sqlite(file) => Box::pin(file.connect(access)).await.map(Connection::Sqlite),
-            Self::Postgres(schema) => Box::pin(schema.connect()).await.map(Connection::Postgres),
+            Self::Postgres(schema) => {
+                let connected = Box::pin(schema.connect(access)).await;
+                connected.map(|(connection, opened)| Connection::Postgres(connection, opened))
+            }
+        }
+    }
+
+    /// Whether a connection that was kept open may be used again.
+    pub(crate) fn is_current(&self, connection: &Connection) -> bool {
+        match (self, connection) {
+            (Self::Postgres(schema), Connection::Postgres(_, opened)) => schema.is_current(*opened),
+            _ => true,
+        }
+    }
+
+    /// Notes an error of a connection. If the server became a standby, or stops, no connection is used again.
+    pub(crate) fn judge(&self, error: &sqlx::Error) {
+        let is_suspect = matches!(
+            Trouble::of(error),
+            Some(Trouble::ReadOnly | Trouble::Standby | Trouble::Unreachable)
+        );
+        if is_suspect {
+            self.replace_connections();
+        }
+    }
+
+    /// Replaces all open connections when they are used next.
+    pub(crate) fn replace_connections(&self) {
+        if let Self::Postgres(schema) = self {
+            schema.replace_connections();
         }
     }
 
@@ -100,7 +130,7 @@ pub(crate) enum Arg<'a> {
 #[derive(Debug)]
 pub(crate) enum Connection {
     Sqlite(SqliteConnection),
-    Postgres(PgConnection),
+    Postgres(PgConnection, postgres::Opened),
 }
 
 /// A query with its arguments bound, for either driver.
@@ -125,7 +155,7 @@ impl Connection {
     pub(crate) const fn spell(&self, pair: Pair) -> &'static str {
         match self {
             Self::Sqlite(_) => pair.sqlite,
-            Self::Postgres(_) => pair.postgres,
+            Self::Postgres(..) => pair.postgres,
         }
     }
 
@@ -140,7 +170,7 @@ impl Connection {
                 .fetch_all(connection)
                 .await
                 .map(|rows| rows.into_iter().map(Row::Sqlite).collect()),
-            Self::Postgres(connection) => query!(Postgres, sql, arguments)
+            Self::Postgres(connection, _) => query!(Postgres, sql, arguments)
                 .fetch_all(connection)
                 .await
                 .map(|rows| rows.into_iter().map(Row::Postgres).collect()),
@@ -167,7 +197,7 @@ impl Connection {
                 .execute(connection)
                 .await
                 .map(|done| done.rows_affected()),
-            Self::Postgres(connection) => query!(Postgres, sql, arguments)
+            Self::Postgres(connection, _) => query!(Postgres, sql, arguments)
                 .execute(connection)
                 .await
                 .map(|done| done.rows_affected()),
@@ -179,14 +209,14 @@ impl Connection {
         let script = sqlx::raw_sql(AssertSqlSafe(sql));
         match self {
             Self::Sqlite(connection) => script.execute(connection).await.map(drop),
-            Self::Postgres(connection) => script.execute(connection).await.map(drop),
+            Self::Postgres(connection, _) => script.execute(connection).await.map(drop),
         }
     }
 
     pub(crate) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         let begin = match self {
             Self::Sqlite(_) => transaction::BEGIN_IMMEDIATE,
-            Self::Postgres(_) => transaction::BEGIN,
+            Self::Postgres(..) => transaction::BEGIN,
         };
         self.run(begin, &[]).await.map(drop)
     }
@@ -195,7 +225,7 @@ impl Connection {
         // A failure to close is ignored, because acknowledged data is on disk.
         let closed = match self {
             Self::Sqlite(connection) => connection.close().await,
-            Self::Postgres(connection) => connection.close().await,
+            Self::Postgres(connection, _) => connection.close().await,
         };
         if let Err(error) = closed {
             tracing::debug!(%error, "a database connection did not close cleanly");
@@ -231,15 +261,26 @@ pub(crate) trait While<T> {
     fn during(self, doing: &str) -> Result<T, Fault>;
 }
 
+/// An error of the database during an operation.
+pub(crate) fn fault(doing: &str, error: sqlx::Error) -> Fault {
+    let passes = Trouble::of(&error).is_some();
+    let fault = match error {
+        sqlx::Error::Database(error) => Fault::new(doing, DatabaseError::of(&*error)),
+        // The messages of sqlx only say that it was communicating with the database.
+        sqlx::Error::Io(error) => Fault::new(doing, error),
+        sqlx::Error::Configuration(error) => Fault::new(doing, error),
+        sqlx::Error::PoolTimedOut => Fault::bare(format!("{doing}: no response in time")),
+        error => Fault::new(doing, error),
+    };
+    match passes {
+        true => fault.passing(),
+        false => fault,
+    }
+}
+
 impl<T> While<T> for Result<T, sqlx::Error> {
     fn during(self, doing: &str) -> Result<T, Fault> {
-        self.map_err(|error| match error {
-            sqlx::Error::Database(error) => Fault::new(doing, DatabaseError::of(&*error)),
-            // The message of sqlx only says that it was communicating with the database.
-            sqlx::Error::Io(error) => Fault::new(doing, error),
-            sqlx::Error::PoolTimedOut => Fault::bare(format!("{doing}: no response in time")),
-            error => Fault::new(doing, error),
-        })
+        self.map_err(|error| fault(doing, error))
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::changes::Changes;
+use crate::revision::Revision;
 
 /// Maximum number of remembered commits.
 const COMMITS_MAX: usize = 1024;
@@ -43,6 +44,8 @@ pub(crate) struct Feed {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The epoch of all that is remembered.
+    epoch: u64,
     /// Commits of the open transaction. Revisions ascend.
     pending: Vec<(i64, Commit)>,
     commits: BTreeMap<i64, Commit>,
@@ -79,18 +82,32 @@ impl Feed {
     }
 
     /// Publishes the commits of the transaction, which is on disk.
-    pub(crate) fn commit(&self) {
+    pub(crate) fn commit(&self, epoch: u64) {
         let state = &mut *self.lock();
         for (revision, commit) in std::mem::take(&mut state.pending) {
-            state.put(revision, commit);
+            if state.epoch == epoch {
+                state.put(revision, commit);
+            }
         }
     }
 
-    /// Notes that notifications are complete after `revision`.
-    pub(crate) fn listen(&self, revision: i64) {
+    /// Forgets everything, because commits were lost.
+    pub(crate) fn begin_epoch(&self, epoch: u64) {
         let state = &mut *self.lock();
-        state.heard_from = Some(revision);
-        state.heard = revision;
+        state.epoch = epoch;
+        state.commits.clear();
+        state.heard_from = None;
+        state.heard = 0;
+        self.moved.notify_waiters();
+    }
+
+    /// Notes that notifications are complete after `revision`.
+    pub(crate) fn listen(&self, revision: Revision) {
+        let state = &mut *self.lock();
+        if state.epoch == revision.epoch {
+            state.heard_from = Some(revision.number);
+            state.heard = revision.number;
+        }
     }
 
     /// Notes that notifications are no longer complete.
@@ -109,7 +126,7 @@ impl Feed {
 
     /// Documents that the commits after `since` up to `until` touched, in order. `None` if some of them are unknown
     /// and no notification comes in time.
-    pub(crate) async fn between(&self, since: i64, until: i64) -> Option<Vec<Touched>> {
+    pub(crate) async fn between(&self, since: Revision, until: Revision) -> Option<Vec<Touched>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let mut moved = std::pin::pin!(self.moved.notified());
@@ -137,7 +154,11 @@ impl State {
         }
     }
 
-    fn between(&self, since: i64, until: i64) -> Known {
+    fn between(&self, since: Revision, until: Revision) -> Known {
+        if since.epoch != self.epoch || until.epoch != self.epoch {
+            return Known::Never;
+        }
+        let (since, until) = (since.number, until.number);
         if since >= until {
             return Known::All(Vec::new());
         }
@@ -175,40 +196,48 @@ mod tests {
         }
     }
 
+    fn at(number: i64) -> Revision {
+        Revision { epoch: 0, number }
+    }
+
+    async fn between(feed: &Feed, since: i64, until: i64) -> Option<Vec<Touched>> {
+        feed.between(at(since), at(until)).await
+    }
+
     fn commit(feed: &Feed, revision: i64, id: &str) {
         feed.begin();
         let one = Some(vec![touched(id)]);
         feed.lock().pending.push((revision, one));
-        feed.commit();
+        feed.commit(0);
     }
 
     #[tokio::test]
     async fn a_gap_is_never_bridged() {
         let feed = Feed::default();
-        assert_eq!(feed.between(0, 0).await, Some(Vec::new()));
-        assert_eq!(feed.between(0, 1).await, None);
+        assert_eq!(between(&feed, 0, 0).await, Some(Vec::new()));
+        assert_eq!(between(&feed, 0, 1).await, None);
         for (revision, id) in [(1, "a"), (2, "b"), (3, "c")] {
             commit(&feed, revision, id);
         }
         let two = Some(vec![touched("a"), touched("b")]);
-        assert_eq!(feed.between(0, 2).await, two);
-        assert_eq!(feed.between(2, 3).await, Some(vec![touched("c")]));
-        assert_eq!(feed.between(3, 3).await, Some(Vec::new()));
+        assert_eq!(between(&feed, 0, 2).await, two);
+        assert_eq!(between(&feed, 2, 3).await, Some(vec![touched("c")]));
+        assert_eq!(between(&feed, 3, 3).await, Some(Vec::new()));
         // Another node committed revision 4.
-        assert_eq!(feed.between(3, 4).await, None);
+        assert_eq!(between(&feed, 3, 4).await, None);
         commit(&feed, 5, "e");
-        assert_eq!(feed.between(3, 5).await, None);
-        assert_eq!(feed.between(4, 5).await, Some(vec![touched("e")]));
+        assert_eq!(between(&feed, 3, 5).await, None);
+        assert_eq!(between(&feed, 4, 5).await, Some(vec![touched("e")]));
         // A transaction that was undone leaves nothing.
         feed.begin();
         feed.lock().pending.push((6, Some(vec![touched("f")])));
         commit(&feed, 6, "g");
-        assert_eq!(feed.between(5, 6).await, Some(vec![touched("g")]));
+        assert_eq!(between(&feed, 5, 6).await, Some(vec![touched("g")]));
         for revision in 7..2_000 {
             commit(&feed, revision, "h");
         }
-        assert_eq!(feed.between(6, 1_999).await, None);
-        let last = feed.between(1_900, 1_999).await;
+        assert_eq!(between(&feed, 6, 1_999).await, None);
+        let last = between(&feed, 1_900, 1_999).await;
         assert_eq!(last.map(|touched| touched.len()), Some(99));
     }
 
@@ -217,9 +246,9 @@ mod tests {
         let feed = Feed::default();
         commit(&feed, 4, "d");
         let began = Instant::now();
-        assert_eq!(feed.between(3, 5).await, None, "no listener");
-        feed.listen(4);
-        assert_eq!(feed.between(2, 4).await, None, "no listener then");
+        assert_eq!(between(&feed, 3, 5).await, None, "no listener");
+        feed.listen(at(4));
+        assert_eq!(between(&feed, 2, 4).await, None, "no listener then");
         assert_eq!(began.elapsed(), Duration::ZERO);
         // Its own commits are known before an earlier notification of another node arrives.
         commit(&feed, 6, "f");
@@ -227,23 +256,43 @@ mod tests {
             tokio::task::yield_now().await;
             feed.hear(5, Some(vec![touched("e")]));
         };
-        let (both, ()) = tokio::join!(feed.between(4, 6), hearing);
+        let (both, ()) = tokio::join!(between(&feed, 4, 6), hearing);
         assert_eq!(both, Some(vec![touched("e"), touched("f")]));
         assert_eq!(began.elapsed(), Duration::ZERO);
         // An older program committed revision 7 without a notification.
-        assert_eq!(feed.between(6, 7).await, None);
+        assert_eq!(between(&feed, 6, 7).await, None);
         assert_eq!(began.elapsed(), PATIENCE);
         feed.hear(8, Some(Vec::new()));
-        assert_eq!(feed.between(6, 8).await, None, "7 does not come any more");
+        assert_eq!(between(&feed, 6, 8).await, None, "7 does not come any more");
         // Too large for a notification.
         feed.hear(9, None);
-        assert_eq!(feed.between(8, 9).await, None);
+        assert_eq!(between(&feed, 8, 9).await, None);
         let losing = async {
             tokio::task::yield_now().await;
             feed.lose();
         };
-        let (lost, ()) = tokio::join!(feed.between(9, 10), losing);
+        let (lost, ()) = tokio::join!(between(&feed, 9, 10), losing);
         assert_eq!(lost, None);
         assert_eq!(began.elapsed(), PATIENCE);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_known_across_epochs() {
+        let feed = Feed::default();
+        feed.listen(at(0));
+        commit(&feed, 1, "a");
+        feed.begin();
+        feed.lock().pending.push((2, Some(vec![touched("b")])));
+        feed.begin_epoch(1);
+        feed.commit(0);
+        let later = |number| Revision { epoch: 1, number };
+        for (since, until) in [(at(0), at(1)), (at(1), later(1)), (later(0), later(2))] {
+            assert_eq!(feed.between(since, until).await, None);
+        }
+        feed.begin();
+        feed.lock().pending.push((1, Some(vec![touched("c")])));
+        feed.commit(1);
+        let one = Some(vec![touched("c")]);
+        assert_eq!(feed.between(later(0), later(1)).await, one);
     }
 }

@@ -5,13 +5,17 @@
 //! The next start recovers from the WAL.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use culvert_base::Fault;
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::SqliteError;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::sqlite::File;
+use crate::trouble::Trouble;
 
 /// The state of a database. A broken one stays broken; a full disk may recover.
 #[derive(Debug)]
@@ -21,6 +25,10 @@ pub(crate) struct Health {
     is_read_only: watch::Sender<bool>,
     /// Tells a full quota from other errors of the disk.
     file: Option<File>,
+    /// What the latest write failed with.
+    trouble: Mutex<Option<Trouble>>,
+    /// When the latest transaction was on disk.
+    committed_at: Mutex<Instant>,
 }
 
 impl Health {
@@ -30,6 +38,8 @@ impl Health {
             is_full: AtomicBool::new(false),
             is_read_only: watch::Sender::new(false),
             file: None,
+            trouble: Mutex::default(),
+            committed_at: Mutex::new(Instant::now()),
         }
     }
 
@@ -69,6 +79,8 @@ impl Health {
             self.is_full.store(true, Ordering::Relaxed);
         } else if is_fatal(error) {
             self.give_up(format!("{doing}: {error}"));
+        } else if let Some(trouble) = Trouble::of(error) {
+            *lock(&self.trouble) = Some(trouble);
         }
     }
 
@@ -82,6 +94,32 @@ impl Health {
     /// Notes that a transaction is on disk.
     pub(crate) fn committed(&self) {
         self.is_full.store(false, Ordering::Relaxed);
+        *lock(&self.trouble) = None;
+        *lock(&self.committed_at) = Instant::now();
+    }
+
+    /// How long ago the latest transaction was on disk.
+    pub(crate) fn idle_for(&self) -> Duration {
+        lock(&self.committed_at).elapsed()
+    }
+
+    /// The problem of the database, in words that may be public.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        if self.check_room().is_err() {
+            return Some("read-only: the disk took no writes at startup".to_owned());
+        }
+        if self.is_full.load(Ordering::Relaxed) {
+            return Some("the disk is full".to_owned());
+        }
+        match (*lock(&self.trouble))? {
+            Trouble::Stalled => Some(format!("no commit for {} s", self.idle_for().as_secs())),
+            trouble => Some(trouble.to_string()),
+        }
+    }
+
+    /// Notes that a write had no result in time.
+    pub(crate) fn stalled(&self) {
+        lock(&self.trouble).get_or_insert(Trouble::Stalled);
     }
 
     /// Whether writes are expected to succeed.
@@ -137,6 +175,10 @@ impl Health {
             }
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn broken(why: &str) -> Fault {

@@ -53,7 +53,8 @@ impl Heartbeat {
     async fn write(&mut self, now: Timestamp) -> Result<bool, sqlx::Error> {
         // If this fails or is cancelled, the connection is dropped, and the next heartbeat opens
         // another.
-        let mut connection = match self.connection.take() {
+        let kept = self.connection.take();
+        let mut connection = match kept.filter(|kept| self.site.is_current(kept)) {
             Some(connection) => connection,
             None => self.site.connect(Access::Write).await?,
         };

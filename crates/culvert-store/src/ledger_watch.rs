@@ -6,8 +6,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use crate::pool::Pool;
-use crate::state_log::{StateCommand, StateLog, announce};
-use crate::text_index::ledger;
+use crate::state_log::{StateCommand, StateLog};
 use crate::writer::Writer;
 
 /// Interval of reading the revision.
@@ -23,10 +22,9 @@ pub(crate) async fn watch_ledger(
 ) {
     let mut is_reported = false;
     loop {
-        let pause = match ledger(&pool, &state_log.mark).await {
+        let pause = match state_log.read_ledger(&pool).await {
             Ok((revision, texts)) => {
-                announce(&state_log.revision, revision);
-                if !texts.is_ours || texts.is_complete(revision) {
+                if !texts.is_ours || texts.is_complete(revision.number) {
                     if std::mem::take(&mut is_reported) {
                         tracing::info!("text index complete");
                     }
@@ -34,7 +32,11 @@ pub(crate) async fn watch_ledger(
                 } else {
                     if !std::mem::replace(&mut is_reported, true) {
                         let from = texts.up_to;
-                        tracing::info!(from, to = revision, "indexing texts of older documents");
+                        tracing::info!(
+                            from,
+                            to = revision.number,
+                            "indexing texts of older documents"
+                        );
                     }
                     match writer
                         .write(

@@ -20,6 +20,7 @@ mod event_names;
 mod feed;
 mod health;
 mod heartbeat;
+mod history;
 mod inspection;
 mod installation;
 mod ledger_watch;
@@ -31,6 +32,7 @@ mod outbox;
 mod pool;
 mod postgres;
 mod queue;
+mod revision;
 mod sqlite;
 mod state_log;
 mod statements;
@@ -39,6 +41,7 @@ mod store_url;
 mod text_index;
 mod text_query;
 mod transfer;
+mod trouble;
 mod write_latency;
 mod writer;
 
@@ -54,6 +57,7 @@ pub use event_index::{AuditKey, LinkedRow, Order};
 pub use event_names::event_names;
 pub use feed::Touched;
 pub use heartbeat::Heartbeat;
+pub use history::LostCommits;
 pub use inspection::{Inspection, inspect, inspect_bodies};
 pub use installation::{Depth, INSTALLATION, InstallationFiles};
 pub use node::Node;
@@ -64,6 +68,7 @@ pub use queue::{
     NewBatch, NewPiece, NewTrafficBody, NodeNote, OpenTail, Piece, Queue, QueueError,
     RetainedTraffic, Run, StatisticChunk, StatisticFrame, TailPiece, WHY_BYTES_MAX,
 };
+pub use revision::Revision;
 pub use store::Store;
 pub use store_url::StoreUrl;
 pub use text_index::{Like, TextField, TextQuery, Texts};

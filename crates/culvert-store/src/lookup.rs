@@ -65,9 +65,8 @@ impl Lookup {
         tokio::time::timeout(READ_TIMEOUT, read)
             .await
             .unwrap_or_else(|_| {
-                Err(Fault::bare(
-                    "reading a document: no response from the database in time",
-                ))
+                let why = "reading a document: no response from the database in time";
+                Err(Fault::bare(why).passing())
             })
     }
 }
@@ -89,7 +88,7 @@ async fn run(
         let mut found = Err(Fault::bare("reading a document"));
         let as_is = site.read_as_is().await;
         for _ in 0..2 {
-            let open = match connection.take() {
+            let open = match connection.take().filter(|open| site.is_current(open)) {
                 Some(open) => Ok(open),
                 None => site
                     .connect(Access::Read)
@@ -103,8 +102,11 @@ async fn run(
                             connection = Some(open);
                             Ok(found)
                         }
-                        Ok(Err(error)) => Err(Fault::new("reading a document", error)),
-                        Err(late) => Err(Fault::new("reading a document", late)),
+                        Ok(Err(error)) => {
+                            site.judge(&error);
+                            Err(error).during("reading a document")
+                        }
+                        Err(late) => Err(Fault::new("reading a document", late).passing()),
                     }
                 }
                 Err(fault) => Err(fault),
@@ -154,7 +156,7 @@ fn answer(group: &mut Vec<LookupRequest>, found: Result<HashMap<String, Document
     for one in group.drain(..) {
         let outcome = match &found {
             Ok(documents) => Ok(documents.get(&one.id).cloned()),
-            Err(fault) => Err(Fault::new("reading a document", fault.chain())),
+            Err(fault) => Err(fault.copy()),
         };
         // Fails if the caller no longer waits.
         drop(one.answer.send(outcome));

@@ -37,6 +37,7 @@ pub(crate) const STATE: &[Step] = &[
     Step::readable_by_all(3, include_str!("sql/state/0003_pages.sql")),
     Step::readable_by_all(4, include_str!("sql/state/0004_texts.sql")),
     Step::readable_by_all(5, include_str!("sql/state/0005_event_index.sql")),
+    Step::readable_by_all(6, include_str!("sql/state/0006_writers.sql")),
 ];
 
 /// The queue.
@@ -69,6 +70,11 @@ pub(crate) const EVENTS: &[Step] = &[
         format: 7,
         min_reader: 3,
         sql: include_str!("sql/events/0007_statistics.sql"),
+    },
+    Step {
+        format: 8,
+        min_reader: 3,
+        sql: include_str!("sql/events/0008_writers.sql"),
     },
 ];
 

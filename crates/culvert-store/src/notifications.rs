@@ -17,7 +17,6 @@ use crate::dialect::Site;
 use crate::feed::{Commit, Touched};
 use crate::pool::Pool;
 use crate::state_log::StateLog;
-use crate::text_index;
 
 /// Delay before a lost connection is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -85,15 +84,19 @@ async fn hear(
         .await?
         .ok_or_else(|| Fault::bare(format!("{doing}: the database has no notifications")))?;
     // Every commit after this sends a notification that is received here.
-    let (revision, _) = text_index::ledger(pool, &state_log.mark).await?;
-    state_log.feed.listen(revision);
+    let (listening_from, _) = state_log.read_ledger(pool).await?;
+    state_log.feed.listen(listening_from);
     heard.notify_one();
     loop {
         let message = broadcast.hear().await?;
         let (revision, commit) = read(&message)
             .ok_or_else(|| Fault::bare(format!("{doing}: a notification is malformed")))?;
+        let known = state_log.history.revision();
+        if known.epoch != listening_from.epoch {
+            return Err(Fault::bare(format!("{doing}: the database lost commits")));
+        }
         state_log.feed.hear(revision, commit);
-        if revision > *state_log.revision.borrow() {
+        if revision > known.number {
             heard.notify_one();
         }
     }

@@ -1,7 +1,8 @@
 //! A small pool of read connections.
 //!
 //! It is simpler and cheaper than the driver's pool: a connection that has just worked is returned
-//! without a test.
+//! without a test. It has a limited life, and after an error that says that the server changed its
+//! role, all are replaced.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -52,7 +53,7 @@ impl Pool {
                 connection.close().await;
                 return rows;
             }
-            if let Some(mut connection) = self.take() {
+            if let Some(mut connection) = self.take_current().await {
                 match connection.rows(sql, arguments).await {
                     Ok(rows) => {
                         self.put(connection);
@@ -60,21 +61,27 @@ impl Pool {
                     }
                     // The server may have closed the connection while it was idle. Repeating a read
                     // is harmless.
-                    Err(error) => tracing::debug!(%error, doing, "retrying a read"),
+                    Err(error) => {
+                        self.site.judge(&error);
+                        tracing::debug!(%error, doing, "retrying a read");
+                    }
                 }
             }
             let mut connection = self.site.connect(Access::Read).await.during(doing)?;
-            let rows = connection.rows(sql, arguments).await.during(doing)?;
+            let rows = connection.rows(sql, arguments).await;
+            let rows = rows.inspect_err(|error| self.site.judge(error));
+            let rows = rows.during(doing)?;
             self.put(connection);
             Ok(rows)
         };
         tokio::time::timeout(READ_TIMEOUT, read)
             .await
             .unwrap_or_else(|_| {
-                Err(Fault::bare(format!(
+                let why = format!(
                     "{doing}: no response from the database within {} s",
                     READ_TIMEOUT.as_secs()
-                )))
+                );
+                Err(Fault::bare(why).passing())
             })
     }
 
@@ -93,6 +100,17 @@ impl Pool {
         while let Some(connection) = self.take() {
             connection.close().await;
         }
+    }
+
+    /// An idle connection that may be used again. Closes the others.
+    async fn take_current(&self) -> Option<Connection> {
+        while let Some(connection) = self.take() {
+            if self.site.is_current(&connection) {
+                return Some(connection);
+            }
+            connection.close().await;
+        }
+        None
     }
 
     fn take(&self) -> Option<Connection> {

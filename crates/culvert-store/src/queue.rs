@@ -34,10 +34,10 @@ use self::batch::{cut, unsigned};
 pub use self::nodes::{NodeNote, OpenTail, TailPiece};
 pub use self::queue_log::bodies::NewTrafficBody;
 pub use self::queue_log::statistics::{FrameRange, StatisticChunk, StatisticFrame};
-use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, Settlement};
+use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, QueueWriter, Settlement};
 pub use self::traffic::{Piece, RetainedTraffic};
 use crate::database::{Database, DatabasePart};
-use crate::dialect::{Arg, While};
+use crate::dialect::{Arg, Site, While};
 use crate::installation::INSTALLATION;
 use crate::migrate;
 use crate::pool::Pool;
@@ -87,19 +87,26 @@ impl Queue {
     ) -> Result<Self, Fault> {
         let database = Database::open(url, EVENTS, clock.as_ref()).await?;
         let log = Arc::new(QueueLog {
+            writer: QueueWriter::new(clock.now()),
             appended: watch::Sender::new(0),
             dead_letters,
             forgotten: Default::default(),
         });
         let writer = database.start_writer(Arc::clone(&log));
-        Ok(Self {
+        let queue = Self {
             shared: Arc::new(Shared {
                 database,
                 writer,
                 log,
                 clock: RwLock::new(clock),
             }),
-        })
+        };
+        // The row of this process must exist before a transaction that is asked for.
+        if let Site::Postgres(_) = queue.shared.database.site {
+            let entered = queue.count("entering the queue", QueueCommand::PruneWriters);
+            entered.await?;
+        }
+        Ok(queue)
     }
 
     /// The ID of the installation that the queue belongs to: see [`crate::InstallationFiles`].
@@ -535,7 +542,14 @@ impl Queue {
 
     /// Whether the queue can be used, for readiness checks.
     pub async fn usable(&self) -> Result<(), Fault> {
-        self.shared.database.health().check_writes()?;
+        let database = &self.shared.database;
+        match database.site {
+            Site::Sqlite(_) => database.health().check_writes()?,
+            Site::Postgres(_) => {
+                let probe = QueueCommand::PruneWriters;
+                self.shared.writer.probe("probing the queue", probe).await?;
+            }
+        }
         self.pool()
             .rows("checking whether the queue is usable", events::USABLE, &[])
             .await

@@ -1,17 +1,19 @@
 //! The write backend of the state: the ledger, documents, their rows, and the outbox.
 
-use culvert_base::{BoxFuture, Event};
-use tokio::sync::watch;
+use culvert_base::{BoxFuture, Event, Fault};
 
 use crate::chain::Link;
 use crate::changes::{AuditEvent, Changes, Step};
 use crate::commit_error::CommitError;
 use crate::condition::Condition;
-use crate::dialect::{Arg, Connection};
+use crate::dialect::{Arg, Connection, Site, While};
 use crate::document::{Document, Head, Key, OnDelete};
 use crate::feed::Feed;
+use crate::history::{Expected, History, Reading};
 use crate::notifications;
-use crate::statements::{ADVANCE_AND_NOTIFY, meta, state};
+use crate::pool::Pool;
+use crate::revision::Revision;
+use crate::statements::{ADVANCE_AND_NOTIFY, meta, state, transaction};
 use crate::text_index::{self, IndexProgress, Texts};
 use crate::writer::{Outcome, WriteBackend};
 use crate::{audit, event_names, outbox};
@@ -20,7 +22,8 @@ use crate::{audit, event_names, outbox};
 /// positions are in commit order on every node.
 #[derive(Debug)]
 pub(crate) struct StateLog {
-    pub(crate) revision: watch::Sender<i64>,
+    pub(crate) site: Site,
+    pub(crate) history: History,
     /// The indexed text fields.
     pub(crate) texts: Texts,
     /// Identifies these fields in the ledger.
@@ -52,6 +55,8 @@ pub(crate) enum StateCommand {
     },
     /// Claims the text index for the fields of this program; it is then rebuilt.
     ClaimTexts,
+    /// Commits without a change.
+    Probe,
     /// Indexes the texts of at most this many documents.
     CatchUp {
         documents_max: usize,
@@ -61,15 +66,17 @@ pub(crate) enum StateCommand {
 /// The result of a command.
 #[derive(Debug)]
 pub(crate) enum StateOutcome {
-    Revision(i64),
+    Revision(Revision),
     Rows(u64),
 }
 
 /// The last revision and outbox position, and the end of the chain over the outbox.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StateTransaction {
-    revision: i64,
+    revision: Revision,
     outbox: i64,
+    /// Whether this process has not committed under its id yet.
+    is_first: bool,
     /// At `outbox`, unless a version without the chain has written since.
     head: Link,
     /// At `revision`, unless documents are not indexed yet.
@@ -78,6 +85,37 @@ pub(crate) struct StateTransaction {
 
 /// Rows without a hash that a transaction chains before its own.
 const CHAINED_AHEAD: i64 = 128;
+/// Limit of writers that the database remembers: those with the latest commits.
+const WRITERS_MAX: i64 = 256;
+
+impl StateLog {
+    /// Reads the latest revision and the progress of indexing. Begins an epoch if commits were lost.
+    pub(crate) async fn read_ledger(
+        &self,
+        pool: &Pool,
+    ) -> Result<(Revision, IndexProgress), Fault> {
+        let doing = "reading the revision";
+        let expected = self.history.expected();
+        let row = pool
+            .row(doing, state::REVISION, &[Arg::Text(&expected.mark.writer)])
+            .await?
+            .ok_or_else(|| Fault::bare(format!("{doing}: the ledger is empty")))?;
+        let number = row.get(0).during(doing)?;
+        let texts = IndexProgress::read(&row, 1, &self.mark).during(doing)?;
+        let reading = Reading::read(&row, 3, number).during(doing)?;
+        Ok((self.observe(&expected, reading), texts))
+    }
+
+    fn observe(&self, expected: &Expected, reading: Reading) -> Revision {
+        let (revision, is_new_epoch) = self.history.observe(expected, reading);
+        if is_new_epoch {
+            self.feed.begin_epoch(revision.epoch);
+            // Some may still lead to the server before the fail-over.
+            self.site.replace_connections();
+        }
+        revision
+    }
+}
 
 impl WriteBackend for StateLog {
     type Command = StateCommand;
@@ -91,13 +129,24 @@ impl WriteBackend for StateLog {
     ) -> BoxFuture<'a, Result<StateTransaction, sqlx::Error>> {
         Box::pin(async move {
             self.feed.begin();
+            let expected = self.history.expected();
+            let writer = self.history.writer();
+            let arguments = [Arg::Text(&expected.mark.writer), Arg::Text(&writer)];
             let row = connection
-                .row(state::LOCK, &[])
+                .row(state::LOCK, &arguments)
                 .await?
                 .ok_or(sqlx::Error::RowNotFound)?;
+            let reading = Reading::read(&row, 6, row.get(0)?)?;
+            let reached: i64 = row.get(9)?;
+            // The row was locked after the statement's snapshot, which may lack the last commit.
+            let reached = reached.max(reading.reached_by(&writer));
+            self.history.recognize(reached);
+            let number = reading.number;
+            let Revision { epoch, .. } = self.observe(&expected, reading);
             let mut transaction = StateTransaction {
-                revision: row.get(0)?,
+                revision: Revision { epoch, number },
                 outbox: row.get(1)?,
+                is_first: reached == 0,
                 head: audit::link(&row, 2)?,
                 texts: IndexProgress::read(&row, 4, &self.mark)?,
             };
@@ -123,14 +172,14 @@ impl WriteBackend for StateLog {
         Box::pin(async move {
             match command {
                 StateCommand::Commit(changes) => {
-                    let has_all_texts = transaction.texts.is_complete(transaction.revision);
-                    transaction.revision += 1;
+                    let has_all_texts = transaction.texts.is_complete(transaction.revision.number);
+                    transaction.revision.number += 1;
                     match changes.apply(connection, transaction, &self.texts).await {
                         Ok(()) => {
                             if has_all_texts {
-                                transaction.texts.up_to = transaction.revision;
+                                transaction.texts.up_to = transaction.revision.number;
                             }
-                            self.feed.note(transaction.revision, changes);
+                            self.feed.note(transaction.revision.number, changes);
                             Ok(Outcome::Written(StateOutcome::Revision(
                                 transaction.revision,
                             )))
@@ -170,11 +219,12 @@ impl WriteBackend for StateLog {
                     };
                     Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
+                StateCommand::Probe => Ok(Outcome::Written(StateOutcome::Rows(0))),
                 StateCommand::CatchUp { documents_max } => {
                     if !transaction.texts.is_ours {
                         return Ok(Outcome::Unchanged(StateOutcome::Rows(0)));
                     }
-                    let (from, to) = (transaction.texts.up_to, transaction.revision);
+                    let (from, to) = (transaction.texts.up_to, transaction.revision.number);
                     transaction.texts.up_to =
                         text_index::catch_up(connection, &self.texts, from, to, *documents_max)
                             .await?;
@@ -192,41 +242,70 @@ impl WriteBackend for StateLog {
     ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
         Box::pin(async move {
             let head = transaction.head.hash.to_string();
-            let arguments = [
-                Arg::Int(transaction.revision),
-                Arg::Int(transaction.outbox),
-                Arg::Int(transaction.head.seq),
-                Arg::Text(&head),
-                Arg::Int(transaction.texts.up_to),
-            ];
+            let revision = Arg::Int(transaction.revision.number);
+            let outbox = Arg::Int(transaction.outbox);
+            let chained = Arg::Int(transaction.head.seq);
+            let head = Arg::Text(&head);
+            let texts = Arg::Int(transaction.texts.up_to);
             let commits = self.feed.pending();
-            let Some(channel) = self.channel.as_ref().filter(|_| !commits.is_empty()) else {
+            if commits.is_empty() {
+                let none = (Arg::MaybeText(None), Arg::MaybeInt(None));
+                let arguments = [revision, outbox, chained, head, texts, none.0, none.1];
                 return connection.run(state::ADVANCE, &arguments).await.map(drop);
-            };
-            let messages = notifications::messages(&commits);
-            let [revision, outbox, chained, head, texts] = arguments;
-            let (channel, messages) = (Arg::Text(channel), Arg::Text(&messages));
-            let arguments = [revision, outbox, chained, head, texts, channel, messages];
-            let advanced = connection.row(ADVANCE_AND_NOTIFY, &arguments).await;
-            advanced.map(drop)
+            }
+            if !self.history.begin_commit(transaction.revision) {
+                return Err(sqlx::Error::Protocol(
+                    "the database lost commits since this transaction began".to_owned(),
+                ));
+            }
+            let id = self.history.writer();
+            let writer = Arg::Text(&id);
+            if transaction.is_first {
+                let arguments = [Arg::Int(WRITERS_MAX)];
+                connection.run(state::PRUNE_WRITERS, &arguments).await?;
+            }
+            if let Some(channel) = &self.channel {
+                let messages = notifications::messages(&commits);
+                let (channel, messages) = (Arg::Text(channel), Arg::Text(&messages));
+                let arguments = [
+                    revision, outbox, chained, head, texts, writer, channel, messages,
+                ];
+                let advanced = connection.row(ADVANCE_AND_NOTIFY, &arguments).await;
+                return advanced.map(drop);
+            }
+            let arguments = [writer, revision];
+            connection.run(state::NOTE_WRITER, &arguments).await?;
+            let arguments = [revision, outbox, chained, head, texts, writer, revision];
+            connection.run(state::ADVANCE, &arguments).await.map(drop)
+        })
+    }
+
+    fn is_committed<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+        _: &'a [StateCommand],
+        _: &'a StateTransaction,
+    ) -> BoxFuture<'a, Result<bool, sqlx::Error>> {
+        Box::pin(async move {
+            connection.begin().await?;
+            let writer = self.history.writer();
+            let arguments = [Arg::Text(""), Arg::Text(&writer)];
+            let row = connection.row(state::LOCK, &arguments).await?;
+            let row = row.ok_or(sqlx::Error::RowNotFound)?;
+            let reading = Reading::read(&row, 6, row.get(0)?)?;
+            let reached: i64 = row.get(9)?;
+            connection.run(transaction::ROLLBACK, &[]).await?;
+            // A transaction without a new revision may be repeated.
+            let reached = reached.max(reading.reached_by(&writer));
+            Ok(self.history.recognize(reached))
         })
     }
 
     fn committed(&self, transaction: &StateTransaction) {
-        self.feed.commit();
-        announce(&self.revision, transaction.revision);
+        let revision = transaction.revision;
+        self.feed.commit(revision.epoch);
+        self.history.committed(revision);
     }
-}
-
-/// Raises the watched revision, and never lowers it.
-pub(crate) fn announce(watch: &watch::Sender<i64>, revision: i64) {
-    watch.send_if_modified(|latest| {
-        let is_newer = revision > *latest;
-        if is_newer {
-            *latest = revision;
-        }
-        is_newer
-    });
 }
 
 /// Why a step failed.
@@ -424,7 +503,7 @@ impl Changes {
         transaction: &mut StateTransaction,
         texts: &Texts,
     ) -> Result<(), Failure> {
-        Condition::check(&self.conditions, connection).await??;
+        Condition::check(&self.conditions, connection, transaction.revision.epoch).await??;
         for step in &self.steps {
             step.apply(connection, transaction, texts).await?;
         }
@@ -445,11 +524,11 @@ impl Step {
     ) -> Result<(), Failure> {
         match self {
             Self::Insert(document, audit_event) => {
-                insert(connection, document, transaction.revision, texts).await?;
+                insert(connection, document, transaction.revision.number, texts).await?;
                 audit_event.tell(connection, transaction).await
             }
             Self::Replace(document, audit_event) => {
-                replace(connection, document, transaction.revision, texts).await?;
+                replace(connection, document, transaction.revision.number, texts).await?;
                 audit_event.tell(connection, transaction).await
             }
             Self::Remove(head, audit_event) => {

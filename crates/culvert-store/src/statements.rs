@@ -28,6 +28,17 @@ macro_rules! held {
     };
 }
 
+/// The latest commit of a writer.
+macro_rules! reached {
+    ($writer:literal) => {
+        concat!(
+            "COALESCE((SELECT w.revision FROM writer w WHERE w.id = ",
+            $writer,
+            "), 0)"
+        )
+    };
+}
+
 macro_rules! lease_listed {
     ($ids:literal) => {
         concat!(
@@ -222,11 +233,25 @@ pub(crate) mod state {
 
     pub(crate) const ALL_AFTER: &str = document!("WHERE d.id > $1 ORDER BY d.id LIMIT $2");
 
-    pub(crate) const REVISION: &str = "SELECT revision, texts, texts_of FROM ledger";
-    pub(crate) const LOCK: &str = "UPDATE ledger SET revision = revision \
-         RETURNING revision, outbox, chained, head, texts, texts_of";
-    pub(crate) const ADVANCE: &str =
-        "UPDATE ledger SET revision = $1, outbox = $2, chained = $3, head = $4, texts = $5";
+    pub(crate) const REVISION: &str = concat!(
+        "SELECT revision, texts, texts_of, writer, written, ",
+        reached!("$1"),
+        " FROM ledger"
+    );
+    pub(crate) const LOCK: &str = concat!(
+        "UPDATE ledger SET revision = revision \
+         RETURNING revision, outbox, chained, head, texts, texts_of, writer, written, ",
+        reached!("$1"),
+        ", ",
+        reached!("$2")
+    );
+    pub(crate) const ADVANCE: &str = "UPDATE ledger SET revision = $1, outbox = $2, chained = $3, head = $4, texts = $5, \
+         writer = COALESCE($6, writer), written = COALESCE($7, written)";
+    pub(crate) const NOTE_WRITER: &str = "INSERT INTO writer (id, revision) VALUES ($1, $2) \
+         ON CONFLICT (id) DO UPDATE SET revision = excluded.revision";
+    /// Keeps those with the latest commits.
+    pub(crate) const PRUNE_WRITERS: &str = "DELETE FROM writer WHERE id NOT IN \
+         (SELECT w.id FROM writer w ORDER BY w.revision DESC, w.id LIMIT $1)";
     pub(crate) const CLAIM_TEXTS: &str = "UPDATE ledger SET texts_of = $1";
     pub(crate) const EXTENT: &str = "SELECT outbox, chained, head, anchor, anchor_hash FROM ledger";
 
@@ -315,6 +340,8 @@ pub(crate) mod state {
         REVISION,
         LOCK,
         ADVANCE,
+        NOTE_WRITER,
+        PRUNE_WRITERS,
         INSERT,
         BEFORE,
         CLAIM_TEXTS,
@@ -502,6 +529,7 @@ pub(crate) mod events {
         " FROM batch WHERE id > $1 ORDER BY id LIMIT 32"
     );
     pub(crate) const USABLE: &str = "SELECT count(*) FROM cursor";
+    pub(crate) const PRUNE_WRITERS: &str = "DELETE FROM writer WHERE opened_at < $1";
     pub(crate) const KEEP_TRAFFIC: &str = "INSERT INTO traffic (first_at, last_at, bytes, crc, body, is_indexed) \
          VALUES ($1, $2, $3, $4, $5, 1) RETURNING id";
     pub(crate) const TRAFFIC_EXTENT: &str = "SELECT COALESCE(MIN(id), 1), COALESCE(MAX(id), 0), \
@@ -617,6 +645,7 @@ pub(crate) mod events {
         PRUNE_OLD,
         CHECK_BODIES,
         USABLE,
+        PRUNE_WRITERS,
         KEEP_TRAFFIC,
         TRAFFIC_EXTENT,
         TRAFFIC_PIECES,
@@ -731,6 +760,13 @@ pub(crate) const TEXTS_CONTAINING: Pair = Pair {
              WHERE d.id = t.id AND strpos(d.body, $6) > 0))) LIMIT $4",
 };
 
+/// Locks a batch that is held with a fence. PostgreSQL only.
+pub(crate) const LOCK_HELD: &str = "SELECT id FROM batch \
+     WHERE id = $1 AND fence = $2 AND lease_until IS NOT NULL FOR UPDATE";
+
+/// Locks the row of a process that writes to the queue. PostgreSQL only.
+pub(crate) const LOCK_WRITER: &str = "SELECT number FROM writer WHERE id = $1 FOR UPDATE";
+
 /// Leases batches by a JSON list of ids. They were found free in their queue; those that another
 /// node has leased since are skipped.
 pub(crate) const LEASE_LISTED: Pair = Pair {
@@ -763,12 +799,14 @@ pub(crate) const KEEP_ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepa
 pub(crate) const TELL: &str =
     "SELECT pg_notify($1, message) FROM unnest($2::text[]) AS sent(message)";
 
-/// [`state::ADVANCE`], which also sends each text of a JSON list to a channel when the transaction
+/// [`state::NOTE_WRITER`] and [`state::ADVANCE`], which also sends each text of a JSON list to a channel when the transaction
 /// commits. PostgreSQL only.
-pub(crate) const ADVANCE_AND_NOTIFY: &str = "UPDATE ledger \
-     SET revision = $1, outbox = $2, chained = $3, head = $4, texts = $5 \
-     RETURNING (SELECT count(pg_notify($6, message)) \
-       FROM jsonb_array_elements_text(CAST($7 AS jsonb)) AS sent(message))";
+pub(crate) const ADVANCE_AND_NOTIFY: &str = "WITH noted AS (INSERT INTO writer (id, revision) \
+       VALUES ($6, $1) ON CONFLICT (id) DO UPDATE SET revision = excluded.revision) \
+     UPDATE ledger SET revision = $1, outbox = $2, chained = $3, head = $4, texts = $5, \
+       writer = $6, written = $1 \
+     RETURNING (SELECT count(pg_notify($7, message)) \
+       FROM jsonb_array_elements_text(CAST($8 AS jsonb)) AS sent(message))";
 
 /// Claims a node's name for this connection. Returns 1 if it succeeds, 0 if another connection has
 /// the name. A SQLite file has one process.

@@ -12,19 +12,21 @@ use crate::broadcast;
 use crate::changes::Changes;
 use crate::commit_error::CommitError;
 use crate::database::{Database, STATE};
-use crate::dialect::{Arg, While};
+use crate::dialect::{Arg, Site, While};
 use crate::document::{BEHIND_EVERY_ID, Document, Key, PageQuery};
 use crate::feed::{Feed, Touched};
 use crate::health::Health;
+use crate::history::{History, LostCommits};
 use crate::ledger_watch::{POLL_EVERY, watch_ledger};
 use crate::lookup::Lookup;
 use crate::notifications;
 use crate::outbox::OutboxRow;
 use crate::pool::Pool;
+use crate::revision::Revision;
 use crate::state_log::{StateCommand, StateLog, StateOutcome};
 use crate::statements::{PAGE_CONTAINING, meta, state};
 use crate::store_url::StoreUrl;
-use crate::text_index::{self, Texts};
+use crate::text_index::Texts;
 use crate::writer::Writer;
 
 /// How many documents one read of many returns.
@@ -53,15 +55,15 @@ impl Store {
     pub async fn open(url: &StoreUrl, clock: Arc<dyn Clock>, texts: Texts) -> Result<Self, Fault> {
         let database = Database::open(url, STATE, clock.as_ref()).await?;
         database.refuse_moved().await?;
-        let mark = texts.mark();
-        let (revision, _) = text_index::ledger(&database.pool, &mark).await?;
         let state_log = Arc::new(StateLog {
-            revision: watch::Sender::new(revision),
+            site: database.site.clone(),
+            history: History::new(clock),
             feed: Feed::default(),
+            mark: texts.mark(),
             texts,
-            mark,
             channel: broadcast::channel(&database.site, &database.pool, "commit").await?,
         });
+        state_log.read_ledger(&database.pool).await?;
         let writer = Arc::new(database.start_writer(Arc::clone(&state_log)));
         let (lookup, tasks) = Lookup::new(&database.site, &database.closing());
         for task in tasks {
@@ -267,10 +269,10 @@ impl Store {
 
     /// The latest revision known here, and the documents that commits after `since` touched.
     /// Instead of the documents, `None` if they must be read from the database, for example after a
-    /// very large commit.
-    pub async fn touched(&self, since: i64) -> (i64, Option<Vec<Touched>>) {
+    /// very large commit. If the epochs differ, all that was read up to `since` is out of date.
+    pub async fn touched(&self, since: Revision) -> (Revision, Option<Vec<Touched>>) {
         let state_log = &self.shared.state_log;
-        let until = *state_log.revision.borrow();
+        let until = state_log.history.revision();
         (until, state_log.feed.between(since, until).await)
     }
 
@@ -334,7 +336,7 @@ impl Store {
 
     /// Commits all changes or none. Returns the new revision once it is on disk, or an error within
     /// five seconds.
-    pub async fn commit(&self, changes: Changes) -> Result<i64, CommitError> {
+    pub async fn commit(&self, changes: Changes) -> Result<Revision, CommitError> {
         match self
             .shared
             .writer
@@ -350,15 +352,24 @@ impl Store {
 
     /// The latest revision known here. Commits of this process appear immediately; those of other
     /// processes after a notification, or within a second without one.
-    pub fn watch(&self) -> watch::Receiver<i64> {
-        self.shared.state_log.revision.subscribe()
+    pub fn watch(&self) -> watch::Receiver<Revision> {
+        self.shared.state_log.history.watch()
+    }
+
+    /// How often this process found that commits were lost. What was read in an earlier epoch is out of date.
+    pub fn epoch(&self) -> u64 {
+        self.shared.state_log.history.revision().epoch
+    }
+
+    /// The latest loss of commits that this process noticed, as after a fail-over to a standby without them.
+    pub fn lost_commits(&self) -> Option<LostCommits> {
+        self.shared.state_log.history.loss()
     }
 
     /// The latest revision committed anywhere.
-    pub async fn revision(&self) -> Result<i64, Fault> {
-        text_index::ledger(self.pool(), "")
-            .await
-            .map(|(revision, _)| revision)
+    pub async fn revision(&self) -> Result<Revision, Fault> {
+        let (revision, _) = self.shared.state_log.read_ledger(self.pool()).await?;
+        Ok(revision)
     }
 
     /// At most `limit` outbox rows after `seq`, in commit order.
@@ -437,10 +448,25 @@ impl Store {
         self.shared.database.health().until_writable().await;
     }
 
-    /// Whether the store can be used, for readiness checks.
+    /// Whether the store can be used, for readiness checks. On PostgreSQL, writes if there was no commit for a while.
     pub async fn usable(&self) -> Result<(), Fault> {
-        self.shared.database.health().check_writes()?;
+        let database = &self.shared.database;
+        match database.site {
+            Site::Sqlite(_) => database.health().check_writes()?,
+            Site::Postgres(_) => {
+                let probe = self
+                    .shared
+                    .writer
+                    .probe("probing the store", StateCommand::Probe);
+                probe.await?;
+            }
+        }
         self.revision().await.map(drop)
+    }
+
+    /// The problem of the store, in words that may be public: `read only`, `no commit for 8 s`.
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.database.health().trouble()
     }
 
     /// Completes when the store must not be trusted any more, for example after a failed sync.

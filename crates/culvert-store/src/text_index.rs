@@ -9,14 +9,12 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use culvert_base::Fault;
 use culvert_base::text::hex;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::dialect::{Arg, Connection, Row, While};
+use crate::dialect::{Arg, Connection, Row};
 use crate::document::Key;
-use crate::pool::Pool;
 use crate::statements::{INSERT_TEXTS, REMOVE_TEXTS, state};
 
 /// The indexed fields of each kind.
@@ -265,17 +263,6 @@ async fn read(
         })
     };
     rows.iter().map(read).collect()
-}
-
-/// Reads the latest revision and the progress of indexing.
-pub(crate) async fn ledger(pool: &Pool, mark: &str) -> Result<(i64, IndexProgress), Fault> {
-    let doing = "reading the revision";
-    let row = pool
-        .row(doing, state::REVISION, &[])
-        .await?
-        .ok_or_else(|| Fault::bare(format!("{doing}: the ledger is empty")))?;
-    let revision = row.get(0).during(doing)?;
-    Ok((revision, IndexProgress::read(&row, 1, mark).during(doing)?))
 }
 
 #[cfg(test)]

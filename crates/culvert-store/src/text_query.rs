@@ -9,13 +9,13 @@ use crate::document::{BEHIND_EVERY_ID, Document, Key, PageQuery};
 use crate::state_log::StateCommand;
 use crate::statements::{GET_MANY, TEXTS_CONTAINING, TEXTS_ONE_OF, state};
 use crate::store::Store;
-use crate::text_index::{BEGINNING_BYTES_MAX, Like, TextQuery, begin, behind, json, ledger, value};
+use crate::text_index::{BEGINNING_BYTES_MAX, Like, TextQuery, begin, behind, json, value};
 
 impl Store {
     /// Whether the text index is complete.
     pub async fn has_all_texts(&self) -> Result<bool, Fault> {
-        let (revision, texts) = ledger(self.pool(), &self.shared.state_log.mark).await?;
-        Ok(texts.is_complete(revision))
+        let (revision, texts) = self.shared.state_log.read_ledger(self.pool()).await?;
+        Ok(texts.is_complete(revision.number))
     }
 
     /// Ids of the documents that may have such a text, newest (largest) first. Every document with the text is included.
@@ -113,8 +113,8 @@ impl Store {
 
     /// Claims the text index for the fields of this program, unless it has it. Then the index is rebuilt.
     pub(crate) async fn claim_texts(&self) -> Result<(), Fault> {
-        let mark = &self.shared.state_log.mark;
-        if mark.is_empty() || ledger(self.pool(), mark).await?.1.is_ours {
+        let state_log = &self.shared.state_log;
+        if state_log.mark.is_empty() || state_log.read_ledger(self.pool()).await?.1.is_ours {
             return Ok(());
         }
         self.write("beginning to index texts", StateCommand::ClaimTexts)

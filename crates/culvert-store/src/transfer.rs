@@ -22,7 +22,7 @@ use sqlx::{AssertSqlSafe, Row as _, SqlSafeStr, TypeInfo, ValueRef};
 
 use crate::database::MOVED_TO;
 use crate::database::STATE;
-use crate::dialect::{Connection, Site, While};
+use crate::dialect::{Access, Connection, Site, While};
 use crate::migrate::{self, Step};
 use crate::postgres::Schema;
 use crate::sqlite::File;
@@ -177,8 +177,9 @@ impl Transfer {
 
         for (part, steps) in parts {
             let schema = Schema::at(to, part.schema)?;
-            let mut connection =
-                Connection::Postgres(schema.connect().await.during("opening the target")?);
+            let opened = schema.connect(Access::Write).await;
+            let (connection, opened) = opened.during("opening the target")?;
+            let mut connection = Connection::Postgres(connection, opened);
             Schema::check_durability(&mut connection).await?;
             let format = schema_meta(&mut connection, "format").await?;
             connection.close().await;
@@ -189,7 +190,8 @@ impl Transfer {
         }
         let state = Schema::at(to, STATE.schema)?;
         let location = state.location();
-        let mut to = state.connect().await.during("opening the target")?;
+        let opened = state.connect(Access::Write).await;
+        let (mut to, _) = opened.during("opening the target")?;
         let prepare = format!(
             "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; \
              SET lock_timeout = {TAKEN_WITHIN_MS}; SET bytea_output = hex; \

@@ -3,18 +3,23 @@
 //! A write is acknowledged once its transaction is on disk. Each write has its own outcome: if one
 //! is refused, a savepoint undoes it without affecting the others. A write whose caller no longer
 //! waits is not started.
+//!
+//! If the answer to a commit is lost, the task asks the database whether the transaction is there
+//! before it begins another. If it is not, it is repeated for those who still wait.
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Fault};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::dialect::{Access, Connection, Site};
+use crate::dialect::{Access, Connection, Site, fault};
 use crate::health::Health;
 use crate::statements::transaction;
+use crate::trouble::{self, Trouble};
 use crate::write_latency::WriteLatency;
 
 /// Defines the writes and how one is applied.
@@ -22,9 +27,9 @@ pub(crate) trait WriteBackend: Send + Sync + 'static {
     /// One write.
     type Command: Debug + Send + Sync + 'static;
     /// The result for the caller of a command.
-    type Outcome: Send + 'static;
+    type Outcome: Debug + Send + Sync + 'static;
     /// The error for a refused command.
-    type Refused: From<Fault> + Send + 'static;
+    type Refused: From<Fault> + Debug + Send + Sync + 'static;
     /// State of a transaction, passed from command to command.
     type Transaction: Copy + Send + Sync + 'static;
 
@@ -42,10 +47,10 @@ pub(crate) trait WriteBackend: Send + Sync + 'static {
         command: &'a Self::Command,
     ) -> BoxFuture<'a, Result<Outcome<Self>, sqlx::Error>>;
 
-    /// Whether a command is a single statement that depends on no read. Alone, such a command needs
-    /// no explicit transaction.
-    fn is_one_statement(&self, _: &Self::Command) -> bool {
-        false
+    /// The outcome of a successful command that is a single statement and depends on no read. Alone, such a command
+    /// needs no explicit transaction. `None` for all others.
+    fn one_statement(&self, _: &Self::Command) -> Option<Self::Outcome> {
+        None
     }
 
     /// Called at the end of a transaction, before the commit.
@@ -55,8 +60,41 @@ pub(crate) trait WriteBackend: Send + Sync + 'static {
         transaction: &'a Self::Transaction,
     ) -> BoxFuture<'a, Result<(), sqlx::Error>>;
 
+    /// Commits a transaction.
+    fn commit<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+        _: &'a Self::Transaction,
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(async { connection.run(transaction::COMMIT, &[]).await.map(drop) })
+    }
+
+    /// Whether a transaction with these commands, the answer to whose commit was lost, is in the database. Waits for the
+    /// end of the transaction. PostgreSQL only.
+    fn is_committed<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+        commands: &'a [Self::Command],
+        transaction: &'a Self::Transaction,
+    ) -> BoxFuture<'a, Result<bool, sqlx::Error>>;
+
     /// Called when the transaction is on disk, before callers get their results.
     fn committed(&self, transaction: &Self::Transaction);
+
+    /// How long a caller waits for the outcome of a command that was begun.
+    fn outcome_within(&self, _: &Self::Command) -> Duration {
+        WRITE_TIMEOUT
+    }
+
+    /// Whether a command that was not committed is repeated although its caller no longer waits.
+    fn is_repeated_alone(&self, _: &Self::Command) -> bool {
+        false
+    }
+
+    /// The command that takes back an outcome of a command which no caller received.
+    fn undo(&self, _: &Self::Command, _: &Self::Outcome) -> Option<Self::Command> {
+        None
+    }
 }
 
 /// The outcome of a command.
@@ -72,6 +110,7 @@ pub(crate) enum Outcome<B: WriteBackend + ?Sized> {
 /// Passes commands to the writing task.
 #[derive(Debug)]
 pub(crate) struct Writer<B: WriteBackend> {
+    book: Arc<B>,
     entries: mpsc::Sender<Waiting<B>>,
     health: Arc<Health>,
     pace: Arc<WriteLatency>,
@@ -80,7 +119,25 @@ pub(crate) struct Writer<B: WriteBackend> {
 #[derive(Debug)]
 struct Waiting<B: WriteBackend> {
     command: B::Command,
+    caller: WaitingCaller<B>,
+}
+
+#[derive(Debug)]
+struct WaitingCaller<B: WriteBackend> {
     answer: oneshot::Sender<Result<B::Outcome, B::Refused>>,
+    /// Set by the task that begins the command, or by the caller that no longer waits, if that is earlier.
+    is_settled: Arc<AtomicBool>,
+}
+
+impl<B: WriteBackend> Waiting<B> {
+    /// A command without a caller.
+    fn alone(command: B::Command) -> Self {
+        let caller = WaitingCaller {
+            answer: oneshot::channel().0,
+            is_settled: Arc::new(AtomicBool::new(true)),
+        };
+        Self { command, caller }
+    }
 }
 
 impl<B: WriteBackend> Writer<B> {
@@ -96,14 +153,17 @@ impl<B: WriteBackend> Writer<B> {
         let (entries, waiting) = mpsc::channel(WAITING_MAX);
         let pace = Arc::new(WriteLatency::new(Instant::now()));
         let task = Task {
-            book,
+            book: Arc::clone(&book),
             site,
             health: Arc::clone(&health),
             pace: Arc::clone(&pace),
             committed,
             connection: None,
+            unknown: None,
+            undone: Vec::new(),
         };
         let writer = Self {
+            book,
             entries,
             health,
             pace,
@@ -116,8 +176,30 @@ impl<B: WriteBackend> Writer<B> {
         self.pace.delay(Instant::now())
     }
 
-    /// Writes a command. Returns when it is on disk or refused, or with an error after five
-    /// seconds.
+    /// Whether writes succeed: one did recently, or this one does.
+    pub(crate) async fn probe(&self, doing: &str, command: B::Command) -> Result<(), Fault> {
+        self.health.check_writes()?;
+        if self.health.idle_for() < PROBED_AFTER && self.health.trouble().is_none() {
+            return Ok(());
+        }
+        let probe = self.write(doing, command);
+        match tokio::time::timeout(PROBED_WITHIN, probe).await {
+            Ok(Ok(_)) => Ok(()),
+            // Others may have been written meanwhile.
+            Err(_) if self.health.idle_for() < PROBED_AFTER => Ok(()),
+            failed => {
+                if failed.is_err() {
+                    self.health.stalled();
+                }
+                let trouble = self.health.trouble();
+                let trouble = trouble.unwrap_or_else(|| "the probe was refused".to_owned());
+                Err(Fault::bare(format!("{doing}: {trouble}")).passing())
+            }
+        }
+    }
+
+    /// Writes a command. Returns when it is on disk or refused, or with an error if it is not begun within five
+    /// seconds, or if its outcome is not known within the time of the backend.
     pub(crate) async fn write(
         &self,
         doing: &str,
@@ -125,32 +207,43 @@ impl<B: WriteBackend> Writer<B> {
     ) -> Result<B::Outcome, B::Refused> {
         self.health.check()?;
         self.health.check_room()?;
-        let write = async {
-            let (answer, outcome) = oneshot::channel();
-            if self
-                .entries
-                .send(Waiting { command, answer })
-                .await
-                .is_err()
-            {
+        let late = |why: &str| {
+            let seconds = WRITE_TIMEOUT.as_secs();
+            let why = format!("{doing}: not written within {seconds} s; {why}");
+            Err(Fault::bare(why).passing().into())
+        };
+        let (answer, mut outcome) = oneshot::channel();
+        let is_settled = Arc::new(AtomicBool::new(false));
+        let caller = WaitingCaller {
+            answer,
+            is_settled: Arc::clone(&is_settled),
+        };
+        let deadline = Instant::now() + WRITE_TIMEOUT;
+        let outcome_within = self.book.outcome_within(&command);
+        let sending = self.entries.send(Waiting { command, caller });
+        match tokio::time::timeout_at(deadline, sending).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => {
                 return Err(Fault::bare(format!("{doing}: the store is closed")).into());
             }
-            outcome.await.unwrap_or_else(|_| {
-                Err(Fault::bare(format!(
-                    "{doing}: the store stopped; the outcome is unknown"
-                ))
-                .into())
-            })
-        };
-        tokio::time::timeout(WRITE_TIMEOUT, write)
-            .await
-            .unwrap_or_else(|_| {
-                Err(Fault::bare(format!(
-                    "{doing}: not written within {} s; the outcome is unknown",
-                    WRITE_TIMEOUT.as_secs()
-                ))
-                .into())
-            })
+            Err(_) => return late("nothing was written"),
+        }
+        let mut answered = tokio::time::timeout_at(deadline, &mut outcome).await;
+        if answered.is_err() {
+            if !is_settled.swap(true, Ordering::AcqRel) {
+                return late("nothing was written");
+            }
+            let rest = outcome_within.saturating_sub(WRITE_TIMEOUT);
+            answered = tokio::time::timeout(rest, &mut outcome).await;
+        }
+        match answered {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => {
+                let why = format!("{doing}: the store stopped; the outcome is unknown");
+                Err(Fault::bare(why).into())
+            }
+            Err(_) => late("the outcome is unknown"),
+        }
     }
 }
 
@@ -161,6 +254,26 @@ struct Task<B: WriteBackend> {
     pace: Arc<WriteLatency>,
     committed: Arc<Notify>,
     connection: Option<Connection>,
+    /// The transaction before, if the answer to its commit was lost. Nothing else is written until it is known.
+    unknown: Option<UnknownCommit<B>>,
+    /// Commands that take back what no caller received.
+    undone: Vec<B::Command>,
+}
+
+/// A transaction whose commit was not answered.
+struct UnknownCommit<B: WriteBackend> {
+    commands: Vec<B::Command>,
+    callers: Vec<WaitingCaller<B>>,
+    outcomes: Outcomes<B>,
+    transaction: B::Transaction,
+}
+
+/// The result of an attempt to write a group.
+enum Attempt<B: WriteBackend> {
+    Done(Outcomes<B>),
+    /// The commit was not answered.
+    Unknown(Outcomes<B>, B::Transaction),
+    Failed(Failure),
 }
 
 impl<B: WriteBackend> Task<B> {
@@ -171,8 +284,22 @@ impl<B: WriteBackend> Task<B> {
     ) {
         let mut size_before = 1;
         loop {
+            if let Some(unknown) = self.unknown.take() {
+                self.ask(unknown).await;
+            }
+            if self.unknown.is_none() && !self.undone.is_empty() {
+                let commands = std::mem::take(&mut self.undone).into_iter();
+                self.write(commands.map(Waiting::alone).collect()).await;
+                continue;
+            }
             let first = tokio::select! {
-                first = waiting.recv() => first,
+                first = waiting.recv(), if self.unknown.is_none() => first,
+                () = tokio::time::sleep(ASK_EVERY), if self.unknown.is_some() => {
+                    match waiting.is_closed() {
+                        true => break,
+                        false => continue,
+                    }
+                }
                 _ = closing.wait_for(|closing| *closing), if !waiting.is_closed() => {
                     // Accepted commands are still written; new ones are not accepted.
                     waiting.close();
@@ -182,47 +309,92 @@ impl<B: WriteBackend> Task<B> {
             let Some(first) = first else { break };
             let mut group = gather(first, &mut waiting, size_before).await;
             size_before = group.len();
-            group.retain(|one| !one.answer.is_closed());
-            if !group.is_empty() {
-                self.pace.begin(Instant::now());
-                self.write(group).await;
-                self.pace.end(Instant::now());
-            }
+            group.retain(|one| !one.caller.is_settled.swap(true, Ordering::AcqRel));
+            self.write_timed(group).await;
         }
         if let Some(connection) = self.connection.take() {
             connection.close().await;
         }
     }
 
+    async fn write_timed(&mut self, group: Vec<Waiting<B>>) {
+        if !group.is_empty() {
+            self.pace.begin(Instant::now());
+            self.write(group).await;
+            self.pace.end(Instant::now());
+        }
+    }
+
     /// Writes a group and sends each caller its result.
     async fn write(&mut self, group: Vec<Waiting<B>>) {
-        if let Err(fault) = self.health.check() {
-            return refuse(group, &fault);
-        }
-        let (entries, answers): (Vec<_>, Vec<_>) = group
+        let (commands, callers): (Vec<_>, Vec<_>) = group
             .into_iter()
-            .map(|one| (one.command, one.answer))
+            .map(|one| (one.command, one.caller))
             .unzip();
-        let kept = self.connection.take();
-        let is_kept = kept.is_some();
-        let mut written = self.attempt(kept, &entries).await;
-        // The server may have closed the connection since its last use, as a restart does.
-        if is_kept && written.as_ref().is_err_and(Failure::may_be_repeated) {
-            tracing::debug!("repeating a transaction on a new connection");
-            written = self.attempt(None, &entries).await;
+        if let Err(fault) = self.health.check() {
+            return refuse(callers, &fault);
         }
-        match written {
-            Ok(outcomes) => {
-                for (answer, outcome) in answers.into_iter().zip(outcomes) {
-                    // Fails if the caller no longer waits.
-                    drop(answer.send(outcome));
+        let deadline = Instant::now() + REPEATED_WITHIN;
+        let kept = self.connection.take();
+        let mut kept = kept.filter(|kept| self.site.is_current(kept));
+        loop {
+            let is_kept = kept.is_some();
+            match self.attempt(kept.take(), &commands).await {
+                Attempt::Done(outcomes) => return self.answer(&commands, callers, outcomes),
+                Attempt::Unknown(outcomes, transaction) => {
+                    self.unknown = Some(UnknownCommit {
+                        commands,
+                        callers,
+                        outcomes,
+                        transaction,
+                    });
+                    return;
+                }
+                Attempt::Failed(failure)
+                    if failure.may_be_repeated(is_kept) && Instant::now() < deadline =>
+                {
+                    tracing::debug!(error = %failure.error, "repeating a transaction");
+                    tokio::time::sleep(REPEATED_AFTER).await;
+                }
+                Attempt::Failed(Failure { doing, error, .. }) => {
+                    return refuse(callers, &fault(doing, error));
                 }
             }
-            Err(Failure { doing, error, .. }) => {
-                for answer in answers {
-                    let fault = Fault::new(doing, error.to_string());
-                    drop(answer.send(Err(fault.into())));
-                }
+        }
+    }
+
+    /// Asks the database about a transaction whose commit was not answered.
+    async fn ask(&mut self, unknown: UnknownCommit<B>) {
+        let asking = async {
+            let mut connection = self.site.connect(Access::Write).await?;
+            let (commands, transaction) = (&unknown.commands, &unknown.transaction);
+            let book = &self.book;
+            let is_committed = book.is_committed(&mut connection, commands, transaction);
+            let is_committed = is_committed.await?;
+            Ok::<_, sqlx::Error>((connection, is_committed))
+        };
+        let asked = tokio::time::timeout(TRANSACTION_TIMEOUT, asking).await;
+        match asked.unwrap_or(Err(sqlx::Error::PoolTimedOut)) {
+            Ok((connection, true)) => {
+                self.connection = Some(connection);
+                self.on_disk(&unknown.transaction);
+                self.answer(&unknown.commands, unknown.callers, unknown.outcomes);
+            }
+            Ok((connection, false)) => {
+                self.connection = Some(connection);
+                let group = unknown.commands.into_iter().zip(unknown.callers);
+                let group = group.map(|(command, caller)| Waiting { command, caller });
+                // Callers that no longer wait have the error that the outcome is unknown.
+                let is_wanted = |one: &Waiting<B>| {
+                    !one.caller.answer.is_closed() || self.book.is_repeated_alone(&one.command)
+                };
+                let group = group.filter(is_wanted);
+                let group = group.collect();
+                self.write_timed(group).await;
+            }
+            Err(error) => {
+                self.note(&error, "asking for the outcome of a commit");
+                self.unknown = Some(unknown);
             }
         }
     }
@@ -231,60 +403,81 @@ impl<B: WriteBackend> Task<B> {
     async fn attempt(
         &mut self,
         connection: Option<Connection>,
-        entries: &[B::Command],
-    ) -> Result<Outcomes<B>, Failure> {
-        let mut connection = match connection {
-            Some(connection) => connection,
-            None => {
-                let opened = self.site.connect(Access::Write).await;
-                opened.map_err(Failure::undone(
-                    "reaching the database; nothing was written",
-                ))?
-            }
-        };
-        let transaction = self.transact(&mut connection, entries);
-        let written = tokio::time::timeout(TRANSACTION_TIMEOUT, transaction)
-            .await
-            .unwrap_or_else(|_| {
-                let doing = "committing: timed out; the outcome is unknown";
-                Err(Failure::unknown(doing)(sqlx::Error::PoolTimedOut))
-            });
-        match &written {
-            Ok(_) => self.connection = Some(connection),
-            // Dropping the connection ends the transaction, whatever its state.
-            Err(failure) => self.health.judge(&failure.error, failure.doing),
+        commands: &[B::Command],
+    ) -> Attempt<B> {
+        let attempt = self.try_once(connection, commands).await;
+        if let Attempt::Failed(failure) = &attempt {
+            self.note(&failure.error, failure.doing);
         }
-        written
+        attempt
     }
 
-    /// Runs one transaction. An error means that the whole group failed.
-    async fn transact(
+    async fn try_once(
+        &mut self,
+        connection: Option<Connection>,
+        commands: &[B::Command],
+    ) -> Attempt<B> {
+        let mut connection = match connection {
+            Some(connection) => connection,
+            None => match self.site.connect(Access::Write).await {
+                Ok(connection) => connection,
+                Err(error) => {
+                    return Attempt::Failed(Failure::undone(
+                        "reaching the database; nothing was written",
+                    )(error));
+                }
+            },
+        };
+        if let [command] = commands
+            && let Some(success) = self.book.one_statement(command)
+        {
+            return self.statement(connection, command, success).await;
+        }
+        // Dropping the connection ends the transaction, whatever its state.
+        let preparing = self.prepare(&mut connection, commands);
+        let prepared = tokio::time::timeout(TRANSACTION_TIMEOUT, preparing).await;
+        let late = |_| Err(Failure::undone("writing; nothing was written")(late()));
+        let (outcomes, transaction) = match prepared.unwrap_or_else(late) {
+            Ok((outcomes, Some(transaction))) => (outcomes, transaction),
+            Ok((outcomes, None)) => {
+                let rollback = connection.run(transaction::ROLLBACK, &[]);
+                let ended = tokio::time::timeout(TRANSACTION_TIMEOUT, rollback).await;
+                self.connection = matches!(ended, Ok(Ok(_))).then_some(connection);
+                return Attempt::Done(outcomes);
+            }
+            Err(failure) => return Attempt::Failed(failure),
+        };
+        let commit = self.book.commit(&mut connection, &transaction);
+        let committed = tokio::time::timeout(TRANSACTION_TIMEOUT, commit).await;
+        if let Err(error) = committed.unwrap_or_else(|_| Err(self::late())) {
+            return self.unanswered(error, outcomes, transaction);
+        }
+        self.on_disk(&transaction);
+        self.connection = Some(connection);
+        Attempt::Done(outcomes)
+    }
+
+    /// Runs the commands of a transaction. Returns its state if there is something to commit. An error means that the whole
+    /// group failed.
+    async fn prepare(
         &self,
         connection: &mut Connection,
-        entries: &[B::Command],
-    ) -> Result<Outcomes<B>, Failure> {
-        if let [command] = entries
-            && self.book.is_one_statement(command)
-        {
-            let written = self.statement(connection, command).await;
-            return written
-                .map(|outcome| vec![outcome])
-                .map_err(Failure::unknown(COMMITTING));
-        }
+        commands: &[B::Command],
+    ) -> Result<(Outcomes<B>, Option<B::Transaction>), Failure> {
         let beginning = Failure::undone("beginning a transaction; nothing was written");
         connection.begin().await.map_err(beginning)?;
         let mut transaction = self.book.open(connection).await.map_err(beginning)?;
-        let mut outcomes = Vec::with_capacity(entries.len());
+        let writing = Failure::undone("writing; nothing was written");
+        let mut outcomes = Vec::with_capacity(commands.len());
         let mut has_written = false;
-        for command in entries {
+        for command in commands {
             let before = transaction;
-            let outcome = match entries {
+            let outcome = match commands {
                 // A refused command is undone with the transaction.
-                [_] => Ok(self.apply(connection, &mut transaction, command).await),
+                [_] => self.apply(connection, &mut transaction, command).await,
                 _ => self.one(connection, &mut transaction, command).await,
             };
-            let outcome = outcome.map_err(Failure::undone("writing; nothing was written"))?;
-            outcomes.push(match outcome {
+            outcomes.push(match outcome.map_err(writing)? {
                 Outcome::Written(answer) => {
                     has_written = true;
                     Ok(answer)
@@ -296,48 +489,86 @@ impl<B: WriteBackend> Task<B> {
                 }
             });
         }
-        if has_written {
-            let committing = Failure::unknown(COMMITTING);
-            self.book
-                .close(connection, &transaction)
-                .await
-                .map_err(committing)?;
-            connection
-                .run(transaction::COMMIT, &[])
-                .await
-                .map_err(committing)?;
-            self.committed(&transaction);
-        } else {
-            connection
-                .run(transaction::ROLLBACK, &[])
-                .await
-                .map_err(beginning)?;
+        if !has_written {
+            return Ok((outcomes, None));
         }
-        Ok(outcomes)
+        let closed = self.book.close(connection, &transaction).await;
+        closed.map_err(writing)?;
+        Ok((outcomes, Some(transaction)))
     }
 
     /// Runs a command that is a single statement, outside a transaction.
     async fn statement(
-        &self,
-        connection: &mut Connection,
+        &mut self,
+        mut connection: Connection,
         command: &B::Command,
-    ) -> Result<Result<B::Outcome, B::Refused>, sqlx::Error> {
-        let mut transaction = self.book.open(connection).await?;
-        match self
-            .book
-            .write(connection, &mut transaction, command)
-            .await?
-        {
-            Outcome::Written(answer) => {
-                self.committed(&transaction);
-                Ok(Ok(answer))
+        success: B::Outcome,
+    ) -> Attempt<B> {
+        let mut transaction = match self.book.open(&mut connection).await {
+            Ok(transaction) => transaction,
+            Err(error) => {
+                return Attempt::Failed(Failure::undone(
+                    "beginning a transaction; nothing was written",
+                )(error));
             }
-            Outcome::Unchanged(answer) => Ok(Ok(answer)),
-            Outcome::Refused(refused) => Ok(Err(refused)),
+        };
+        let writing = self.book.write(&mut connection, &mut transaction, command);
+        let written = tokio::time::timeout(TRANSACTION_TIMEOUT, writing).await;
+        let outcome = match written.unwrap_or_else(|_| Err(late())) {
+            Ok(Outcome::Written(answer)) => {
+                self.on_disk(&transaction);
+                Ok(answer)
+            }
+            Ok(Outcome::Unchanged(answer)) => Ok(answer),
+            Ok(Outcome::Refused(refused)) => Err(refused),
+            Err(error) => return self.unanswered(error, vec![Ok(success)], transaction),
+        };
+        self.connection = Some(connection);
+        Attempt::Done(vec![outcome])
+    }
+
+    /// What an error of a commit means for its transaction.
+    fn unanswered(
+        &self,
+        error: sqlx::Error,
+        outcomes: Outcomes<B>,
+        transaction: B::Transaction,
+    ) -> Attempt<B> {
+        if is_answer(&error) {
+            return Attempt::Failed(Failure::undone("committing; nothing was written")(error));
+        }
+        if let Site::Sqlite(_) = self.site {
+            return Attempt::Failed(Failure {
+                doing: "committing; the outcome is unknown",
+                error,
+                is_undone: false,
+            });
+        }
+        self.note(&error, "committing; the outcome is asked for");
+        Attempt::Unknown(outcomes, transaction)
+    }
+
+    /// Sends each caller its outcome. Takes back an outcome that is of no use without its caller.
+    fn answer(
+        &mut self,
+        commands: &[B::Command],
+        callers: Vec<WaitingCaller<B>>,
+        outcomes: Outcomes<B>,
+    ) {
+        for (command, (caller, outcome)) in commands.iter().zip(callers.into_iter().zip(outcomes)) {
+            // Fails if the caller no longer waits.
+            if let Err(Ok(outcome)) = caller.answer.send(outcome) {
+                self.undone.extend(self.book.undo(command, &outcome));
+            }
         }
     }
 
-    fn committed(&self, transaction: &B::Transaction) {
+    fn note(&self, error: &sqlx::Error, doing: &str) {
+        self.health.judge(error, doing);
+        self.site.judge(error);
+    }
+
+    fn on_disk(&self, transaction: &B::Transaction) {
         self.health.committed();
         self.book.committed(transaction);
         self.committed.notify_one();
@@ -351,7 +582,7 @@ impl<B: WriteBackend> Task<B> {
         command: &B::Command,
     ) -> Result<Outcome<B>, sqlx::Error> {
         connection.run(transaction::SAVEPOINT, &[]).await?;
-        let outcome = self.apply(connection, transaction, command).await;
+        let outcome = self.apply(connection, transaction, command).await?;
         if matches!(outcome, Outcome::Refused(_)) {
             connection.run(transaction::ROLLBACK_TO, &[]).await?;
         }
@@ -364,13 +595,15 @@ impl<B: WriteBackend> Task<B> {
         connection: &mut Connection,
         transaction: &mut B::Transaction,
         command: &B::Command,
-    ) -> Outcome<B> {
+    ) -> Result<Outcome<B>, sqlx::Error> {
         match self.book.write(connection, transaction, command).await {
-            Ok(outcome) => outcome,
+            Err(error) if trouble::ends_transaction(&error) => Err(error),
             Err(error) => {
-                self.health.judge(&error, "writing");
-                Outcome::Refused(Fault::new("writing; nothing was written", error).into())
+                self.note(&error, "writing");
+                let fault = fault("writing; nothing was written", error);
+                Ok(Outcome::Refused(fault.into()))
             }
+            outcome => outcome,
         }
     }
 }
@@ -395,26 +628,26 @@ impl Failure {
         }
     }
 
-    fn unknown(doing: &'static str) -> impl Fn(sqlx::Error) -> Self + Copy {
-        move |error| Self {
-            doing,
-            error,
-            is_undone: false,
-        }
+    /// Whether nothing was written, and another attempt may succeed: the server asks for it, or the connection was kept
+    /// from before and its server is gone, or has another role.
+    fn may_be_repeated(&self, is_kept: bool) -> bool {
+        let is_other_server = is_kept
+            && matches!(
+                Trouble::of(&self.error),
+                Some(Trouble::Unreachable | Trouble::ReadOnly | Trouble::Standby)
+            );
+        self.is_undone && (is_other_server || trouble::is_conflict(&self.error))
     }
+}
 
-    /// Whether the connection was lost before anything was written.
-    fn may_be_repeated(&self) -> bool {
-        let is_lost = match &self.error {
-            // Class 57P of PostgreSQL: the server is shutting down, or was restarted.
-            sqlx::Error::Database(error) => {
-                error.code().is_some_and(|code| code.starts_with("57P"))
-            }
-            sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => true,
-            _ => false,
-        };
-        self.is_undone && is_lost
-    }
+/// The error of something that takes too long.
+fn late() -> sqlx::Error {
+    sqlx::Error::PoolTimedOut
+}
+
+/// Whether an error is the server's answer to a commit, which therefore did not happen.
+fn is_answer(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some() && Trouble::of(error) != Some(Trouble::Unreachable)
 }
 
 /// Collects the first command and those that wait. If the last group was larger, waits briefly for
@@ -437,14 +670,12 @@ async fn gather<T>(first: T, waiting: &mut mpsc::Receiver<T>, size_before: usize
     group
 }
 
-fn refuse<B: WriteBackend>(group: Vec<Waiting<B>>, fault: &Fault) {
-    for one in group {
-        let fault = Fault::new("writing; nothing was written", fault.chain());
-        drop(one.answer.send(Err(fault.into())));
+fn refuse<B: WriteBackend>(callers: Vec<WaitingCaller<B>>, fault: &Fault) {
+    for caller in callers {
+        drop(caller.answer.send(Err(fault.copy().into())));
     }
 }
 
-const COMMITTING: &str = "committing; the outcome is unknown";
 const GROUP_MAX: usize = 64;
 const WAITING_MAX: usize = 4 * GROUP_MAX;
 const GATHER_AT_MOST: Duration = Duration::from_millis(2);
@@ -452,3 +683,11 @@ const GATHER_AT_MOST: Duration = Duration::from_millis(2);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// After this time a connection counts as broken, and the next group opens another.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time without a commit after which a probe writes, and its time limit.
+const PROBED_AFTER: Duration = Duration::from_secs(5);
+const PROBED_WITHIN: Duration = Duration::from_secs(2);
+/// How long a transaction is repeated that conflicts with others, and the pause between two attempts.
+const REPEATED_WITHIN: Duration = Duration::from_secs(4);
+const REPEATED_AFTER: Duration = Duration::from_millis(5);
+/// Interval of asking for the outcome of a commit.
+const ASK_EVERY: Duration = Duration::from_millis(200);

@@ -1,9 +1,13 @@
 //! What tests of every crate need. A dev-dependency only.
 
+mod postgres;
+
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::time::Duration;
+
+pub use postgres::Postgres;
 
 /// How long a test waits for something that must happen. A loaded machine needs a fraction of it; only a broken test
 /// takes as long.

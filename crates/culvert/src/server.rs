@@ -116,7 +116,7 @@ impl Server {
     pub async fn start_on(settings: Settings, inherited: Inherited) -> Result<Self> {
         let given = settings.clone();
         let has = |role| given.roles.contains(&role);
-        let context = ProcessContext::open(&settings, Access::Exclusive).await?;
+        let context = ProcessContext::open(&settings, Access::Server).await?;
         let first_token = first_start(&context, &settings).await?;
         let node = context
             .store
@@ -424,6 +424,8 @@ impl Server {
         if let Some(listener) = api_listener {
             api_addr = Some(listener.local_addr()?);
             let health = Readiness {
+                control: control.clone(),
+                has_agents: has(Role::Agents),
                 store: store.clone(),
                 delivery: delivery.clone(),
                 supervision,

@@ -125,9 +125,14 @@ impl Fragile {
 }
 
 impl Health for Fragile {
-    fn ready(&self) -> BoxFuture<'_, Vec<(&'static str, Result<(), String>)>> {
+    fn ready(&self, serves: Serves) -> BoxFuture<'_, Vec<(&'static str, Result<(), String>)>> {
         let why = self.0.lock().unwrap().clone();
-        Box::pin(std::future::ready(vec![("store", why.map_or(Ok(()), Err))]))
+        let part = match serves {
+            Serves::All => ("store", why.map_or(Ok(()), Err)),
+            Serves::Edge => ("edge", Ok(())),
+            Serves::Agents => ("agents", Err("not a role of this node".to_owned())),
+        };
+        Box::pin(std::future::ready(vec![part]))
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use culvert_base::names::escaped;
 use culvert_base::{Code, Description, Fault, Metadata, Refusal, code, id};
-use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Revision};
 use culvert_tunnel::server::{Binding, EndpointRequest};
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
 
@@ -225,7 +225,7 @@ impl Control {
         place: AgentAddress,
         want: &EndpointRequest,
         policy: &str,
-    ) -> Result<Option<i64>, Error> {
+    ) -> Result<Option<Revision>, Error> {
         let ty = &endpoint::TYPE;
         let before = cx.own(ty.kind, endpoint_id).await?;
         if let Some(before) = &before {
@@ -258,7 +258,10 @@ impl Control {
         let (endpoint, also, is_new) =
             match Endpoint::serve(cx, endpoint_id, place, parts, before.as_ref()).await? {
                 Written::Same => {
-                    return Ok(Some(before.map_or(0, |before| before.head.revision)));
+                    return Ok(Some(Revision {
+                        epoch: self.store.epoch(),
+                        number: before.map_or(0, |before| before.head.revision),
+                    }));
                 }
                 Written::New(endpoint, also) => (endpoint, also, true),
                 Written::Replaced(endpoint, also) => (endpoint, also, false),

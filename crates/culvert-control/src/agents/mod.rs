@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culvert_base::{BoxFuture, Fault, Refusal, Timestamp, code};
-use culvert_store::{AuditEvent, Changes, CommitError, Document};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Revision};
 use culvert_tunnel::server::{
     AgentAuthRequest, AgentAuthorizer, Binding, EndReason, EndpointRequest, SessionEnd,
     SessionGrant,
@@ -60,6 +60,8 @@ pub(crate) use crate::agents::events::kinds;
 /// Time in which a session whose connection broke can resume. The official agents retry for the second time
 /// after 2.5 s.
 const GRACE: Duration = Duration::from_secs(5);
+/// The error of a session that the database lost.
+const LOST: &str = "transport error: the database lost the session";
 /// Time that an agent has to stop after a stop command.
 const STOP_TIME: Duration = Duration::from_secs(2);
 /// Limit of sessions that are ended concurrently.
@@ -112,6 +114,8 @@ struct ReconcileState {
     runs_at: Option<Instant>,
     /// Whether this run is registered.
     is_registered: bool,
+    /// The epoch of the store in which all sessions were there.
+    epoch: u64,
 }
 
 /// An agent's endpoint under a reservation of its account.
@@ -233,6 +237,7 @@ impl Control {
             self.register_late(agents).await?;
             seen.is_registered = true;
         }
+        self.end_lost(agents, seen).await?;
         self.withdraw_unreserved(agents, seen).await?;
         self.forget_names(agents, seen).await?;
         if seen
@@ -246,6 +251,35 @@ impl Control {
         }
         self.remove_unanswered(agents).await?;
         self.renew_certificate(agents, seen).await
+    }
+
+    /// Ends the sessions that the database lost, or an endpoint of which it lost. Their agents connect again immediately
+    /// and bind their endpoints again.
+    async fn end_lost(&self, agents: &Agents, seen: &mut ReconcileState) -> Result<(), Fault> {
+        let epoch = self.store.epoch();
+        if seen.epoch == epoch {
+            return Ok(());
+        }
+        let sessions: Vec<(String, BTreeSet<String>)> = {
+            let sessions = agents.lock();
+            let all = sessions.iter();
+            all.map(|(id, live)| (id.clone(), live.endpoints.clone()))
+                .collect()
+        };
+        for (id, endpoints) in sessions {
+            let mut is_there = self.store.get(TunnelSession::KIND, &id).await?.is_some();
+            for endpoint in &endpoints {
+                is_there = is_there && self.store.get(Endpoint::KIND, endpoint).await?.is_some();
+            }
+            if !is_there {
+                let now = self.clock.now();
+                self.remove_session(&id, &agents.run, LOST, now).await?;
+                agents.lock().remove(&id);
+                agents.bindings.hang_up(&id, LOST);
+            }
+        }
+        seen.epoch = epoch;
+        Ok(())
     }
 
     /// Takes endpoints offline whose reservation was removed, since another account may hold it now.
@@ -464,7 +498,7 @@ impl Control {
     }
 
     /// Waits until the edge of this process, if there is one, has applied a revision.
-    async fn reaches_edge(&self, revision: i64) -> Result<(), Refusal> {
+    async fn reaches_edge(&self, revision: Revision) -> Result<(), Refusal> {
         if self.edge.is_none() {
             return Ok(());
         }
@@ -508,6 +542,7 @@ impl ReconcileState {
             certificate: (Vec::new(), Timestamp::from_unix_seconds(0)),
             runs_at: None,
             is_registered: false,
+            epoch: 0,
         }
     }
 

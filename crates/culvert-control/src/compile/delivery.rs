@@ -6,7 +6,7 @@ use std::sync::Arc;
 use culvert_base::Fault;
 use culvert_delivery::{Destination, DestinationIds, Source, Subscription, TableChange};
 use culvert_events::{Filter, Selection};
-use culvert_store::Document;
+use culvert_store::{Document, Revision};
 use tracing::error;
 
 use super::state::{CompileState, Subscribed};
@@ -119,7 +119,11 @@ impl Control {
         for id in due.destinations {
             let document = state.destinations.get(&id);
             // The target of an unchanged destination stays open.
-            let revision = document.map(|document| document.head.revision);
+            let epoch = state.destinations.epoch();
+            let revision = document.map(|document| Revision {
+                epoch,
+                number: document.head.revision,
+            });
             if revision.is_some() && state.opened.get(&id) == revision.as_ref() {
                 continue;
             }
@@ -129,8 +133,8 @@ impl Control {
                 let report = |fault: &Fault| error!(cause = %fault.chain(), "destination skipped");
                 opened.inspect_err(report).ok()
             });
-            if let Some(destination) = &destination {
-                state.opened.insert(id.clone(), destination.revision);
+            if let Some(revision) = revision.filter(|_| destination.is_some()) {
+                state.opened.insert(id.clone(), revision);
             }
             change.destinations.insert(id, destination);
         }

@@ -18,9 +18,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use culvert_base::Fault;
-use culvert_store::Document;
+use culvert_store::{Document, Revision};
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{error, warn};
 
 use self::state::CompileState;
 use crate::authority::Authority;
@@ -56,10 +56,14 @@ impl Control {
         let mut state = CompileState::empty(Arc::clone(&self.logins));
         let mut revision = self.store.watch();
         let mut before = Duration::ZERO;
+        let mut reported_loss = 0;
         loop {
             revision.mark_unchanged();
             let began = Instant::now();
             let compiled = self.pass(&mut authority, &mut state).await;
+            if let Err(fault) = self.report_lost_commits(&mut reported_loss).await {
+                warn!(cause = %fault.chain(), "the event of lost commits failed; retrying");
+            }
             self.has_failed.store(compiled.is_err(), Ordering::Relaxed);
             let next = match compiled {
                 Ok(()) => self.next_pass(&state),
@@ -108,8 +112,8 @@ impl Control {
 
     /// The latest revision, and whether a document of these kinds was, or may have been, written since
     /// `since`.
-    async fn is_touched(&self, since: Option<i64>, kinds: &[&str]) -> (i64, bool) {
-        let (until, touched) = self.store.touched(since.unwrap_or(0)).await;
+    async fn is_touched(&self, since: Option<Revision>, kinds: &[&str]) -> (Revision, bool) {
+        let (until, touched) = self.store.touched(since.unwrap_or(Revision::START)).await;
         let is_touched = match (since, touched) {
             (Some(_), Some(touched)) => touched.iter().any(|one| kinds.contains(&&*one.kind)),
             _ => true,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use culvert_delivery::{Replay, Source};
 use culvert_edge::EndpointBinding;
 use culvert_login::{Logins, Revoked, UserKey};
-use culvert_store::Document;
+use culvert_store::{Document, Revision};
 use rustls::sign::CertifiedKey;
 
 use crate::active_operators::ActiveOperators;
@@ -55,8 +55,8 @@ pub(super) struct CompileState {
     pub(super) restrictions: Option<Arc<Restrictions>>,
     pub(super) elsewhere: BTreeMap<String, String>,
     /// The revisions up to which restrictions and policies were read.
-    pub(super) restrictions_at: Option<i64>,
-    pub(super) policies_at: Option<i64>,
+    pub(super) restrictions_at: Option<Revision>,
+    pub(super) policies_at: Option<Revision>,
     /// Uploaded certificates in use, by ID. A certificate never changes under its ID.
     pub(super) certificates: HashMap<String, Arc<CertifiedKey>>,
     /// Changes that delivery does not have yet.
@@ -64,7 +64,7 @@ pub(super) struct CompileState {
     /// Whether delivery has a table.
     pub(super) has_delivery: bool,
     /// Destinations with an open target, and the revisions that the targets were opened from.
-    pub(super) opened: HashMap<String, i64>,
+    pub(super) opened: HashMap<String, Revision>,
     /// Traffic policies in use.
     pub(super) policies: Compiled,
     /// Sessions that ended early, and whether the edge has them.

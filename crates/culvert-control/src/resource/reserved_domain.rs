@@ -7,7 +7,7 @@
 
 use culvert_base::net::{HostName, NotAHostName};
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Timestamp, code};
-use culvert_store::{AuditEvent, Changes, Document, Head, Key};
+use culvert_store::{AuditEvent, Changes, Document, Head, Key, Revision};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -302,7 +302,7 @@ pub(crate) async fn covering(cx: &Cx<'_>, host: &HostName) -> Result<Option<Docu
 
 /// The condition that the results of [`covering`] and [`is_kin_of_another`] for a host still hold at the
 /// commit. `since` is a revision from before both calls.
-pub(crate) fn as_it_was(host: &HostName, since: i64) -> Changes {
+pub(crate) fn as_it_was(host: &HostName, since: Revision) -> Changes {
     let mut names = vec![host.to_string()];
     let mut rest: &str = host.strip_prefix("*.").unwrap_or(host);
     names.push(rest.to_owned());

@@ -23,6 +23,7 @@ mod lists;
 mod lockout;
 mod logins;
 mod lookups;
+mod lost_commits;
 mod managed;
 mod names;
 mod observed;

@@ -241,7 +241,7 @@ async fn references_need_the_right_to_use_on_sqlite() {
 
 #[tokio::test]
 async fn references_need_the_right_to_use_on_postgres() {
-    let Some(database) = Database::new().await else {
+    let Some(database) = Database::new("uses").await else {
         return;
     };
     let rig = Rig::on(Some(database.url.clone()), None, AGENTS).await;
@@ -250,8 +250,8 @@ async fn references_need_the_right_to_use_on_postgres() {
 }
 
 /// A database of one test.
-struct Database {
-    url: StoreUrl,
+pub(super) struct Database {
+    pub(super) url: StoreUrl,
     server: String,
     name: String,
 }
@@ -262,10 +262,10 @@ impl Database {
         clippy::disallowed_methods,
         reason = "the environment names the PostgreSQL server of the tests"
     )]
-    async fn new() -> Option<Self> {
+    pub(super) async fn new(test: &str) -> Option<Self> {
         let server = std::env::var("CULVERT_TEST_POSTGRES_URL")
             .unwrap_or_else(|_| "postgres://postgres@127.0.0.1:5432/postgres".to_owned());
-        let name = format!("culvert_test_uses_{}", std::process::id());
+        let name = format!("culvert_test_{test}_{}", std::process::id());
         if let Err(error) = Self::execute(&server, &format!("CREATE DATABASE {name}")).await {
             culvert_testing::ignore(format_args!("rights on PostgreSQL: no server: {error}"));
             return None;
@@ -283,7 +283,14 @@ impl Database {
         running.await.unwrap()
     }
 
-    async fn remove(self) {
+    /// Runs statements in it.
+    pub(super) async fn run(&self, sql: &str) {
+        let (base, _) = self.server.rsplit_once('/').unwrap();
+        let url = format!("{base}/{}", self.name);
+        Self::execute(&url, sql).await.unwrap();
+    }
+
+    pub(super) async fn remove(self) {
         let sql = format!("DROP DATABASE {} WITH (FORCE)", self.name);
         Self::execute(&self.server, &sql).await.unwrap();
     }

@@ -33,7 +33,7 @@ const FORMAT_1: &str = include_str!("format-1.sql");
 /// Its head, computed by the program of docs/how-to/audit.md.
 const HEAD_OF_FORMAT_1: &str = "3:faa5ce511b5a90b9df3d5bef601537d9a1d31e4d007cb3d01c638619d19de4b2";
 
-async fn script(store: &Store, sql: &str) {
+pub(super) async fn script(store: &Store, sql: &str) {
     let site = &store.shared.database.site;
     let mut connection = site.connect(Access::Write).await.unwrap();
     connection.script(sql.to_owned()).await.unwrap();

@@ -210,7 +210,7 @@ async fn plan(connection: &mut Connection, sql: &str, arguments: &[&str]) -> Str
             let rows = sqlx::raw_sql(plan).fetch_all(connection).await.unwrap();
             rows.iter().map(|row| row.get("detail")).collect()
         }
-        Connection::Postgres(connection) => {
+        Connection::Postgres(connection, _) => {
             // Otherwise the planner would scan a small table.
             let no_other_way = "SET enable_seqscan = off; SET enable_sort = off; \
                  SET enable_bitmapscan = off; SET enable_hashjoin = off; ANALYZE";

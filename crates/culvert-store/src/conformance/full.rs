@@ -138,7 +138,7 @@ async fn a_start_on_a_full_disk_reads_everything_and_refuses_writes_at_once() {
             assert!(store.get("item", &id).await.unwrap().is_some());
         }
         assert_eq!(store.ids("item").await.unwrap().len(), 39);
-        assert_eq!(*revision.borrow_and_update(), 39);
+        assert_eq!(revision.borrow_and_update().number, 39);
         queue.append(Vec::new(), None).await.unwrap();
         reading.store(false, Ordering::Relaxed);
     };

@@ -13,8 +13,9 @@ use tokio::task::JoinSet;
 use super::on_both_engines;
 use super::store::document;
 use super::test_database::{TestDatabase, run};
+use crate::dialect::Access;
 use crate::postgres::Schema;
-use crate::{AuditEvent, Changes, Store, StoreUrl, Touched};
+use crate::{AuditEvent, Changes, Revision, Store, StoreUrl, Touched};
 
 on_both_engines!(
     a_running_process_has_its_name_alone,
@@ -79,8 +80,16 @@ fn touched(ids: &[&str]) -> Option<Vec<Touched>> {
     Some(ids.iter().map(one).collect())
 }
 
+/// The revision this many commits earlier.
+fn before(revision: Revision, n_commits: i64) -> Revision {
+    Revision {
+        number: revision.number - n_commits,
+        ..revision
+    }
+}
+
 /// The documents that `store` knows from the commits after `since`, once it knows of `until`.
-async fn known(store: &Store, since: i64, until: i64) -> Option<Vec<Touched>> {
+async fn known(store: &Store, since: Revision, until: Revision) -> Option<Vec<Touched>> {
     let mut revision = store.watch();
     revision
         .wait_for(|revision| *revision >= until)
@@ -95,29 +104,29 @@ async fn what_a_commit_touched_is_known_to_every_process(db: &TestDatabase) {
     if db.is_sqlite() {
         // A SQLite file has one process.
         let first = one.commit(insert("a")).await.unwrap();
-        assert_eq!(known(&one, first - 1, first).await, touched(&["a"]));
+        assert_eq!(known(&one, before(first, 1), first).await, touched(&["a"]));
         one.close().await;
         return;
     }
     let other = db.store().await;
-    let mut before = one.commit(insert("a")).await.unwrap();
+    let mut last = one.commit(insert("a")).await.unwrap();
     // Until both receive notifications.
     loop {
         let next = one.commit(Changes::default()).await.unwrap();
-        let is_known = known(&other, before, next).await.is_some();
-        before = next;
+        let is_known = known(&other, last, next).await.is_some();
+        last = next;
         let next = other.commit(Changes::default()).await.unwrap();
-        let is_known = is_known && known(&one, before, next).await.is_some();
-        before = next;
+        let is_known = is_known && known(&one, last, next).await.is_some();
+        last = next;
         if is_known {
             break;
         }
     }
     let added = one.commit(insert("b")).await.unwrap();
-    assert_eq!(known(&other, before, added).await, touched(&["b"]));
+    assert_eq!(known(&other, last, added).await, touched(&["b"]));
     let head = other.get("item", "a").await.unwrap().unwrap().head;
     let removed = other.commit(Changes::remove(head, NOTHING)).await.unwrap();
-    assert_eq!(known(&one, before, removed).await, touched(&["b", "a"]));
+    assert_eq!(known(&one, last, removed).await, touched(&["b", "a"]));
     // Both write concurrently.
     for n in 0..50 {
         let ids = [format!("one{n}"), format!("other{n}")];
@@ -125,19 +134,19 @@ async fn what_a_commit_touched_is_known_to_every_process(db: &TestDatabase) {
             tokio::join!(one.commit(insert(&ids[0])), other.commit(insert(&ids[1])));
         let last = by_one.unwrap().max(by_other.unwrap());
         for store in [&one, &other] {
-            let all = known(store, last - 2, last).await;
+            let all = known(store, before(last, 2), last).await;
             assert_eq!(all.map(|all| all.len()), Some(2), "{n}");
         }
     }
     // Too large for a notification.
-    let before = one.revision().await.unwrap();
+    let last = one.revision().await.unwrap();
     let many = (0..100).map(|n| insert(&format!("many{n}")));
     let many = one
         .commit(many.fold(Changes::default(), Changes::and))
         .await
         .unwrap();
-    assert_eq!(known(&other, before, many).await, None);
-    assert_eq!(known(&one, before, many).await, None);
+    assert_eq!(known(&other, last, many).await, None);
+    assert_eq!(known(&one, last, many).await, None);
     one.close().await;
     other.close().await;
 }
@@ -156,14 +165,14 @@ async fn a_server_without_a_free_connection_is_waited_for(db: &TestDatabase) {
     let (address, mut ended, _proxy) = counted(server.to_owned()).await;
     let url_of_role = format!("{scheme}://{role}:one@{address}/{name}");
     let schema = Schema::at(&url_of_role, crate::database::STATE.schema).unwrap();
-    let first = schema.connect().await.unwrap();
+    let (first, _) = schema.connect(Access::Write).await.unwrap();
     let release = async {
         ended.recv().await.unwrap();
         // The second was refused.
         first.close().await.unwrap();
     };
-    let (second, ()) = tokio::join!(schema.connect(), release);
-    second.unwrap().close().await.unwrap();
+    let (second, ()) = tokio::join!(schema.connect(Access::Write), release);
+    second.unwrap().0.close().await.unwrap();
     run(url, format!("DROP ROLE {role}")).await.unwrap();
 }
 

@@ -42,7 +42,7 @@ async fn prepare(db: &TestDatabase, part: DatabasePart, statements: &[&'static s
     for sql in statements.iter().copied().chain(pairs) {
         let prepared = match &mut connection {
             Connection::Sqlite(connection) => connection.prepare(text(sql)).await.map(drop),
-            Connection::Postgres(connection) => prepare_typed(connection, sql).await,
+            Connection::Postgres(connection, _) => prepare_typed(connection, sql).await,
         };
         if let Err(error) = prepared {
             panic!("{error}: {sql}");
@@ -159,7 +159,7 @@ async fn plan(connection: &mut Connection, sql: &str) -> String {
             let rows = sqlx::raw_sql(plan).fetch_all(connection).await.unwrap();
             rows.iter().map(|row| row.get("detail")).collect()
         }
-        Connection::Postgres(connection) => {
+        Connection::Postgres(connection, _) => {
             // These settings disable everything but an index, if one can be used. Otherwise the
             // planner would scan a small table.
             let no_other_way = "SET enable_seqscan = off; SET enable_sort = off; \

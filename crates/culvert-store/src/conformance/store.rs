@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::on_both_engines;
 use super::test_database::{TestDatabase, texts};
 use crate::commit_error::CommitError;
-use crate::dialect::Access;
+use crate::dialect::{Access, Arg};
 use crate::statements::{state, transaction};
 use crate::store::Store;
 use crate::store_url::StoreUrl;
@@ -136,7 +136,7 @@ async fn a_document_comes_back_as_it_went(db: &TestDatabase) {
     };
     full.head.created_at = Timestamp::from_unix_nanos(1_800_000_000_123_456_789);
     let revision = store.commit(insert(full.clone())).await.unwrap();
-    full.head.revision = revision;
+    full.head.revision = revision.number;
     assert_eq!(
         store.get("api_key", "ak_1").await.unwrap(),
         Some(full.clone())
@@ -309,7 +309,7 @@ async fn stale_writes_are_refused(db: &TestDatabase) {
     let stored = store.get("user", "usr_1").await.unwrap().unwrap();
     assert_eq!(
         (stored.head.revision, stored.head.updated_at),
-        (revision, at(5))
+        (revision.number, at(5))
     );
     for late in [
         Changes::replace(seen.clone(), SILENT),
@@ -577,7 +577,7 @@ async fn many_documents_are_read_in_pages(db: &TestDatabase) {
             .copied()
             .eq(ids.iter().rev().map(String::as_str))
     );
-    let later = store.changed("user", revisions[0]).await.unwrap();
+    let later = store.changed("user", revisions[0].number).await.unwrap();
     assert_eq!(later.len(), 1_150);
 }
 
@@ -617,8 +617,8 @@ async fn many_at_once_keep_their_own_outcome(db: &TestDatabase) {
             Err(other) => panic!("{other:?}"),
         }
     }
-    assert_eq!(revisions, (1..=100).collect());
-    assert_eq!(*store.watch().borrow(), 100);
+    assert!(revisions.iter().map(|revision| revision.number).eq(1..=100));
+    assert_eq!(store.watch().borrow().number, 100);
     let rows = store.outbox_after(0, 1000).await.unwrap();
     let seqs: Vec<i64> = rows.iter().map(|row| row.seq).collect();
     assert_eq!(seqs, (1..=100).collect::<Vec<_>>());
@@ -657,7 +657,7 @@ async fn the_outbox_is_in_commit_order_over_two_nodes(db: &TestDatabase) {
     // Each node learns of the other's commits.
     for store in &nodes {
         let mut watch = store.watch();
-        let heard = watch.wait_for(|revision| *revision == 120);
+        let heard = watch.wait_for(|revision| revision.number == 120);
         tokio::time::timeout(Duration::from_secs(5), heard)
             .await
             .unwrap()
@@ -706,7 +706,7 @@ async fn settings_and_pruning(db: &TestDatabase) {
         .await
         .unwrap();
     assert_eq!(store.outbox_after(0, 9).await.unwrap()[0].seq, 4);
-    assert_eq!(store.revision().await.unwrap(), 4);
+    assert_eq!(store.revision().await.unwrap().number, 4);
 }
 
 async fn a_copy_opens_and_holds_everything(db: &TestDatabase) {
@@ -752,7 +752,7 @@ async fn a_copy_opens_and_holds_everything(db: &TestDatabase) {
     copied.close().await;
     // The original opens again unchanged.
     let reopened = db.store().await;
-    assert_eq!(reopened.revision().await.unwrap(), 2);
+    assert_eq!(reopened.revision().await.unwrap().number, 2);
 }
 
 async fn a_blocked_store_refuses_in_time_and_recovers(db: &TestDatabase) {
@@ -765,7 +765,8 @@ async fn a_blocked_store_refuses_in_time_and_recovers(db: &TestDatabase) {
         .await
         .unwrap();
     other.begin().await.unwrap();
-    other.run(state::LOCK, &[]).await.unwrap();
+    let nobody = [Arg::Text(""), Arg::Text("")];
+    other.run(state::LOCK, &nobody).await.unwrap();
 
     let asked_at = Instant::now();
     let emitted = AuditEvent::Emit(event("k.v0", "ev_1"));

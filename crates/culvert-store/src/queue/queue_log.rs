@@ -9,9 +9,10 @@ mod lease;
 mod settle;
 pub(super) mod statistics;
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
-use culvert_base::{BoxFuture, Timestamp};
+use culvert_base::{BoxFuture, Entropy, OsEntropy, Timestamp};
 use tokio::sync::watch;
 
 use super::batch::{
@@ -19,7 +20,7 @@ use super::batch::{
     NewPiece, QueueError, Run, WHY_BYTES_MAX, cut,
 };
 use crate::dialect::{Arg, Connection};
-use crate::statements::events;
+use crate::statements::{LOCK_HELD, LOCK_WRITER, events, transaction};
 use crate::writer::{Outcome, WriteBackend};
 
 use append::{append, append_leased, keep_traffic};
@@ -31,6 +32,8 @@ use statistics::{FrameRange, StatisticChunk, StatisticFrame};
 /// The write backend of the queue.
 #[derive(Debug)]
 pub(crate) struct QueueLog {
+    /// Identifies the transactions of this process.
+    pub(crate) writer: QueueWriter,
     pub(crate) appended: watch::Sender<u64>,
     /// Limits for each destination and class.
     pub(crate) dead_letters: DeadLetterBounds,
@@ -38,9 +41,36 @@ pub(crate) struct QueueLog {
     pub(crate) forgotten: [AtomicU64; 2],
 }
 
+/// A process that writes to the queue. In PostgreSQL, its row has the number of its latest transaction, so it can ask
+/// whether one was committed.
+#[derive(Debug)]
+pub(crate) struct QueueWriter {
+    id: String,
+    opened_at: Timestamp,
+    numbers: AtomicI64,
+}
+
+impl QueueWriter {
+    pub(crate) fn new(opened_at: Timestamp) -> Self {
+        let entropy: &dyn Entropy = &OsEntropy;
+        Self {
+            id: entropy.text(b"abcdefghijklmnopqrstuvwxyz0123456789", 20),
+            opened_at,
+            numbers: AtomicI64::new(0),
+        }
+    }
+}
+
+/// How long the writer of something new waits for its outcome. It keeps it in memory until then.
+const OUTCOME_WITHIN: Duration = Duration::from_secs(600);
+/// How long the row of a process is kept. A longer-lived process writes it again.
+const WRITERS_FOR: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
 /// A write command.
 #[derive(Debug)]
 pub(crate) enum QueueCommand {
+    /// Removes the rows of processes that were opened long ago. Commits in any case.
+    PruneWriters,
     Append {
         batches: Vec<NewBatch>,
         cursor: Option<CursorMove>,
@@ -197,6 +227,8 @@ pub(crate) enum QueueOutcome {
 /// Whether anything was appended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueTransaction {
+    /// Its number among those of this process.
+    number: i64,
     has_appended: bool,
 }
 
@@ -211,6 +243,7 @@ impl WriteBackend for QueueLog {
         _: &'a mut Connection,
     ) -> BoxFuture<'a, Result<QueueTransaction, sqlx::Error>> {
         Box::pin(std::future::ready(Ok(QueueTransaction {
+            number: self.writer.numbers.fetch_add(1, Ordering::Relaxed) + 1,
             has_appended: false,
         })))
     }
@@ -227,6 +260,12 @@ impl WriteBackend for QueueLog {
                 QueueCommand::Append { .. } | QueueCommand::Redrive { .. }
             );
             match command {
+                QueueCommand::PruneWriters => {
+                    let before = self.writer.opened_at.minus(WRITERS_FOR);
+                    let arguments = [Arg::Int(before.unix_nanos())];
+                    let n = connection.run(events::PRUNE_WRITERS, &arguments).await?;
+                    Ok(Outcome::Written(QueueOutcome::Rows(n)))
+                }
                 QueueCommand::Append {
                     batches,
                     cursor,
@@ -406,13 +445,8 @@ impl WriteBackend for QueueLog {
         })
     }
 
-    fn is_one_statement(&self, command: &QueueCommand) -> bool {
-        let settlement = match command {
-            QueueCommand::Settle { settlement, .. } => settlement,
-            QueueCommand::SettleRun { held, settlement } if held.len() == 1 => settlement,
-            _ => return false,
-        };
-        matches!(settlement, Settlement::Ack | Settlement::Retry { .. })
+    fn one_statement(&self, command: &QueueCommand) -> Option<QueueOutcome> {
+        command.settles_one().map(|_| QueueOutcome::Rows(1))
     }
 
     fn close<'a>(
@@ -423,10 +457,112 @@ impl WriteBackend for QueueLog {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    fn commit<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+        transaction: &'a QueueTransaction,
+    ) -> BoxFuture<'a, Result<(), sqlx::Error>> {
+        Box::pin(async move {
+            if let Connection::Sqlite(_) = connection {
+                return connection.run(transaction::COMMIT, &[]).await.map(drop);
+            }
+            // One round trip; the values are our own.
+            let QueueWriter { id, opened_at, .. } = &self.writer;
+            let (number, at) = (transaction.number, opened_at.unix_nanos());
+            let commit = format!(
+                "INSERT INTO writer (id, number, opened_at) VALUES ('{id}', {number}, {at}) \
+                 ON CONFLICT (id) DO UPDATE SET number = excluded.number; COMMIT"
+            );
+            connection.script(commit).await
+        })
+    }
+
+    fn is_committed<'a>(
+        &'a self,
+        connection: &'a mut Connection,
+        commands: &'a [QueueCommand],
+        transaction: &'a QueueTransaction,
+    ) -> BoxFuture<'a, Result<bool, sqlx::Error>> {
+        Box::pin(async move {
+            if let [command] = commands
+                && let Some((batch, fence)) = command.settles_one()
+            {
+                let held = [Arg::Int(batch), Arg::Int(fence)];
+                return Ok(connection.row(LOCK_HELD, &held).await?.is_none());
+            }
+            let writer = [Arg::Text(&self.writer.id)];
+            let row = connection.row(LOCK_WRITER, &writer).await?;
+            let number: i64 = row.map_or(Ok(0), |row| row.get(0))?;
+            Ok(number == transaction.number)
+        })
+    }
+
+    /// Appended rows must be there once. Their writers are background tasks.
+    fn outcome_within(&self, command: &QueueCommand) -> Duration {
+        match command {
+            QueueCommand::Append { .. }
+            | QueueCommand::KeepTraffic { .. }
+            | QueueCommand::KeepBodies { .. }
+            | QueueCommand::PutDead { .. }
+            | QueueCommand::PutStatistics { .. } => OUTCOME_WITHIN,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Otherwise a batch that was sent would stay leased.
+    fn is_repeated_alone(&self, command: &QueueCommand) -> bool {
+        matches!(
+            command,
+            QueueCommand::Settle { .. } | QueueCommand::SettleRun { .. }
+        )
+    }
+
+    /// A lease that its node does not know of would delay all batches behind it. A batch that was appended with it is
+    /// still in the memory of its sender.
+    fn undo(&self, command: &QueueCommand, outcome: &QueueOutcome) -> Option<QueueCommand> {
+        let leases = match outcome {
+            QueueOutcome::Lease(lease) => lease.as_deref().map(std::slice::from_ref)?,
+            QueueOutcome::Leases(leases) => leases,
+            QueueOutcome::Run(run) => &run.leases,
+            QueueOutcome::Rows(_) => return None,
+        };
+        let held = leases.iter().map(|lease| (lease.batch, lease.fence));
+        let settlement = match command {
+            QueueCommand::AppendLeased { .. } => Settlement::Ack,
+            _ => Settlement::Retry {
+                at: self.writer.opened_at,
+                why: "its lease was not received".to_owned(),
+            },
+        };
+        Some(QueueCommand::SettleRun {
+            held: held.collect(),
+            settlement,
+        })
+    }
+
     fn committed(&self, transaction: &QueueTransaction) {
         if transaction.has_appended {
             self.appended.send_modify(|n| *n = n.wrapping_add(1));
         }
+    }
+}
+
+impl QueueCommand {
+    /// The batch and fence, if the command is a single statement that settles one batch.
+    fn settles_one(&self) -> Option<(i64, i64)> {
+        let (held, settlement) = match self {
+            Self::Settle {
+                batch,
+                fence,
+                settlement,
+            } => ((*batch, *fence), settlement),
+            Self::SettleRun { held, settlement } => match held[..] {
+                [held] => (held, settlement),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        matches!(settlement, Settlement::Ack | Settlement::Retry { .. }).then_some(held)
     }
 }
 

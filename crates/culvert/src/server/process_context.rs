@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_base::net::HostName;
-use culvert_base::{Clock, Entropy, IdMaker, OsEntropy, Secret, SteadyClock, SystemClock};
+use culvert_base::{Clock, Entropy, Fault, IdMaker, OsEntropy, Secret, SteadyClock, SystemClock};
 use culvert_control::{Bootstrap, Pepper, Reencrypted, Seal};
-use culvert_store::{Queue, Store, StoreUrl};
+use culvert_store::{Queue, Revision, Store, StoreUrl};
 
 use super::with_causes;
 use crate::config::Settings;
@@ -49,7 +49,9 @@ pub struct ProcessContext {
 /// Whether other processes may use the data directory concurrently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// No: for a server, or a command that needs all servers stopped.
+    /// No, and a database that is away is waited for: for a server.
+    Server,
+    /// No: for a command that needs all servers stopped.
     Exclusive,
     /// Yes: for a command whose writes a running server supports.
     Shared,
@@ -66,7 +68,9 @@ impl ProcessContext {
         let entropy: Arc<dyn Entropy> = Arc::new(OsEntropy);
         keys::make_data_dir(&settings.data_dir)?;
         let lock = match access {
-            Access::Exclusive => Some(DataDirLock::acquire(&settings.data_dir, &settings.node())?),
+            Access::Server | Access::Exclusive => {
+                Some(DataDirLock::acquire(&settings.data_dir, &settings.node())?)
+            }
             Access::Shared => None,
         };
         let key_file = settings.key_file();
@@ -74,9 +78,11 @@ impl ProcessContext {
         installation::refuse_without_state(settings)?;
         installation::tell_of_missing_events(settings);
         let url = store_url(settings);
-        let store = Store::open(&url, clock.clone(), culvert_control::texts())
-            .await
-            .map_err(installation::of_file)?;
+        let store = match access {
+            Access::Server => open_when_reachable(&url, &clock).await,
+            Access::Exclusive | Access::Shared => open_store(&url, &clock).await,
+        }
+        .map_err(installation::of_file)?;
         let master = match found {
             Some(master) => master,
             None => {
@@ -170,6 +176,32 @@ impl ProcessContext {
     }
 }
 
+async fn open_store(url: &StoreUrl, clock: &Arc<dyn Clock>) -> Result<Store, Fault> {
+    Store::open(url, Arc::clone(clock), culvert_control::texts()).await
+}
+
+/// Opens a store. While its database is away, a standby, or has no free connection, tries again.
+async fn open_when_reachable(url: &StoreUrl, clock: &Arc<dyn Clock>) -> Result<Store, Fault> {
+    let mut n_failed: u32 = 0;
+    loop {
+        match open_store(url, clock).await {
+            Err(fault) if fault.is_passing() => {
+                if n_failed.is_multiple_of(LOGGED_EVERY) {
+                    tracing::error!(cause = %fault.chain(), "waiting for the database");
+                }
+                n_failed += 1;
+                tokio::time::sleep(OPENED_AGAIN_AFTER).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Pause before a database that is away is opened again.
+const OPENED_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Attempts between two lines in the log.
+const LOGGED_EVERY: u32 = 60;
+
 /// The URL or path of the store.
 pub fn store_url(settings: &Settings) -> StoreUrl {
     if settings.database_url.is_empty() {
@@ -183,7 +215,7 @@ pub fn store_url(settings: &Settings) -> StoreUrl {
 /// key, and a new key cannot decrypt them.
 async fn refuse_without_key(store: &Store, key_file: &Path) -> Result<()> {
     let is_marked = store.meta_get(MASTER_KEY_MARK).await.map_err(with_causes)?;
-    if is_marked.is_none() && store.revision().await.map_err(with_causes)? == 0 {
+    if is_marked.is_none() && store.revision().await.map_err(with_causes)? == Revision::START {
         return Ok(());
     }
     bail!(

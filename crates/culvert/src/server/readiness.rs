@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use anyhow::Result;
-use culvert_api::Health;
+use culvert_api::{Health, Serves};
 use culvert_base::{BoxFuture, Fault};
+use culvert_control::Control;
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
 use culvert_policy::IpDatabases;
@@ -12,10 +13,13 @@ use culvert_store::Store;
 
 use super::tasks::Supervision;
 
-/// Readiness: the store and the event log are usable, all long-lived tasks run, and the address data of traffic
-/// policies is loaded.
+/// Readiness: the store and the event log are usable, all long-lived tasks run, the address data of traffic policies is
+/// loaded, and the edge has a configuration that the database did not lose.
 #[derive(Debug)]
 pub(super) struct Readiness {
+    pub(super) control: Arc<Control>,
+    /// Whether this node accepts agents.
+    pub(super) has_agents: bool,
     pub(super) store: Store,
     pub(super) delivery: Arc<Delivery>,
     pub(super) supervision: Supervision,
@@ -40,10 +44,56 @@ impl Readiness {
     }
 }
 
+impl Readiness {
+    /// The parts without which traffic, or agents, are not served. The database is not one of them.
+    fn of_role(&self, has_role: bool, role: &'static str) -> Vec<(&'static str, Part)> {
+        let own = match has_role {
+            true => Ok(()),
+            false => Err("not a role of this node".to_owned()),
+        };
+        let mut parts = vec![(role, own)];
+        if role == "edge" {
+            parts.push(("ip_data", self.ip_data()));
+        }
+        parts.extend(self.ended());
+        parts
+    }
+
+    fn ended(&self) -> impl Iterator<Item = (&'static str, Part)> {
+        let failed = self.supervision.failed().into_iter();
+        failed.map(|ended| (ended.name, Err("ended".to_owned())))
+    }
+
+    /// The store, and the loss of commits that the edge has not followed yet.
+    async fn store(&self) -> (Part, Part) {
+        let store = self.store.usable().await;
+        let store = store.map_err(|fault| {
+            tracing::warn!(cause = %fault.chain(), "readiness check failed");
+            // The path is public, so the response has no details. The log has the cause.
+            let trouble = self.store.trouble();
+            trouble.unwrap_or_else(|| "not usable".to_owned())
+        });
+        let history = match self.control.is_reading_again() {
+            true => Err("the database lost commits; reading everything again".to_owned()),
+            false => Ok(()),
+        };
+        (store, history)
+    }
+}
+
+/// Whether a part is usable, and why not.
+type Part = Result<(), String>;
+
 impl Health for Readiness {
-    fn ready(&self) -> BoxFuture<'_, Vec<(&'static str, Result<(), String>)>> {
+    fn ready(&self, serves: Serves) -> BoxFuture<'_, Vec<(&'static str, Part)>> {
         Box::pin(async move {
-            let (store, log) = tokio::join!(self.store.usable(), self.delivery.event_log_usable());
+            match serves {
+                Serves::All => {}
+                Serves::Edge => return self.of_role(self.edge.is_some(), "edge"),
+                Serves::Agents => return self.of_role(self.has_agents, "agents"),
+            }
+            let ((store, history), log) =
+                tokio::join!(self.store(), self.delivery.event_log_usable());
             // The path is public, so the response names only the part. The log has the cause.
             let shown = |part: Result<(), Fault>| {
                 part.map_err(|fault| {
@@ -51,18 +101,13 @@ impl Health for Readiness {
                     "not usable".to_owned()
                 })
             };
-            let store = match self.store.is_read_only() {
-                true => Err("read-only: the disk took no writes at startup".to_owned()),
-                false => shown(store),
-            };
             let mut parts = vec![
                 ("store", store),
+                ("history", history),
                 ("event_log", shown(log)),
                 ("ip_data", self.ip_data()),
             ];
-            for ended in self.supervision.failed() {
-                parts.push((ended.name, Err("ended".to_owned())));
-            }
+            parts.extend(self.ended());
             parts
         })
     }

@@ -40,6 +40,7 @@ mod event_nodes;
 mod event_search_rights;
 mod events_arrive;
 mod every_kind;
+mod fail_over;
 mod full_disk;
 mod go_agent;
 mod growing;

@@ -1,101 +1,25 @@
 //! An outage of the database under traffic: the test stops its PostgreSQL server and starts it again.
 //! Traffic continues, the API reports the outage, and everything catches up afterwards.
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use culvert_testing::Postgres;
 use http::Method;
 use serde_json::json;
 use tokio::task::JoinSet;
 
 use crate::events_arrive::subscribe_debug;
-use crate::harness::{Backend, Harness, RawAnswer, Receiver, eventually};
-
-/// A PostgreSQL server behind a socket in a folder, for this test alone.
-struct Postgres {
-    programs: PathBuf,
-    folder: tempfile::TempDir,
-}
-
-impl Postgres {
-    /// `None` without its programs; the test is then reported as ignored.
-    fn start() -> Option<Self> {
-        let versions = std::fs::read_dir("/usr/lib/postgresql").ok();
-        let programs = versions.into_iter().flatten().flatten();
-        let programs = programs.map(|version| version.path().join("bin"));
-        let Some(programs) = programs.filter(|bin| bin.join("initdb").exists()).max() else {
-            culvert_testing::ignore("PostgreSQL's own programs are not here");
-            return None;
-        };
-        let folder = tempfile::tempdir().unwrap();
-        // It does not run as root, and whom it runs as makes its files here.
-        let open = std::fs::Permissions::from_mode(0o777);
-        std::fs::set_permissions(folder.path(), open).unwrap();
-        let server = Self { programs, folder };
-        if !server.run("initdb", &["-A", "trust", "-U", "postgres"]) {
-            culvert_testing::ignore("a PostgreSQL server of the test's own cannot be made");
-            return None;
-        }
-        server.resume();
-        Some(server)
-    }
-
-    fn backend(&self) -> Backend {
-        let folder = self.folder.path().display();
-        Backend::Postgres(format!(
-            "postgres://postgres@localhost/postgres?host={folder}"
-        ))
-    }
-
-    fn resume(&self) {
-        let folder = self.folder.path().display().to_string();
-        let options = format!("-k {folder} -c listen_addresses=");
-        let log = format!("{folder}/log");
-        assert!(self.run("pg_ctl", &["-w", "-l", &log, "-o", &options, "start"]));
-    }
-
-    /// Stops it immediately, without closing connections.
-    fn stop(&self) -> bool {
-        self.run("pg_ctl", &["-m", "immediate", "stop"])
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> bool {
-        let program = self.programs.join(program);
-        let data = self.folder.path().join("data");
-        let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| {
-            use std::os::unix::fs::MetadataExt;
-            own.uid() == 0
-        });
-        let mut command = match is_root {
-            true => {
-                let mut command = Command::new("runuser");
-                command.args(["-u", "nobody", "--"]).arg(program);
-                command
-            }
-            false => Command::new(program),
-        };
-        command.arg("-D").arg(data).args(arguments);
-        command.current_dir("/").stdin(Stdio::null());
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    }
-}
-
-impl Drop for Postgres {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
+use crate::harness::{Backend, Harness, RawAnswer, Receiver, binary, eventually};
+use crate::kill::Process;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_outage_stops_no_traffic_and_loses_no_event() {
     const HOST: &str = "steady.culvert.localhost";
-    let Some(postgres) = tokio::task::spawn_blocking(Postgres::start).await.unwrap() else {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(postgres) = tokio::task::block_in_place(|| Postgres::start(folder.path())) else {
         return;
     };
-    let culvert = Harness::start(&postgres.backend()).await;
+    let culvert = Harness::start(&Backend::Postgres(postgres.url())).await;
     let hook = Receiver::start().await;
     let sources = json!([
         {"type": "http_request_complete.v0", "fields": ["http.request.url.path"]},
@@ -167,4 +91,34 @@ async fn a_database_outage_stops_no_traffic_and_loses_no_event() {
     }
     println!("database away: 400 requests answered, 400 reported of, lost 0");
     culvert.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_waits_for_a_database_that_is_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(postgres) = tokio::task::block_in_place(|| Postgres::start(folder.path())) else {
+        return;
+    };
+    assert!(postgres.stop());
+    let data = tempfile::tempdir().unwrap();
+    let log = data.path().join("log");
+    let (url, folder, stderr) = (
+        postgres.url(),
+        data.path().to_owned(),
+        std::fs::File::create(&log).unwrap(),
+    );
+    let starting = tokio::task::spawn_blocking(move || {
+        let mut command = binary();
+        command.stderr(stderr);
+        Process::start_as(command, &folder.join("data"), &url, &[])
+    });
+    eventually("the server waits", async || {
+        let log = std::fs::read_to_string(&log).unwrap();
+        log.contains("waiting for the database")
+    })
+    .await;
+    assert!(!starting.is_finished());
+    tokio::task::block_in_place(|| postgres.resume());
+    let culvert = starting.await.unwrap();
+    assert_eq!(culvert.terminate(), 0);
 }

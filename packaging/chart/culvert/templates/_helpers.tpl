@@ -166,7 +166,13 @@ spec:
         timeoutSeconds: 6
         failureThreshold: 450
       readinessProbe:
+        {{- $roles := dig "roles" list (default dict .Values.settings) }}
+        {{- if or (not $roles) (has "edge" $roles) }}
+        # Traffic needs no database.
+        httpGet: { path: "/readyz?role=edge", port: api }
+        {{- else }}
         httpGet: { path: /readyz, port: api }
+        {{- end }}
         periodSeconds: 5
         timeoutSeconds: 6
         failureThreshold: 2

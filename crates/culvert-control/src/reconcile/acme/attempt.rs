@@ -5,7 +5,7 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::{Fault, RetryAfter, Secret, Timestamp};
 use culvert_events::EventId;
-use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Revision};
 use culvert_tls::acme::{Blame, Challenge, ChallengeKind, Failure, Order as Placed, OrderState};
 use rcgen::{
     CertificateParams, DistinguishedName, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256,
@@ -56,7 +56,7 @@ struct ClaimedOrder {
     replaces: Option<String>,
     key_type: KeyType,
     /// The revision of the last commit.
-    revision: i64,
+    revision: Revision,
 }
 
 impl Control {
@@ -212,7 +212,7 @@ impl Control {
             changes.and(Changes::replace(document, NOTHING))
         };
         let revision = self.store.commit(changes).await?;
-        claimed.head.revision = revision;
+        claimed.head.revision = revision.number;
         Ok(Some(ClaimedOrder {
             document: claimed,
             order,
@@ -366,7 +366,7 @@ impl Control {
     }
 
     /// Waits until the edge of this process, if it has one, has applied a revision.
-    async fn wait_until_published(&self, revision: i64) -> Result<(), Halt> {
+    async fn wait_until_published(&self, revision: Revision) -> Result<(), Halt> {
         if self.edge.is_none() {
             return Ok(());
         }
@@ -587,7 +587,7 @@ impl Control {
         claim.document.head.updated_at = now;
         let changes = Changes::replace(claim.document.clone(), NOTHING);
         claim.revision = self.store.commit(changes).await?;
-        claim.document.head.revision = claim.revision;
+        claim.document.head.revision = claim.revision.number;
         Ok(())
     }
 
