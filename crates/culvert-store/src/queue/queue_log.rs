@@ -446,7 +446,11 @@ impl WriteBackend for QueueLog {
     }
 
     fn one_statement(&self, command: &QueueCommand) -> Option<QueueOutcome> {
-        command.settles_one().map(|_| QueueOutcome::Rows(1))
+        let (batch, _) = command.settles_one()?;
+        Some(match command {
+            QueueCommand::SettleRun { .. } => QueueOutcome::Settled(vec![batch]),
+            _ => QueueOutcome::Rows(1),
+        })
     }
 
     fn close<'a>(
@@ -524,7 +528,7 @@ impl WriteBackend for QueueLog {
             QueueOutcome::Lease(lease) => lease.as_deref().map(std::slice::from_ref)?,
             QueueOutcome::Leases(leases) => leases,
             QueueOutcome::Run(run) => &run.leases,
-            QueueOutcome::Rows(_) => return None,
+            QueueOutcome::Rows(_) | QueueOutcome::Settled(_) => return None,
         };
         let held = leases.iter().map(|lease| (lease.batch, lease.fence));
         let settlement = match command {

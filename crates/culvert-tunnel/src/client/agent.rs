@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use culvert_base::sync::lock;
 use culvert_base::{Entropy, Secret};
@@ -350,7 +350,7 @@ impl Agent {
                 status.latency = None;
                 let since = status.trouble.take().map(|trouble| trouble.since);
                 status.trouble = Some(SessionTrouble {
-                    since: since.unwrap_or_else(std::time::Instant::now),
+                    since: since.unwrap_or_else(Instant::now),
                     why: why.clone(),
                 });
             });
@@ -359,7 +359,7 @@ impl Agent {
             tokio::select! {
                 () = tokio::time::sleep(after) => {}
                 () = session::changed(&mut changes) => {
-                    backoff.reset();
+                    backoff = Backoff::default();
                     tokio::time::sleep(backoff.next(&*self.entropy)).await;
                 }
                 () = stop.cancelled() => return Ok(()),

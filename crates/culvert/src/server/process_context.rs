@@ -78,11 +78,15 @@ impl ProcessContext {
         installation::refuse_without_state(settings)?;
         installation::tell_of_missing_events(settings);
         let url = store_url(settings);
+        let shared: Arc<dyn Clock> = clock.clone();
         let store = match access {
-            Access::Server => open_when_reachable(&url, &clock).await,
-            Access::Exclusive | Access::Shared => open_store(&url, &clock).await,
+            Access::Server => open_when_reachable(&url, &shared).await,
+            Access::Exclusive | Access::Shared => open_store(&url, &shared).await,
         }
-        .map_err(installation::of_file)?;
+        .map_err(|fault| match url {
+            StoreUrl::Sqlite(_) => installation::of_file(fault),
+            StoreUrl::Postgres(_) => with_causes(fault),
+        })?;
         let master = match found {
             Some(master) => master,
             None => {
@@ -90,7 +94,7 @@ impl ProcessContext {
                 keys::make(&key_file, &*entropy)?
             }
         };
-        let queue = installation::open_queue(settings, access, &clock).await?;
+        let queue = installation::open_queue(settings, access, &shared).await?;
         installation::agree_on_id(settings, &store, &queue, &*entropy).await?;
         let agreed = agree_on_key(&store, &master).await?;
         let seal = Seal::new(&master.current).with_older(&master.older);
