@@ -157,15 +157,6 @@ async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     waited.unwrap_or_else(|_| panic!("waited in vain: {what}"));
 }
 
-/// Whether all tests run with one lock for all objects, so that work that locks twice waits for itself.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "the environment says how the tests run"
-)]
-fn is_one_lock_requested() -> bool {
-    std::env::var_os("CULVERT_TEST_ONE_LOCK").is_some()
-}
-
 /// From here on, objects share this many locks.
 fn set_locks(control: &mut Arc<Control>, count: usize) {
     Arc::get_mut(control).unwrap().locks = keyed_mutex::KeyedMutex::of_size(count);
@@ -264,9 +255,8 @@ impl Rig {
         })
         .await
         .unwrap();
-        if is_one_lock_requested() {
-            set_locks(&mut control, 1);
-        }
+        // Work that locks an object while it holds the lock of another waits for itself.
+        set_locks(&mut control, 1);
         let token = control.bootstrap(None).await.unwrap().unwrap();
         let header = format!("Bearer {}", token.reveal());
         let admin = control.authenticate(Some(&header)).await.unwrap();
