@@ -326,23 +326,25 @@ impl PgBouncer {
             address.port()
         );
         std::fs::write(&settings, text).unwrap();
-        let mut command = tokio::process::Command::new("runuser");
-        command
-            .args(["-u", "nobody", "--", "pgbouncer"])
-            .arg(&settings);
-        command
-            .stdout(std::process::Stdio::null())
-            .stderr(std::process::Stdio::null());
+        let mut command = tokio::process::Command::new("pgbouncer");
+        command.arg(&settings);
+        if std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0 {
+            // It does not run as root.
+            command.uid(65_534).gid(65_534);
+        }
+        let null = std::process::Stdio::null;
+        command.stdout(null()).stderr(null());
         command.kill_on_drop(true);
-        let mut process = command.spawn().ok()?;
+        let Ok(mut process) = command.spawn() else {
+            culvert_testing::ignore("PgBouncer is not here");
+            return None;
+        };
         loop {
             if tokio::net::TcpStream::connect(address).await.is_ok() {
                 break;
             }
-            if process.try_wait().unwrap().is_some() {
-                culvert_testing::ignore("PgBouncer is not here");
-                return None;
-            }
+            let ended = process.try_wait().unwrap();
+            assert!(ended.is_none(), "PgBouncer does not start: {ended:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let url = format!("postgres://postgres@{address}/{name}?sslmode=disable");
