@@ -35,7 +35,8 @@ pub struct Limits {
     /// data, without effect on agents that cap it.
     pub window_bytes_max: u32,
     /// The largest window of a stream whose peer uses all of its window while the reader keeps up: then the distance
-    /// is longer than the window. It doubles up to here.
+    /// is longer than the window. It doubles up to here. Published agents drop credit above a limit of their own, and
+    /// would wait for credit that this side believes they have, so only peers that are culvert get more.
     pub window_grows_to: u32,
     /// Maximum number of frames of unknown types. One more ends the connection.
     pub unknown_frames_max: u32,
@@ -67,7 +68,7 @@ impl Default for Limits {
             burst_bytes_max: 16 << 20,
             unread_after: Duration::from_secs(2),
             window_bytes_max: WINDOW_BYTES,
-            window_grows_to: 4 << 20,
+            window_grows_to: WINDOW_BYTES,
             unknown_frames_max: 16,
             answers_max: 4096,
             cooling: Duration::from_secs(1),
@@ -88,6 +89,7 @@ impl Limits {
             cooling: Duration::ZERO,
             settling: Duration::ZERO,
             fin_before_rst: false,
+            window_grows_to: 4 << 20,
             ..Self::default()
         }
     }
@@ -101,7 +103,6 @@ impl Limits {
             burst_bytes_max: 64 << 10,
             queue_bytes_max: 64 << 10,
             answers_max: 64,
-            window_grows_to: WINDOW_BYTES,
             ..Self::default()
         }
     }
