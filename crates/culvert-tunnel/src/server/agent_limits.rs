@@ -36,6 +36,8 @@ fn is_go(user_agent: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use culvert_mux::WINDOW_BYTES;
+
     use super::*;
     use crate::wire::AuthExtra;
 
@@ -60,7 +62,11 @@ mod tests {
                 extra,
                 ..AuthRequest::default()
             };
-            assert_eq!(limits_of(&auth).streams_max, expected, "{user_agent}");
+            let limits = limits_of(&auth);
+            assert_eq!(limits.streams_max, expected, "{user_agent}");
+            // Published agents drop credit beyond it, and would wait for it.
+            let keeps_window = limits.window_grows_to == WINDOW_BYTES;
+            assert_eq!(keeps_window, !user_agent.starts_with("culvert/"));
         }
     }
 }
