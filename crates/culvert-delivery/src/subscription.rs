@@ -248,7 +248,7 @@ impl TableCompiler {
         }
         table.entitled.remove(&id);
         let Some(subscription) = subscription else {
-            // What it may not use stays, for the event of its own deletion.
+            // What it may not use stays, for the event that says so.
             return;
         };
         table.barred.remove(&id);

@@ -83,7 +83,7 @@ pub(crate) async fn open_queue(
     let files = files(settings);
     let damage = match (Queue::open(&url, Arc::clone(clock)).await, &files) {
         (Ok(queue), _) => return Ok(queue),
-        (Err(fault), Some(files)) if access == Access::Exclusive => {
+        (Err(fault), Some(files)) if access != Access::Shared => {
             match files.set_aside_damaged_events(&**clock).await {
                 Ok(Some(aside)) => aside,
                 Ok(None) => return Err(of_file(fault)),
@@ -98,9 +98,16 @@ pub(crate) async fn open_queue(
     Queue::open(&url, Arc::clone(clock)).await.map_err(of_file)
 }
 
-/// A fault of a database file, with the way out.
+/// A fault of a database file. If the file is damaged, a second line says the way out.
 pub(crate) fn of_file(fault: Fault) -> anyhow::Error {
-    with_causes(fault).context(format!("if the file is damaged, {RESTORE}"))
+    /// SQLite's `SQLITE_CORRUPT` and `SQLITE_NOTADB`.
+    const DAMAGED: [&str; 2] = ["(code 11)", "(code 26)"];
+    let error = with_causes(fault);
+    let text = error.to_string();
+    match DAMAGED.iter().any(|code| text.contains(code)) {
+        true => anyhow::anyhow!("{text}\nThe file is damaged: {RESTORE}."),
+        false => error,
+    }
 }
 
 /// Fails if the events belong to another installation than the state. A new installation, or one of an older version,

@@ -780,7 +780,7 @@ async fn a_freed_internal_name_gets_no_requests_for_its_next_owner() {
             rig.call(writer, "PATCH", &path, approved).await.body();
             may(&taken, true).await;
             remove(second, &taken).await;
-            // Written again while nobody serves it, it still means the last owner.
+            // Written again while no agent or endpoint has it, it still means the last owner.
             let rewritten = json!({"traffic_policy": format!(" {named}")});
             rig.call(writer, "PATCH", &path, rewritten).await.body();
             let own = serve(first, &url).await;

@@ -58,7 +58,7 @@ pub struct Resources {
     /// ID of the endpoint's owner, who may read what the policy captures.
     pub owner: String,
     /// The internal endpoints that the policy names, and whose they were when it was written. It forwards to no others there,
-    /// but to those of its own owner.
+    /// but to those of the owner of the endpoint.
     pub forwards_to: Vec<ForwardTarget>,
 }
 

@@ -76,7 +76,6 @@ impl ProcessContext {
         let key_file = settings.key_file();
         let found = keys::load(&key_file)?;
         installation::refuse_without_state(settings)?;
-        installation::tell_of_missing_events(settings);
         let url = store_url(settings);
         let shared: Arc<dyn Clock> = clock.clone();
         let store = match access {
@@ -94,6 +93,7 @@ impl ProcessContext {
                 keys::make(&key_file, &*entropy)?
             }
         };
+        installation::tell_of_missing_events(settings);
         let queue = installation::open_queue(settings, access, &shared).await?;
         installation::agree_on_id(settings, &store, &queue, &*entropy).await?;
         let agreed = agree_on_key(&store, &master).await?;

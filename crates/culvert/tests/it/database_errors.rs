@@ -105,7 +105,9 @@ async fn commands_name_each_cause_once_when_the_database_cannot_be_opened() {
     ];
     for (address, expected) in cases {
         let url = format!("postgres://culvert:secret@{address}/culvert");
-        for arguments in COMMANDS {
+        // A server waits for a database that is away or has no free connection.
+        let waits = [full, closed].contains(&address);
+        for arguments in COMMANDS.iter().skip(usize::from(waits)) {
             let said = output(folder.path(), &url, arguments).await;
             let error = said.lines().find(|line| line.starts_with("culvert: "));
             let error = error.unwrap_or_else(|| panic!("{arguments:?}: {said}"));
@@ -160,9 +162,9 @@ async fn commands_name_the_file_that_cannot_be_opened() {
 
     let queue = data.join("events.db");
     std::fs::write(&queue, "no database at all").unwrap();
-    // The others do not open it.
-    let both = [COMMANDS[0], COMMANDS[2]];
-    check(&both, &queue, ": file is not a database (code 26)").await;
+    // A server sets it aside, and the others do not open it.
+    let checks = [COMMANDS[2]];
+    check(&checks, &queue, ": file is not a database (code 26)").await;
 }
 
 /// The caller of the API gets one sentence, and the log has each cause once.

@@ -479,6 +479,7 @@ const BY_SERVER: &[&str] = &[
     "control/informer_cache.rs InformerCache.members",
     "control/node_list.rs NodeFacts.addresses",
     "control/reconcile/acme/renewal.rs Renewals.next",
+    "control/resource/model/traffic_policy.rs StoredPolicy.forwards_to",
     "control/resource/model/tunnel.rs Tunnel.labels",
     "control/resource/model/tunnel.rs View.labels",
     "control/restriction.rs Restrictions.agents",
