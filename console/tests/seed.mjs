@@ -54,6 +54,7 @@ export async function seed(page, upstream) {
   await make('ssh_user_certificates', { ...signed, principals: ['seed'] });
   await make('vaults', { ...texts, name: `seed${run}` });
   await make('vault_secrets', { ...texts, name: `seed${run}`, value: MARKUP, vault_id: ids.vaults });
+  await make('grants', { ...texts, object_id: ids.vaults, grantee: 'role:member' });
   await make('kubernetes_operators', { ...texts, deployment: { name: MARKUP, namespace: MARKUP, cluster_name: MARKUP, version: MARKUP } });
   await make('event_destinations', { ...texts, format: 'json', target: { file: { path: `seed${run}.ndjson` } } });
   const filter = `ev.conn.server_name == "${MARKUP.replaceAll('"', String.raw`\"`)}"`;

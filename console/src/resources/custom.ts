@@ -113,6 +113,7 @@ export const CUSTOM: Record<string, Custom> = {
   users: { fields: [], columns: [{ label: 'Role', Cell: UserRole }, { label: 'Status', Cell: UserStatus }], dangerous: true },
   vault_secrets: { fields: ['vault_name', 'created_by'] },
   vaults: { dangerous: true },
+  grants: { fields: ['object_id', 'grantee'] },
   ip_policies: { DetailExtra: IpPolicyExtra },
   ip_policy_rules: { fields: ['action', 'ip_policy'] },
   reserved_addrs: { dangerous: true },
