@@ -154,19 +154,22 @@ pub(crate) async fn is_used_by(
 }
 
 /// Refuses to forward to an internal name without the right `use` (650). A name without an endpoint is not refused: the
-/// edge decides by the endpoints that exist when a request arrives. Also returns the owner of the endpoints; empty for
-/// the admins, and `None` if there are none.
+/// edge decides by the endpoints that exist when a request arrives. Also returns the owner of the endpoints, or of the
+/// name if it is reserved; empty for the admins. `known` is the owner that the policy meant before.
 pub(crate) async fn may_forward(
     cx: &Cx<'_>,
     referrer: Referrer<'_>,
     name: &str,
-    is_known: bool,
+    known: Option<&String>,
 ) -> Result<(Changes, Option<String>), Error> {
     let account = &cx.caller.account;
     let Some(held) = host::internal(cx.store, account, name).await? else {
-        return Ok((Changes::default(), None));
+        let reserved = host::reserved_for(cx.store, account, name, cx.clock.now()).await?;
+        return Ok((Changes::default(), reserved));
     };
     let owner = (!held.owner_id.is_empty()).then_some(&*held.owner_id);
+    // A policy that meant this owner before may do so with a restricted key.
+    let is_known = known == Some(&held.owner_id);
     let role = role_of(cx, referrer.owner_id, is_known).await?;
     if is_user(referrer, role, owner, std::iter::empty()) {
         return Ok((Changes::default(), Some(held.owner_id)));

@@ -80,7 +80,11 @@ impl UseTable {
 }
 
 impl ForwardRights for UseTable {
-    fn may_forward(&self, from: EndpointInfo<'_>, to: EndpointInfo<'_>) -> bool {
+    fn may_forward(&self, from: EndpointInfo<'_>, host: &str, to: EndpointInfo<'_>) -> bool {
+        // Admins may write every policy, and serve the names of others.
+        if self.role(to.owner) != Some(Role::Admin) && !from.means(host, to) {
+            return false;
+        }
         let referrer = Referrer {
             owner_id: from.owner,
             id: from.id,

@@ -281,6 +281,21 @@ pub(crate) async fn internal(
     Ok(None)
 }
 
+/// The owner for whom an internal name without endpoints is reserved, because an agent may reconnect.
+pub(crate) async fn reserved_for(
+    store: &Store,
+    account: &str,
+    host: &str,
+    now: Timestamp,
+) -> Result<Option<String>, Fault> {
+    let key = format!("{host} {account}");
+    let Some(document) = store.find(KIND, KEY, &key).await? else {
+        return Ok(None);
+    };
+    let known: Host = stored::read(&document)?;
+    Ok(known.is_held(now).then_some(known.owner_id))
+}
+
 /// Whether a public TCP address belongs to another owner, whose agent may reconnect.
 pub(crate) async fn is_anothers(cx: &Cx<'_>, name: &str) -> Result<bool, Fault> {
     match cx.store.find(KIND, KEY, name).await? {

@@ -35,7 +35,12 @@ pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<
     note_owners(store).await?;
     recover_owners(store).await?;
     note_private_destinations(store).await?;
-    note_targets(store, seal).await?;
+    note_references(store, seal).await?;
+    note_targets(store, seal).await
+}
+
+/// Stores the references of objects, and the names of endpoints.
+async fn note_references(store: &culvert_store::Store, seal: &Seal) -> Result<(), Fault> {
     if store.meta_get(META).await?.as_deref() == Some(DONE) {
         return Ok(());
     }
@@ -63,6 +68,7 @@ async fn note_targets(store: &culvert_store::Store, seal: &Seal) -> Result<(), F
     if store.meta_get(META).await?.as_deref() == Some(DONE) {
         return Ok(());
     }
+    let mut is_complete = true;
     for document in store.all(Endpoint::KIND).await? {
         let mut form: Endpoint = stored::read(&document)?;
         let Some(policy) = &mut form.policy else {
@@ -70,6 +76,7 @@ async fn note_targets(store: &culvert_store::Store, seal: &Seal) -> Result<(), F
         };
         if let Err(fault) = policy.note_targets(store, seal, &document.head).await {
             warn!(endpoint.id = document.head.id, cause = %fault.chain(), "the policy of an endpoint cannot be read");
+            is_complete = false;
             continue;
         }
         if policy.forwards_to.is_empty() {
@@ -77,13 +84,18 @@ async fn note_targets(store: &culvert_store::Store, seal: &Seal) -> Result<(), F
         }
         let body = stored::write(&form)?;
         let changed = Document { body, ..document };
-        match store.commit(Changes::replace(changed, NOTHING)).await {
-            Err(CommitError::Fault(fault)) => return Err(fault),
-            // Another server may do this concurrently.
-            Ok(_) | Err(_) => {}
+        if let Err(error) = store.commit(Changes::replace(changed, NOTHING)).await {
+            if let CommitError::Fault(fault) = error {
+                return Err(fault);
+            }
+            // Another server does this concurrently.
+            is_complete = false;
         }
     }
-    store.meta_set(META, DONE).await
+    match is_complete {
+        true => store.meta_set(META, DONE).await,
+        false => Ok(()),
+    }
 }
 
 /// Stores the missing owners of subscriptions to events about keys and credentials: the principal of the

@@ -137,18 +137,13 @@ impl StoredPolicy {
         let known = stored.filter(|_| is_same);
         let known = known.map_or(&[][..], |stored| &stored.names);
         let held = named.check_uses(cx, referrer, known).await?;
-        let hosts_before = before.as_ref().map(Source::internal_hosts);
-        let checked = check_hosts(cx, referrer, &source, hosts_before).await?;
-        let (held, mut forwards_to) = (held.and(checked.0), checked.1);
-        if let Some(stored) = stored {
-            // The endpoint may only be offline.
-            for (host, owner_id) in &stored.forwards_to {
-                if source.internal_hosts().contains(host) {
-                    forwards_to
-                        .entry(host.clone())
-                        .or_insert_with(|| owner_id.clone());
-                }
-            }
+        let targets_before = stored.map(|stored| &stored.forwards_to);
+        let checked = check_hosts(cx, referrer, &source, targets_before).await?;
+        let (held, forwards_to) = (held.and(checked.0), checked.1);
+        let is_new_target = targets_before.is_some_and(|before| *before != forwards_to);
+        if is_new_target && !source.secrets().is_empty() {
+            // Another owner gets the secrets.
+            secret_rights::check_scope(cx.caller)?;
         }
         for id in &named.ids {
             if is_id_of(id, IP_POLICY) {
@@ -268,6 +263,14 @@ impl StoredPolicy {
         Ok(is_new)
     }
 
+    /// Keeps what the policy before it meant by internal hosts that have no endpoint now.
+    pub(crate) fn keep_targets(&mut self, before: &Self) {
+        for (host, owner_id) in &before.forwards_to {
+            let kept = || owner_id.clone();
+            self.forwards_to.entry(host.clone()).or_insert_with(kept);
+        }
+    }
+
     /// Stores the owners of the internal endpoints that a policy names, if it was stored before they were recorded.
     pub(crate) async fn note_targets(
         &mut self,
@@ -362,19 +365,20 @@ impl Named {
     }
 }
 
-/// Refuses internal endpoints that the owner of the endpoint may not use (650). Computed URLs are checked for each
-/// request. Also returns the owners of those that exist.
+/// Refuses internal endpoints that the owner of the endpoint may not use (650). Computed hosts are checked for each
+/// request. Also returns the owners of those that exist, and the former ones of those that may be offline.
 async fn check_hosts(
     cx: &Cx<'_>,
     referrer: Referrer<'_>,
     source: &Source,
-    before: Option<Vec<String>>,
+    before: Option<&BTreeMap<String, String>>,
 ) -> Result<(Changes, BTreeMap<String, String>), Error> {
     let (mut held, mut owners) = (Changes::default(), BTreeMap::new());
     for host in source.internal_hosts() {
-        let is_known = before.as_ref().is_some_and(|before| before.contains(&host));
-        let (allowed, owner_id) = access::may_forward(cx, referrer, &host, is_known).await?;
+        let known = before.and_then(|before| before.get(&host));
+        let (allowed, owner_id) = access::may_forward(cx, referrer, &host, known).await?;
         held = held.and(allowed);
+        let owner_id = owner_id.or_else(|| known.cloned());
         owners.extend(owner_id.map(|owner_id| (host, owner_id)));
     }
     Ok((held, owners))

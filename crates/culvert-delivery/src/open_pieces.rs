@@ -157,4 +157,18 @@ mod tests {
         assert_eq!((closed.len(), n_events), (1, 1));
         assert_eq!(closed[0].first_at, Timestamp::from_unix_seconds(3));
     }
+
+    /// Events show their times in milliseconds, and searches are for such times.
+    #[test]
+    fn a_piece_begins_with_the_time_that_its_first_event_shows() {
+        let entropy: Arc<dyn Entropy> = Arc::new(SeededEntropy::new(7));
+        let (queue, meters) = (Arc::<PieceQueue>::default(), Arc::<Meters>::default());
+        let pieces = OpenPieces::new(&entropy, Arc::clone(&queue), Arc::clone(&meters));
+        let mut record = Record::new(&TCP_CONNECTION_CLOSED, Capture::NONE, Arc::from("ac_1"));
+        record.complete(Timestamp::from_unix_nanos(3_123_456_789));
+        pieces.keep(record);
+        pieces.close();
+        let (closed, ..) = queue.take();
+        assert_eq!(closed[0].first_at, Timestamp::from_unix_millis(3_123));
+    }
 }

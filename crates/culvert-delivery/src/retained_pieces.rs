@@ -67,7 +67,7 @@ impl OpenPiece {
     pub(crate) fn new(at: Timestamp) -> Self {
         Self {
             packer: Packer::default(),
-            first_at: at,
+            first_at: shown(at),
             last_at: at,
             no_endpoint: Arc::from(""),
         }
@@ -89,7 +89,7 @@ impl OpenPiece {
     }
 
     fn extend_to(&mut self, at: Timestamp) {
-        self.first_at = self.first_at.min(at);
+        self.first_at = self.first_at.min(shown(at));
         self.last_at = self.last_at.max(at);
     }
 
@@ -118,6 +118,11 @@ impl OpenPiece {
             last_at: self.last_at,
         }
     }
+}
+
+/// A time as events show it, in whole milliseconds. Searches compare it with this one.
+fn shown(at: Timestamp) -> Timestamp {
+    Timestamp::from_unix_millis(at.unix_millis())
 }
 
 impl ClosedPiece {

@@ -65,15 +65,12 @@ pub struct EndpointInfo<'x> {
 }
 
 impl EndpointInfo<'_> {
-    /// Whether its policy means this internal endpoint of another owner: where it names the host, the endpoint that was
-    /// there when it was written, and not that of someone who took a freed name.
-    pub fn means(&self, to: EndpointInfo<'_>) -> bool {
-        let is_at = |target: &&ForwardTarget| match to.host.strip_prefix('*') {
-            Some(end) => target.host.ends_with(end),
-            None => target.host == to.host,
-        };
-        let mut named = self.forwards_to.iter().filter(is_at);
-        named.all(|target| target.owner == to.owner)
+    /// Whether its policy means this internal endpoint of another owner by a host: where it names the host, the owner that
+    /// was there when it was written, and not one who took a freed name.
+    pub fn means(&self, host: &str, to: EndpointInfo<'_>) -> bool {
+        let mut named = self.forwards_to.iter();
+        let named = named.find(|target| target.host == host);
+        named.is_none_or(|target| target.owner == to.owner)
     }
 
     /// Its address as a URL.

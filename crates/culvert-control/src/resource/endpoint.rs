@@ -271,7 +271,12 @@ impl Resource for Endpoint {
             }
         }
         let had_upstream = self.upstream.is_some();
-        let policy_before = self.policy.clone();
+        let text_of = |policy: &Option<StoredPolicy>| {
+            policy
+                .as_ref()
+                .map(|policy| (policy.shown.clone(), policy.sealed.clone()))
+        };
+        let policy_before = text_of(&self.policy);
         let url_before = self.upstream.as_ref().map(|upstream| upstream.url.clone());
         if input.upstream_url.is_some() || input.upstream_protocol.is_some() {
             let (url, protocol) = match self.upstream {
@@ -302,6 +307,7 @@ impl Resource for Endpoint {
             if let (None, Some(before)) = (&input.traffic_policy, before) {
                 // The caller did not send the secrets.
                 policy.secrets_by.clone_from(&before.secrets_by);
+                policy.forwards_to.clone_from(&before.forwards_to);
             }
             self.policy = Some(policy);
             also = also.and(named);
@@ -329,7 +335,7 @@ impl Resource for Endpoint {
         self.metadata = input.metadata.unwrap_or(self.metadata);
 
         let is_moved = place_before != self.place(&head.account);
-        let serves_else = policy_before != self.policy
+        let serves_else = policy_before != text_of(&self.policy)
             || url_before.as_ref() != self.upstream.as_ref().map(|upstream| &upstream.url);
         if is_moved || serves_else {
             self.may_receive_secrets(cx)?;

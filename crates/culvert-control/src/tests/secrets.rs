@@ -273,7 +273,8 @@ async fn policies_of_an_earlier_version_echo_secrets_for_30_days() {
     drop(store);
     let rig = Rig::on(Some(url), None, AGENTS).await;
     let cancel = CancellationToken::new();
-    let running = tokio::spawn(rig.control.clone().run(cancel.clone()));
+    let mut running = tokio::task::JoinSet::new();
+    running.spawn(rig.control.clone().run(cancel.clone()));
     let admin = rig.user("second@x.example", Role::Admin, true).await;
     let id = vault(&rig, &rig.admin, "granted").await;
     grant(&rig, &id, &admin.owner_id).await;
@@ -304,7 +305,7 @@ async fn policies_of_an_earlier_version_echo_secrets_for_30_days() {
     rig.ip_policy().await;
     state("refused", true).await;
     cancel.cancel();
-    running.await.unwrap();
+    running.join_all().await;
 }
 
 /// The headers of a policy go to the upstream, so a new upstream is a new use of its secrets.
@@ -381,7 +382,10 @@ async fn a_key_without_the_scope_for_secrets_serves_no_internal_endpoint() {
     let at = |url: &str| json!({"url": url, "upstream_url": "http://127.0.0.1:1", "pooling_enabled": true});
     let path = |made: Value| format!("/endpoints/{}", made["id"].as_str().unwrap());
     let (inside, outside) = ("http://to.internal", "http://to.culvert.localhost");
-    let to = path(rig.post("/endpoints", at(inside)).await.body());
+    let mut first = at(inside);
+    let plain = json!({"on_http_request": [{"actions": [{"type": "deny"}]}]}).to_string();
+    first["traffic_policy"] = json!(plain);
+    let to = path(rig.post("/endpoints", first).await.body());
     let echo = json!({"on_http_request": [{"actions": [
         {"type": "custom-response", "config": {"body": "${req.headers['x'][0]}"}},
     ]}]});
@@ -402,7 +406,7 @@ async fn a_key_without_the_scope_for_secrets_serves_no_internal_endpoint() {
             assert_eq!(refusal(&answered), code, "{method} {body}");
         }
         // The same again, and what does not decide who gets the requests.
-        let same = json!({"description": "d", "traffic_policy": "", "pooling_enabled": true});
+        let same = json!({"description": "d", "traffic_policy": plain, "pooling_enabled": true});
         rig.call(caller, "PATCH", &to, same).await.body();
     }
 }

@@ -277,10 +277,11 @@ impl Database {
 
     async fn execute(server: &str, sql: &str) -> Result<(), tokio_postgres::Error> {
         let (client, connection) = tokio_postgres::connect(server, tokio_postgres::NoTls).await?;
-        let running = tokio::spawn(connection);
+        let mut running = tokio::task::JoinSet::new();
+        running.spawn(connection);
         client.batch_execute(sql).await?;
         drop(client);
-        running.await.unwrap()
+        running.join_next().await.unwrap().unwrap()
     }
 
     /// Runs statements in it.
@@ -303,7 +304,8 @@ async fn the_edge_forwards_by_the_rights_of_now() {
     let rig = &cast.rig;
     let (owner, other) = (&cast.callers[1], &cast.callers[2]);
     let cancel = tokio_util::sync::CancellationToken::new();
-    let running = tokio::spawn(Arc::clone(&rig.control).run(cancel.clone()));
+    let mut running = tokio::task::JoinSet::new();
+    running.spawn(Arc::clone(&rig.control).run(cancel.clone()));
     let upstream = "http://127.0.0.1:9";
     let to = json!({"url": "http://a.internal", "upstream_url": upstream});
     let to = id(&rig.call(owner, "POST", "/endpoints", to).await.body());
@@ -324,9 +326,10 @@ async fn the_edge_forwards_by_the_rights_of_now() {
             let (Some(from), Some(to)) = (one(&from), one(&to)) else {
                 return false;
             };
-            snapshot.may_forward(from, to) == expected && snapshot.may_forward(to, from) == expected
-                || !expected && !snapshot.may_forward(from, to)
-                || expected && snapshot.may_forward(from, to)
+            snapshot.may_forward(from, "a.internal", to) == expected
+                && snapshot.may_forward(to, "a.internal", from) == expected
+                || !expected && !snapshot.may_forward(from, "a.internal", to)
+                || expected && snapshot.may_forward(from, "a.internal", to)
         })
         .await;
     };
@@ -361,7 +364,7 @@ async fn the_edge_forwards_by_the_rights_of_now() {
     rig.clock.advance(std::time::Duration::from_secs(2));
     may(false).await;
     cancel.cancel();
-    running.await.unwrap();
+    running.join_all().await;
 }
 
 /// Who sees, makes and changes grants.
@@ -729,7 +732,8 @@ async fn a_freed_internal_name_gets_no_requests_for_its_next_owner() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let cancel = tokio_util::sync::CancellationToken::new();
-    let running = tokio::spawn(Arc::clone(&rig.control).run(cancel.clone()));
+    let mut running = tokio::task::JoinSet::new();
+    running.spawn(Arc::clone(&rig.control).run(cancel.clone()));
     let (admin, first, second) = (&cast.callers[0], &cast.callers[1], &cast.callers[2]);
     let serve = async |by: &Caller, url: &str| {
         let body = json!({"url": url, "upstream_url": "http://127.0.0.1:9"});
@@ -743,8 +747,9 @@ async fn a_freed_internal_name_gets_no_requests_for_its_next_owner() {
     for (nth, writer) in [admin, first].into_iter().enumerate() {
         for served in ["a", "*"] {
             let url = format!("http://{served}.n{nth}.internal");
+            let host = format!("a.n{nth}.internal");
             let named = json!({"on_http_request": [{"actions": [{
-                "type": "forward-internal", "config": {"url": format!("http://a.n{nth}.internal")}}]}]});
+                "type": "forward-internal", "config": {"url": format!("http://{host}")}}]}]});
             let front = json!({
                 "url": format!("https://front-{nth}.culvert.localhost"),
                 "traffic_policy": named.to_string(),
@@ -759,7 +764,9 @@ async fn a_freed_internal_name_gets_no_requests_for_its_next_owner() {
                     };
                     let one = |id: &str| snapshot.endpoints().find(|one| one.id == id);
                     match (one(&front), one(to)) {
-                        (Some(front), Some(to)) => snapshot.may_forward(front, to) == expected,
+                        (Some(front), Some(to)) => {
+                            snapshot.may_forward(front, &host, to) == expected
+                        }
                         _ => false,
                     }
                 })
@@ -790,5 +797,5 @@ async fn a_freed_internal_name_gets_no_requests_for_its_next_owner() {
         }
     }
     cancel.cancel();
-    running.await.unwrap();
+    running.join_all().await;
 }

@@ -40,7 +40,7 @@ impl PolicyHost for Downstream {
         let live = self.edge.live.load();
         let group = live.internal(from.account, scheme, host, port);
         let group = group.ok_or(NotReached::Offline)?;
-        let may_use = |member: &Member| live.may_forward(from, &member.endpoint);
+        let may_use = |member: &Member| live.may_forward(from, host, &member.endpoint);
         let member = group.pick_among(self.edge.agents(), may_use);
         let member = member.ok_or(NotReached::Forbidden)?;
         let paths = [EDGE_PATHS, KEY_SET_PATH].into_iter();

@@ -92,8 +92,8 @@ impl Endpoint {
 
 /// Decides which endpoints may forward to the internal endpoints of other owners.
 pub trait ForwardRights: Send + Sync + fmt::Debug {
-    /// Whether the policy of `from` may forward to the internal endpoint `to` of another owner.
-    fn may_forward(&self, from: EndpointInfo<'_>, to: EndpointInfo<'_>) -> bool;
+    /// Whether the policy of `from` may forward by this host to the internal endpoint `to` of another owner.
+    fn may_forward(&self, from: EndpointInfo<'_>, host: &str, to: EndpointInfo<'_>) -> bool;
 }
 
 /// The client addresses that may reach the endpoints of an account.

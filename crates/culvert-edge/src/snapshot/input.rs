@@ -60,9 +60,9 @@ impl Snapshot {
         &self.challenges
     }
 
-    /// Whether the policy of one endpoint may forward to an internal one.
-    pub fn may_forward(&self, from: &Endpoint, to: &Endpoint) -> bool {
-        may_forward(self.forward_rights.as_deref(), from.info(), to)
+    /// Whether the policy of one endpoint may forward to an internal one by this host.
+    pub fn may_forward(&self, from: &Endpoint, host: &str, to: &Endpoint) -> bool {
+        may_forward(self.forward_rights.as_deref(), from.info(), host, to)
     }
 
     /// Its endpoints.
@@ -185,13 +185,13 @@ impl Snapshot {
 }
 
 /// Whether the policy of `from` may forward to an internal endpoint: to those of the same owner, and where these
-/// rights say so, to those that it means.
+/// rights say so.
 pub(super) fn may_forward(
     rights: Option<&dyn ForwardRights>,
     from: EndpointInfo<'_>,
+    host: &str,
     to: &Endpoint,
 ) -> bool {
     let to = to.info();
-    from.owner == to.owner
-        || from.means(to) && rights.is_some_and(|rights| rights.may_forward(from, to))
+    from.owner == to.owner || rights.is_some_and(|rights| rights.may_forward(from, host, to))
 }

@@ -94,9 +94,9 @@ impl Live {
         hosts.find(host)
     }
 
-    /// Whether the policy of one endpoint may forward to an internal one.
-    pub(crate) fn may_forward(&self, from: EndpointInfo<'_>, to: &Endpoint) -> bool {
-        may_forward(self.forward_rights.as_deref(), from, to)
+    /// Whether the policy of one endpoint may forward to an internal one by this host.
+    pub(crate) fn may_forward(&self, from: EndpointInfo<'_>, host: &str, to: &Endpoint) -> bool {
+        may_forward(self.forward_rights.as_deref(), from, host, to)
     }
 
     /// The endpoints at an address in the clusters of an account.

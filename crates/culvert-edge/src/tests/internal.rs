@@ -158,6 +158,7 @@ impl crate::ForwardRights for Rights {
     fn may_forward(
         &self,
         from: culvert_policy::host::EndpointInfo<'_>,
+        _: &str,
         to: culvert_policy::host::EndpointInfo<'_>,
     ) -> bool {
         assert_eq!((from.owner, to.owner), ("usr_2", "usr_1"));

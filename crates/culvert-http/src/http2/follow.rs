@@ -106,7 +106,7 @@ impl Follower {
         let is_between = self.preface == PREFACE.len()
             && self.from_client.is_between_frames()
             && self.from_server.is_between_frames();
-        (!self.is_lost).then(|| is_between && self.open.is_empty())
+        (!self.is_lost).then_some(is_between && self.open.is_empty())
     }
 
     /// The frame by which the server of an idle connection announces that it takes no further request.

@@ -129,10 +129,9 @@ impl Source {
             let Some(Node::Text(text)) = config.and_then(|config| config.get("url")) else {
                 continue;
             };
-            let url = Url::parse(&text.value).ok();
+            let url = Url::parse(constant(&text.value)).ok();
             let host = url.as_ref().and_then(Url::host_str).map(HostName::parse);
             if let Some(Ok(host)) = host
-                && !text.value.contains("${")
                 && host.ends_with(".internal")
                 && !found.iter().any(|known: &String| **known == *host)
             {
@@ -628,4 +627,18 @@ fn list<'n>(item: &'n Node, key: &str, place: &str) -> Result<&'n [Node], Refusa
             Err(refusal(code::POLICY_UNREADABLE, place, &why))
         }
     }
+}
+
+/// The URL, or what is before its first expression if that has the whole host; else nothing.
+fn constant(url: &str) -> &str {
+    // `$${` is a dollar sign and a brace.
+    let mut expressions = url.match_indices("${").map(|(at, _)| at);
+    let first = expressions.find(|at| !url[..*at].ends_with('$'));
+    let Some(before) = first.and_then(|at| url.get(..at)) else {
+        return url;
+    };
+    let is_whole = before
+        .split_once("://")
+        .is_some_and(|(_, rest)| rest.contains(['/', '?', '#', '\\']));
+    if is_whole { before } else { "" }
 }

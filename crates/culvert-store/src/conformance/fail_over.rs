@@ -236,7 +236,8 @@ async fn a_deadlock_refuses_nothing() {
     let mut other = site.connect(crate::dialect::Access::Write).await.unwrap();
     let lock = "BEGIN; LOCK TABLE culvert_events.batch IN EXCLUSIVE MODE";
     other.script(lock.to_owned()).await.unwrap();
-    let appending = tokio::spawn({
+    let mut appending = tokio::task::JoinSet::new();
+    appending.spawn({
         let queue = queue.clone();
         async move {
             let cursor = crate::CursorMove {
@@ -261,7 +262,8 @@ async fn a_deadlock_refuses_nothing() {
     let crossing = "INSERT INTO culvert_events.cursor (name, value) VALUES ('a', 7) ON CONFLICT DO NOTHING; ROLLBACK";
     drop(other.script(crossing.to_owned()).await);
     other.close().await;
-    appending.await.unwrap().unwrap();
+    let appended = appending.join_next().await.unwrap();
+    appended.unwrap().unwrap();
     assert_eq!(queue.cursor("a").await.unwrap(), 1);
     store.close().await;
     queue.close().await;

@@ -142,10 +142,6 @@ async fn commands_name_the_file_that_cannot_be_opened() {
         }
     };
     let state = data.join("state.db");
-    std::fs::write(&state, "no database at all").unwrap();
-    check(&COMMANDS, &state, ": file is not a database (code 26)").await;
-
-    std::fs::remove_file(&state).unwrap();
     Process::start(&data, "").terminate();
     let mut locked = sqlx::sqlite::SqliteConnectOptions::new()
         .filename(&state)
@@ -165,6 +161,8 @@ async fn commands_name_the_file_that_cannot_be_opened() {
     // A server sets it aside, and the others do not open it.
     let checks = [COMMANDS[2]];
     check(&checks, &queue, ": file is not a database (code 26)").await;
+    std::fs::write(&state, "no database at all").unwrap();
+    check(&COMMANDS, &state, ": file is not a database (code 26)").await;
 }
 
 /// The caller of the API gets one sentence, and the log has each cause once.

@@ -265,8 +265,11 @@ impl Endpoint {
             }
             (text, _) => {
                 let place = address.policy_target(&cx.caller.owner_id, true);
-                let checked = StoredPolicy::check(cx, id, place, text, None).await?;
-                (Some(checked.0), checked.1)
+                let (mut policy, named) = StoredPolicy::check(cx, id, place, text, None).await?;
+                if let Some(known) = known {
+                    policy.keep_targets(known);
+                }
+                (Some(policy), named)
             }
         };
         let condition = condition.and(named);

@@ -237,7 +237,7 @@ async fn a_stopping_node_does_not_wait_for_a_dead_agent() {
     const ATTEMPTS: usize = 5;
     let mut took = Vec::new();
     for _ in 0..ATTEMPTS {
-        let Some((with, without)) = stops().await else {
+        let Some((with, without)) = Box::pin(stops()).await else {
             return;
         };
         if with < without + Duration::from_millis(2_500) {
