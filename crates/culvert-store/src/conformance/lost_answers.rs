@@ -141,16 +141,17 @@ async fn a_lease_that_nobody_received_is_given_back() {
     let minute = Duration::from_secs(60);
     let now = db.clock.now();
     proxy.cut(Cut::Answer, COMMIT);
+    proxy.leave_after_cut();
     {
         let mut leasing = std::pin::pin!(queue.lease("ed_1", "a", minute, now));
-        // The caller gives up once the answer is lost.
+        // The caller gives up once the answer is lost, and before it is asked for.
         while !proxy.has_cut() {
             let some_time = Duration::from_millis(1);
-            if tokio::time::timeout(some_time, &mut leasing).await.is_ok() {
-                break;
-            }
+            let leased = tokio::time::timeout(some_time, &mut leasing).await;
+            assert!(leased.is_err(), "the answer is lost");
         }
     }
+    proxy.come_back();
     let patience = culvert_testing::PATIENCE;
     let again = tokio::time::timeout(patience, async {
         loop {

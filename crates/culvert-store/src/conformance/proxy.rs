@@ -1,6 +1,7 @@
 //! A proxy in front of PostgreSQL that leads to another server, or loses the answer to a commit.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -27,10 +28,18 @@ pub(super) enum Server {
 /// What to cut, and the statement at which.
 type Wanted = (Cut, &'static [u8]);
 
+/// When new connections wait.
+struct Away {
+    after_cut: AtomicBool,
+    now: watch::Sender<bool>,
+}
+
 pub(super) struct Proxy {
     pub(super) port: u16,
     server: Arc<Mutex<Server>>,
     cut: Arc<Mutex<Option<Wanted>>>,
+    /// Whether new connections wait after the cut, and now.
+    away: Arc<Away>,
     /// Ends all connections when it changes.
     epoch: watch::Sender<u32>,
     _task: JoinSet<()>,
@@ -42,24 +51,32 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let server = Arc::new(Mutex::new(server));
         let cut = Arc::new(Mutex::new(None));
+        let away = Arc::new(Away {
+            after_cut: AtomicBool::new(false),
+            now: watch::Sender::new(false),
+        });
         let epoch = watch::Sender::new(0);
         let mut task = JoinSet::new();
         let (to, how, ends) = (server.clone(), cut.clone(), epoch.clone());
+        let gone = away.clone();
         task.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
                 let (to, how) = (to.lock().unwrap().clone(), how.clone());
+                let gone = gone.clone();
                 let mut ended = ends.subscribe();
                 connections.spawn(async move {
                     let relay = async {
+                        let mut away = gone.now.subscribe();
+                        drop(away.wait_for(|is_away| !is_away).await);
                         match to {
                             Server::Socket(path) => {
                                 let far = UnixStream::connect(path).await.ok()?;
-                                relay(near, far, &how).await
+                                relay(near, far, &how, &gone).await
                             }
                             Server::Address(address) => {
                                 let far = TcpStream::connect(address).await.ok()?;
-                                relay(near, far, &how).await
+                                relay(near, far, &how, &gone).await
                             }
                         }
                     };
@@ -74,6 +91,7 @@ impl Proxy {
             port,
             server,
             cut,
+            away,
             epoch,
             _task: task,
         }
@@ -92,6 +110,16 @@ impl Proxy {
         self.epoch.send_modify(|epoch| *epoch += 1);
     }
 
+    /// After the next cut, new connections wait until [`Self::come_back`].
+    pub(super) fn leave_after_cut(&self) {
+        self.away.after_cut.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn come_back(&self) {
+        self.away.after_cut.store(false, Ordering::SeqCst);
+        self.away.now.send_replace(false);
+    }
+
     /// Whether a connection was cut.
     pub(super) fn has_cut(&self) -> bool {
         self.cut.lock().unwrap().is_none()
@@ -101,7 +129,8 @@ impl Proxy {
 async fn relay<S: AsyncRead + AsyncWrite + Unpin>(
     mut near: TcpStream,
     mut far: S,
-    cut: &Mutex<Option<(Cut, &'static [u8])>>,
+    cut: &Mutex<Option<Wanted>>,
+    gone: &Away,
 ) -> Option<()> {
     let (mut asked, mut answered) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     // A prepared statement is executed by the message after the one that has its text.
@@ -117,6 +146,7 @@ async fn relay<S: AsyncRead + AsyncWrite + Unpin>(
                     let is_executed = is_prepared || kind == Some(b'Q');
                     is_prepared |= has_text;
                     if is_executed {
+                        gone.now.send_replace(gone.after_cut.load(Ordering::SeqCst));
                         *cut.lock().unwrap() = None;
                         if how == Cut::Answer {
                             far.write_all(sent).await.ok()?;
