@@ -41,6 +41,7 @@ const CertificateExpiry = lazy(() => import('@/domains/expiry-cell'));
 const EndpointRate = lazy(() => import('@/endpoints/rate-cell'));
 const AgentOfEndpoint = lazy(() => import('@/endpoints/served-by-cell'));
 
+const Grantee = lazy(() => import('@/access/grantee-cell'));
 const KeyExtra = lazy(() => import('@/access/key-extra'));
 const IpPolicyExtra = lazy(() => import('@/access/ip-policy-extra'));
 const UserRole = lazy(() => import('@/access/user-role-cell'));
@@ -113,7 +114,7 @@ export const CUSTOM: Record<string, Custom> = {
   users: { fields: [], columns: [{ label: 'Role', Cell: UserRole }, { label: 'Status', Cell: UserStatus }], dangerous: true },
   vault_secrets: { fields: ['vault_name', 'created_by'] },
   vaults: { dangerous: true },
-  grants: { fields: ['object_id', 'grantee'] },
+  grants: { fields: ['object_id'], columns: [{ label: 'Grantee', Cell: Grantee }] },
   ip_policies: { DetailExtra: IpPolicyExtra },
   ip_policy_rules: { fields: ['action', 'ip_policy'] },
   reserved_addrs: { dangerous: true },

@@ -2,7 +2,7 @@
 
 use crate::File;
 
-pub(crate) static FILES: [File; 32] = [
+pub(crate) static FILES: [File; 33] = [
     File::new(
         "agent/agent.html",
         "text/html; charset=utf-8",
@@ -87,6 +87,11 @@ pub(crate) static FILES: [File; 32] = [
         "assets/forms.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/forms.js"),
+    ),
+    File::new(
+        "assets/grantee-cell.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/grantee-cell.js"),
     ),
     File::new(
         "assets/grants.js",
