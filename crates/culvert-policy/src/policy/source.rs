@@ -629,7 +629,7 @@ fn list<'n>(item: &'n Node, key: &str, place: &str) -> Result<&'n [Node], Refusa
     }
 }
 
-/// The URL, or what is before its first expression if that has the whole host; else nothing.
+/// The URL, or the part before its first expression if that has the whole host; else nothing.
 fn constant(url: &str) -> &str {
     // `$${` is a dollar sign and a brace.
     let mut expressions = url.match_indices("${").map(|(at, _)| at);
