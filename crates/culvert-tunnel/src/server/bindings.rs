@@ -102,7 +102,7 @@ impl Bindings {
         open_first(sessions, || header.encode(), open)
     }
 
-    /// As [`Self::dial`], but if no agent has capacity, waits until one has, for at most [`PATIENCE`].
+    /// As [`Self::dial`], but if no agent has capacity, waits until one has, for at most [`PATIENCE`](crate::server::PATIENCE).
     pub async fn dial_in_turn(&self, header: &ProxyHeader) -> Result<Stream, DialError> {
         match self.dial(header) {
             Err(DialError::Busy) => {
