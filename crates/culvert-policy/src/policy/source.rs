@@ -120,7 +120,7 @@ impl Source {
         found
     }
 
-    /// The internal hosts that its actions name by constant URLs, each once. Computed URLs are known only when a request
+    /// The internal hosts that its actions name, each once. Hosts that expressions compute are known only when a request
     /// arrives.
     pub fn internal_hosts(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -639,6 +639,6 @@ fn constant(url: &str) -> &str {
     };
     let is_whole = before
         .split_once("://")
-        .is_some_and(|(_, rest)| rest.contains(['/', '?', '#', '\\']));
+        .is_some_and(|(_, rest)| rest.contains([':', '/', '?', '#', '\\']));
     if is_whole { before } else { "" }
 }

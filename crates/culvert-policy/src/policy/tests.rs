@@ -1293,3 +1293,31 @@ fn references_to_secrets_are_found_whatever_names_surround_them() {
     let source = Source::read(limit, ACTIONS).unwrap();
     assert_eq!(source.secrets(), [("v".to_owned(), "n".to_owned())]);
 }
+
+/// The host of a URL is known also where the rest of the URL is computed.
+#[test]
+fn internal_hosts_are_those_that_no_expression_computes() {
+    for (url, host) in [
+        ("http://a.internal", Some("a.internal")),
+        ("http://A.internal.:8080/x", Some("a.internal")),
+        ("http://a.internal/${req.url.path}", Some("a.internal")),
+        ("http://a.internal?x=${req.url.path}", Some("a.internal")),
+        ("http://a.internal#${req.url.path}", Some("a.internal")),
+        ("http://a.internal/$${x}", Some("a.internal")),
+        ("http://a.internal/$${x}${req.url.path}", Some("a.internal")),
+        ("http://a.internal${req.url.path}", None),
+        ("http://a.internal:${req.url.path}", Some("a.internal")),
+        ("http://${req.host}.internal/", None),
+        ("http://a.${req.host}/x.internal", None),
+        ("${req.url.path}", None),
+        ("http://a.example/${req.url.path}", None),
+    ] {
+        for action in ["forward-internal", "http-request"] {
+            let config = serde_json::json!({"type": action, "config": {"url": url}});
+            let text = serde_json::json!({"on_http_request": [{"actions": [config]}]}).to_string();
+            let source = Source::read(&text, ACTIONS).unwrap();
+            let hosts = source.internal_hosts();
+            assert_eq!(hosts.first().map(String::as_str), host, "{url}");
+        }
+    }
+}
