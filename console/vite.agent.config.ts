@@ -22,7 +22,10 @@ export default defineConfig({
       output: {
         entryFileNames: 'assets/agent.js',
         chunkFileNames: 'assets/[name].js',
-        assetFileNames: ({ names }) => (names[0]?.endsWith('.css') ? 'assets/agent.css' : 'assets/[name][extname]'),
+        assetFileNames: ({ names }) =>
+          names[0]?.endsWith('.css')
+            ? 'assets/agent.css'
+            : 'assets/[name][extname]',
       },
     },
   },

@@ -4,8 +4,10 @@ import { defineConfig } from 'vite';
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
-const EDITOR = /node_modules\/(@codemirror|@lezer|@marijn|style-mod|crelt|w3c-keyname)\//;
-const RESTRICTION = /node_modules\/yaml\/|src\/endpoints\/(restrict|policy-text)/;
+const EDITOR =
+  /node_modules\/(@codemirror|@lezer|@marijn|style-mod|crelt|w3c-keyname)\//;
+const RESTRICTION =
+  /node_modules\/yaml\/|src\/endpoints\/(restrict|policy-text)/;
 const VIRTUAL = /@tanstack\/(react-virtual|virtual-core)\//;
 const FORMS =
   /src\/resources\/(fields|form-|map-|reference-|shown-|create-|edit-|action-panel)|src\/events\/field-picker|catalogue\.json|node_modules\/(@floating-ui|react-number-format|@mantine\/core\/esm\/components\/(Combobox|Select|MultiSelect|TagsInput|NumberInput|Pill|PillsInput|Popover)\/)/;
@@ -28,30 +30,54 @@ export default defineConfig({
         codeSplitting: {
           groups: [
             { name: 'editor', test: EDITOR },
-            { name: 'vendor', test: (id) => /node_modules\//.test(id) && !FORMS.test(id) && !VIRTUAL.test(id) && !RESTRICTION.test(id) },
-            { name: 'shared', test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|custom)|src\/live\/(tail|sse|use-tail|entry|viewer|where)\.|src\/events\/(health-tag|health-cell|queries)\.|src\/shell\/(not-found|other-names|groups)/ },
+            {
+              name: 'vendor',
+              test: (id) =>
+                /node_modules\//.test(id) &&
+                !FORMS.test(id) &&
+                !VIRTUAL.test(id) &&
+                !RESTRICTION.test(id),
+            },
+            {
+              name: 'shared',
+              test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|custom)|src\/live\/(tail|sse|use-tail|entry|viewer|where)\.|src\/events\/(health-tag|health-cell|queries)\.|src\/shell\/(not-found|other-names|groups)/,
+            },
             { name: 'charts', test: /src\/charts\// },
             { name: 'forms', test: (id) => FORMS.test(id) },
             { name: 'virtual', test: VIRTUAL },
             { name: 'restriction', test: RESTRICTION },
-            { name: 'live', test: /src\/live\/(traffic|audit|live-|event-|messages|kept-page|proof|raw-json|unlisted|changes)|src\/inspect\// },
-            { name: 'events', test: /src\/events\/(destination|dead|replay|health\.tsx|subscription)/ },
+            {
+              name: 'live',
+              test: /src\/live\/(traffic|audit|live-|event-|messages|kept-page|proof|raw-json|changes)|src\/inspect\//,
+            },
+            {
+              name: 'events',
+              test: /src\/events\/(destination|dead|replay|health\.tsx|subscription)/,
+            },
             { name: 'access', test: /src\/access\/(key|user|ip-)/ },
-            { name: 'resources', test: /src\/(resources|events|domains|endpoints|live)\// },
+            {
+              name: 'resources',
+              test: /src\/(resources|events|domains|endpoints|live)\//,
+            },
           ],
         },
         entryFileNames: 'assets/app.js',
         chunkFileNames: 'assets/[name].js',
-        assetFileNames: ({ names }) => (names[0]?.endsWith('.css') ? 'assets/app.css' : 'assets/[name][extname]'),
+        assetFileNames: ({ names }) =>
+          names[0]?.endsWith('.css')
+            ? 'assets/app.css'
+            : 'assets/[name][extname]',
       },
     },
   },
   server: {
     port: Number(process.env.PORT ?? 5173),
     proxy: {
-      '/console/session': process.env.CULVERT_DEV_SERVER ?? 'http://127.0.0.1:5180',
+      '/console/session':
+        process.env.CULVERT_DEV_SERVER ?? 'http://127.0.0.1:5180',
       '/console/api': process.env.CULVERT_DEV_SERVER ?? 'http://127.0.0.1:5180',
-      '/openapi.json': process.env.CULVERT_DEV_SERVER ?? 'http://127.0.0.1:5180',
+      '/openapi.json':
+        process.env.CULVERT_DEV_SERVER ?? 'http://127.0.0.1:5180',
     },
   },
 });

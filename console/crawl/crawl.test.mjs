@@ -8,7 +8,10 @@ import { base, launch, open, settled, signIn } from '../tests/browser.mjs';
 import { MARKUP, seed } from '../tests/seed.mjs';
 import { upstream, visit } from '../tests/upstream.mjs';
 
-const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const axe = readFileSync(
+  createRequire(import.meta.url).resolve('axe-core/axe.min.js'),
+  'utf8',
+);
 /** A folder for pictures, and a pattern for the routes that are visited. */
 const shots = process.env.SCREENSHOTS;
 let browser, service, routes, endpoint;
@@ -20,9 +23,22 @@ before(async () => {
   await signIn(page);
   const seeded = await seed(page, service.url);
   endpoint = seeded.endpoint;
-  const model = await page.evaluate(async () => (await fetch('/openapi.json')).json());
-  routes = ['/', '/traffic', '/traffic?view=kept', '/audit', '/audit?view=kept', '/connect', '/nodes', '/nonsense'];
-  for (const path of Object.keys(model.paths).filter((one) => one.endsWith('/{id}') && one.split('/{').length === 2)) {
+  const model = await page.evaluate(async () =>
+    (await fetch('/openapi.json')).json(),
+  );
+  routes = [
+    '/',
+    '/traffic',
+    '/traffic?view=kept',
+    '/audit',
+    '/audit?view=kept',
+    '/connect',
+    '/nodes',
+    '/nonsense',
+  ];
+  for (const path of Object.keys(model.paths).filter(
+    (one) => one.endsWith('/{id}') && one.split('/{').length === 2,
+  )) {
     const collection = path.slice(1, -'/{id}'.length);
     const slug = collection.replaceAll('/', '.');
     routes.push(`/${slug}`);
@@ -31,7 +47,10 @@ before(async () => {
     if (id) routes.push(`/${slug}/${id}`);
     if (id && model.paths[path].patch) routes.push(`/${slug}/${id}/edit`);
   }
-  if (process.env.ROUTES) routes = routes.filter((route) => new RegExp(process.env.ROUTES).test(route));
+  if (process.env.ROUTES)
+    routes = routes.filter((route) =>
+      new RegExp(process.env.ROUTES).test(route),
+    );
   await context.close();
 });
 after(async () => {
@@ -39,7 +58,12 @@ after(async () => {
   service.server.close();
 });
 
-const wanted = (width, scheme) => ({ width, height: width === 360 ? 760 : 900, scheme, expected: [/status of 40[14]/] });
+const wanted = (width, scheme) => ({
+  width,
+  height: width === 360 ? 760 : 900,
+  scheme,
+  expected: [/status of 40[14]/],
+});
 
 async function look(page, route) {
   await page.goto(`${base}/console${route}`);
@@ -48,17 +72,29 @@ async function look(page, route) {
   if (route === '/traffic') {
     await page.getByText('Live', { exact: true }).waitFor();
     await page.waitForTimeout(600);
-    await visit(endpoint.public_url, '/seen?q=%3Cimg%20src=x%3E', { 'user-agent': MARKUP });
+    await visit(endpoint.public_url, '/seen?q=%3Cimg%20src=x%3E', {
+      'user-agent': MARKUP,
+    });
     await page.getByRole('option').first().click();
   }
-  await page.waitForTimeout(route.endsWith('/new') || route.endsWith('/edit') ? 400 : 100);
+  await page.waitForTimeout(
+    route.endsWith('/new') || route.endsWith('/edit') ? 400 : 100,
+  );
 }
 
 async function violations(page) {
   await page.evaluate(axe);
   return page.evaluate(async () => {
-    const { violations: found } = await globalThis.axe.run(document, { resultTypes: ['violations'] });
-    return found.map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join(' | ')}`);
+    const { violations: found } = await globalThis.axe.run(document, {
+      resultTypes: ['violations'],
+    });
+    return found.map(
+      ({ id, nodes }) =>
+        `${id}: ${nodes
+          .slice(0, 3)
+          .map((node) => `${node.target} ${node.failureSummary}`)
+          .join(' | ')}`,
+    );
   });
 }
 
@@ -68,38 +104,66 @@ function cutOff(page) {
     const isReachable = (one) => {
       for (let up = one.parentElement; up; up = up.parentElement) {
         const { overflowX, textOverflow } = getComputedStyle(up);
-        if (overflowX === 'auto' || overflowX === 'scroll' || textOverflow === 'ellipsis') return true;
+        if (
+          overflowX === 'auto' ||
+          overflowX === 'scroll' ||
+          textOverflow === 'ellipsis'
+        )
+          return true;
       }
       return false;
     };
     const all = [...document.querySelectorAll('main *, [role="dialog"] *')];
-    return all.filter((one) => {
-      const { width, right } = one.getBoundingClientRect();
-      return width > 1 && right > innerWidth + 1 && !isReachable(one);
-    }).slice(0, 3).map((one) => one.outerHTML.slice(0, 120));
+    return all
+      .filter((one) => {
+        const { width, right } = one.getBoundingClientRect();
+        return width > 1 && right > innerWidth + 1 && !isReachable(one);
+      })
+      .slice(0, 3)
+      .map((one) => one.outerHTML.slice(0, 120));
   });
 }
 
-const PAIRS = [1440, 768, 360].flatMap((width) => ['light', 'dark'].map((scheme) => [width, scheme]));
+const PAIRS = [1440, 768, 360].flatMap((width) =>
+  ['light', 'dark'].map((scheme) => [width, scheme]),
+);
 
 describe('every page', { concurrency: 2 }, () => {
   for (const [width, scheme] of PAIRS) {
     test(`at ${width} pixels, ${scheme}`, { timeout: 900_000 }, async (t) => {
-      const { page, context, faults } = await open(browser, wanted(width, scheme));
+      const { page, context, faults } = await open(
+        browser,
+        wanted(width, scheme),
+      );
       await signIn(page);
       for (const route of routes) {
         await look(page, route);
         const found = await violations(page);
-        const made = await page.evaluate(() => document.querySelectorAll('img[src="x"], main b > b').length);
-        const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+        const made = await page.evaluate(
+          () => document.querySelectorAll('img[src="x"], main b > b').length,
+        );
+        const wide = await page.evaluate(
+          () =>
+            document.documentElement.scrollWidth -
+            document.documentElement.clientWidth,
+        );
         if (shots) {
           mkdirSync(shots, { recursive: true });
-          await page.screenshot({ path: `${shots}/${width}-${scheme}-${route.slice(1).replace(/_[A-Za-z0-9]{20,}/, '').replaceAll(/[/?=]/g, '-') || 'overview'}.png` });
+          await page.screenshot({
+            path: `${shots}/${width}-${scheme}-${
+              route
+                .slice(1)
+                .replace(/_[A-Za-z0-9]{20,}/, '')
+                .replaceAll(/[/?=]/g, '-') || 'overview'
+            }.png`,
+          });
         }
         if (found.length > 0) faults.push(`${route}: ${found.join('\n  ')}`);
         if (made > 0) faults.push(`${route}: markup became elements`);
-        for (const one of await cutOff(page)) faults.push(`${route}: cut off: ${one}`);
-        if (wide > 0) faults.push(`${route}: ${wide} pixels wider than the page`);
+        for (const one of await cutOff(page))
+          faults.push(`${route}: cut off: ${one}`);
+        if (wide > 0)
+          faults.push(`${route}: ${wide} pixels wider than the page`);
       }
       t.diagnostic(`${routes.length} routes`);
       assert.deepEqual(faults, []);

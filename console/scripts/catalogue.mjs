@@ -2,7 +2,11 @@
 // the field picker and the completion of the editors need.
 import { readFileSync, writeFileSync } from 'node:fs';
 
-const reference = (name) => readFileSync(new URL(`../../docs/reference/${name}.md`, import.meta.url), 'utf8');
+const reference = (name) =>
+  readFileSync(
+    new URL(`../../docs/reference/${name}.md`, import.meta.url),
+    'utf8',
+  );
 
 const fields = {};
 let kind = '';
@@ -11,9 +15,18 @@ for (const line of reference('events').split('\n')) {
   const cells = line.split('|').map((cell) => cell.trim());
   const name = /^`([\w.]+)`$/.exec(cells[1] ?? '')?.[1];
   if (name && cells.length === 7) {
-    (fields[kind] ??= []).push({ name, filterable: cells[3] === 'yes', meaning: cells[5].replaceAll('`', '') });
+    (fields[kind] ??= []).push({
+      name,
+      filterable: cells[3] === 'yes',
+      meaning: cells[5].replaceAll('`', ''),
+    });
   }
 }
-const actions = [...reference('traffic-policy').matchAll(/^### ([a-z][a-z-]+)$/gm)].map((match) => match[1]);
+const actions = [
+  ...reference('traffic-policy').matchAll(/^### ([a-z][a-z-]+)$/gm),
+].map((match) => match[1]);
 const target = new URL('../src/live/catalogue.json', import.meta.url);
-writeFileSync(target, `${JSON.stringify({ fields, actions: [...new Set(actions)].toSorted() }, null, 1)}\n`);
+writeFileSync(
+  target,
+  `${JSON.stringify({ fields, actions: [...new Set(actions)].toSorted() }, null, 1)}\n`,
+);

@@ -6,14 +6,32 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
-const single = ['agent.html', 'index.html', 'package-lock.json', 'package.json', 'tsconfig.json', 'vite.agent.config.ts', 'vite.config.ts'];
+const single = [
+  'agent.html',
+  'index.html',
+  'package-lock.json',
+  'package.json',
+  'tsconfig.json',
+  'vite.agent.config.ts',
+  'vite.config.ts',
+];
 
 const files = (folder) =>
   readdirSync(join(root, folder), { withFileTypes: true, recursive: true })
     .filter((entry) => entry.isFile())
-    .map((entry) => join(entry.parentPath ?? entry.path, entry.name).slice(root.length));
+    .map((entry) =>
+      join(entry.parentPath ?? entry.path, entry.name).slice(root.length),
+    );
 
 const paths = [...single, ...files('src')];
 paths.sort((a, b) => (a < b ? -1 : 1));
-const lines = paths.map((path) => `${createHash('sha256').update(readFileSync(join(root, path))).digest('hex')}  ${path}\n`);
-writeFileSync(join(root, '../crates/culvert-console/dist/MANIFEST'), lines.join(''));
+const lines = paths.map(
+  (path) =>
+    `${createHash('sha256')
+      .update(readFileSync(join(root, path)))
+      .digest('hex')}  ${path}\n`,
+);
+writeFileSync(
+  join(root, '../crates/culvert-console/dist/MANIFEST'),
+  lines.join(''),
+);

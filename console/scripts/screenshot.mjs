@@ -5,7 +5,11 @@ import { launch, open, settled, signIn } from '../tests/browser.mjs';
 const directory = process.argv[2];
 const browser = await launch();
 for (const scheme of ['light', 'dark']) {
-  const { page, context } = await open(browser, { width: 1200, height: 720, scheme });
+  const { page, context } = await open(browser, {
+    width: 1200,
+    height: 720,
+    scheme,
+  });
   await signIn(page, '/console/traffic');
   await settled(page);
   await page.getByText('/checkout').first().waitFor();

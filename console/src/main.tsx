@@ -15,7 +15,8 @@ const client = new QueryClient({
   defaultOptions: {
     queries: {
       staleTime: 2000,
-      retry: (failures, error) => failures < 2 && error instanceof ApiError && error.status >= 500,
+      retry: (failures, error) =>
+        failures < 2 && error instanceof ApiError && error.status >= 500,
     },
   },
 });
@@ -25,9 +26,20 @@ const element = document.getElementById('root');
 if (element) {
   createRoot(element).render(
     <StrictMode>
-      <MantineProvider theme={theme} defaultColorScheme="auto" withCssVariables={false} withGlobalClasses={false}>
+      <MantineProvider
+        theme={theme}
+        defaultColorScheme="auto"
+        withCssVariables={false}
+        withGlobalClasses={false}
+      >
         <QueryClientProvider client={client}>
-          {location.pathname === '/console/invitation' ? <Invitation /> : <SessionGate><RouterProvider router={router} /></SessionGate>}
+          {location.pathname === '/console/invitation' ? (
+            <Invitation />
+          ) : (
+            <SessionGate>
+              <RouterProvider router={router} />
+            </SessionGate>
+          )}
         </QueryClientProvider>
       </MantineProvider>
     </StrictMode>,

@@ -1,5 +1,11 @@
 import { useQueryClient } from '@tanstack/react-query';
-import { type ErrorComponentProps, createRootRoute, createRoute, createRouter, lazyRouteComponent } from '@tanstack/react-router';
+import {
+  type ErrorComponentProps,
+  createRootRoute,
+  createRoute,
+  createRouter,
+  lazyRouteComponent,
+} from '@tanstack/react-router';
 import { Shell } from './shell/shell';
 import { Failure, Loading } from './ui/states';
 import { NotFound } from './shell/not-found';
@@ -10,55 +16,132 @@ import type { ListSearch } from './resources/queries';
 
 const root = createRootRoute({ component: Shell, notFoundComponent: NotFound });
 
-const word = (value: unknown): string | undefined => (typeof value === 'string' && value !== '' ? value : undefined);
+const word = (value: unknown): string | undefined =>
+  typeof value === 'string' && value !== '' ? value : undefined;
 interface LiveSearch extends KeptSearch {
   view?: View;
 }
 
 const liveSearch = (search: Record<string, unknown>): LiveSearch => ({
   view: search.view === 'kept' ? 'kept' : undefined,
-  filter: word(search.filter), type: word(search.type), from: word(search.from), to: word(search.to),
-  object: word(search.object), actor: word(search.actor),
+  filter: word(search.filter),
+  type: word(search.type),
+  from: word(search.from),
+  to: word(search.to),
+  object: word(search.object),
+  actor: word(search.actor),
 });
 
-const overview = createRoute({ getParentRoute: () => root, path: '/', validateSearch: (search: Record<string, unknown>): { range?: string | undefined } => ({ range: word(search.range) }), component: lazyRouteComponent(() => import('./overview/overview-page')) });
-const traffic = createRoute({ getParentRoute: () => root, path: '/traffic', validateSearch: liveSearch, component: lazyRouteComponent(() => import('./live/traffic-page')) });
-const audit = createRoute({ getParentRoute: () => root, path: '/audit', validateSearch: liveSearch, component: lazyRouteComponent(() => import('./live/audit-page')) });
-const events = createRoute({ getParentRoute: () => root, path: '/events', validateSearch: searchOf, component: lazyRouteComponent(() => import('./live/events-page')) });
-const event = createRoute({ getParentRoute: () => root, path: '/events/$id', component: lazyRouteComponent(() => import('./live/event-page')) });
-const connect = createRoute({ getParentRoute: () => root, path: '/connect', component: lazyRouteComponent(() => import('./agents/connect-page')) });
+const overview = createRoute({
+  getParentRoute: () => root,
+  path: '/',
+  validateSearch: (
+    search: Record<string, unknown>,
+  ): { range?: string | undefined } => ({ range: word(search.range) }),
+  component: lazyRouteComponent(() => import('./overview/overview-page')),
+});
+const traffic = createRoute({
+  getParentRoute: () => root,
+  path: '/traffic',
+  validateSearch: liveSearch,
+  component: lazyRouteComponent(() => import('./live/traffic-page')),
+});
+const audit = createRoute({
+  getParentRoute: () => root,
+  path: '/audit',
+  validateSearch: liveSearch,
+  component: lazyRouteComponent(() => import('./live/audit-page')),
+});
+const events = createRoute({
+  getParentRoute: () => root,
+  path: '/events',
+  validateSearch: searchOf,
+  component: lazyRouteComponent(() => import('./live/events-page')),
+});
+const event = createRoute({
+  getParentRoute: () => root,
+  path: '/events/$id',
+  component: lazyRouteComponent(() => import('./live/event-page')),
+});
+const connect = createRoute({
+  getParentRoute: () => root,
+  path: '/connect',
+  component: lazyRouteComponent(() => import('./agents/connect-page')),
+});
 
-const nodes = createRoute({ getParentRoute: () => root, path: '/nodes', component: lazyRouteComponent(() => import('./nodes/nodes-page')) });
+const nodes = createRoute({
+  getParentRoute: () => root,
+  path: '/nodes',
+  component: lazyRouteComponent(() => import('./nodes/nodes-page')),
+});
 
 /** Every collection of the API, such as `/endpoints` or `/app.users`. */
-const collection = createRoute({ getParentRoute: () => root, path: '/$collection', component: lazyRouteComponent(() => import('./resources/collection')) });
+const collection = createRoute({
+  getParentRoute: () => root,
+  path: '/$collection',
+  component: lazyRouteComponent(() => import('./resources/collection')),
+});
 const list = createRoute({
   getParentRoute: () => collection,
   id: '_list',
-  validateSearch: (search: Record<string, unknown>): ListSearch => ({ filter: word(search.filter) }),
+  validateSearch: (search: Record<string, unknown>): ListSearch => ({
+    filter: word(search.filter),
+  }),
   component: lazyRouteComponent(() => import('./resources/list-page')),
 });
 const listIndex = createRoute({ getParentRoute: () => list, path: '/' });
-const create = createRoute({ getParentRoute: () => list, path: '/new', component: lazyRouteComponent(() => import('./resources/create-panel')) });
-const detail = createRoute({ getParentRoute: () => collection, path: '/$id', component: lazyRouteComponent(() => import('./resources/detail-page')) });
-const edit = createRoute({ getParentRoute: () => detail, path: '/edit', component: lazyRouteComponent(() => import('./resources/edit-panel')) });
-const action = createRoute({ getParentRoute: () => detail, path: '/do/$action', component: lazyRouteComponent(() => import('./resources/action-panel')) });
+const create = createRoute({
+  getParentRoute: () => list,
+  path: '/new',
+  component: lazyRouteComponent(() => import('./resources/create-panel')),
+});
+const detail = createRoute({
+  getParentRoute: () => collection,
+  path: '/$id',
+  component: lazyRouteComponent(() => import('./resources/detail-page')),
+});
+const edit = createRoute({
+  getParentRoute: () => detail,
+  path: '/edit',
+  component: lazyRouteComponent(() => import('./resources/edit-panel')),
+});
+const action = createRoute({
+  getParentRoute: () => detail,
+  path: '/do/$action',
+  component: lazyRouteComponent(() => import('./resources/action-panel')),
+});
 
 /** A page that failed as a whole: without the server's document or the person's rights, there is nothing to draw. */
 function Broken({ error, reset }: ErrorComponentProps) {
   const client = useQueryClient();
   const retry = () => {
-    void client.resetQueries({ predicate: ({ state }) => state.status === 'error' });
+    void client.resetQueries({
+      predicate: ({ state }) => state.status === 'error',
+    });
     reset();
   };
-  return <Failure error={error instanceof Error ? error : new Error(String(error))} retry={retry} />;
+  return (
+    <Failure
+      error={error instanceof Error ? error : new Error(String(error))}
+      retry={retry}
+    />
+  );
 }
 
 export const router = createRouter({
   basepath: '/console',
   routeTree: root.addChildren([
-    overview, traffic, audit, events, event, connect, nodes,
-    collection.addChildren([list.addChildren([listIndex, create]), detail.addChildren([edit, action])]),
+    overview,
+    traffic,
+    audit,
+    events,
+    event,
+    connect,
+    nodes,
+    collection.addChildren([
+      list.addChildren([listIndex, create]),
+      detail.addChildren([edit, action]),
+    ]),
   ]),
   defaultPreload: 'intent',
   // Back in a long list, the same rows are in sight; a new page starts at its top.

@@ -5,7 +5,9 @@ import { api, base, go, launch, open, settled, signIn } from './browser.mjs';
 
 const run = `${Date.now() % 1_000_000}`;
 let browser;
-before(async () => { browser = await launch(); });
+before(async () => {
+  browser = await launch();
+});
 after(() => browser.close());
 
 /** Invites a person as an admin, accepts as the person. Answers with the token of the person's key. */
@@ -13,14 +15,21 @@ async function invited(admin, email, role) {
   await go(admin, '/users/new');
   const panel = admin.getByRole('dialog', { name: 'Create a user' });
   await panel.getByRole('textbox', { name: 'Email' }).fill(email);
-  await panel.getByRole('combobox', { name: 'Role' }).or(panel.getByRole('textbox', { name: 'Role' })).click();
+  await panel
+    .getByRole('combobox', { name: 'Role' })
+    .or(panel.getByRole('textbox', { name: 'Role' }))
+    .click();
   await admin.getByRole('option', { name: role, exact: true }).click();
   await panel.getByRole('button', { name: 'Create' }).click();
   const link = await panel.getByRole('status').locator('pre').innerText();
   assert.match(link, /\/console\/invitation#/);
-  const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
+  const { page, context, faults } = await open(browser, {
+    expected: [/status of 401/],
+  });
   await page.goto(link);
-  await page.getByRole('heading', { name: 'You are invited to culvert' }).waitFor();
+  await page
+    .getByRole('heading', { name: 'You are invited to culvert' })
+    .waitFor();
   assert.ok(!page.url().includes('#'), 'the token is not in the address');
   await page.getByRole('button', { name: 'Accept the invitation' }).click();
   await page.getByRole('heading', { name: `Welcome, ${email}` }).waitFor();
@@ -37,29 +46,64 @@ test('people come in by invitation, and each role is offered what it may do', as
   await signIn(admin.page);
   await admin.page.getByText('Admin', { exact: true }).waitFor();
   const member = await invited(admin.page, `member${run}@x.example`, 'member');
-  const reader = await invited(admin.page, `reader${run}@x.example`, 'read_only');
+  const reader = await invited(
+    admin.page,
+    `reader${run}@x.example`,
+    'read_only',
+  );
   await go(admin.page, '/users');
   await admin.page.getByText(`member${run}@x.example`).waitFor();
 
   for (const [token, may] of [
-    [member, { api_keys: true, endpoints: true, users: false, bot_users: false }],
-    [reader, { api_keys: false, endpoints: false, users: false, bot_users: false }],
+    [
+      member,
+      { api_keys: true, endpoints: true, users: false, bot_users: false },
+    ],
+    [
+      reader,
+      { api_keys: false, endpoints: false, users: false, bot_users: false },
+    ],
   ]) {
-    const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
+    const { page, context, faults } = await open(browser, {
+      expected: [/status of 401/],
+    });
     await signIn(page, '/console/', token);
     for (const [collection, create] of Object.entries(may)) {
       await go(page, `/${collection}`);
       await page.getByRole('heading', { level: 1 }).waitFor();
       await settled(page);
-      assert.equal(await page.getByRole('link', { name: /^Create an? / }).count() > 0, create, collection);
+      assert.equal(
+        (await page.getByRole('link', { name: /^Create an? / }).count()) > 0,
+        create,
+        collection,
+      );
     }
     await go(page, '/users');
-    await page.getByRole('link', { name: `member${run}@x.example` }).first().click();
-    await page.getByRole('heading', { name: `member${run}@x.example`, level: 1 }).waitFor();
+    await page
+      .getByRole('link', { name: `member${run}@x.example` })
+      .first()
+      .click();
+    await page
+      .getByRole('heading', { name: `member${run}@x.example`, level: 1 })
+      .waitFor();
     await settled(page);
-    for (const name of ['Edit', 'Delete', 'Invite']) assert.equal(await page.getByRole('button', { name }).or(page.getByRole('link', { name, exact: true })).count(), 0, name);
-    assert.equal((await api(page, 'POST', '/users', { email: 'x@x.example' })).status, 403);
-    assert.deepEqual(faults.filter((fault) => !/status of 40[13]/.test(fault)), []);
+    for (const name of ['Edit', 'Delete', 'Invite'])
+      assert.equal(
+        await page
+          .getByRole('button', { name })
+          .or(page.getByRole('link', { name, exact: true }))
+          .count(),
+        0,
+        name,
+      );
+    assert.equal(
+      (await api(page, 'POST', '/users', { email: 'x@x.example' })).status,
+      403,
+    );
+    assert.deepEqual(
+      faults.filter((fault) => !/status of 40[13]/.test(fault)),
+      [],
+    );
     await context.close();
   }
 
@@ -67,8 +111,13 @@ test('people come in by invitation, and each role is offered what it may do', as
   const out = await open(browser, { expected: [/status of 401/] });
   await signIn(out.page, '/console/', reader);
   const { body } = await api(admin.page, 'GET', '/users');
-  const gone = body.users.find((user) => user.email === `reader${run}@x.example`);
-  assert.equal((await api(admin.page, 'DELETE', `/users/${gone.id}`)).status, 204);
+  const gone = body.users.find(
+    (user) => user.email === `reader${run}@x.example`,
+  );
+  assert.equal(
+    (await api(admin.page, 'DELETE', `/users/${gone.id}`)).status,
+    204,
+  );
   assert.equal((await api(out.page, 'GET', '/self')).status, 401);
   assert.deepEqual(admin.faults, []);
   await out.context.close();
@@ -76,16 +125,26 @@ test('people come in by invitation, and each role is offered what it may do', as
 });
 
 test('a key is restricted and rotated, and shows its last use', async () => {
-  const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
+  const { page, context, faults } = await open(browser, {
+    expected: [/status of 401/],
+  });
   await signIn(page);
-  const { body: key } = await api(page, 'POST', '/api_keys', { description: `restricted ${run}` });
+  const { body: key } = await api(page, 'POST', '/api_keys', {
+    description: `restricted ${run}`,
+  });
   await go(page, `/api_keys/${key.id}`);
   await page.getByRole('heading', { name: 'Restrictions and use' }).waitFor();
   await page.getByRole('link', { name: 'Change restrictions' }).click();
   const panel = page.getByRole('dialog', { name: 'Update restrictions' });
-  await panel.getByRole('combobox', { name: 'Scopes' }).or(panel.getByRole('textbox', { name: 'Scopes' })).fill('secrets.read');
+  await panel
+    .getByRole('combobox', { name: 'Scopes' })
+    .or(panel.getByRole('textbox', { name: 'Scopes' }))
+    .fill('secrets.read');
   await page.getByRole('option', { name: 'secrets.read' }).click();
-  await panel.getByRole('combobox', { name: 'Networks' }).or(panel.getByRole('textbox', { name: 'Networks' })).fill('127.0.0.0/8');
+  await panel
+    .getByRole('combobox', { name: 'Networks' })
+    .or(panel.getByRole('textbox', { name: 'Networks' }))
+    .fill('127.0.0.0/8');
   await page.keyboard.press('Enter');
   await panel.getByRole('button', { name: 'Update restrictions' }).click();
   await panel.waitFor({ state: 'detached' });
@@ -97,7 +156,10 @@ test('a key is restricted and rotated, and shows its last use', async () => {
   await signIn(other.page, '/console/vaults', key.token);
   await other.page.getByRole('heading', { name: 'Vaults', level: 1 }).waitFor();
   assert.equal((await api(other.page, 'GET', '/endpoints')).status, 403);
-  assert.equal(await other.page.getByRole('link', { name: /^Create an? / }).count(), 0);
+  assert.equal(
+    await other.page.getByRole('link', { name: /^Create an? / }).count(),
+    0,
+  );
   await other.context.close();
 
   await page.reload();
@@ -115,7 +177,9 @@ test('a key is restricted and rotated, and shows its last use', async () => {
 });
 
 test('an invitation that is not valid is refused in words', async () => {
-  const { page, context } = await open(browser, { expected: [/status of 401/] });
+  const { page, context } = await open(browser, {
+    expected: [/status of 401/],
+  });
   await page.goto(`${base}/console/invitation#nothing`);
   await page.getByRole('button', { name: 'Accept the invitation' }).click();
   await page.getByText('The invitation is invalid or has expired.').waitFor();
@@ -132,17 +196,39 @@ test('an IP policy shows its rules, and the form of an IP restriction its polici
   };
   const policy = await make('ip_policies', { description: `office ${run}` });
   await go(page, `/ip_policies/${policy.id}`);
-  await page.getByText('Without an allow rule, this policy allows no address.').waitFor();
+  await page
+    .getByText('Without an allow rule, this policy allows no address.')
+    .waitFor();
   const other = await make('ip_policies', { description: `other ${run}` });
-  await make('ip_policy_rules', { ip_policy_id: policy.id, cidr: '198.51.100.0/24', action: 'allow' });
-  await make('ip_policy_rules', { ip_policy_id: other.id, cidr: '203.0.113.0/24', action: 'allow' });
+  await make('ip_policy_rules', {
+    ip_policy_id: policy.id,
+    cidr: '198.51.100.0/24',
+    action: 'allow',
+  });
+  await make('ip_policy_rules', {
+    ip_policy_id: other.id,
+    cidr: '203.0.113.0/24',
+    action: 'allow',
+  });
   await go(page, `/ip_policies/${other.id}`);
   await page.getByRole('link', { name: '203.0.113.0/24' }).waitFor();
-  assert.equal(await page.getByRole('link', { name: '198.51.100.0/24' }).count(), 0);
-  const restriction = await make('ip_restrictions', { type: 'dashboard', ip_policy_ids: [policy.id] });
+  assert.equal(
+    await page.getByRole('link', { name: '198.51.100.0/24' }).count(),
+    0,
+  );
+  const restriction = await make('ip_restrictions', {
+    type: 'dashboard',
+    ip_policy_ids: [policy.id],
+  });
   await go(page, `/ip_restrictions/${restriction.id}/edit`);
-  await page.getByRole('dialog').getByText(`office ${run} (${policy.id})`).waitFor();
-  assert.equal((await api(page, 'DELETE', `/ip_restrictions/${restriction.id}`)).status, 204);
+  await page
+    .getByRole('dialog')
+    .getByText(`office ${run} (${policy.id})`)
+    .waitFor();
+  assert.equal(
+    (await api(page, 'DELETE', `/ip_restrictions/${restriction.id}`)).status,
+    204,
+  );
   assert.deepEqual(faults, []);
   await context.close();
 });

@@ -6,7 +6,8 @@ import { chromium } from 'playwright-core';
 
 export const base = process.env.CULVERT_CONSOLE_URL ?? 'http://127.0.0.1:5180';
 export const token = process.env.CULVERT_API_KEY;
-if (!token) throw new Error('Set CULVERT_API_KEY to the token of an admin key.');
+if (!token)
+  throw new Error('Set CULVERT_API_KEY to the token of an admin key.');
 
 /** A test fails after this: a busy machine is slow, and a condition that holds is seen as soon as it does. */
 const PATIENCE_MS = Number(process.env.PATIENCE_MS ?? 60_000);
@@ -15,10 +16,16 @@ const PATIENCE_MS = Number(process.env.PATIENCE_MS ?? 60_000);
 const BROWSERS = ['/usr/bin/chromium-headless-shell', '/usr/bin/chromium'];
 
 const OPTIONS = {
-  executablePath: process.env.CHROMIUM ?? BROWSERS.find((path) => existsSync(path)),
+  executablePath:
+    process.env.CHROMIUM ?? BROWSERS.find((path) => existsSync(path)),
   args: [
-    '--headless', '--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking',
-    '--disable-component-update', '--disable-sync',
+    '--headless',
+    '--no-sandbox',
+    '--disable-gpu',
+    '--no-first-run',
+    '--disable-background-networking',
+    '--disable-component-update',
+    '--disable-sync',
   ],
 };
 
@@ -51,38 +58,74 @@ export async function launch() {
 export async function fromFolder(context) {
   const folder = process.env.CULVERT_CONSOLE_DIST;
   if (!folder) return;
-  await context.route('**/console/assets/*', (route) => route.fulfill({ path: join(folder, 'assets', basename(new URL(route.request().url()).pathname)) }));
+  await context.route('**/console/assets/*', (route) =>
+    route.fulfill({
+      path: join(
+        folder,
+        'assets',
+        basename(new URL(route.request().url()).pathname),
+      ),
+    }),
+  );
   await context.route('**/console/**', async (route) => {
     if (route.request().resourceType() !== 'document') return route.fallback();
     const response = await route.fetch();
-    return route.fulfill({ response, body: readFileSync(join(folder, 'index.html')) });
+    return route.fulfill({
+      response,
+      body: readFileSync(join(folder, 'index.html')),
+    });
   });
 }
 
 /** A page whose `faults` holds console errors, broken policies, failed requests and requests to other hosts. */
-export async function open(browser, { width = 1440, height = 900, scheme = 'light', expected = [], at = base } = {}) {
-  const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, reducedMotion: 'reduce' });
+export async function open(
+  browser,
+  {
+    width = 1440,
+    height = 900,
+    scheme = 'light',
+    expected = [],
+    at = base,
+  } = {},
+) {
+  const context = await browser.newContext({
+    viewport: { width, height },
+    colorScheme: scheme,
+    reducedMotion: 'reduce',
+  });
   context.setDefaultTimeout(PATIENCE_MS);
   await fromFolder(context);
   const page = await context.newPage();
   const faults = [];
   const note = (text) => {
-    if (!expected.some((pattern) => pattern.test(text))) faults.push(`${page.url()}: ${text}`);
+    if (!expected.some((pattern) => pattern.test(text)))
+      faults.push(`${page.url()}: ${text}`);
   };
   await page.addInitScript(() => {
     globalThis.violations = [];
     addEventListener('securitypolicyviolation', (event) => {
-      console.error(`policy: ${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`);
+      console.error(
+        `policy: ${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`,
+      );
     });
   });
-  page.on('console', (message) => message.type() === 'error' && note(`console: ${message.text()} ${message.location().url}`));
+  page.on(
+    'console',
+    (message) =>
+      message.type() === 'error' &&
+      note(`console: ${message.text()} ${message.location().url}`),
+  );
   page.on('pageerror', (error) => note(`uncaught: ${error.stack}`));
   page.on('requestfailed', (request) => {
     const why = request.failure()?.errorText;
     if (why !== 'net::ERR_ABORTED') note(`failed: ${request.url()} ${why}`);
   });
   page.on('request', (request) => {
-    if (new URL(request.url()).origin !== new URL(at).origin && !request.url().startsWith('data:')) note(`elsewhere: ${request.url()}`);
+    if (
+      new URL(request.url()).origin !== new URL(at).origin &&
+      !request.url().startsWith('data:')
+    )
+      note(`elsewhere: ${request.url()}`);
   });
   return { page, context, faults };
 }
@@ -92,14 +135,23 @@ const MAIN = 'main#main';
 /** Opens a path with a session of its own, without the page that asks for a token. */
 export async function signIn(page, path = '/console/', key = token, at = base) {
   const headers = { origin: new URL(at).origin, 'x-culvert-console': '1' };
-  const answer = await page.request.post(`${at}/console/session`, { headers, data: { token: key } });
-  if (!answer.ok()) throw new Error(`${answer.status()}: ${await answer.text()}`);
+  const answer = await page.request.post(`${at}/console/session`, {
+    headers,
+    data: { token: key },
+  });
+  if (!answer.ok())
+    throw new Error(`${answer.status()}: ${await answer.text()}`);
   await page.goto(at + path);
   await page.locator(MAIN).waitFor();
 }
 
 /** Opens a path, and signs in there as a person does. */
-export async function signInByForm(page, path = '/console/', key = token, at = base) {
+export async function signInByForm(
+  page,
+  path = '/console/',
+  key = token,
+  at = base,
+) {
   await page.goto(at + path);
   await page.getByLabel('Token of an API key').fill(key);
   await page.getByRole('button', { name: 'Sign in' }).click();
@@ -111,10 +163,11 @@ export async function signInByForm(page, path = '/console/', key = token, at = b
  * and the crawl loads every path. Nothing of the page before is left, so a test finds only what is of its own page.
  */
 export async function go(page, path) {
-  const to = (one) => page.evaluate((url) => {
-    history.pushState({}, '', url);
-    dispatchEvent(new PopStateEvent('popstate'));
-  }, `/console${one}`);
+  const to = (one) =>
+    page.evaluate((url) => {
+      history.pushState({}, '', url);
+      dispatchEvent(new PopStateEvent('popstate'));
+    }, `/console${one}`);
   await to('/no/page/is/here');
   await page.locator('h1', { hasText: 'Not found' }).waitFor();
   await to(path);
@@ -122,14 +175,23 @@ export async function go(page, path) {
 
 /** A call of the management API in the page's session. */
 export function api(page, method, path, body) {
-  return page.evaluate(async ([verb, at, content]) => {
-    const response = await fetch(`/console/api${at}`, {
-      method: verb,
-      headers: { 'x-culvert-console': '1', ...(content ? { 'content-type': 'application/json' } : {}) },
-      ...(content ? { body: JSON.stringify(content) } : {}),
-    });
-    return { status: response.status, body: response.status === 204 ? null : await response.json() };
-  }, [method, path, body]);
+  return page.evaluate(
+    async ([verb, at, content]) => {
+      const response = await fetch(`/console/api${at}`, {
+        method: verb,
+        headers: {
+          'x-culvert-console': '1',
+          ...(content ? { 'content-type': 'application/json' } : {}),
+        },
+        ...(content ? { body: JSON.stringify(content) } : {}),
+      });
+      return {
+        status: response.status,
+        body: response.status === 204 ? null : await response.json(),
+      };
+    },
+    [method, path, body],
+  );
 }
 
 /** Asks until the answer holds, and returns it. The pause between two questions leaves the processor to the server. */
@@ -138,13 +200,17 @@ export async function until(ask, holds) {
   for (;;) {
     const answer = await ask();
     if (holds(answer)) return answer;
-    if (performance.now() > end) throw new Error(`it does not hold: ${JSON.stringify(answer)}`);
+    if (performance.now() > end)
+      throw new Error(`it does not hold: ${JSON.stringify(answer)}`);
     await setTimeout(50);
   }
 }
 
 /** Waits until the page has nothing left to load. The live stream never ends, so the network is not asked. */
 export async function settled(page) {
-  await page.locator('[role="status"][aria-label^="Loading"]').first().waitFor({ state: 'detached', timeout: 15_000 });
+  await page
+    .locator('[role="status"][aria-label^="Loading"]')
+    .first()
+    .waitFor({ state: 'detached', timeout: 15_000 });
   await page.waitForTimeout(150);
 }

@@ -9,19 +9,41 @@ const WORKERS = 2 * availableParallelism();
 /** They measure the browser or the server, so nothing else may run. */
 const ALONE = ['speed.test.mjs'];
 /** The longest begin first. */
-const FIRST = ['wizard', 'states', 'access', 'long-list', 'layout', 'tasks', 'twelve', 'agent', 'proof', 'kept', 'resume'];
+const FIRST = [
+  'wizard',
+  'states',
+  'access',
+  'long-list',
+  'layout',
+  'tasks',
+  'twelve',
+  'agent',
+  'proof',
+  'kept',
+  'resume',
+];
 
 const here = new URL('.', import.meta.url);
 const wanted = process.argv.slice(2);
-const files = readdirSync(here).filter((name) => name.endsWith('.test.mjs') && (wanted.length === 0 || wanted.some((part) => name.includes(part))));
-const place = (name) => (FIRST.findIndex((part) => name.startsWith(part)) + 1 || FIRST.length + 1);
+const files = readdirSync(here).filter(
+  (name) =>
+    name.endsWith('.test.mjs') &&
+    (wanted.length === 0 || wanted.some((part) => name.includes(part))),
+);
+const place = (name) =>
+  FIRST.findIndex((part) => name.startsWith(part)) + 1 || FIRST.length + 1;
 files.sort((a, b) => place(a) - place(b));
 
 /** A test belongs to the suite that imports its file. */
-const suite = (name) => describe(name, { concurrency: 1 }, async () => { await import(new URL(name, here)); });
+const suite = (name) =>
+  describe(name, { concurrency: 1 }, async () => {
+    await import(new URL(name, here));
+  });
 
 let browser;
-before(async () => { browser = await launch(); });
+before(async () => {
+  browser = await launch();
+});
 after(() => browser.close());
 describe('at the same time', { concurrency: WORKERS }, () => {
   for (const name of files) if (!ALONE.includes(name)) suite(name);

@@ -12,7 +12,8 @@ export const program = process.env.CULVERT_PROGRAM;
 export const postgres = process.env.CULVERT_TEST_POSTGRES_URL;
 const FREE = '127.0.0.1:0';
 /** Runs a program, and answers with what it printed. */
-export const run = async (name, args, options = {}) => (await promisify(execFile)(name, args, options)).stdout;
+export const run = async (name, args, options = {}) =>
+  (await promisify(execFile)(name, args, options)).stdout;
 /** Ports below those that systems give to connections, so that a server finds its port free when it starts again. */
 const PORTS = { first: 20_000, count: 12_000 };
 
@@ -27,14 +28,21 @@ async function freeAddress() {
     const port = PORTS.first + randomInt(PORTS.count);
     const probe = createServer();
     const isFree = await new Promise((resolve) => {
-      probe.once('error', () => resolve(false)).listen(port, '127.0.0.1', () => probe.close(() => resolve(true)));
+      probe
+        .once('error', () => resolve(false))
+        .listen(port, '127.0.0.1', () => probe.close(() => resolve(true)));
     });
     if (isFree) return `127.0.0.1:${port}`;
   }
 }
 
 /** The environment without settings of culvert. */
-const environment = () => Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('CULVERT_')));
+const environment = () =>
+  Object.fromEntries(
+    Object.entries(process.env).filter(
+      ([name]) => !name.startsWith('CULVERT_'),
+    ),
+  );
 
 /** What a command of culvert prints. */
 export function culvert(...command) {
@@ -52,7 +60,10 @@ export class Server {
     this.#options = options;
   }
 
-  static async start(options = [], folder = mkdtempSync(join(tmpdir(), 'culvert-test-'))) {
+  static async start(
+    options = [],
+    folder = mkdtempSync(join(tmpdir(), 'culvert-test-')),
+  ) {
     const server = new Server(folder, options);
     await server.start();
     return server;
@@ -60,15 +71,45 @@ export class Server {
 
   /** Starts it, or starts it again with the addresses that it had. */
   async start() {
-    for (const name of ['api', 'edge-http']) this.#addresses[name] ??= await freeAddress();
-    const flags = ['api', 'edge-http', 'edge-https', 'agents', 'agents-ssh', 'metrics', ...(this.#options.includes('--database-url') ? ['nodes'] : [])].flatMap((name) => [`--${name}-addr`, this.#addresses[name] ?? FREE]);
-    this.#child = spawn(program, ['serve', '--data-dir', join(this.folder, 'data'), ...flags, ...this.#options], { env: environment(), cwd: this.folder, stdio: ['ignore', 'pipe', 'pipe'] });
+    for (const name of ['api', 'edge-http'])
+      this.#addresses[name] ??= await freeAddress();
+    const flags = [
+      'api',
+      'edge-http',
+      'edge-https',
+      'agents',
+      'agents-ssh',
+      'metrics',
+      ...(this.#options.includes('--database-url') ? ['nodes'] : []),
+    ].flatMap((name) => [`--${name}-addr`, this.#addresses[name] ?? FREE]);
+    this.#child = spawn(
+      program,
+      [
+        'serve',
+        '--data-dir',
+        join(this.folder, 'data'),
+        ...flags,
+        ...this.#options,
+      ],
+      {
+        env: environment(),
+        cwd: this.folder,
+        stdio: ['ignore', 'pipe', 'pipe'],
+      },
+    );
     let log = '';
-    this.#child.stderr.on('data', (piece) => { log = `${log}${piece}`.slice(-2000); });
+    this.#child.stderr.on('data', (piece) => {
+      log = `${log}${piece}`.slice(-2000);
+    });
     let ready;
     for await (const line of createInterface({ input: this.#child.stdout })) {
       if (!line.startsWith('culvert ready')) continue;
-      ready = Object.fromEntries(line.split(' ').slice(2).map((part) => part.split('=')));
+      ready = Object.fromEntries(
+        line
+          .split(' ')
+          .slice(2)
+          .map((part) => part.split('=')),
+      );
       break;
     }
     if (!ready) throw new Error(`the server did not start: ${log}`);
@@ -78,20 +119,32 @@ export class Server {
     const { port } = new URL(ready.api);
     // Without TLS the session's cookie is set on a loopback name alone.
     this.url = `http://localhost:${port}`;
-    this.token ??= readFileSync(join(this.folder, 'data/bootstrap-key'), 'utf8').trim();
+    this.token ??= readFileSync(
+      join(this.folder, 'data/bootstrap-key'),
+      'utf8',
+    ).trim();
   }
 
   /** A call of the management API with a key. */
   async call(method, path, body) {
     const response = await fetch(`http://${this.#addresses.api}${path}`, {
-      method, headers: { authorization: `Bearer ${this.token}`, 'content-type': 'application/json' }, ...(body ? { body: JSON.stringify(body) } : {}),
+      method,
+      headers: {
+        authorization: `Bearer ${this.token}`,
+        'content-type': 'application/json',
+      },
+      ...(body ? { body: JSON.stringify(body) } : {}),
     });
     const text = await response.text();
     return { status: response.status, body: text ? JSON.parse(text) : null };
   }
 
   async make(collection, body) {
-    const { status, body: made } = await this.call('POST', `/${collection}`, body);
+    const { status, body: made } = await this.call(
+      'POST',
+      `/${collection}`,
+      body,
+    );
     if (status !== 201) throw new Error(`${collection}: ${status} ${made.msg}`);
     return made;
   }
@@ -108,7 +161,9 @@ export class Server {
   async #end(signal) {
     const child = this.#child;
     if (!child || child.exitCode !== null || child.signalCode !== null) return;
-    const ended = new Promise((resolve) => { child.once('exit', resolve); });
+    const ended = new Promise((resolve) => {
+      child.once('exit', resolve);
+    });
     child.kill(signal);
     await ended;
   }
@@ -128,11 +183,18 @@ export class Database {
   static async create() {
     const database = new Database();
     database.name = `console_${randomBytes(6).toString('hex')}`;
-    await run('psql', ['-q', postgres, '-c', `create database ${database.name}`]);
+    await run('psql', [
+      '-q',
+      postgres,
+      '-c',
+      `create database ${database.name}`,
+    ]);
     await database.connect();
     const keys = mkdtempSync(join(tmpdir(), 'culvert-key-'));
     database.key = join(keys, 'key');
-    writeFileSync(database.key, `${randomBytes(32).toString('hex')}\n`, { mode: 0o600 });
+    writeFileSync(database.key, `${randomBytes(32).toString('hex')}\n`, {
+      mode: 0o600,
+    });
     return database;
   }
 
@@ -150,11 +212,19 @@ export class Database {
       const outgoing = connect(Number(port || 5432), hostname);
       for (const socket of [incoming, outgoing]) {
         this.#sockets.add(socket);
-        socket.on('error', () => {}).on('close', () => { this.#sockets.delete(socket); incoming.destroy(); outgoing.destroy(); });
+        socket
+          .on('error', () => {})
+          .on('close', () => {
+            this.#sockets.delete(socket);
+            incoming.destroy();
+            outgoing.destroy();
+          });
       }
       incoming.pipe(outgoing).pipe(incoming);
     });
-    await new Promise((resolve) => { this.#relay.listen(this.#port ?? 0, '127.0.0.1', resolve); });
+    await new Promise((resolve) => {
+      this.#relay.listen(this.#port ?? 0, '127.0.0.1', resolve);
+    });
     this.#port = this.#relay.address().port;
   }
 
@@ -168,11 +238,23 @@ export class Database {
   async run(statement) {
     const url = new URL(postgres);
     url.pathname = `/${this.name}`;
-    await run('psql', ['-q', '-v', 'ON_ERROR_STOP=1', url.href, '-c', statement]);
+    await run('psql', [
+      '-q',
+      '-v',
+      'ON_ERROR_STOP=1',
+      url.href,
+      '-c',
+      statement,
+    ]);
   }
 
   async drop() {
     this.cut();
-    await run('psql', ['-q', postgres, '-c', `drop database ${this.name} with (force)`]);
+    await run('psql', [
+      '-q',
+      postgres,
+      '-c',
+      `drop database ${this.name} with (force)`,
+    ]);
   }
 }

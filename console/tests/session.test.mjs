@@ -1,14 +1,26 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { after, before, test } from 'node:test';
-import { api, base, fromFolder, launch, open, signIn, signInByForm } from './browser.mjs';
+import {
+  api,
+  base,
+  fromFolder,
+  launch,
+  open,
+  signIn,
+  signInByForm,
+} from './browser.mjs';
 
 let browser;
-before(async () => { browser = await launch(); });
+before(async () => {
+  browser = await launch();
+});
 after(() => browser.close());
 
 test('a wrong token is refused in words, the right one lets in, and signing out ends it', async () => {
-  const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
+  const { page, context, faults } = await open(browser, {
+    expected: [/status of 401/],
+  });
   await page.goto(`${base}/console/`);
   await page.getByLabel('Token of an API key').fill('wrong');
   await page.keyboard.press('Enter');
@@ -16,8 +28,16 @@ test('a wrong token is refused in words, the right one lets in, and signing out 
   await signInByForm(page);
   await page.getByRole('heading', { name: 'Overview' }).waitFor();
   const cookies = await context.cookies();
-  assert.ok(cookies.every((cookie) => cookie.httpOnly && cookie.sameSite === 'Strict'));
-  assert.ok(!(await page.evaluate(() => JSON.stringify({ ...localStorage, ...sessionStorage }))).includes('ak_'));
+  assert.ok(
+    cookies.every((cookie) => cookie.httpOnly && cookie.sameSite === 'Strict'),
+  );
+  assert.ok(
+    !(
+      await page.evaluate(() =>
+        JSON.stringify({ ...localStorage, ...sessionStorage }),
+      )
+    ).includes('ak_'),
+  );
   await page.getByRole('button', { name: 'Sign out' }).click();
   await page.getByRole('heading', { name: 'Sign in to culvert' }).waitFor();
   assert.equal((await api(page, 'GET', '/api_keys')).status, 401);
@@ -26,18 +46,32 @@ test('a wrong token is refused in words, the right one lets in, and signing out 
 });
 
 test('a session that ends asks for a token over the page, and goes on there', async () => {
-  const { page, context, faults } = await open(browser, { expected: [/status of 401/] });
+  const { page, context, faults } = await open(browser, {
+    expected: [/status of 401/],
+  });
   await signInByForm(page, '/console/endpoints/new');
   const panel = page.getByRole('dialog', { name: 'Create an endpoint' });
-  await panel.getByRole('textbox', { name: 'URL', exact: true }).fill('https://kept.example.com');
-  await page.evaluate(() => fetch('/console/session', { method: 'DELETE', headers: { 'x-culvert-console': '1' } }));
+  await panel
+    .getByRole('textbox', { name: 'URL', exact: true })
+    .fill('https://kept.example.com');
+  await page.evaluate(() =>
+    fetch('/console/session', {
+      method: 'DELETE',
+      headers: { 'x-culvert-console': '1' },
+    }),
+  );
   // A query of the page may notice the end first, and the panel of the sign-in is over the button then.
   await panel.getByRole('button', { name: 'Create' }).dispatchEvent('click');
   const again = page.getByRole('dialog', { name: 'Sign in again' });
-  await again.getByLabel('Token of an API key').fill(process.env.CULVERT_API_KEY);
+  await again
+    .getByLabel('Token of an API key')
+    .fill(process.env.CULVERT_API_KEY);
   await page.keyboard.press('Enter');
   await again.waitFor({ state: 'detached' });
-  assert.equal(await panel.getByRole('textbox', { name: 'URL', exact: true }).inputValue(), 'https://kept.example.com');
+  assert.equal(
+    await panel.getByRole('textbox', { name: 'URL', exact: true }).inputValue(),
+    'https://kept.example.com',
+  );
   assert.deepEqual(faults, []);
   await context.close();
 });
@@ -46,11 +80,15 @@ test('a server that is away is told, and the page goes on by itself', async () =
   const { page, context } = await open(browser);
   await signIn(page, '/console/api_keys');
   await page.getByRole('link', { name: 'Endpoints' }).waitFor();
-  await context.route('**/console/**', (route) => route.abort('connectionrefused'));
+  await context.route('**/console/**', (route) =>
+    route.abort('connectionrefused'),
+  );
   await page.getByRole('link', { name: 'Endpoints' }).click();
   await page.getByText('Trying again every two seconds.').waitFor();
   await context.unroute('**/console/**');
-  await page.getByText('Trying again every two seconds.').waitFor({ state: 'detached' });
+  await page
+    .getByText('Trying again every two seconds.')
+    .waitFor({ state: 'detached' });
   await page.getByRole('heading', { name: 'Endpoints', level: 1 }).waitFor();
   await context.close();
 });
@@ -58,8 +96,15 @@ test('a server that is away is told, and the page goes on by itself', async () =
 test('a refusal for a lack of rights is told with its code and request', async () => {
   const { page, context } = await open(browser, { expected: [/403/] });
   await signIn(page);
-  const body = { status_code: 403, error_code: 'ERR_NGROK_300', msg: 'This key is not an admin\'s.', details: { operation_id: 'op_test' } };
-  await context.route('**/console/api/api_keys?*', (route) => route.fulfill({ status: 403, json: body }));
+  const body = {
+    status_code: 403,
+    error_code: 'ERR_NGROK_300',
+    msg: "This key is not an admin's.",
+    details: { operation_id: 'op_test' },
+  };
+  await context.route('**/console/api/api_keys?*', (route) =>
+    route.fulfill({ status: 403, json: body }),
+  );
   await page.goto(`${base}/console/api_keys`);
   await page.getByRole('heading', { name: 'You may not do this' }).waitFor();
   await page.getByText('op_test').waitFor();
@@ -67,54 +112,81 @@ test('a refusal for a lack of rights is told with its code and request', async (
 });
 
 test('a store that is away is told on every page, which goes on by itself', async () => {
-  const { page, context } = await open(browser, { expected: [/status of (401|503)/] });
+  const { page, context } = await open(browser, {
+    expected: [/status of (401|503)/],
+  });
   await signIn(page);
-  const body = { status_code: 503, msg: 'The database is not available.', details: { operation_id: 'op_test' } };
+  const body = {
+    status_code: 503,
+    msg: 'The database is not available.',
+    details: { operation_id: 'op_test' },
+  };
   // All at once: a page asks twice again before it gives up, and then every five seconds.
-  await Promise.all(['/', '/endpoints', '/audit', '/nodes'].map(async (path) => {
-    const one = await context.newPage();
-    await one.route('**/console/api/**', (route) => route.fulfill({ status: 503, json: body }));
-    await one.goto(`${base}/console${path}`);
-    await one.getByRole('heading', { name: 'The server could not do this' }).first().waitFor();
-    await one.getByText('The database is not available.').first().waitFor();
-    await one.unroute('**/console/api/**');
-    await one.getByRole('heading', { level: 1 }).waitFor();
-    await one.getByText('The database is not available.').first().waitFor({ state: 'detached' });
-  }));
+  await Promise.all(
+    ['/', '/endpoints', '/audit', '/nodes'].map(async (path) => {
+      const one = await context.newPage();
+      await one.route('**/console/api/**', (route) =>
+        route.fulfill({ status: 503, json: body }),
+      );
+      await one.goto(`${base}/console${path}`);
+      await one
+        .getByRole('heading', { name: 'The server could not do this' })
+        .first()
+        .waitFor();
+      await one.getByText('The database is not available.').first().waitFor();
+      await one.unroute('**/console/api/**');
+      await one.getByRole('heading', { level: 1 }).waitFor();
+      await one
+        .getByText('The database is not available.')
+        .first()
+        .waitFor({ state: 'detached' });
+    }),
+  );
   await context.close();
 });
 
-test('the demo prints a link that signs in once', { skip: !process.env.CULVERT_PROGRAM }, async () => {
-  const demo = spawn(process.env.CULVERT_PROGRAM, ['demo'], { stdio: ['ignore', 'pipe', 'ignore'] });
-  try {
-    // Its output is read to the end: the demo ends if nobody reads it.
-    const link = await new Promise((resolve, reject) => {
-      let said = '';
-      demo.stdout.on('data', (piece) => {
-        said += piece;
-        const found = /(http:\S+\/console\/#sign-in=\S+)\n/.exec(said);
-        if (found) resolve(found[1]);
-      });
-      demo.on('exit', () => reject(new Error(`the demo ended: ${said}`)));
+test(
+  'the demo prints a link that signs in once',
+  { skip: !process.env.CULVERT_PROGRAM },
+  async () => {
+    const demo = spawn(process.env.CULVERT_PROGRAM, ['demo'], {
+      stdio: ['ignore', 'pipe', 'ignore'],
     });
-    const context = await browser.newContext();
-    await fromFolder(context);
-    context.setDefaultTimeout(60_000);
-    const page = await context.newPage();
-    // A person who has the sign-in page open pastes the link there.
-    await page.goto(new URL('/console/', link).href);
-    await page.getByLabel('Token of an API key').waitFor();
-    await page.goto(link);
-    await page.getByRole('heading', { name: 'Overview' }).waitFor();
-    assert.ok(!page.url().includes('#'), 'the secret is not in the address');
-    await page.getByRole('row', { name: /hello\.culvert\.localhost/ }).first().waitFor();
-    await context.close();
-    const other = await (await browser.newContext()).newPage();
-    await other.goto(link);
-    await other.getByText('The sign-in link was used before, or has expired.').waitFor();
-    await other.getByLabel('Token of an API key').waitFor();
-    await other.context().close();
-  } finally {
-    demo.kill('SIGINT');
-  }
-});
+    try {
+      // Its output is read to the end: the demo ends if nobody reads it.
+      const link = await new Promise((resolve, reject) => {
+        let said = '';
+        demo.stdout.on('data', (piece) => {
+          said += piece;
+          const found = /(http:\S+\/console\/#sign-in=\S+)\n/.exec(said);
+          if (found) resolve(found[1]);
+        });
+        demo.on('exit', () => reject(new Error(`the demo ended: ${said}`)));
+      });
+      const context = await browser.newContext();
+      await fromFolder(context);
+      context.setDefaultTimeout(60_000);
+      const page = await context.newPage();
+      // A person who has the sign-in page open pastes the link there.
+      await page.goto(new URL('/console/', link).href);
+      await page.getByLabel('Token of an API key').waitFor();
+      await page.goto(link);
+      await page.getByRole('heading', { name: 'Overview' }).waitFor();
+      assert.ok(!page.url().includes('#'), 'the secret is not in the address');
+      await page
+        .getByRole('row', { name: /hello\.culvert\.localhost/ })
+        .first()
+        .waitFor();
+      await context.close();
+      const other = await (await browser.newContext()).newPage();
+      await other.goto(link);
+      await other
+        .getByText('The sign-in link was used before, or has expired.')
+        .waitFor();
+      await other.getByLabel('Token of an API key').waitFor();
+      await other.context().close();
+    } finally {
+      demo.kill('SIGINT');
+    }
+  },
+);

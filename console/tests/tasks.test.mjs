@@ -34,7 +34,9 @@ test('an API key is made, its token shown once, found by a filter, changed and d
   await page.getByRole('link', { name: 'Create an API key' }).click();
   await box('Description').fill(name);
   await page.getByText('As a command').click();
-  await page.getByText(`api_keys create --description 'deploys ${run}'`).waitFor();
+  await page
+    .getByText(`api_keys create --description 'deploys ${run}'`)
+    .waitFor();
   await page.getByRole('button', { name: 'Create', exact: true }).click();
   await page.getByText('It is not shown again.').waitFor();
   await page.getByRole('button', { name: 'I have copied it' }).click();
@@ -65,12 +67,22 @@ test('an endpoint is made with a policy, a mistake is told at its field, and its
   await page.getByRole('alert').first().waitFor();
   assert.equal(await box('Upstream URL').getAttribute('aria-invalid'), 'true');
   await box('Upstream URL').fill(service.url);
-  await page.getByRole('textbox', { name: 'Traffic policy' }).fill('on_http_response:\n  - actions:\n      - type: add-headers\n        config: {headers: {x-seen: "1"}}\n');
+  await page
+    .getByRole('textbox', { name: 'Traffic policy' })
+    .fill(
+      'on_http_response:\n  - actions:\n      - type: add-headers\n        config: {headers: {x-seen: "1"}}\n',
+    );
   await page.getByRole('button', { name: 'Create', exact: true }).click();
-  await page.getByRole('heading', { name: `http://${host}`, level: 1 }).waitFor();
+  await page
+    .getByRole('heading', { name: `http://${host}`, level: 1 })
+    .waitFor();
   await page.getByRole('link', { name: 'Watch its traffic' }).click();
   await page.getByText('Live', { exact: true }).waitFor();
-  const { body } = await api(page, 'GET', `/endpoints?filter=${encodeURIComponent(`obj.url == "http://${host}"`)}`);
+  const { body } = await api(
+    page,
+    'GET',
+    `/endpoints?filter=${encodeURIComponent(`obj.url == "http://${host}"`)}`,
+  );
   const url = body.endpoints[0].public_url;
   for (const path of ['/a', '/b/500', '/c/404']) await visit(url, path);
   const row = page.getByRole('option', { name: /\/b\/500/ });
@@ -95,7 +107,9 @@ test('a destination and a subscription are made, a test event is sent, and a rep
   await box('Path').fill(`task${run}.ndjson`);
   await box('Description').fill(`file ${run}`);
   await page.getByRole('button', { name: 'Create', exact: true }).click();
-  const wizard = page.getByRole('dialog', { name: 'Create a destination: File' });
+  const wizard = page.getByRole('dialog', {
+    name: 'Create a destination: File',
+  });
   await wizard.getByRole('button', { name: 'Send a test event' }).click();
   await wizard.getByText('The destination took the test event.').waitFor();
   await wizard.getByRole('button', { name: 'Finish' }).click();
@@ -113,10 +127,15 @@ test('a destination and a subscription are made, a test event is sent, and a rep
   await page.getByRole('combobox', { name: 'Fields' }).fill('status_code');
   await page.getByRole('option', { name: 'http.response.status_code' }).click();
   await page.keyboard.press('Escape');
-  await page.getByRole('textbox', { name: 'Filter' }).last().fill('ev.conn.server_port == 443');
+  await page
+    .getByRole('textbox', { name: 'Filter' })
+    .last()
+    .fill('ev.conn.server_port == 443');
   await box('Description').fill(`subscription ${run}`);
   await page.getByRole('button', { name: 'Create', exact: true }).click();
-  await page.getByRole('heading', { name: `subscription ${run}`, level: 1 }).waitFor();
+  await page
+    .getByRole('heading', { name: `subscription ${run}`, level: 1 })
+    .waitFor();
   await page.getByText('ev.conn.server_port == 443').first().waitFor();
   await page.getByRole('link', { name: /^ed_/ }).first().click();
   await page.getByRole('button', { name: 'Replay events' }).click();
@@ -130,9 +149,23 @@ test('a destination and a subscription are made, a test event is sent, and a rep
 });
 
 test('dead letters are shown with their reason and sent again', async () => {
-  const refusing = await api(page, 'POST', '/event_destinations', { format: 'json', description: `dead ${run}`, target: { file: { path: `dead${run}.ndjson` } } });
-  const letter = { id: '7', class: 'audit', attempts: 3, first_at: '2026-01-01T00:00:00Z', buried_at: '2026-01-01T00:01:00Z', reason: { class: 'permanent', code: '422', text: 'It was refused.' }, events: [{ event_id: 'ev_1' }] };
-  await page.route('**/dead_letters?*', (route) => route.fulfill({ json: { dead_letters: [letter], next_page_uri: null } }));
+  const refusing = await api(page, 'POST', '/event_destinations', {
+    format: 'json',
+    description: `dead ${run}`,
+    target: { file: { path: `dead${run}.ndjson` } },
+  });
+  const letter = {
+    id: '7',
+    class: 'audit',
+    attempts: 3,
+    first_at: '2026-01-01T00:00:00Z',
+    buried_at: '2026-01-01T00:01:00Z',
+    reason: { class: 'permanent', code: '422', text: 'It was refused.' },
+    events: [{ event_id: 'ev_1' }],
+  };
+  await page.route('**/dead_letters?*', (route) =>
+    route.fulfill({ json: { dead_letters: [letter], next_page_uri: null } }),
+  );
   await go(page, `/event_destinations/${refusing.body.id}`);
   await page.getByText('It was refused.').waitFor();
   await page.getByRole('button', { name: 'Send all again' }).click();
@@ -144,7 +177,9 @@ test('a domain says what it needs', async () => {
   await go(page, '/reserved_domains/new');
   await box('Domain').fill(`task${run}.example.com`);
   await page.getByRole('button', { name: 'Create', exact: true }).click();
-  await page.getByRole('heading', { name: `task${run}.example.com`, level: 1 }).waitFor();
+  await page
+    .getByRole('heading', { name: `task${run}.example.com`, level: 1 })
+    .waitFor();
   await page.getByRole('heading', { name: 'Certificate' }).waitFor();
   await remove(`task${run}.example.com`);
 });
@@ -153,38 +188,62 @@ test('an agent is connected by a command that holds its new token', async () => 
   await go(page, '/connect');
   await page.getByRole('button', { name: 'Create a credential' }).click();
   await page.getByText('The commands below have it.').waitFor();
-  await page.getByText(/^CULVERT_AUTHTOKEN=\S{20,} culvert http 3000/m).waitFor();
+  await page
+    .getByText(/^CULVERT_AUTHTOKEN=\S{20,} culvert http 3000/m)
+    .waitFor();
 });
 
 test('a change is seen live on the audit page', async () => {
   await go(page, '/audit');
   await page.getByText('Live', { exact: true }).waitFor();
   await api(page, 'POST', '/api_keys', { description: `audited ${run}` });
-  await page.getByRole('option', { name: new RegExp(`API key created.*audited ${run}`) }).click();
-  await page.getByRole('dialog', { name: 'Event' }).getByRole('link', { name: 'Open the object' }).click();
-  await page.getByRole('heading', { name: `audited ${run}`, level: 1 }).waitFor();
+  await page
+    .getByRole('option', {
+      name: new RegExp(`API key created.*audited ${run}`),
+    })
+    .click();
+  await page
+    .getByRole('dialog', { name: 'Event' })
+    .getByRole('link', { name: 'Open the object' })
+    .click();
+  await page
+    .getByRole('heading', { name: `audited ${run}`, level: 1 })
+    .waitFor();
 });
 
 test('the endpoint of a host is found, with the reason', async () => {
-  const made = await api(page, 'POST', '/endpoints', { url: `http://*.which${run}.culvert.localhost`, upstream_url: service.url });
+  const made = await api(page, 'POST', '/endpoints', {
+    url: `http://*.which${run}.culvert.localhost`,
+    upstream_url: service.url,
+  });
   assert.equal(made.status, 201, made.body.msg);
   await go(page, '/endpoints');
   await page.getByText('Which endpoint serves a host?').click();
-  await box('Host or URL').fill(`http://a.b.which${run}.culvert.localhost:8080/path`);
+  await box('Host or URL').fill(
+    `http://a.b.which${run}.culvert.localhost:8080/path`,
+  );
   await page.getByRole('button', { name: 'Find' }).click();
   await page.getByText('this is the closest wildcard').waitFor();
-  await page.getByRole('link', { name: `http://*.which${run}.culvert.localhost` }).first().waitFor();
+  await page
+    .getByRole('link', { name: `http://*.which${run}.culvert.localhost` })
+    .first()
+    .waitFor();
   await box('Host or URL').fill('nobody.example.com');
   await page.getByRole('button', { name: 'Find' }).click();
   await page.getByText(/No endpoint serves/).waitFor();
 });
 
 test('a change is shown with the value before and after it', async () => {
-  const { body: made } = await api(page, 'POST', '/vaults', { name: `diff-${run}`, description: 'old words' });
+  const { body: made } = await api(page, 'POST', '/vaults', {
+    name: `diff-${run}`,
+    description: 'old words',
+  });
   await api(page, 'PATCH', `/vaults/${made.id}`, { description: 'new words' });
   await go(page, `/audit?view=kept&object=${made.id}`);
   await page.getByRole('option', { name: /Vault updated/ }).click();
-  const row = page.getByRole('dialog', { name: 'Event' }).getByRole('row', { name: /description/ });
+  const row = page
+    .getByRole('dialog', { name: 'Event' })
+    .getByRole('row', { name: /description/ });
   await row.waitFor();
   assert.match(await row.innerText(), /old words[\s\S]*new words/);
 });
@@ -198,10 +257,15 @@ test('the palette goes to pages and to objects, by keyboard alone', async () => 
   await page.keyboard.press('Enter');
   await page.getByRole('heading', { name: 'Secrets', level: 1 }).waitFor();
   await page.keyboard.press('Control+k');
-  await page.getByRole('combobox', { name: 'Page, name or id' }).fill(`audited ${run}`);
+  await page
+    .getByRole('combobox', { name: 'Page, name or id' })
+    .fill(`audited ${run}`);
   await page.getByRole('option', { name: `audited ${run}` }).waitFor();
   await page.keyboard.press('Enter');
-  await page.getByRole('heading', { name: `audited ${run}`, level: 1 }).waitFor();
+  await page
+    .getByRole('heading', { name: `audited ${run}`, level: 1 })
+    .waitFor();
 });
 
-test('none of this left an error in the console', () => assert.deepEqual(faults, []));
+test('none of this left an error in the console', () =>
+  assert.deepEqual(faults, []));

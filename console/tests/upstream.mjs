@@ -4,10 +4,14 @@ import { createServer, request } from 'node:http';
 /** Answers with the status that the path ends in. */
 export async function upstream() {
   const server = createServer((incoming, response) => {
-    response.writeHead(Number(/(\d{3})$/.exec(incoming.url)?.[1] ?? 200), { 'content-type': 'text/plain' });
+    response.writeHead(Number(/(\d{3})$/.exec(incoming.url)?.[1] ?? 200), {
+      'content-type': 'text/plain',
+    });
     response.end('hello\n');
   });
-  await new Promise((resolve) => { server.listen(0, '127.0.0.1', resolve); });
+  await new Promise((resolve) => {
+    server.listen(0, '127.0.0.1', resolve);
+  });
   return { server, url: `http://127.0.0.1:${server.address().port}` };
 }
 
@@ -15,10 +19,18 @@ export async function upstream() {
 export function visit(publicUrl, path, headers = {}) {
   const { host, port } = new URL(publicUrl);
   return new Promise((resolve, reject) => {
-    const call = request({ host: '127.0.0.1', port: port || 80, path, headers: { host, ...headers } }, (response) => {
-      response.resume();
-      response.on('end', () => resolve(response.statusCode));
-    });
+    const call = request(
+      {
+        host: '127.0.0.1',
+        port: port || 80,
+        path,
+        headers: { host, ...headers },
+      },
+      (response) => {
+        response.resume();
+        response.on('end', () => resolve(response.statusCode));
+      },
+    );
     call.on('error', reject);
     call.end();
   });

@@ -3,6 +3,11 @@ import ui from '@/ui/ui.module.css';
 
 export default function GranteeCell({ object }: { object: JsonObject }) {
   const grantee = text(object.grantee);
-  if (grantee === 'role:member') return <span className={ui.tag}>All members</span>;
-  return <span className={ui.fit} title={grantee}>{grantee}</span>;
+  if (grantee === 'role:member')
+    return <span className={ui.tag}>All members</span>;
+  return (
+    <span className={ui.fit} title={grantee}>
+      {grantee}
+    </span>
+  );
 }

@@ -6,7 +6,13 @@ import { Section } from '@/ui/page';
 import ui from '@/ui/ui.module.css';
 
 /** The grants on an object, and those to it, as far as the caller sees them. */
-export default function Grants({ collection, id }: { collection: string; id: string }) {
+export default function Grants({
+  collection,
+  id,
+}: {
+  collection: string;
+  id: string;
+}) {
   const grants = useResource('grants');
   const filter = `obj.object_id == "${id}" || obj.grantee == "${id}"`;
   const { data } = useQuery(listQuery(grants, { filter }));
@@ -15,7 +21,12 @@ export default function Grants({ collection, id }: { collection: string; id: str
   return (
     <Section title="Grants">
       <ResourceTable resource={grants} objects={data.objects} label="Grants" />
-      {isVault ? <p className={ui.hint}>A grant is as good as reading the values: the upstreams of the grantee get them.</p> : null}
+      {isVault ? (
+        <p className={ui.hint}>
+          A grant is as good as reading the values: the upstreams of the grantee
+          get them.
+        </p>
+      ) : null}
     </Section>
   );
 }

@@ -19,24 +19,51 @@ function takeToken(): string {
 export function Invitation() {
   const [token] = useState(takeToken);
   const accept = useMutation({ mutationFn: () => acceptInvitation(token) });
-  const wrong = token === '' ? 'This link has no invitation. Copy the whole link.' : accept.error?.message;
+  const wrong =
+    token === ''
+      ? 'This link has no invitation. Copy the whole link.'
+      : accept.error?.message;
   return (
     <main className={css.screen}>
       <div className={css.panel}>
         <img src="/console/assets/icon.svg" width="44" height="44" alt="" />
-        <h1>{accept.data ? `Welcome, ${accept.data.subject}` : 'You are invited to culvert'}</h1>
+        <h1>
+          {accept.data
+            ? `Welcome, ${accept.data.subject}`
+            : 'You are invited to culvert'}
+        </h1>
         {accept.data ? (
           <>
-            <p>This is the token of your API key. You sign in with it, and programs use it as you. Copy it now; it is not shown again.</p>
-            <div className={ui.once} role="status"><CopyBlock value={accept.data.token} label="token" /></div>
-            <Button component="a" href="/console/" fullWidth>I have copied it</Button>
+            <p>
+              This is the token of your API key. You sign in with it, and
+              programs use it as you. Copy it now; it is not shown again.
+            </p>
+            <div className={ui.once} role="status">
+              <CopyBlock value={accept.data.token} label="token" />
+            </div>
+            <Button component="a" href="/console/" fullWidth>
+              I have copied it
+            </Button>
           </>
         ) : (
           <>
             <p>Accept the invitation to get an API key and open the console.</p>
-            {wrong ? <p role="alert" className="field-error">{wrong}</p> : null}
-            {accept.error instanceof ApiError ? <Codes error={accept.error} /> : null}
-            <Button fullWidth loading={accept.isPending} disabled={token === ''} onClick={() => accept.mutate()}>Accept the invitation</Button>
+            {wrong ? (
+              <p role="alert" className="field-error">
+                {wrong}
+              </p>
+            ) : null}
+            {accept.error instanceof ApiError ? (
+              <Codes error={accept.error} />
+            ) : null}
+            <Button
+              fullWidth
+              loading={accept.isPending}
+              disabled={token === ''}
+              onClick={() => accept.mutate()}
+            >
+              Accept the invitation
+            </Button>
           </>
         )}
       </div>

@@ -32,7 +32,8 @@ async function call<T>(path: string, options?: RequestInit): Promise<T> {
   const response = await fetch(path, options);
   if (response.status === 204) return undefined as T;
   const body: unknown = await response.json();
-  if (!response.ok) throw new Error((body as { details: { err: string } }).details.err);
+  if (!response.ok)
+    throw new Error((body as { details: { err: string } }).details.err);
   return body as T;
 }
 
@@ -41,5 +42,8 @@ export const api = {
   exchange: (id: number) => call<Exchange>(`/inspect/api/requests/${id}`),
   clear: () => call<void>('/api/requests/http', { method: 'DELETE' }),
   replay: (id: number, edited: Edited | undefined) =>
-    call<{ id: number }>(`/inspect/api/requests/${id}/replay`, { method: 'POST', body: edited ? JSON.stringify(edited) : null }),
+    call<{ id: number }>(`/inspect/api/requests/${id}/replay`, {
+      method: 'POST',
+      body: edited ? JSON.stringify(edited) : null,
+    }),
 };

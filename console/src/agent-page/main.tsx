@@ -10,7 +10,12 @@ const element = document.getElementById('root');
 if (element) {
   createRoot(element).render(
     <StrictMode>
-      <MantineProvider theme={theme} defaultColorScheme="auto" withCssVariables={false} withGlobalClasses={false}>
+      <MantineProvider
+        theme={theme}
+        defaultColorScheme="auto"
+        withCssVariables={false}
+        withGlobalClasses={false}
+      >
         <AgentPage />
         <Toast />
       </MantineProvider>

@@ -1,4 +1,10 @@
-import { ActionIcon, Button, TextInput, useComputedColorScheme, useMantineColorScheme } from '@mantine/core';
+import {
+  ActionIcon,
+  Button,
+  TextInput,
+  useComputedColorScheme,
+  useMantineColorScheme,
+} from '@mantine/core';
 import { useEffect, useState } from 'react';
 import { Detail } from '@/inspect/detail';
 import { type Exchange, matches } from '@/inspect/exchange';
@@ -29,7 +35,13 @@ function useSelected(): [number | undefined, (id: number | undefined) => void] {
   return [id, select];
 }
 
-function Head({ state, isLost }: { state: State | undefined; isLost: boolean }) {
+function Head({
+  state,
+  isLost,
+}: {
+  state: State | undefined;
+  isLost: boolean;
+}) {
   const { setColorScheme } = useMantineColorScheme({ keepTransitions: true });
   const scheme = useComputedColorScheme('light');
   const status = isLost ? 'not running' : (state?.agent.status ?? 'connecting');
@@ -37,18 +49,45 @@ function Head({ state, isLost }: { state: State | undefined; isLost: boolean }) 
   return (
     <header className={ui.pageHead}>
       <div>
-        <h1>culvert agent <Tag tone={status === 'online' ? 'ok' : isLost ? 'bad' : 'warn'}>{status}</Tag></h1>
+        <h1>
+          culvert agent{' '}
+          <Tag tone={status === 'online' ? 'ok' : isLost ? 'bad' : 'warn'}>
+            {status}
+          </Tag>
+        </h1>
         {state ? (
           <p className={ui.dim}>
-            {[state.server, state.agent.session.account, state.agent.session.region, `version ${state.agent.agent_version}`].filter(Boolean).join(' · ')}
-            {state.agent.session.latency_ms === null ? '' : ` · ${state.agent.session.latency_ms.toFixed(0)} ms`}
+            {[
+              state.server,
+              state.agent.session.account,
+              state.agent.session.region,
+              `version ${state.agent.agent_version}`,
+            ]
+              .filter(Boolean)
+              .join(' · ')}
+            {state.agent.session.latency_ms === null
+              ? ''
+              : ` · ${state.agent.session.latency_ms.toFixed(0)} ms`}
           </p>
         ) : null}
         {state?.trouble ? <p role="status">{state.trouble}</p> : null}
-        {state?.notices.map((notice) => <p key={notice} role="status">{notice}</p>)}
-        {isLost ? <p role="alert">The agent does not answer. The page continues when it runs again.</p> : null}
+        {state?.notices.map((notice) => (
+          <p key={notice} role="status">
+            {notice}
+          </p>
+        ))}
+        {isLost ? (
+          <p role="alert">
+            The agent does not answer. The page continues when it runs again.
+          </p>
+        ) : null}
       </div>
-      <ActionIcon variant="default" aria-label={`Use the ${other} theme`} title={`Use the ${other} theme`} onClick={() => setColorScheme(other)}>
+      <ActionIcon
+        variant="default"
+        aria-label={`Use the ${other} theme`}
+        title={`Use the ${other} theme`}
+        onClick={() => setColorScheme(other)}
+      >
         <span aria-hidden="true">{scheme === 'dark' ? '☀' : '☾'}</span>
       </ActionIcon>
     </header>
@@ -61,7 +100,13 @@ function Endpoints({ state }: { state: State }) {
     <ul className={css.endpoints} aria-label="Endpoints">
       {state.tunnels.map((it) => (
         <li key={it.name}>
-          {/^https?:/.test(it.public_url) ? <a href={it.public_url} target="_blank" rel="noreferrer">{it.public_url}</a> : it.public_url}
+          {/^https?:/.test(it.public_url) ? (
+            <a href={it.public_url} target="_blank" rel="noreferrer">
+              {it.public_url}
+            </a>
+          ) : (
+            it.public_url
+          )}
           <span className={ui.dim}> → {it.config.addr}</span>
         </li>
       ))}
@@ -79,11 +124,17 @@ function useExchange(id: number | undefined, run: string | undefined) {
     setProblem('');
     if (id) {
       api.exchange(id).then(
-        (found) => { if (!isOver) setExchange(found); },
-        (error: Error) => { if (!isOver) setProblem(error.message); },
+        (found) => {
+          if (!isOver) setExchange(found);
+        },
+        (error: Error) => {
+          if (!isOver) setProblem(error.message);
+        },
       );
     }
-    return () => { isOver = true; };
+    return () => {
+      isOver = true;
+    };
   }, [id, run]);
   return { exchange, problem };
 }
@@ -94,7 +145,11 @@ export function AgentPage() {
   const [filter, setFilter] = useState('');
   const { exchange, problem } = useExchange(selected, state?.run);
   const requests = state?.requests.filter((it) => matches(it, filter)) ?? [];
-  const clear = () => api.clear().then(() => select(undefined)).then(read);
+  const clear = () =>
+    api
+      .clear()
+      .then(() => select(undefined))
+      .then(read);
   const replay = async (edited: Edited | undefined) => {
     if (!exchange) return;
     try {
@@ -112,29 +167,67 @@ export function AgentPage() {
       <Head state={state} isLost={isLost} />
       {state ? <Endpoints state={state} /> : null}
       <div className={ui.toolbar}>
-        <TextInput className={ui.grow ?? ''} label="Filter" placeholder="path, method, status such as 5xx, endpoint" value={filter} onChange={(event) => setFilter(event.currentTarget.value)} />
-        <Button variant="default" disabled={!state?.requests.length} onClick={() => void clear()}>Clear</Button>
+        <TextInput
+          className={ui.grow ?? ''}
+          label="Filter"
+          placeholder="path, method, status such as 5xx, endpoint"
+          value={filter}
+          onChange={(event) => setFilter(event.currentTarget.value)}
+        />
+        <Button
+          variant="default"
+          disabled={!state?.requests.length}
+          onClick={() => void clear()}
+        >
+          Clear
+        </Button>
       </div>
       {state?.not_kept ? (
         <p className={ui.hint}>
-          Showing {state.requests.length} of {state.seen} requests. {state.not_kept} requests were not kept, because the limit is {state.kept_per_second} per second.
+          Showing {state.requests.length} of {state.seen} requests.{' '}
+          {state.not_kept} requests were not kept, because the limit is{' '}
+          {state.kept_per_second} per second.
         </p>
       ) : null}
       <div className={css.columns} data-detail={selected ? true : undefined}>
         <section aria-label="List of requests" className={css.requests}>
-          {requests.length ? <RequestList requests={requests} selected={selected} onSelect={select} /> : null}
+          {requests.length ? (
+            <RequestList
+              requests={requests}
+              selected={selected}
+              onSelect={select}
+            />
+          ) : null}
           {state && !requests.length ? (
             <div className={ui.empty}>
-              <h2>{state.requests.length ? 'No request matches the filter' : 'No requests yet'}</h2>
-              {state.requests.length ? null : <p>Requests to your endpoints appear here.</p>}
+              <h2>
+                {state.requests.length
+                  ? 'No request matches the filter'
+                  : 'No requests yet'}
+              </h2>
+              {state.requests.length ? null : (
+                <p>Requests to your endpoints appear here.</p>
+              )}
             </div>
           ) : null}
         </section>
         {selected ? (
           <section aria-label="Request" className={css.selected}>
-            <Button className={css.back ?? ''} variant="subtle" size="xs" onClick={() => select(undefined)}>All requests</Button>
+            <Button
+              className={css.back ?? ''}
+              variant="subtle"
+              size="xs"
+              onClick={() => select(undefined)}
+            >
+              All requests
+            </Button>
             {exchange ? <Detail exchange={exchange} onReplay={replay} /> : null}
-            {problem ? <div className={ui.failure} role="alert"><h2>The request is not there</h2><p>{problem}</p></div> : null}
+            {problem ? (
+              <div className={ui.failure} role="alert">
+                <h2>The request is not there</h2>
+                <p>{problem}</p>
+              </div>
+            ) : null}
           </section>
         ) : null}
       </div>

@@ -7,7 +7,9 @@ const EVERY_MS = 1000;
 function merged(known: State | undefined, now: State): State {
   const before = known?.run === now.run ? known.requests : [];
   const first = now.requests[now.requests.length - 1]?.id ?? Infinity;
-  const kept = before.filter((it) => now.oldest !== null && it.id >= now.oldest && it.id < first);
+  const kept = before.filter(
+    (it) => now.oldest !== null && it.id >= now.oldest && it.id < first,
+  );
   return { ...now, requests: [...now.requests, ...kept] };
 }
 
@@ -20,7 +22,8 @@ export function useStateOfAgent() {
     try {
       let now = await api.state(known.current?.requests[0]?.id ?? 0);
       // A new run counts from one again.
-      if (known.current && known.current.run !== now.run) now = await api.state(0);
+      if (known.current && known.current.run !== now.run)
+        now = await api.state(0);
       known.current = merged(known.current, now);
       setState(known.current);
       setLost(false);

@@ -9,18 +9,33 @@ import { Section } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 
-const LABELS: Record<string, string> = { stop: 'Stop', restart: 'Restart', 'update-agent': 'Update' };
+const LABELS: Record<string, string> = {
+  stop: 'Stop',
+  restart: 'Restart',
+  'update-agent': 'Update',
+};
 
 /** Pages of endpoints that are read at most. */
 const PAGES_MAX = 20;
 
 /** The endpoints of an agent. The API has no filter for it, so all endpoints of agents are read. */
-async function endpointsOf(id: string, signal: AbortSignal): Promise<JsonObject[]> {
+async function endpointsOf(
+  id: string,
+  signal: AbortSignal,
+): Promise<JsonObject[]> {
   const found: JsonObject[] = [];
   let before: string | undefined;
   for (let page = 0; page < PAGES_MAX; page += 1) {
-    const { objects, next } = await listAt('/endpoints', 'endpoints', { filter: 'obj.type == "agent"', before }, 100, signal);
-    found.push(...objects.filter(({ tunnel_session: session }) => refId(session) === id));
+    const { objects, next } = await listAt(
+      '/endpoints',
+      'endpoints',
+      { filter: 'obj.type == "agent"', before },
+      100,
+      signal,
+    );
+    found.push(
+      ...objects.filter(({ tunnel_session: session }) => refId(session) === id),
+    );
     if (!next) break;
     before = next;
   }
@@ -41,15 +56,32 @@ export default function AgentExtra({ object }: { object: JsonObject }) {
   return (
     <>
       <div className={ui.toolbar}>
-        {resource?.below.filter((one) => one.method === 'POST').map((operation) => (
-          <ActionButton key={operation.id} resource={resource} operation={operation} id={id} label={LABELS[operation.command] ?? operation.command} danger={operation.command === 'stop'} />
-        ))}
+        {resource?.below
+          .filter((one) => one.method === 'POST')
+          .map((operation) => (
+            <ActionButton
+              key={operation.id}
+              resource={resource}
+              operation={operation}
+              id={id}
+              label={LABELS[operation.command] ?? operation.command}
+              danger={operation.command === 'stop'}
+            />
+          ))}
       </div>
       <Section title="Endpoints">
         {served.isPending ? <Loading /> : null}
         {served.error ? <Failure error={served.error} /> : null}
-        {served.data?.length === 0 ? <p className={ui.dim}>This agent serves nothing now.</p> : null}
-        {endpoints && served.data?.length ? <ResourceTable resource={endpoints} objects={served.data} label="Endpoints of this agent" /> : null}
+        {served.data?.length === 0 ? (
+          <p className={ui.dim}>This agent serves nothing now.</p>
+        ) : null}
+        {endpoints && served.data?.length ? (
+          <ResourceTable
+            resource={endpoints}
+            objects={served.data}
+            label="Endpoints of this agent"
+          />
+        ) : null}
       </Section>
       <SubjectCharts subject="agent" id={id} />
     </>

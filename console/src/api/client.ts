@@ -9,7 +9,10 @@ const throwErrors: Middleware = {
 };
 
 /** The management API with the types of its OpenAPI document, for pages that know their resource. Errors are thrown. */
-export const api = createClient<paths>({ baseUrl: API_PREFIX, fetch: consoleFetch });
+export const api = createClient<paths>({
+  baseUrl: API_PREFIX,
+  fetch: consoleFetch,
+});
 api.use(throwErrors);
 
 /** The body of an answer. It is there: anything but success was thrown. */

@@ -16,7 +16,9 @@ class Connection {
 
   async #ask(): Promise<void> {
     try {
-      await fetch('/console/session', { headers: { 'x-culvert-console': '1' } });
+      await fetch('/console/session', {
+        headers: { 'x-culvert-console': '1' },
+      });
     } catch {
       setTimeout(() => void this.#ask(), EVERY_MS);
       return;

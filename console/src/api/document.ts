@@ -1,4 +1,8 @@
-import { queryOptions, useQuery, useSuspenseQuery } from '@tanstack/react-query';
+import {
+  queryOptions,
+  useQuery,
+  useSuspenseQuery,
+} from '@tanstack/react-query';
 import { LostServerError } from './error';
 import { connection } from './connection';
 import { useMemo } from 'react';

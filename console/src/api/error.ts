@@ -6,7 +6,11 @@ export class ApiError extends Error {
   readonly code: string | undefined;
   readonly requestId: string | undefined;
 
-  constructor(status: number, body: Partial<ErrorBody> | null, requestId: string | null) {
+  constructor(
+    status: number,
+    body: Partial<ErrorBody> | null,
+    requestId: string | null,
+  ) {
     super(body?.msg ?? `The server answered ${status}.`);
     this.name = 'ApiError';
     this.status = status;

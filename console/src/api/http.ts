@@ -8,7 +8,10 @@ export const API_PREFIX = '/console/api';
 export const onSessionEnd: { call: () => void } = { call: () => {} };
 
 /** `fetch` of the management API: adds the console's header, and notices a lost server and an ended session. */
-export async function consoleFetch(input: Request | string, init?: RequestInit): Promise<Response> {
+export async function consoleFetch(
+  input: Request | string,
+  init?: RequestInit,
+): Promise<Response> {
   const request = new Request(input, init);
   request.headers.set('x-culvert-console', '1');
   let response: Response;
@@ -25,11 +28,20 @@ export async function consoleFetch(input: Request | string, init?: RequestInit):
 
 export async function errorOf(response: Response): Promise<ApiError> {
   const body: unknown = await response.json().catch(() => null);
-  return new ApiError(response.status, body as ConstructorParameters<typeof ApiError>[1], response.headers.get('ngrok-operation-id'));
+  return new ApiError(
+    response.status,
+    body as ConstructorParameters<typeof ApiError>[1],
+    response.headers.get('ngrok-operation-id'),
+  );
 }
 
 /** One call of the management API whose path is known at run time only. */
-export async function call(method: string, path: string, body?: Json, signal?: AbortSignal): Promise<Json> {
+export async function call(
+  method: string,
+  path: string,
+  body?: Json,
+  signal?: AbortSignal,
+): Promise<Json> {
   const init: RequestInit = { method };
   if (signal) init.signal = signal;
   if (body !== undefined) {

@@ -12,7 +12,10 @@ export function text(value: Json | undefined): string {
 
 /** A reference to another object, as the API writes it. */
 export function refId(value: Json | undefined): string | undefined {
-  return isObject(value) && typeof value.id === 'string' && 'uri' in value && Object.keys(value).length === 2
+  return isObject(value) &&
+    typeof value.id === 'string' &&
+    'uri' in value &&
+    Object.keys(value).length === 2
     ? value.id
     : undefined;
 }

@@ -62,9 +62,17 @@ export interface Model {
 
 const METHODS = ['get', 'post', 'patch', 'put', 'delete'];
 
-function operation(schemas: Schemas, collection: string, path: string, method: string, raw: RawOperation): Operation {
+function operation(
+  schemas: Schemas,
+  collection: string,
+  path: string,
+  method: string,
+  raw: RawOperation,
+): Operation {
   const body = raw.requestBody?.content?.['application/json']?.schema;
-  const answer = Object.entries(raw.responses).find(([status]) => status.startsWith('2'))?.[1].content?.['application/json']?.schema;
+  const answer = Object.entries(raw.responses).find(([status]) =>
+    status.startsWith('2'),
+  )?.[1].content?.['application/json']?.schema;
   const prefix = `${collection.replace('/', '_')}_`;
   return {
     id: raw.operationId,
@@ -79,9 +87,17 @@ function operation(schemas: Schemas, collection: string, path: string, method: s
 }
 
 /** The list in an answer, if it is one: its key and what is in it. */
-export function listIn(schemas: Schemas, answer: Resolved | undefined): { key: string; item: Resolved } | undefined {
+export function listIn(
+  schemas: Schemas,
+  answer: Resolved | undefined,
+): { key: string; item: Resolved } | undefined {
   for (const [key, schema] of Object.entries(answer?.properties ?? {})) {
-    if (schema.type === 'array' && schema.items && !answer?.properties?.id && (answer?.properties?.next_page_uri || answer?.properties?.uri)) {
+    if (
+      schema.type === 'array' &&
+      schema.items &&
+      !answer?.properties?.id &&
+      (answer?.properties?.next_page_uri || answer?.properties?.uri)
+    ) {
       return { key, item: resolve(schemas, schema.items) };
     }
   }
@@ -90,7 +106,8 @@ export function listIn(schemas: Schemas, answer: Resolved | undefined): { key: s
 
 /** The model without the operations that are not among `rights`. */
 export function permitted(model: Model, rights: ReadonlySet<string>): Model {
-  const may = <T extends Operation | undefined>(one: T): T | undefined => (one && rights.has(one.id) ? one : undefined);
+  const may = <T extends Operation | undefined>(one: T): T | undefined =>
+    one && rights.has(one.id) ? one : undefined;
   const resources = new Map<string, Resource>();
   for (const [name, resource] of model.resources) {
     if (!may(resource.list)) continue;
@@ -112,35 +129,46 @@ export function buildModel(document: RawDocument): Model {
   for (const [path, methods] of Object.entries(document.paths)) {
     for (const method of METHODS) {
       const raw = methods[method];
-      if (raw) all.push(operation(schemas, raw.tags?.[0] ?? '', path, method, raw));
+      if (raw)
+        all.push(operation(schemas, raw.tags?.[0] ?? '', path, method, raw));
     }
   }
   const resources = new Map<string, Resource>();
   for (const list of all) {
-    const found = list.method === 'GET' && !list.path.includes('{') ? listIn(schemas, list.answer) : undefined;
+    const found =
+      list.method === 'GET' && !list.path.includes('{')
+        ? listIn(schemas, list.answer)
+        : undefined;
     // What has no id is no object: kept events have pages of their own.
     if (!found?.item.properties?.id) continue;
     const name = list.path.slice(1);
     const single = all.filter((other) => other.path === `${list.path}/{id}`);
     // Nor is what cannot be read by its id: the top of the statistics.
     if (single.length === 0) continue;
-    const by = (method: string) => single.find((other) => other.method === method);
+    const by = (method: string) =>
+      single.find((other) => other.method === method);
     resources.set(name, {
       name,
       slug: name.replaceAll('/', '.'),
-      description: list.summary.replace(/^.*?newest first\.\s*/, '').replace(/^[^:.]*: (.)/, (_, first: string) => first.toUpperCase()),
+      description: list.summary
+        .replace(/^.*?newest first\.\s*/, '')
+        .replace(/^[^:.]*: (.)/, (_, first: string) => first.toUpperCase()),
       listKey: found.key,
       item: by('GET')?.answer ?? found.item,
       list,
       filterable: list.query.some((one) => one.name === 'filter'),
       get: by('GET'),
-      create: all.find((other) => other.path === list.path && other.method === 'POST'),
+      create: all.find(
+        (other) => other.path === list.path && other.method === 'POST',
+      ),
       update: by('PATCH') ?? by('PUT'),
       remove: by('DELETE'),
       below: all.filter((other) => other.path.startsWith(`${list.path}/{id}/`)),
     });
   }
   const source = schemas.EventSourceCreate?.properties?.type;
-  const eventTypes = (source ? (resolve(schemas, source).enum ?? []) : []).filter((type) => typeof type === 'string');
+  const eventTypes = (
+    source ? (resolve(schemas, source).enum ?? []) : []
+  ).filter((type) => typeof type === 'string');
   return { version: document.info.version, schemas, resources, eventTypes };
 }

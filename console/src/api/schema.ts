@@ -39,11 +39,16 @@ export function resolve(schemas: Schemas, schema: Schema): Resolved {
   let nullable = false;
   let merged: Schema = schema;
   for (let depth = 0; depth < 8; depth += 1) {
-    const alternatives: Schema[] | undefined = merged.anyOf?.filter((one) => one.type !== 'null');
+    const alternatives: Schema[] | undefined = merged.anyOf?.filter(
+      (one) => one.type !== 'null',
+    );
     if (alternatives && merged.anyOf) {
       nullable ||= alternatives.length < merged.anyOf.length;
       const { anyOf: _, ...rest } = merged;
-      merged = alternatives.length === 1 ? { ...alternatives[0], ...rest } : { ...rest, type: ['string', 'object'] };
+      merged =
+        alternatives.length === 1
+          ? { ...alternatives[0], ...rest }
+          : { ...rest, type: ['string', 'object'] };
     } else if (merged.$ref) {
       const { $ref, ...rest } = merged;
       merged = { ...schemas[$ref.slice($ref.lastIndexOf('/') + 1)], ...rest };
@@ -51,14 +56,18 @@ export function resolve(schemas: Schemas, schema: Schema): Resolved {
   }
   // An enumeration whose values have descriptions.
   const values = merged.oneOf?.flatMap((one) => one.const ?? []);
-  if (values && values.length === merged.oneOf?.length) merged = { ...merged, enum: values, type: merged.type ?? 'string' };
-  const all = typeof merged.type === 'string' ? [merged.type] : (merged.type ?? []);
+  if (values && values.length === merged.oneOf?.length)
+    merged = { ...merged, enum: values, type: merged.type ?? 'string' };
+  const all =
+    typeof merged.type === 'string' ? [merged.type] : (merged.type ?? []);
   const types = all.filter((type) => type !== 'null');
   return { ...merged, types, nullable: nullable || types.length < all.length };
 }
 
 /** The fields of an object that a creation needs. */
 export function requiredOf(schema: Schema): Set<string> {
-  const marked = Object.entries(schema.properties ?? {}).filter(([, field]) => field['x-culvert-required']);
+  const marked = Object.entries(schema.properties ?? {}).filter(
+    ([, field]) => field['x-culvert-required'],
+  );
   return new Set([...(schema.required ?? []), ...marked.map(([name]) => name)]);
 }

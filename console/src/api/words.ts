@@ -1,8 +1,50 @@
-const CAPITALS = new Set(['acl', 'acme', 'api', 'arn', 'asn', 'aws', 'ca', 'cel', 'cidr', 'cname', 'dns', 'http', 'id', 'ids', 'ip', 'ips', 'json', 'os', 'pem', 'sasl', 'ssh', 'tcp', 'tls', 'uri', 'url', 'urls']);
+const CAPITALS = new Set([
+  'acl',
+  'acme',
+  'api',
+  'arn',
+  'asn',
+  'aws',
+  'ca',
+  'cel',
+  'cidr',
+  'cname',
+  'dns',
+  'http',
+  'id',
+  'ids',
+  'ip',
+  'ips',
+  'json',
+  'os',
+  'pem',
+  'sasl',
+  'ssh',
+  'tcp',
+  'tls',
+  'uri',
+  'url',
+  'urls',
+]);
 const SPELLED: Record<string, string> = {
-  ids: 'IDs', ips: 'IPs', urls: 'URLs', addr: 'address', addrs: 'addresses', nats: 'NATS', otlp: 'OpenTelemetry', s3: 'Amazon S3',
-  cloudwatch: 'Amazon CloudWatch', firehose: 'Amazon Data Firehose', kinesis: 'Amazon Kinesis', kafka: 'Kafka', datadog: 'Datadog',
-  azure: 'Azure', postgres: 'PostgreSQL', rabbitmq: 'RabbitMQ', kubernetes: 'Kubernetes', creds: 'credentials',
+  ids: 'IDs',
+  ips: 'IPs',
+  urls: 'URLs',
+  addr: 'address',
+  addrs: 'addresses',
+  nats: 'NATS',
+  otlp: 'OpenTelemetry',
+  s3: 'Amazon S3',
+  cloudwatch: 'Amazon CloudWatch',
+  firehose: 'Amazon Data Firehose',
+  kinesis: 'Amazon Kinesis',
+  kafka: 'Kafka',
+  datadog: 'Datadog',
+  azure: 'Azure',
+  postgres: 'PostgreSQL',
+  rabbitmq: 'RabbitMQ',
+  kubernetes: 'Kubernetes',
+  creds: 'credentials',
 };
 const TITLES: Record<string, string> = {
   'app/users': 'Application users',
@@ -28,7 +70,12 @@ const SINGULAR: Record<string, string> = {
 
 /** `certificate_pem` becomes "Certificate PEM". */
 export function humanize(name: string): string {
-  const words = name.split(/[_/.-]/).map((word) => SPELLED[word] ?? (CAPITALS.has(word) ? word.toUpperCase() : word));
+  const words = name
+    .split(/[_/.-]/)
+    .map(
+      (word) =>
+        SPELLED[word] ?? (CAPITALS.has(word) ? word.toUpperCase() : word),
+    );
   const line = words.join(' ');
   return line.charAt(0).toUpperCase() + line.slice(1);
 }
@@ -43,7 +90,9 @@ export function nounOf(resource: string): string {
 }
 
 function lowered(title: string): string {
-  return /^(?!Kubernetes)[A-Z][a-z ]/.test(title) ? title.charAt(0).toLowerCase() + title.slice(1) : title;
+  return /^(?!Kubernetes)[A-Z][a-z ]/.test(title)
+    ? title.charAt(0).toLowerCase() + title.slice(1)
+    : title;
 }
 
 /** Several objects of the resource, in the middle of a sentence. */

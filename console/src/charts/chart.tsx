@@ -12,7 +12,8 @@ interface Props {
   onAt: (index: number | null) => void;
 }
 
-const last = (values: (number | null)[]): number | null => values.findLast((value) => value !== null) ?? null;
+const last = (values: (number | null)[]): number | null =>
+  values.findLast((value) => value !== null) ?? null;
 
 /** Lines over time, with the values under the pointer, or the last ones, as text. */
 export function Chart({ title, times, lines, unit, at, onAt }: Props) {
@@ -26,14 +27,21 @@ export function Chart({ title, times, lines, unit, at, onAt }: Props) {
     <figure className={css.chart}>
       <figcaption>
         <b>{title}</b>
-        <span className={css.time}>{time === undefined ? '' : new Date(time * 1000).toLocaleString()}</span>
+        <span className={css.time}>
+          {time === undefined ? '' : new Date(time * 1000).toLocaleString()}
+        </span>
       </figcaption>
       <ul className={css.legend}>
         {shown.map(({ label, color, text }) => (
-          <li key={label}><i data-color={color} />{label} <b>{text}</b></li>
+          <li key={label}>
+            <i data-color={color} />
+            {label} <b>{text}</b>
+          </li>
         ))}
       </ul>
-      <div role="img" aria-label={summary}><Plot times={times} lines={lines} unit={unit} at={at} onAt={onAt} /></div>
+      <div role="img" aria-label={summary}>
+        <Plot times={times} lines={lines} unit={unit} at={at} onAt={onAt} />
+      </div>
     </figure>
   );
 }

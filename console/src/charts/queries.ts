@@ -14,29 +14,61 @@ export const RANGES = [
 
 export type Range = (typeof RANGES)[number]['value'];
 
-export const rangeOf = (value: string | undefined): (typeof RANGES)[number] => RANGES.find((range) => range.value === value) ?? RANGES[0];
+export const rangeOf = (value: string | undefined): (typeof RANGES)[number] =>
+  RANGES.find((range) => range.value === value) ?? RANGES[0];
 
 /** A step is written ten seconds after its start at the latest. */
 const EVERY = 10_000;
 
-const since = (seconds: number): string => new Date(Date.now() - seconds * 1000).toISOString();
+const since = (seconds: number): string =>
+  new Date(Date.now() - seconds * 1000).toISOString();
 
 /** The statistics of a subject up to now, renewed with every step. */
-export function statisticsQuery(subject: Subject, id: string | undefined, range: Range) {
+export function statisticsQuery(
+  subject: Subject,
+  id: string | undefined,
+  range: Range,
+) {
   const { seconds } = rangeOf(range);
   return queryOptions({
     queryKey: ['statistics', subject, id, range],
-    queryFn: async ({ signal }) => body(await api.GET('/statistics', { params: { query: { subject, ...(id ? { id } : {}), from: since(seconds) } }, signal })),
+    queryFn: async ({ signal }) =>
+      body(
+        await api.GET('/statistics', {
+          params: {
+            query: { subject, ...(id ? { id } : {}), from: since(seconds) },
+          },
+          signal,
+        }),
+      ),
     refetchInterval: EVERY,
     placeholderData: keepPreviousData,
   });
 }
 
 /** The subjects with the most of something, up to now. */
-export function topQuery(subject: Subject, seconds: number, order: string, limit: number) {
+export function topQuery(
+  subject: Subject,
+  seconds: number,
+  order: string,
+  limit: number,
+) {
   return queryOptions({
     queryKey: ['statistics', 'top', subject, seconds, order, limit],
-    queryFn: async ({ signal }) => body(await api.GET('/statistics/top', { params: { query: { subject, order, limit: String(limit), from: since(seconds) } }, signal })),
+    queryFn: async ({ signal }) =>
+      body(
+        await api.GET('/statistics/top', {
+          params: {
+            query: {
+              subject,
+              order,
+              limit: String(limit),
+              from: since(seconds),
+            },
+          },
+          signal,
+        }),
+      ),
     refetchInterval: EVERY,
     placeholderData: keepPreviousData,
   });

@@ -13,44 +13,100 @@ import { STEPS, domainState } from './status';
 export default function DomainExtra({ object }: { object: JsonObject }) {
   const client = useQueryClient();
   const resource = useModel().resources.get('reserved_domains');
-  const retry = resource?.below.find((one) => one.command === 'retry-certificate-management');
-  const stop = resource?.below.find((one) => one.command === 'delete-certificate-management-policy');
+  const retry = resource?.below.find(
+    (one) => one.command === 'retry-certificate-management',
+  );
+  const stop = resource?.below.find(
+    (one) => one.command === 'delete-certificate-management-policy',
+  );
   const { tone, word, why, retriesAt, renewsAt, failed } = domainState(object);
-  const busy = word === 'Being issued' || word === 'Not issued' || word === 'Waiting';
+  const busy =
+    word === 'Being issued' || word === 'Not issued' || word === 'Waiting';
   useEffect(() => {
     if (!busy) return undefined;
-    const timer = setInterval(() => void client.invalidateQueries({ queryKey: ['reserved_domains', 'object', object.id] }), 4000);
+    const timer = setInterval(
+      () =>
+        void client.invalidateQueries({
+          queryKey: ['reserved_domains', 'object', object.id],
+        }),
+      4000,
+    );
     return () => clearInterval(timer);
   }, [busy, client, object.id]);
   const domain = text(object.domain);
   const cname = text(object.cname_target);
   const challenge = text(object.acme_challenge_cname_target);
-  const records = [cname ? `${domain}. CNAME ${cname}.` : '', challenge ? `_acme-challenge.${domain.replace('*.', '')}. CNAME ${challenge}.` : ''].filter(Boolean);
-  const buttons = resource && object.certificate_management_policy ? (
-    <>
-      {stop ? <ActionButton resource={resource} operation={stop} id={String(object.id)} label="Stop managing" danger /> : null}
-      {retry ? <ActionButton resource={resource} operation={retry} id={String(object.id)} label="Try again now" /> : null}
-    </>
-  ) : null;
+  const records = [
+    cname ? `${domain}. CNAME ${cname}.` : '',
+    challenge
+      ? `_acme-challenge.${domain.replace('*.', '')}. CNAME ${challenge}.`
+      : '',
+  ].filter(Boolean);
+  const buttons =
+    resource && object.certificate_management_policy ? (
+      <>
+        {stop ? (
+          <ActionButton
+            resource={resource}
+            operation={stop}
+            id={String(object.id)}
+            label="Stop managing"
+            danger
+          />
+        ) : null}
+        {retry ? (
+          <ActionButton
+            resource={resource}
+            operation={retry}
+            id={String(object.id)}
+            label="Try again now"
+          />
+        ) : null}
+      </>
+    ) : null;
   return (
     <div className={ui.columns}>
       <Section title="Certificate" actions={buttons}>
-        <p role="status"><Tag tone={tone}>{word}</Tag> {why ? <Prose text={why} /> : null}</p>
-        {retriesAt ? <p className={ui.dim}>The next attempt is at <Time value={retriesAt} />.</p> : null}
-        {renewsAt ? <p className={ui.dim}>It is renewed at <Time value={renewsAt} />.</p> : null}
+        <p role="status">
+          <Tag tone={tone}>{word}</Tag> {why ? <Prose text={why} /> : null}
+        </p>
+        {retriesAt ? (
+          <p className={ui.dim}>
+            The next attempt is at <Time value={retriesAt} />.
+          </p>
+        ) : null}
+        {renewsAt ? (
+          <p className={ui.dim}>
+            It is renewed at <Time value={renewsAt} />.
+          </p>
+        ) : null}
         {failed === undefined ? null : (
           <ol className={ui.items}>
             {STEPS.slice(0, failed + 1).map(({ title, todo }, step) => (
-              <li key={title}><Tag tone={step === failed ? 'bad' : 'ok'}>{step === failed ? 'Fails' : 'Done'}</Tag> {title}{step === failed ? <p>{todo}</p> : null}</li>
+              <li key={title}>
+                <Tag tone={step === failed ? 'bad' : 'ok'}>
+                  {step === failed ? 'Fails' : 'Done'}
+                </Tag>{' '}
+                {title}
+                {step === failed ? <p>{todo}</p> : null}
+              </li>
             ))}
           </ol>
         )}
-        {word === "The platform's" ? <p className={ui.dim}>The certificate of the installation is presented for this name.</p> : null}
+        {word === "The platform's" ? (
+          <p className={ui.dim}>
+            The certificate of the installation is presented for this name.
+          </p>
+        ) : null}
       </Section>
       {records.length > 0 ? (
         <Section title="DNS records">
           <p className={ui.dim}>Set these at the provider of the domain:</p>
-          <div className={ui.stack}>{records.map((record) => <CopyBlock key={record} value={record} label="DNS record" />)}</div>
+          <div className={ui.stack}>
+            {records.map((record) => (
+              <CopyBlock key={record} value={record} label="DNS record" />
+            ))}
+          </div>
         </Section>
       ) : null}
     </div>

@@ -12,5 +12,9 @@ function tone(end: string): Tone {
 
 export default function ExpiryCell({ object }: { object: JsonObject }) {
   const end = text(object.not_after);
-  return <Tag tone={tone(end)}><Time value={end} relative /></Tag>;
+  return (
+    <Tag tone={tone(end)}>
+      <Time value={end} relative />
+    </Tag>
+  );
 }

@@ -30,7 +30,12 @@ interface Past {
   redacted: string[];
   matches: boolean | null;
   rules: Rule[];
-  ended_by: { phase: string; number: number; action: string; certain: boolean } | null;
+  ended_by: {
+    phase: string;
+    number: number;
+    action: string;
+    certain: boolean;
+  } | null;
 }
 
 interface Run {
@@ -38,17 +43,38 @@ interface Run {
   complete: boolean;
 }
 
-const TONES = { match: 'ok', no_match: undefined, unknown: 'warn', reject: 'bad', not_reached: undefined };
-const WORDS = { match: 'matches', no_match: 'does not match', unknown: 'unknown', reject: 'rejects: a condition fails', not_reached: 'not reached' };
+const TONES = {
+  match: 'ok',
+  no_match: undefined,
+  unknown: 'warn',
+  reject: 'bad',
+  not_reached: undefined,
+};
+const WORDS = {
+  match: 'matches',
+  no_match: 'does not match',
+  unknown: 'unknown',
+  reject: 'rejects: a condition fails',
+  not_reached: 'not reached',
+};
 
 function Rules({ past }: { past: Past }) {
   return (
     <ul className={ui.items}>
       {past.rules.map((rule) => (
         <li key={`${rule.phase} ${rule.number}`}>
-          <span className={ui.tag} data-tone={TONES[rule.result]}>{WORDS[rule.result]}</span>{' '}
-          {rule.name || `rule ${rule.number}`} <span className={ui.dim}>{`${rule.phase}: ${rule.actions.join(', ')}`}</span>
-          {rule.unknown.length > 0 ? <span className={ui.sub}>{`not known: ${rule.unknown.join(', ')}`}</span> : null}
+          <span className={ui.tag} data-tone={TONES[rule.result]}>
+            {WORDS[rule.result]}
+          </span>{' '}
+          {rule.name || `rule ${rule.number}`}{' '}
+          <span
+            className={ui.dim}
+          >{`${rule.phase}: ${rule.actions.join(', ')}`}</span>
+          {rule.unknown.length > 0 ? (
+            <span
+              className={ui.sub}
+            >{`not known: ${rule.unknown.join(', ')}`}</span>
+          ) : null}
         </li>
       ))}
     </ul>
@@ -62,7 +88,10 @@ function outcome({ matches, ended_by: end, rules }: Past): string {
   return `${end.certain ? 'ends' : 'may end'} with ${end.action}`;
 }
 
-const KINDS = [{ value: 'policy', label: 'Traffic policy' }, { value: 'filter', label: 'Filter' }];
+const KINDS = [
+  { value: 'policy', label: 'Traffic policy' },
+  { value: 'filter', label: 'Filter' },
+];
 
 /** Evaluates a policy or a filter against the recent requests of an endpoint. */
 export function DryRun({ id, policy }: { id: string; policy: string }) {
@@ -70,42 +99,104 @@ export function DryRun({ id, policy }: { id: string; policy: string }) {
   const [source, setSource] = useState({ policy, filter: '' });
   const run = useMutation({
     mutationFn: async () => {
-      const body: JsonObject = kind === 'policy' ? { traffic_policy: source.policy } : { filter: source.filter };
-      return (await call('POST', `/endpoints/${id}/dry_run`, body)) as unknown as Run;
+      const body: JsonObject =
+        kind === 'policy'
+          ? { traffic_policy: source.policy }
+          : { filter: source.filter };
+      return (await call(
+        'POST',
+        `/endpoints/${id}/dry_run`,
+        body,
+      )) as unknown as Run;
     },
   });
   const isPolicy = kind === 'policy';
   return (
     <Section title="Dry run">
       <div className={ui.stack}>
-        <p className={ui.hint}>Evaluates conditions against the most recent kept requests. No action runs, and nothing is saved.</p>
-        <Choice label="What to evaluate" value={kind} onChange={setKind} options={KINDS} />
+        <p className={ui.hint}>
+          Evaluates conditions against the most recent kept requests. No action
+          runs, and nothing is saved.
+        </p>
+        <Choice
+          label="What to evaluate"
+          value={kind}
+          onChange={setKind}
+          options={KINDS}
+        />
         <Suspense fallback={<Loading />}>
-          {isPolicy
-            ? <CodeEditor key="policy" label="Traffic policy to try" language="policy" value={source.policy} onChange={(next) => setSource((now) => ({ ...now, policy: next }))} />
-            : <CodeEditor key="filter" label="Filter to try" language="cel" value={source.filter} onChange={(next) => setSource((now) => ({ ...now, filter: next }))} />}
+          {isPolicy ? (
+            <CodeEditor
+              key="policy"
+              label="Traffic policy to try"
+              language="policy"
+              value={source.policy}
+              onChange={(next) =>
+                setSource((now) => ({ ...now, policy: next }))
+              }
+            />
+          ) : (
+            <CodeEditor
+              key="filter"
+              label="Filter to try"
+              language="cel"
+              value={source.filter}
+              onChange={(next) =>
+                setSource((now) => ({ ...now, filter: next }))
+              }
+            />
+          )}
         </Suspense>
-        <div className={ui.actions}><Button variant="default" loading={run.isPending} onClick={() => run.mutate()}>Run against recent requests</Button></div>
+        <div className={ui.actions}>
+          <Button
+            variant="default"
+            loading={run.isPending}
+            onClick={() => run.mutate()}
+          >
+            Run against recent requests
+          </Button>
+        </div>
         {run.error ? <Failure error={run.error} /> : null}
-        {run.data && run.data.requests.length === 0 ? <Empty title="No kept requests" text="The endpoint has had no requests that are still kept." /> : null}
+        {run.data && run.data.requests.length === 0 ? (
+          <Empty
+            title="No kept requests"
+            text="The endpoint has had no requests that are still kept."
+          />
+        ) : null}
         {run.data && run.data.requests.length > 0 ? (
           <ul className={ui.items} aria-label="Results">
             {run.data.requests.map((past) => (
               <li key={past.event_id}>
                 <details>
                   <summary>
-                    <code style={{ overflowWrap: 'anywhere' }}>{`${past.method} ${past.url}`}</code> <span className={ui.dim}>{past.status_code ?? 'no response'} · <Time value={past.event_timestamp} /></span>{' '}
+                    <code
+                      style={{ overflowWrap: 'anywhere' }}
+                    >{`${past.method} ${past.url}`}</code>{' '}
+                    <span className={ui.dim}>
+                      {past.status_code ?? 'no response'} ·{' '}
+                      <Time value={past.event_timestamp} />
+                    </span>{' '}
                     <strong>{outcome(past)}</strong>
                   </summary>
-                  {past.captured ? null : <p className={ui.hint}>Not captured: header values are in lower case.</p>}
-                  {past.redacted.length > 0 ? <p className={ui.hint}>{`Redacted: ${past.redacted.join(', ')}`}</p> : null}
+                  {past.captured ? null : (
+                    <p className={ui.hint}>
+                      Not captured: header values are in lower case.
+                    </p>
+                  )}
+                  {past.redacted.length > 0 ? (
+                    <p
+                      className={ui.hint}
+                    >{`Redacted: ${past.redacted.join(', ')}`}</p>
+                  ) : null}
                   <Rules past={past} />
                 </details>
               </li>
             ))}
           </ul>
         ) : null}
-        {run.data && !run.data.complete ? <p className={ui.hint}>The time was not enough for all requests.</p> : null}
+        {run.data && !run.data.complete ? (
+          <p className={ui.hint}>The time was not enough for all requests.</p>
+        ) : null}
       </div>
     </Section>
   );

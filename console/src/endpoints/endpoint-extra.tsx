@@ -18,16 +18,42 @@ export default function EndpointExtra({ object }: { object: JsonObject }) {
   const web = /^https?:\/\//.test(url);
   return (
     <>
-    {object.traffic_policy ? <PolicyHealth id={text(object.id)} /> : null}
-    <Section title="Reach it" actions={<LinkButton size="xs" variant="default" to="/traffic" search={{ filter }}>Watch its traffic</LinkButton>}>
-      <span className={ui.idline}>
-        {web ? <a href={url} target="_blank" rel="noreferrer noopener">{url}</a> : <code>{url}</code>}
-        <CopyButton value={url} label="Copy the address" />
-      </span>
-    </Section>
-    <Suspense fallback={<Loading />}><RestrictByIp key={text(object.id)} object={object} isWeb={web} /></Suspense>
-    <SubjectCharts subject="endpoint" id={text(object.id)} />
-      {web ? <DryRun key={text(object.id)} id={text(object.id)} policy={text(object.traffic_policy)} /> : null}
+      {object.traffic_policy ? <PolicyHealth id={text(object.id)} /> : null}
+      <Section
+        title="Reach it"
+        actions={
+          <LinkButton
+            size="xs"
+            variant="default"
+            to="/traffic"
+            search={{ filter }}
+          >
+            Watch its traffic
+          </LinkButton>
+        }
+      >
+        <span className={ui.idline}>
+          {web ? (
+            <a href={url} target="_blank" rel="noreferrer noopener">
+              {url}
+            </a>
+          ) : (
+            <code>{url}</code>
+          )}
+          <CopyButton value={url} label="Copy the address" />
+        </span>
+      </Section>
+      <Suspense fallback={<Loading />}>
+        <RestrictByIp key={text(object.id)} object={object} isWeb={web} />
+      </Suspense>
+      <SubjectCharts subject="endpoint" id={text(object.id)} />
+      {web ? (
+        <DryRun
+          key={text(object.id)}
+          id={text(object.id)}
+          policy={text(object.traffic_policy)}
+        />
+      ) : null}
     </>
   );
 }

@@ -6,14 +6,25 @@ import ui from '@/ui/ui.module.css';
 export function PolicyHealth({ id }: { id: string }) {
   const { data } = useQuery({
     queryKey: ['endpoints', 'health', id],
-    queryFn: async ({ signal }) => body(await api.GET('/endpoints/{id}/health', { params: { path: { id } }, signal })),
+    queryFn: async ({ signal }) =>
+      body(
+        await api.GET('/endpoints/{id}/health', {
+          params: { path: { id } },
+          signal,
+        }),
+      ),
   });
   if (!data || data.problems.length === 0) return null;
-  const title = data.state === 'refused' ? 'The traffic policy refuses everything' : 'The traffic policy will refuse everything';
+  const title =
+    data.state === 'refused'
+      ? 'The traffic policy refuses everything'
+      : 'The traffic policy will refuse everything';
   return (
     <div className={ui.failure} role="alert">
       <h2>{title}</h2>
-      {data.problems.map((one) => <p key={one.message}>{one.message}</p>)}
+      {data.problems.map((one) => (
+        <p key={one.message}>{one.message}</p>
+      ))}
     </div>
   );
 }

@@ -14,6 +14,7 @@ export default function RateCell({ object }: { object: JsonObject }) {
   const seconds = (Date.parse(top.data.to) - Date.parse(top.data.from)) / 1000;
   const requests = found?.traffic?.requests ?? 0;
   const connections = found?.traffic?.connections ?? 0;
-  if (requests === 0 && connections > 0) return <>{show(connections / seconds, 'rate')} connections</>;
+  if (requests === 0 && connections > 0)
+    return <>{show(connections / seconds, 'rate')} connections</>;
   return <>{requests === 0 ? '–' : show(requests / seconds, 'rate')}</>;
 }

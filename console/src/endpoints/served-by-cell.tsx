@@ -4,6 +4,14 @@ import { type JsonObject, refId, text } from '@/api/json';
 
 export default function ServedByCell({ object }: { object: JsonObject }) {
   const agent = refId(object.tunnel_session);
-  if (agent) return <Link to="/$collection/$id" params={{ collection: 'tunnel_sessions', id: agent }}>An agent</Link>;
+  if (agent)
+    return (
+      <Link
+        to="/$collection/$id"
+        params={{ collection: 'tunnel_sessions', id: agent }}
+      >
+        An agent
+      </Link>
+    );
   return <Breakable text={text(object.upstream_url) || 'Its policy'} />;
 }

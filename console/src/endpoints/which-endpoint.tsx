@@ -8,7 +8,10 @@ import { listQuery } from '@/resources/queries';
 import { Failure } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 
-const DEFAULT_PORTS: Record<string, string> = { 'http:': '80', 'https:': '443' };
+const DEFAULT_PORTS: Record<string, string> = {
+  'http:': '80',
+  'https:': '443',
+};
 
 /** The URLs of endpoints that can serve an address, the one that wins first: the host itself, then ever wider wildcards. */
 function candidates(address: string): string[] {
@@ -17,27 +20,65 @@ function candidates(address: string): string[] {
   // Endpoints of the web are reached at any port where the server listens, and have the usual one.
   const end = scheme in DEFAULT_PORTS || !url.port ? '' : `:${url.port}`;
   const labels = url.hostname.split('.');
-  const hosts = [url.hostname, ...labels.slice(1).map((_, index) => `*.${labels.slice(index + 1).join('.')}`)];
+  const hosts = [
+    url.hostname,
+    ...labels
+      .slice(1)
+      .map((_, index) => `*.${labels.slice(index + 1).join('.')}`),
+  ];
   return hosts.map((host) => `${scheme}//${host}${end}`);
 }
 
 function Answer({ wanted }: { wanted: string[] }) {
   const resource = useModel().resources.get('endpoints');
   if (!resource) throw new Error('The API has no endpoints.');
-  const filter = wanted.map((url) => `obj.url == ${JSON.stringify(url)}`).join(' || ');
+  const filter = wanted
+    .map((url) => `obj.url == ${JSON.stringify(url)}`)
+    .join(' || ');
   const found = useQuery(listQuery(resource, { filter }, 100));
-  if (found.error) return <Failure error={found.error} retry={() => void found.refetch()} />;
+  if (found.error)
+    return <Failure error={found.error} retry={() => void found.refetch()} />;
   if (!found.data) return null;
-  const matching = wanted.map((url) => found.data.objects.filter((object) => text(object.url) === url)).filter((objects) => objects.length > 0);
+  const matching = wanted
+    .map((url) =>
+      found.data.objects.filter((object) => text(object.url) === url),
+    )
+    .filter((objects) => objects.length > 0);
   const [first, ...others] = matching;
   const name = wanted[0] ?? '';
-  if (!first) return <p role="status" className={ui.once}>No endpoint serves <code>{name}</code>: clients get the page for an unknown host.</p>;
-  const link = (object: JsonObject) => <Link key={text(object.id)} to="/$collection/$id" params={{ collection: 'endpoints', id: text(object.id) }}>{text(object.url)}</Link>;
+  if (!first)
+    return (
+      <p role="status" className={ui.once}>
+        No endpoint serves <code>{name}</code>: clients get the page for an
+        unknown host.
+      </p>
+    );
+  const link = (object: JsonObject) => (
+    <Link
+      key={text(object.id)}
+      to="/$collection/$id"
+      params={{ collection: 'endpoints', id: text(object.id) }}
+    >
+      {text(object.url)}
+    </Link>
+  );
   const isExact = text(first[0]?.url) === name;
   return (
     <div role="status" className={ui.once}>
-      <p>{first.map(link)} {first.length > 1 ? `share the traffic, as a pool of ${first.length} endpoints.` : 'serves it.'} {isExact ? 'Its host is exactly this one.' : 'No endpoint has exactly this host, and this is the closest wildcard.'}</p>
-      {others.length > 0 ? <p className={ui.dim}>Also matching, but behind it: {others.flat().map(link)}</p> : null}
+      <p>
+        {first.map(link)}{' '}
+        {first.length > 1
+          ? `share the traffic, as a pool of ${first.length} endpoints.`
+          : 'serves it.'}{' '}
+        {isExact
+          ? 'Its host is exactly this one.'
+          : 'No endpoint has exactly this host, and this is the closest wildcard.'}
+      </p>
+      {others.length > 0 ? (
+        <p className={ui.dim}>
+          Also matching, but behind it: {others.flat().map(link)}
+        </p>
+      ) : null}
     </div>
   );
 }
@@ -61,8 +102,17 @@ export default function WhichEndpoint() {
     <details className={ui.commands}>
       <summary>Which endpoint serves a host?</summary>
       <form className={ui.toolbar} onSubmit={submit}>
-        <TextInput className={ui.grow} label="Host or URL" placeholder="https://app.example.com" value={address} error={wrong || undefined} onChange={(event) => setAddress(event.currentTarget.value)} />
-        <Button type="submit" variant="default" disabled={!address.trim()}>Find</Button>
+        <TextInput
+          className={ui.grow}
+          label="Host or URL"
+          placeholder="https://app.example.com"
+          value={address}
+          error={wrong || undefined}
+          onChange={(event) => setAddress(event.currentTarget.value)}
+        />
+        <Button type="submit" variant="default" disabled={!address.trim()}>
+          Find
+        </Button>
       </form>
       {asked ? <Answer key={asked[0]} wanted={asked} /> : null}
     </details>

@@ -17,7 +17,13 @@ export function DeadLetters({ id }: { id: string }) {
   const client = useQueryClient();
   const page = useQuery(deadLettersQuery(id, before));
   const redrive = useMutation({
-    mutationFn: async (ids: string[]) => body(await api.POST('/event_destinations/{id}/dead_letters/redrive', { params: { path: { id } }, body: { ids } })),
+    mutationFn: async (ids: string[]) =>
+      body(
+        await api.POST('/event_destinations/{id}/dead_letters/redrive', {
+          params: { path: { id } },
+          body: { ids },
+        }),
+      ),
     onSuccess: async ({ redriven }) => {
       announce(`${counted(redriven, 'dead letter')} sent to the queue again.`);
       setPicked([]);
@@ -26,35 +32,91 @@ export function DeadLetters({ id }: { id: string }) {
   });
   const letters = page.data?.dead_letters ?? [];
   const next = page.data?.next_page_uri ? letters.at(-1)?.id : undefined;
-  const toggle = (letter: string, on: boolean) => setPicked(on ? [...picked, letter] : picked.filter((one) => one !== letter));
-  const actions = letters.length > 0 ? (
-    <>
-      {picked.length > 0 ? <Button size="xs" variant="default" onClick={() => redrive.mutate(picked)}>Send {picked.length} again</Button> : null}
-      <Button size="xs" loading={redrive.isPending} onClick={() => redrive.mutate([])}>Send all again</Button>
-    </>
-  ) : null;
+  const toggle = (letter: string, on: boolean) =>
+    setPicked(
+      on ? [...picked, letter] : picked.filter((one) => one !== letter),
+    );
+  const actions =
+    letters.length > 0 ? (
+      <>
+        {picked.length > 0 ? (
+          <Button
+            size="xs"
+            variant="default"
+            onClick={() => redrive.mutate(picked)}
+          >
+            Send {picked.length} again
+          </Button>
+        ) : null}
+        <Button
+          size="xs"
+          loading={redrive.isPending}
+          onClick={() => redrive.mutate([])}
+        >
+          Send all again
+        </Button>
+      </>
+    ) : null;
   return (
     <Section title="Dead letters" actions={actions}>
       {page.isPending ? <Loading /> : null}
       {page.error ? <Failure error={page.error} /> : null}
       {redrive.error ? <Failure error={redrive.error} /> : null}
-      {page.data && letters.length === 0 ? <p className={ui.dim}>None. Events that a destination refuses for good are kept here for seven days.</p> : null}
+      {page.data && letters.length === 0 ? (
+        <p className={ui.dim}>
+          None. Events that a destination refuses for good are kept here for
+          seven days.
+        </p>
+      ) : null}
       {letters.map((letter) => (
         <div key={letter.id} className={ui.picked}>
-          <Checkbox size="xs" aria-label={`Pick dead letter ${letter.id}`} checked={picked.includes(letter.id)} onChange={(event) => toggle(letter.id, event.currentTarget.checked)} />
+          <Checkbox
+            size="xs"
+            aria-label={`Pick dead letter ${letter.id}`}
+            checked={picked.includes(letter.id)}
+            onChange={(event) => toggle(letter.id, event.currentTarget.checked)}
+          />
           <details className={ui.commands}>
             <summary>
-              <Tag tone="bad">{letter.reason.class}</Tag> {letter.reason.text} <span className={ui.dim}>({letter.reason.code})</span>{' '}
-              <span className={ui.dim}>{counted(letter.events.length, 'event')}, {counted(letter.attempts, 'attempt')}, <Time value={letter.buried_at} relative /></span>
+              <Tag tone="bad">{letter.reason.class}</Tag> {letter.reason.text}{' '}
+              <span className={ui.dim}>({letter.reason.code})</span>{' '}
+              <span className={ui.dim}>
+                {counted(letter.events.length, 'event')},{' '}
+                {counted(letter.attempts, 'attempt')},{' '}
+                <Time value={letter.buried_at} relative />
+              </span>
             </summary>
-            <pre className={ui.long} tabIndex={0} role="group" aria-label="Its events">{letter.events.map((event) => JSON.stringify(event, null, 2)).join('\n')}</pre>
+            <pre
+              className={ui.long}
+              tabIndex={0}
+              role="group"
+              aria-label="Its events"
+            >
+              {letter.events
+                .map((event) => JSON.stringify(event, null, 2))
+                .join('\n')}
+            </pre>
           </details>
         </div>
       ))}
       {before || next ? (
         <div className={ui.pager}>
-          <Button size="xs" variant="default" disabled={!before} onClick={() => setBefore(undefined)}>Newest</Button>
-          <Button size="xs" variant="default" disabled={!next} onClick={() => setBefore(next)}>Older</Button>
+          <Button
+            size="xs"
+            variant="default"
+            disabled={!before}
+            onClick={() => setBefore(undefined)}
+          >
+            Newest
+          </Button>
+          <Button
+            size="xs"
+            variant="default"
+            disabled={!next}
+            onClick={() => setBefore(next)}
+          >
+            Older
+          </Button>
         </div>
       ) : null}
     </Section>

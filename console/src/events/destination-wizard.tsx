@@ -30,7 +30,11 @@ const STEPS = ['Target', 'Settings', 'Test'];
 function Steps({ at, steps }: { at: string; steps: string[] }) {
   return (
     <ol className={css.steps} aria-label="Steps">
-      {steps.map((step) => <li key={step} aria-current={step === at ? 'step' : undefined}>{step}</li>)}
+      {steps.map((step) => (
+        <li key={step} aria-current={step === at ? 'step' : undefined}>
+          {step}
+        </li>
+      ))}
     </ol>
   );
 }
@@ -40,17 +44,38 @@ function Targets({ onPick }: { onPick: (kind: string) => void }) {
   const { schemas, resources } = useModel();
   const [search, setSearch] = useState('');
   const target = resources.get(COLLECTION)?.create?.body?.properties?.target;
-  const kinds = Object.entries((target && resolve(schemas, target).properties) ?? {})
-    .map(([kind, schema]) => ({ kind, label: humanize(kind), text: schema.description ?? '' }))
+  const kinds = Object.entries(
+    (target && resolve(schemas, target).properties) ?? {},
+  )
+    .map(([kind, schema]) => ({
+      kind,
+      label: humanize(kind),
+      text: schema.description ?? '',
+    }))
     .toSorted((a, b) => a.label.localeCompare(b.label));
   const wanted = search.trim().toLowerCase();
-  const shown = kinds.filter(({ kind, label, text: why }) => `${kind} ${label} ${why}`.toLowerCase().includes(wanted));
+  const shown = kinds.filter(({ kind, label, text: why }) =>
+    `${kind} ${label} ${why}`.toLowerCase().includes(wanted),
+  );
   return (
     <>
-      <TextInput label="Where should events go?" placeholder="Search targets" value={search} onChange={(event) => setSearch(event.currentTarget.value)} data-autofocus />
+      <TextInput
+        label="Where should events go?"
+        placeholder="Search targets"
+        value={search}
+        onChange={(event) => setSearch(event.currentTarget.value)}
+        data-autofocus
+      />
       <ul className={css.targets}>
         {shown.map(({ kind, label, text: why }) => (
-          <li key={kind}><button type="button" onClick={() => onPick(kind)}><b>{label}</b><span><Prose text={why} /></span></button></li>
+          <li key={kind}>
+            <button type="button" onClick={() => onPick(kind)}>
+              <b>{label}</b>
+              <span>
+                <Prose text={why} />
+              </span>
+            </button>
+          </li>
         ))}
       </ul>
       {shown.length === 0 ? <p className={ui.dim}>No target matches.</p> : null}
@@ -68,7 +93,11 @@ interface Made {
 function hasSecretFields(schemas: Schemas, schema: Schema): boolean {
   return Object.entries(schema.properties ?? {}).some(([name, raw]) => {
     const field = resolve(schemas, raw);
-    return field.writeOnly === true || name === 'headers' || hasSecretFields(schemas, field);
+    return (
+      field.writeOnly === true ||
+      name === 'headers' ||
+      hasSecretFields(schemas, field)
+    );
   });
 }
 
@@ -87,18 +116,33 @@ function Settings({ kind, operation, object, onBack, onMade }: SettingsProps) {
   const schema = operation.body;
   const id = object && text(object.id);
   const target = useMemo(() => {
-    const all = schema?.properties?.target && resolve(model.schemas, schema.properties.target);
-    return all?.properties?.[kind] ? resolve(model.schemas, all.properties[kind]) : undefined;
+    const all =
+      schema?.properties?.target &&
+      resolve(model.schemas, schema.properties.target);
+    return all?.properties?.[kind]
+      ? resolve(model.schemas, all.properties[kind])
+      : undefined;
   }, [schema, model, kind]);
-  const before = useMemo(() => (schema && object ? initialValues(model.schemas, schema, object) : undefined), [model, schema, object]);
-  const [values, setValues] = useState<JsonObject>(before ?? { format: 'json', target: { [kind]: {} } });
+  const before = useMemo(
+    () =>
+      schema && object
+        ? initialValues(model.schemas, schema, object)
+        : undefined,
+    [model, schema, object],
+  );
+  const [values, setValues] = useState<JsonObject>(
+    before ?? { format: 'json', target: { [kind]: {} } },
+  );
   const [kinds, setKinds] = useState<string[]>([]);
   const [attempts, setAttempts] = useState(0);
   const [problems, setProblems] = useState(NONE);
   const form = useRef<HTMLFormElement>(null);
   useEffect(() => {
     // The first field that is wrong comes into sight.
-    if (problems.length > 0) form.current?.querySelector<HTMLElement>('[aria-invalid="true"]')?.focus();
+    if (problems.length > 0)
+      form.current
+        ?.querySelector<HTMLElement>('[aria-invalid="true"]')
+        ?.focus();
     // Only a new attempt moves the page.
     // oxlint-disable-next-line react/exhaustive-deps
   }, [attempts]);
@@ -107,8 +151,18 @@ function Settings({ kind, operation, object, onBack, onMade }: SettingsProps) {
   const send = useMutation({
     mutationFn: async (): Promise<Made> => {
       const answer = (await call(operation.method, path, body)) as JsonObject;
-      const subscription = { description: `Events for ${text(values.description) || text(answer.id)}`, destination_ids: [text(answer.id)], sources: kinds.map((type) => ({ type })) };
-      const subscribed = kinds.length === 0 ? undefined : await call('POST', '/event_subscriptions', subscription).then(() => undefined, (error: Error) => error);
+      const subscription = {
+        description: `Events for ${text(values.description) || text(answer.id)}`,
+        destination_ids: [text(answer.id)],
+        sources: kinds.map((type) => ({ type })),
+      };
+      const subscribed =
+        kinds.length === 0
+          ? undefined
+          : await call('POST', '/event_subscriptions', subscription).then(
+              () => undefined,
+              (error: Error) => error,
+            );
       return { object: answer, error: subscribed };
     },
     onSuccess: async (made) => {
@@ -121,37 +175,118 @@ function Settings({ kind, operation, object, onBack, onMade }: SettingsProps) {
   if (!schema || !target) return null;
   const refused = fieldError(send.error, ['target', 'description', 'metadata']);
   const errors = problems.length > 0 ? problems : refused ? [refused] : NONE;
-  const change = (at: (string | number)[], value: JsonObject[string] | undefined) => {
+  const change = (
+    at: (string | number)[],
+    value: JsonObject[string] | undefined,
+  ) => {
     setValues((now) => withValue(now, at, value));
     setProblems((now) => now.filter(({ field }) => field !== at.join('.')));
   };
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    const found = problemsOf(model.schemas, target, isObject(values.target) ? (values.target[kind] ?? {}) : {}, object !== undefined, ['target', kind])
-      .concat(problemsOf(model.schemas, { ...schema, properties: { description: schema.properties?.description ?? {}, metadata: schema.properties?.metadata ?? {} }, required: [] }, values, false));
+    const found = problemsOf(
+      model.schemas,
+      target,
+      isObject(values.target) ? (values.target[kind] ?? {}) : {},
+      object !== undefined,
+      ['target', kind],
+    ).concat(
+      problemsOf(
+        model.schemas,
+        {
+          ...schema,
+          properties: {
+            description: schema.properties?.description ?? {},
+            metadata: schema.properties?.metadata ?? {},
+          },
+          required: [],
+        },
+        values,
+        false,
+      ),
+    );
     setProblems(found);
     setAttempts((now) => now + 1);
     if (found.length === 0) send.mutate();
   };
-  const own = isObject(values.target) && isObject(values.target[kind]) ? values.target[kind] : {};
-  const subscribes = !object && model.resources.get('event_subscriptions')?.create;
+  const own =
+    isObject(values.target) && isObject(values.target[kind])
+      ? values.target[kind]
+      : {};
+  const subscribes =
+    !object && model.resources.get('event_subscriptions')?.create;
   return (
-    <form ref={form} onSubmit={submit} className={ui.stack} noValidate aria-label={`Settings of ${humanize(kind)}`}>
-      <p className={ui.hint}><Prose text={target.description ?? ''} />{object && hasSecretFields(model.schemas, target) ? ' Secrets that you leave empty are kept, unless the address changes: then the server asks for them again.' : ''}</p>
+    <form
+      ref={form}
+      onSubmit={submit}
+      className={ui.stack}
+      noValidate
+      aria-label={`Settings of ${humanize(kind)}`}
+    >
+      <p className={ui.hint}>
+        <Prose text={target.description ?? ''} />
+        {object && hasSecretFields(model.schemas, target)
+          ? ' Secrets that you leave empty are kept, unless the address changes: then the server asks for them again.'
+          : ''}
+      </p>
       <ChangeContext value={object !== undefined}>
-        <ObjectFields path={['target', kind]} schema={target} value={own} errors={errors} onChange={change} />
-        <ObjectFields path={[]} schema={{ ...schema, properties: { description: schema.properties?.description ?? {}, metadata: schema.properties?.metadata ?? {} } }} value={values} errors={errors} onChange={change} />
+        <ObjectFields
+          path={['target', kind]}
+          schema={target}
+          value={own}
+          errors={errors}
+          onChange={change}
+        />
+        <ObjectFields
+          path={[]}
+          schema={{
+            ...schema,
+            properties: {
+              description: schema.properties?.description ?? {},
+              metadata: schema.properties?.metadata ?? {},
+            },
+          }}
+          value={values}
+          errors={errors}
+          onChange={change}
+        />
       </ChangeContext>
       {subscribes ? (
-        <MultiSelect label="Events" description="Creates a subscription of these types. Without one, the destination receives nothing; you can add it later." searchable clearable
-          data={model.eventTypes.map((type) => ({ value: type, label: eventTitle(type) }))} value={kinds} onChange={setKinds} />
+        <MultiSelect
+          label="Events"
+          description="Creates a subscription of these types. Without one, the destination receives nothing; you can add it later."
+          searchable
+          clearable
+          data={model.eventTypes.map((type) => ({
+            value: type,
+            label: eventTitle(type),
+          }))}
+          value={kinds}
+          onChange={setKinds}
+        />
       ) : null}
-      {problems.length > 0 ? <p className="field-error" role="alert">{problems.length === 1 ? 'One field needs your attention.' : `${problems.length} fields need your attention.`}</p> : null}
+      {problems.length > 0 ? (
+        <p className="field-error" role="alert">
+          {problems.length === 1
+            ? 'One field needs your attention.'
+            : `${problems.length} fields need your attention.`}
+        </p>
+      ) : null}
       <FormError error={send.error} />
-      <CommandsOf collection={COLLECTION} operation={operation} path={path} id={id} body={body} />
+      <CommandsOf
+        collection={COLLECTION}
+        operation={operation}
+        path={path}
+        id={id}
+        body={body}
+      />
       <div className={ui.formFoot}>
-        <Button variant="default" onClick={onBack}>{object ? 'Cancel' : 'Back'}</Button>
-        <Button type="submit" loading={send.isPending}>{object ? 'Save' : 'Create'}</Button>
+        <Button variant="default" onClick={onBack}>
+          {object ? 'Cancel' : 'Back'}
+        </Button>
+        <Button type="submit" loading={send.isPending}>
+          {object ? 'Save' : 'Create'}
+        </Button>
       </div>
     </form>
   );
@@ -162,11 +297,31 @@ function TestStep({ made, onDone }: { made: Made; onDone: () => void }) {
   const test = useTestEvent(text(made.object.id));
   return (
     <div className={ui.stack}>
-      <p>The destination is stored. Send a test event to see whether it arrives: it is sent once, now, and waits in no queue.</p>
-      {made.error ? <><p>The subscription could not be created:</p><Failure error={made.error} /></> : null}
-      <div><Button loading={test.isPending} onClick={() => test.mutate()} data-autofocus>Send a test event</Button></div>
+      <p>
+        The destination is stored. Send a test event to see whether it arrives:
+        it is sent once, now, and waits in no queue.
+      </p>
+      {made.error ? (
+        <>
+          <p>The subscription could not be created:</p>
+          <Failure error={made.error} />
+        </>
+      ) : null}
+      <div>
+        <Button
+          loading={test.isPending}
+          onClick={() => test.mutate()}
+          data-autofocus
+        >
+          Send a test event
+        </Button>
+      </div>
       <TestResult test={test} />
-      <div className={ui.formFoot}><Button variant="default" onClick={onDone}>Finish</Button></div>
+      <div className={ui.formFoot}>
+        <Button variant="default" onClick={onDone}>
+          Finish
+        </Button>
+      </div>
     </div>
   );
 }
@@ -175,24 +330,63 @@ function TestStep({ made, onDone }: { made: Made; onDone: () => void }) {
 export default function DestinationWizard({ object }: { object?: JsonObject }) {
   const resource = useResource(COLLECTION);
   const navigate = useNavigate();
-  const stored = isObject(object?.target) ? Object.entries(object.target).find(([, value]) => isObject(value))?.[0] : undefined;
+  const stored = isObject(object?.target)
+    ? Object.entries(object.target).find(([, value]) => isObject(value))?.[0]
+    : undefined;
   const [kind, setKind] = useState(stored);
   const [made, setMade] = useState<Made>();
   const [copied, setCopied] = useState(false);
   const operation = object ? resource.update : resource.create;
   if (!operation) return null;
   const id = text((made?.object ?? object)?.id);
-  const leave = () => void navigate(id
-    ? { to: '/$collection/$id', params: { collection: COLLECTION, id }, resetScroll: false }
-    : { to: '/$collection', params: { collection: COLLECTION }, search: {}, resetScroll: false });
-  const hasSecrets = made && !object && secretsIn(made.object).length > 0 && !copied;
-  const title = object ? `Edit ${text(object.description) || id}` : kind ? `Create a destination: ${humanize(kind)}` : 'Create a destination';
+  const leave = () =>
+    void navigate(
+      id
+        ? {
+            to: '/$collection/$id',
+            params: { collection: COLLECTION, id },
+            resetScroll: false,
+          }
+        : {
+            to: '/$collection',
+            params: { collection: COLLECTION },
+            search: {},
+            resetScroll: false,
+          },
+    );
+  const hasSecrets =
+    made && !object && secretsIn(made.object).length > 0 && !copied;
+  const title = object
+    ? `Edit ${text(object.description) || id}`
+    : kind
+      ? `Create a destination: ${humanize(kind)}`
+      : 'Create a destination';
   return (
-    <Drawer opened onClose={leave} title={title} size="lg" closeOnClickOutside={false}>
-      <Steps at={made ? 'Test' : kind ? 'Settings' : 'Target'} steps={object ? STEPS.slice(1) : STEPS} />
+    <Drawer
+      opened
+      onClose={leave}
+      title={title}
+      size="lg"
+      closeOnClickOutside={false}
+    >
+      <Steps
+        at={made ? 'Test' : kind ? 'Settings' : 'Target'}
+        steps={object ? STEPS.slice(1) : STEPS}
+      />
       {kind ? null : <Targets onPick={setKind} />}
-      {kind && !made ? <Settings key={kind} kind={kind} operation={operation} object={object} onBack={object ? leave : () => setKind(undefined)} onMade={setMade} /> : null}
-      {made && hasSecrets ? <ShownOnce object={made.object} onDone={() => setCopied(true)} /> : null}
+      {kind && !made ? (
+        <Settings
+          key={kind}
+          kind={kind}
+          operation={operation}
+          object={object}
+          onBack={object ? leave : () => setKind(undefined)}
+          onMade={setMade}
+        />
+      ) : null}
+      {made && hasSecrets ? (
+        <ShownOnce object={made.object} onDone={() => setCopied(true)} />
+      ) : null}
       {made && !hasSecrets ? <TestStep made={made} onDone={leave} /> : null}
     </Drawer>
   );

@@ -4,7 +4,13 @@ import { api, body } from '@/api/client';
 export function healthQuery(id: string) {
   return queryOptions({
     queryKey: ['event_destinations', 'health', id],
-    queryFn: async ({ signal }) => body(await api.GET('/event_destinations/{id}/health', { params: { path: { id } }, signal })),
+    queryFn: async ({ signal }) =>
+      body(
+        await api.GET('/event_destinations/{id}/health', {
+          params: { path: { id } },
+          signal,
+        }),
+      ),
     refetchInterval: 5000,
   });
 }
@@ -12,9 +18,16 @@ export function healthQuery(id: string) {
 export function deadLettersQuery(id: string, before: string | undefined) {
   return queryOptions({
     queryKey: ['event_destinations', 'dead-letters', id, before ?? ''],
-    queryFn: async ({ signal }) => body(await api.GET('/event_destinations/{id}/dead_letters', {
-      params: { path: { id }, query: before ? { limit: 20, before_id: before } : { limit: 20 } }, signal,
-    })),
+    queryFn: async ({ signal }) =>
+      body(
+        await api.GET('/event_destinations/{id}/dead_letters', {
+          params: {
+            path: { id },
+            query: before ? { limit: 20, before_id: before } : { limit: 20 },
+          },
+          signal,
+        }),
+      ),
     refetchInterval: before ? false : 10_000,
   });
 }
@@ -22,8 +35,15 @@ export function deadLettersQuery(id: string, before: string | undefined) {
 export function replayQuery(id: string) {
   return queryOptions({
     queryKey: ['event_destinations', 'replay', id],
-    queryFn: async ({ signal }) => body(await api.GET('/event_destinations/{id}/replay', { params: { path: { id } }, signal })),
+    queryFn: async ({ signal }) =>
+      body(
+        await api.GET('/event_destinations/{id}/replay', {
+          params: { path: { id } },
+          signal,
+        }),
+      ),
     retry: false,
-    refetchInterval: (query) => (query.state.data?.state === 'running' ? 1000 : false),
+    refetchInterval: (query) =>
+      query.state.data?.state === 'running' ? 1000 : false,
   });
 }

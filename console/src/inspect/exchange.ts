@@ -48,7 +48,9 @@ export function base64Of(bytes: Uint8Array): string {
 }
 
 export function field(message: Message, name: string): string {
-  return message.fields.find(([known]) => known.toLowerCase() === name)?.[1] ?? '';
+  return (
+    message.fields.find(([known]) => known.toLowerCase() === name)?.[1] ?? ''
+  );
 }
 
 /** The text of a body, or undefined if it is not text. */
@@ -72,7 +74,8 @@ export function prettyJson(text: string): string | undefined {
   } catch {
     return undefined;
   }
-  const tokens = text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g) ?? [];
+  const tokens =
+    text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g) ?? [];
   const lines: string[] = [];
   let depth = 0;
   tokens.forEach((token, index) => {
@@ -101,18 +104,31 @@ export function prettyJson(text: string): string | undefined {
   return lines.join('');
 }
 
-const quoted = (value: string) => `'${value.replaceAll("'", String.raw`'\''`)}'`;
+const quoted = (value: string) =>
+  `'${value.replaceAll("'", String.raw`'\''`)}'`;
 
 /** The request as a line of curl. */
 export function curlOf(exchange: Exchange): string {
   const { request } = exchange;
   const fields = request.fields
-    .filter(([name]) => !['host', 'content-length', 'transfer-encoding', 'connection', 'content-encoding'].includes(name.toLowerCase()))
+    .filter(
+      ([name]) =>
+        ![
+          'host',
+          'content-length',
+          'transfer-encoding',
+          'connection',
+          'content-encoding',
+        ].includes(name.toLowerCase()),
+    )
     .filter(([name]) => !name.toLowerCase().startsWith('x-forwarded-'))
     .map(([name, value]) => `-H ${quoted(`${name}: ${value}`)}`);
   const body = textOf(bytesOf(request.body), field(request, 'content-type'));
   if (body) fields.push(`--data-binary ${quoted(body)}`);
-  return [`curl -X ${exchange.method} ${quoted(exchange.url + exchange.path)}`, ...fields].join(' \\\n  ');
+  return [
+    `curl -X ${exchange.method} ${quoted(exchange.url + exchange.path)}`,
+    ...fields,
+  ].join(' \\\n  ');
 }
 
 export function size(bytes: number): string {
@@ -129,9 +145,14 @@ export function duration(ms: number): string {
 /** Whether a request matches every word of a filter. `4xx` matches a class of statuses. */
 export function matches(it: Summary, filter: string): boolean {
   const status = it.status === null ? 'canceled' : String(it.status);
-  const text = `${it.method} ${it.path} ${status} ${it.tunnel} ${it.client} ${it.response_type ?? ''}`.toLowerCase();
+  const text =
+    `${it.method} ${it.path} ${status} ${it.tunnel} ${it.client} ${it.response_type ?? ''}`.toLowerCase();
   return filter
     .toLowerCase()
     .split(/\s+/)
-    .every((word) => (/^[1-5]xx$/.test(word) ? status.startsWith(word[0] ?? '') : text.includes(word)));
+    .every((word) =>
+      /^[1-5]xx$/.test(word)
+        ? status.startsWith(word[0] ?? '')
+        : text.includes(word),
+    );
 }

@@ -14,12 +14,27 @@ export function RequestList({ requests, selected, onSelect }: ListProps) {
     <ul className={css.list} aria-label="Requests">
       {requests.map((it) => (
         <li key={it.id}>
-          <button type="button" className={css.row} aria-current={it.id === selected || undefined} onClick={() => onSelect(it.id)}>
+          <button
+            type="button"
+            className={css.row}
+            aria-current={it.id === selected || undefined}
+            onClick={() => onSelect(it.id)}
+          >
             <span className={css.method}>{it.method}</span>
-            <span className={css.path} title={it.path}>{it.path}</span>
-            <span className={css.code} data-class={it.status === null ? '0' : String(it.status)[0]}>{it.status ?? 'canceled'}</span>
+            <span className={css.path} title={it.path}>
+              {it.path}
+            </span>
+            <span
+              className={css.code}
+              data-class={it.status === null ? '0' : String(it.status)[0]}
+            >
+              {it.status ?? 'canceled'}
+            </span>
             <span className={css.quiet}>{duration(it.took_ms)}</span>
-            <span className={css.quiet}>{clock(new Date(it.at).toISOString())}{it.replay_of ? ' · replay' : ''}</span>
+            <span className={css.quiet}>
+              {clock(new Date(it.at).toISOString())}
+              {it.replay_of ? ' · replay' : ''}
+            </span>
           </button>
         </li>
       ))}

@@ -13,7 +13,6 @@ import { KeptPage } from './kept-page';
 import { LivePage } from './live-page';
 import type { LiveEvent } from './entry';
 import { ProofSection } from './proof-section';
-import { Unlisted } from './unlisted';
 import { useTail } from './use-tail';
 import { Views } from './views';
 
@@ -21,11 +20,18 @@ const HEADS = ['Time', 'What', 'Who', 'Object'];
 /** All types of the audit log that the person may read. */
 const ALL = ['audit'];
 const NONE: string[] = [];
-const SCOPE = 'Changes of the resources that have event types, and agent sessions, with who made them.';
-const TRAFFIC = new Set(['http_request_complete.v0', 'tcp_connection_closed.v0']);
+const SCOPE =
+  'Changes of the configuration, sign-ins, agent sessions and refused calls, with who made them.';
+const TRAFFIC = new Set([
+  'http_request_complete.v0',
+  'tcp_connection_closed.v0',
+]);
 
 function who({ principal }: LiveEvent): string {
-  return text(principal?.subject) || (principal ? refId(principal) ?? text(principal.id) : 'the server');
+  return (
+    text(principal?.subject) ||
+    (principal ? (refId(principal) ?? text(principal.id)) : 'the server')
+  );
 }
 
 function row(event: LiveEvent) {
@@ -43,10 +49,18 @@ function row(event: LiveEvent) {
 function useAuditTypes(): { types: string[]; note: string } {
   const { eventTypes } = useModel();
   const { data: withheld = NONE } = useQuery(withheldQuery('audit'));
-  return useMemo(() => ({
-    types: eventTypes.filter((type) => !TRAFFIC.has(type) && !withheld.includes(type)),
-    note: withheld.length > 0 ? ` ${withheld.length} types of events, about keys, credentials and agent sessions, are visible to admins only.` : '',
-  }), [eventTypes, withheld]);
+  return useMemo(
+    () => ({
+      types: eventTypes.filter(
+        (type) => !TRAFFIC.has(type) && !withheld.includes(type),
+      ),
+      note:
+        withheld.length > 0
+          ? ` ${withheld.length} types of events, such as those about keys, sign-ins and policies, are visible to admins only.`
+          : '',
+    }),
+    [eventTypes, withheld],
+  );
 }
 
 /** Changes of the configuration: as they happen, and those of the audit log. */
@@ -54,12 +68,40 @@ export default function AuditPage() {
   const search = useSearch({ from: '/audit' });
   const navigate = useNavigate();
   const { types, note } = useAuditTypes();
-  const kinds = useMemo(() => types.map((type) => ({ value: type, label: eventTitle(type) })), [types]);
-  const views = <Views view={search.view} onView={(view) => void navigate({ to: '/audit', search: { view } })} />;
+  const kinds = useMemo(
+    () => types.map((type) => ({ value: type, label: eventTitle(type) })),
+    [types],
+  );
+  const views = (
+    <Views
+      view={search.view}
+      onView={(view) => void navigate({ to: '/audit', search: { view } })}
+    />
+  );
   return search.view === 'kept' ? (
-    <KeptPage title="Audit" text={`${SCOPE}${note}`} views={views} kinds={kinds} all={ALL} object="Object ID" empty={{ title: 'The audit log is empty', text: 'The next change is here about a second after it is made.' }} hasActor above={<ProofSection />} below={<Unlisted />} row={row} heads={HEADS}
-      search={search} onSearch={(next) => void navigate({ to: '/audit', search: { ...next, view: 'kept' } })} />
-  ) : <LiveAudit views={views} />;
+    <KeptPage
+      title="Audit"
+      text={`${SCOPE}${note}`}
+      views={views}
+      kinds={kinds}
+      all={ALL}
+      object="Object ID"
+      empty={{
+        title: 'The audit log is empty',
+        text: 'The next change is here about a second after it is made.',
+      }}
+      hasActor
+      above={<ProofSection />}
+      row={row}
+      heads={HEADS}
+      search={search}
+      onSearch={(next) =>
+        void navigate({ to: '/audit', search: { ...next, view: 'kept' } })
+      }
+    />
+  ) : (
+    <LiveAudit views={views} />
+  );
 }
 
 /** Changes as they happen. */
@@ -67,20 +109,57 @@ function LiveAudit({ views }: { views: ReactNode }) {
   const search = useSearch({ from: '/audit' });
   const navigate = useNavigate();
   const { types, note } = useAuditTypes();
-  const tail = useTail({ types: search.type ? [search.type] : ALL, resumes: true });
+  const tail = useTail({
+    types: search.type ? [search.type] : ALL,
+    resumes: true,
+  });
   const wanted = search.filter?.toLowerCase();
-  const matches = useCallback((event: LiveEvent) => !wanted || JSON.stringify(event).toLowerCase().includes(wanted), [wanted]);
-  const go = (next: { filter?: string | undefined; type?: string | undefined }) => void navigate({ to: '/audit', search: next, replace: true });
+  const matches = useCallback(
+    (event: LiveEvent) =>
+      !wanted || JSON.stringify(event).toLowerCase().includes(wanted),
+    [wanted],
+  );
+  const go = (next: {
+    filter?: string | undefined;
+    type?: string | undefined;
+  }) => void navigate({ to: '/audit', search: next, replace: true });
   const tools = (
     <div className={ui.toolbar} role="search">
-      <TextInput className={ui.grow} label="Search" placeholder="A name, an id, a person" value={search.filter ?? ''} onChange={(event) => go({ ...search, filter: event.currentTarget.value || undefined })} />
-      <Select label="Kind" data={types.map((type) => ({ value: type, label: eventTitle(type) }))} searchable clearable placeholder="All" value={search.type ?? null}
-        onChange={(type) => go({ ...search, type: type ?? undefined })} />
+      <TextInput
+        className={ui.grow}
+        label="Search"
+        placeholder="A name, an id, a person"
+        value={search.filter ?? ''}
+        onChange={(event) =>
+          go({ ...search, filter: event.currentTarget.value || undefined })
+        }
+      />
+      <Select
+        label="Kind"
+        data={types.map((type) => ({ value: type, label: eventTitle(type) }))}
+        searchable
+        clearable
+        placeholder="All"
+        value={search.type ?? null}
+        onChange={(type) => go({ ...search, type: type ?? undefined })}
+      />
     </div>
   );
   return (
-    <LivePage title="Audit" text={`${SCOPE} New ones appear as they happen.${note}`} tail={tail} views={views} tools={tools} row={row}
-      keep={wanted ? matches : undefined} heads={HEADS}
-      empty={{ title: 'Nothing has changed since you opened this page', text: 'Earlier changes are under “Kept”.', command: 'culvert events query --from 2026-01-01T00:00:00Z' }} />
+    <LivePage
+      title="Audit"
+      text={`${SCOPE} New ones appear as they happen.${note}`}
+      tail={tail}
+      views={views}
+      tools={tools}
+      row={row}
+      keep={wanted ? matches : undefined}
+      heads={HEADS}
+      empty={{
+        title: 'Nothing has changed since you opened this page',
+        text: 'Earlier changes are under “Kept”.',
+        command: 'culvert events query --from 2026-01-01T00:00:00Z',
+      }}
+    />
   );
 }

@@ -8,6 +8,8 @@ export interface LiveEvent {
   event_timestamp: string;
   principal: JsonObject | null;
   object: JsonObject;
+  /** In updates, the changed fields as they were. */
+  previous?: JsonObject;
 }
 
 /** An event of the logs, with its place in them. */
@@ -18,5 +20,10 @@ export interface KeptEvent extends LiveEvent {
 
 /** The event of an entry of the logs. */
 export function keptEvent(entry: JsonObject, n: number): KeptEvent {
-  return { ...(entry.event as unknown as LiveEvent), n, endpoint: text(entry.endpoint_id) || undefined, audit: isObject(entry.audit) ? entry.audit : undefined };
+  return {
+    ...(entry.event as unknown as LiveEvent),
+    n,
+    endpoint: text(entry.endpoint_id) || undefined,
+    audit: isObject(entry.audit) ? entry.audit : undefined,
+  };
 }

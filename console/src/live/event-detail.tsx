@@ -19,12 +19,26 @@ function quoted(value: string): string {
 
 /** The request of an event as a line of curl. */
 function curlOf(object: JsonObject): string | undefined {
-  const request = isObject(object.http) && isObject(object.http.request) ? object.http.request : undefined;
+  const request =
+    isObject(object.http) && isObject(object.http.request)
+      ? object.http.request
+      : undefined;
   if (!request || !isObject(request.url)) return undefined;
-  const headers = Object.entries(isObject(request.headers) ? request.headers : {})
-    .filter(([name]) => !['Host', 'Content-Length', 'Connection'].includes(name))
-    .flatMap(([name, values]) => (Array.isArray(values) ? values : []).map((value) => `-H ${quoted(`${name}: ${text(value)}`)}`));
-  return [`curl -X ${text(request.method).toUpperCase()} ${quoted(text(request.url.raw))}`, ...headers].join(' \\\n  ');
+  const headers = Object.entries(
+    isObject(request.headers) ? request.headers : {},
+  )
+    .filter(
+      ([name]) => !['Host', 'Content-Length', 'Connection'].includes(name),
+    )
+    .flatMap(([name, values]) =>
+      (Array.isArray(values) ? values : []).map(
+        (value) => `-H ${quoted(`${name}: ${text(value)}`)}`,
+      ),
+    );
+  return [
+    `curl -X ${text(request.method).toUpperCase()} ${quoted(text(request.url.raw))}`,
+    ...headers,
+  ].join(' \\\n  ');
 }
 
 const RESPONSES: Record<string, string> = { 2: 'ok', 4: 'warn', 5: 'bad' };
@@ -36,15 +50,29 @@ function RequestLine({ object }: { object: JsonObject }) {
   const status = text(isObject(http.response) ? http.response.status_code : '');
   return (
     <div className={ui.idline}>
-      <span className={ui.tag} data-tone={RESPONSES[status[0] ?? ''] ?? 'quiet'}>{status || 'no response'}</span>
-      <code>{text(request.method).toUpperCase()} {text(isObject(request.url) ? request.url.raw : '')}</code>
+      <span
+        className={ui.tag}
+        data-tone={RESPONSES[status[0] ?? ''] ?? 'quiet'}
+      >
+        {status || 'no response'}
+      </span>
+      <code>
+        {text(request.method).toUpperCase()}{' '}
+        {text(isObject(request.url) ? request.url.raw : '')}
+      </code>
     </div>
   );
 }
 
 /** A field of an event. The decision of an action that did not run is `invalid`, which alone reads like a fault. */
 function FieldValue({ name, value }: { name: string; value: Json }) {
-  return name.endsWith('.decision') && value === 'invalid' ? <><code>invalid</code> <span className={ui.dim}>(did not run)</span></> : <Value value={value} />;
+  return name.endsWith('.decision') && value === 'invalid' ? (
+    <>
+      <code>invalid</code> <span className={ui.dim}>(did not run)</span>
+    </>
+  ) : (
+    <Value value={value} />
+  );
 }
 
 interface Props {
@@ -64,20 +92,40 @@ export function EventDetail({ event, isPage = false }: Props) {
   return (
     <div className={ui.stack}>
       <div>
-        <strong>{eventTitle(event.event_type)}</strong> <code>{event.event_type}</code>
+        <strong>{eventTitle(event.event_type)}</strong>{' '}
+        <code>{event.event_type}</code>
         {isRequest ? <RequestLine object={event.object} /> : null}
-        <div className={ui.dim}><Time value={event.event_timestamp} /></div>
-        <span className={ui.idline}><code>{event.event_id}</code><CopyButton value={event.event_id} label="Copy the event id" /></span>
-        {isPage ? null : <div><Link to="/events/$id" params={{ id: event.event_id }}>Open as a page</Link></div>}
+        <div className={ui.dim}>
+          <Time value={event.event_timestamp} />
+        </div>
+        <span className={ui.idline}>
+          <code>{event.event_id}</code>
+          <CopyButton value={event.event_id} label="Copy the event id" />
+        </span>
+        {isPage ? null : (
+          <div>
+            <Link to="/events/$id" params={{ id: event.event_id }}>
+              Open as a page
+            </Link>
+          </div>
+        )}
       </div>
-      {endpoint ? <Link to={pathOf(endpoint) ?? '/endpoints'}>Open the endpoint</Link> : null}
+      {endpoint ? (
+        <Link to={pathOf(endpoint) ?? '/endpoints'}>Open the endpoint</Link>
+      ) : null}
       {audit ? (
         <dl className={ui.pairs} aria-label="Place in the audit log">
-          <dt>position</dt><dd>{text(audit.position)}</dd>
-          <dt>hash</dt><dd><code>{text(audit.hash)}</code></dd>
+          <dt>position</dt>
+          <dd>{text(audit.position)}</dd>
+          <dt>hash</dt>
+          <dd>
+            <code>{text(audit.hash)}</code>
+          </dd>
         </dl>
       ) : null}
-      {path && !event.event_type.includes('_deleted') ? <Link to={path}>Open the object</Link> : null}
+      {path && !event.event_type.includes('_deleted') ? (
+        <Link to={path}>Open the object</Link>
+      ) : null}
       <Tabs defaultValue={isUpdate ? 'changes' : 'fields'} keepMounted={false}>
         <Tabs.List aria-label="Views of the event">
           {isUpdate ? <Tabs.Tab value="changes">Changes</Tabs.Tab> : null}
@@ -87,18 +135,44 @@ export function EventDetail({ event, isPage = false }: Props) {
           {isRequest ? <Tabs.Tab value="messages">Bodies</Tabs.Tab> : null}
           {isRequest ? <Tabs.Tab value="again">Send again</Tabs.Tab> : null}
         </Tabs.List>
-        {isUpdate ? <Tabs.Panel value="changes" pt="sm"><Changes event={event} /></Tabs.Panel> : null}
+        {isUpdate ? (
+          <Tabs.Panel value="changes" pt="sm">
+            <Changes event={event} />
+          </Tabs.Panel>
+        ) : null}
         <Tabs.Panel value="fields" pt="sm">
           <dl className={ui.pairs}>
-            {[...flat(event.principal ?? {}, 'principal'), ...flat(event.object, '')].map(([name, value]) => [
-              <dt key={`${name} name`}><Breakable text={name} /></dt>, <dd key={name}><FieldValue name={name} value={value} /></dd>,
+            {[
+              ...flat(event.principal ?? {}, 'principal'),
+              ...flat(event.object, ''),
+            ].map(([name, value]) => [
+              <dt key={`${name} name`}>
+                <Breakable text={name} />
+              </dt>,
+              <dd key={name}>
+                <FieldValue name={name} value={value} />
+              </dd>,
             ])}
           </dl>
         </Tabs.Panel>
-        <Tabs.Panel value="json" pt="sm"><CopyBlock value={json} label="the event" /></Tabs.Panel>
-        {isRequest ? <Tabs.Panel value="messages" pt="sm"><Messages id={event.event_id} /></Tabs.Panel> : null}
-        {isRequest ? <Tabs.Panel value="again" pt="sm"><SendAgain id={event.event_id} object={event.object} /></Tabs.Panel> : null}
-        {curl ? <Tabs.Panel value="curl" pt="sm"><CopyBlock value={curl} label="the curl command" /></Tabs.Panel> : null}
+        <Tabs.Panel value="json" pt="sm">
+          <CopyBlock value={json} label="the event" />
+        </Tabs.Panel>
+        {isRequest ? (
+          <Tabs.Panel value="messages" pt="sm">
+            <Messages id={event.event_id} />
+          </Tabs.Panel>
+        ) : null}
+        {isRequest ? (
+          <Tabs.Panel value="again" pt="sm">
+            <SendAgain id={event.event_id} object={event.object} />
+          </Tabs.Panel>
+        ) : null}
+        {curl ? (
+          <Tabs.Panel value="curl" pt="sm">
+            <CopyBlock value={curl} label="the curl command" />
+          </Tabs.Panel>
+        ) : null}
       </Tabs>
     </div>
   );

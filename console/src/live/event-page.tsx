@@ -15,7 +15,8 @@ import { EventDetail } from './event-detail';
 const AGAIN_MS = 2000;
 const TRIES = 3;
 
-const isGone = (error: unknown): error is ApiError => error instanceof ApiError && error.status === 404;
+const isGone = (error: unknown): error is ApiError =>
+  error instanceof ApiError && error.status === 404;
 
 /** One kept event, at an address that can be passed on. */
 export default function EventPage() {
@@ -26,20 +27,48 @@ export default function EventPage() {
     retry: (count, error) => isGone(error) && count < TRIES,
     retryDelay: AGAIN_MS,
     queryFn: async ({ signal }): Promise<KeptEvent> => {
-      const entry = await call('GET', `/events/${encodeURIComponent(id)}`, undefined, signal);
+      const entry = await call(
+        'GET',
+        `/events/${encodeURIComponent(id)}`,
+        undefined,
+        signal,
+      );
       return keptEvent(isObject(entry) ? entry : {}, 1);
     },
   });
-  const above = <Link className={ui.back} to="/events" search={{}}><Icon name="back" size={14} />Events</Link>;
+  const above = (
+    <Link className={ui.back} to="/events" search={{}}>
+      <Icon name="back" size={14} />
+      Events
+    </Link>
+  );
   return (
     <Page title="Event" above={above}>
       {found.isPending ? <Loading /> : null}
       {isGone(found.error) ? (
-        <Empty title="It is not there" text={<>No kept event has the ID <code>{id}</code>. Its retention may have ended.</>}
-          action={<LinkButton variant="default" to="/events" search={{}}>Search kept events</LinkButton>} />
+        <Empty
+          title="It is not there"
+          text={
+            <>
+              No kept event has the ID <code>{id}</code>. Its retention may have
+              ended.
+            </>
+          }
+          action={
+            <LinkButton variant="default" to="/events" search={{}}>
+              Search kept events
+            </LinkButton>
+          }
+        />
       ) : null}
-      {found.error && !isGone(found.error) ? <Failure error={found.error} retry={() => void found.refetch()} /> : null}
-      {found.data ? <section className={ui.section}><EventDetail event={found.data} isPage /></section> : null}
+      {found.error && !isGone(found.error) ? (
+        <Failure error={found.error} retry={() => void found.refetch()} />
+      ) : null}
+      {found.data ? (
+        <section className={ui.section}>
+          <EventDetail event={found.data} isPage />
+        </section>
+      ) : null}
     </Page>
   );
 }

@@ -6,8 +6,16 @@ import ui from '@/ui/ui.module.css';
 import { forPage, pageOf } from './where';
 
 const LOGS = [
-  { title: 'Traffic', to: '/traffic', text: 'Requests and connections, when they end.' },
-  { title: 'Audit', to: '/audit', text: 'Changes of the configuration, and agent sessions, with who made them.' },
+  {
+    title: 'Traffic',
+    to: '/traffic',
+    text: 'Requests and connections, when they end.',
+  },
+  {
+    title: 'Audit',
+    to: '/audit',
+    text: 'Changes of the configuration, and agent sessions, with who made them.',
+  },
 ] as const;
 
 /** Where the events are. A search that only one of the pages can answer goes there. */
@@ -16,28 +24,70 @@ export default function EventsPage() {
   const { resources } = useModel();
   const to = pageOf(search);
   const wanted = forPage(search);
-  if (to) return <Navigate to={to} search={{ ...wanted, view: 'kept' }} replace />;
+  if (to)
+    return <Navigate to={to} search={{ ...wanted, view: 'kept' }} replace />;
   const hasSearch = Object.values(wanted).some(Boolean);
   return (
-    <Page title="Events" text="Each request, connection and change is an event. Two logs keep them, and destinations receive them.">
+    <Page
+      title="Events"
+      text="Each request, connection and change is an event. Two logs keep them, and destinations receive them."
+    >
       {LOGS.map((log) => (
-        <Section key={log.to} title={log.title} actions={(
-          <>
-            {hasSearch ? null : <LinkButton size="xs" variant="default" to={log.to} search={{}}>Watch them now</LinkButton>}
-            <LinkButton size="xs" variant="default" to={log.to} search={{ ...wanted, view: 'kept' }}>{hasSearch ? `Search ${log.title}` : 'Search kept ones'}</LinkButton>
-          </>
-        )}>
+        <Section
+          key={log.to}
+          title={log.title}
+          actions={
+            <>
+              {hasSearch ? null : (
+                <LinkButton size="xs" variant="default" to={log.to} search={{}}>
+                  Watch them now
+                </LinkButton>
+              )}
+              <LinkButton
+                size="xs"
+                variant="default"
+                to={log.to}
+                search={{ ...wanted, view: 'kept' }}
+              >
+                {hasSearch ? `Search ${log.title}` : 'Search kept ones'}
+              </LinkButton>
+            </>
+          }
+        >
           <p className={ui.dim}>{log.text}</p>
         </Section>
       ))}
       {resources.has('event_destinations') ? (
-        <Section title="Destinations" actions={(
-          <>
-            <LinkButton size="xs" variant="default" to="/$collection" params={{ collection: 'event_destinations' }} search={{}}>Destinations</LinkButton>
-            {resources.has('event_subscriptions') ? <LinkButton size="xs" variant="default" to="/$collection" params={{ collection: 'event_subscriptions' }} search={{}}>Subscriptions</LinkButton> : null}
-          </>
-        )}>
-          <p className={ui.dim}>Systems that receive events, and what each of them subscribes to.</p>
+        <Section
+          title="Destinations"
+          actions={
+            <>
+              <LinkButton
+                size="xs"
+                variant="default"
+                to="/$collection"
+                params={{ collection: 'event_destinations' }}
+                search={{}}
+              >
+                Destinations
+              </LinkButton>
+              {resources.has('event_subscriptions') ? (
+                <LinkButton
+                  size="xs"
+                  variant="default"
+                  to="/$collection"
+                  params={{ collection: 'event_subscriptions' }}
+                  search={{}}
+                >
+                  Subscriptions
+                </LinkButton>
+              ) : null}
+            </>
+          }
+        >
+          <p className={ui.dim}>
+            Systems that receive events, and what each of them subscribes to.
+          </p>
         </Section>
       ) : null}
     </Page>

@@ -5,6 +5,8 @@ export function flat(object: JsonObject, prefix: string): [string, Json][] {
   return Object.entries(object).flatMap(([key, value]): [string, Json][] => {
     const name = prefix ? `${prefix}.${key}` : key;
     if (value === null) return [];
-    return isObject(value) && !refId(value) ? flat(value, name) : [[name, value]];
+    return isObject(value) && !refId(value)
+      ? flat(value, name)
+      : [[name, value]];
   });
 }

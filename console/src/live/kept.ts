@@ -1,4 +1,8 @@
-import { infiniteQueryOptions, keepPreviousData, queryOptions } from '@tanstack/react-query';
+import {
+  infiniteQueryOptions,
+  keepPreviousData,
+  queryOptions,
+} from '@tanstack/react-query';
 import { call } from '@/api/http';
 import { type Json, isObject } from '@/api/json';
 import { type KeptEvent, keptEvent } from './entry';
@@ -29,7 +33,9 @@ function instant(local: string | undefined): string | undefined {
 
 function withheldOf(page: Json | undefined): string[] {
   const types = isObject(page) ? page.withheld_types : undefined;
-  return Array.isArray(types) ? types.filter((type) => typeof type === 'string') : [];
+  return Array.isArray(types)
+    ? types.filter((type) => typeof type === 'string')
+    : [];
 }
 
 /** The types of a log that only admins may read, if the person is none. */
@@ -37,16 +43,27 @@ export function withheldQuery(log: 'audit' | 'traffic') {
   return queryOptions({
     queryKey: ['events', 'withheld', log],
     staleTime: 60_000,
-    queryFn: async ({ signal }) => withheldOf(await call('GET', `/events?type=${log}&limit=1`, undefined, signal)),
+    queryFn: async ({ signal }) =>
+      withheldOf(
+        await call('GET', `/events?type=${log}&limit=1`, undefined, signal),
+      ),
   });
 }
 
 export function keptQuery(types: string[], search: KeptSearch) {
-  const query = new URLSearchParams({ limit: String(LIMIT), type: types.join(',') });
+  const query = new URLSearchParams({
+    limit: String(LIMIT),
+    type: types.join(','),
+  });
   const given = {
-    filter: search.filter, from: instant(search.from), to: instant(search.to), object_id: search.object, actor_id: search.actor,
+    filter: search.filter,
+    from: instant(search.from),
+    to: instant(search.to),
+    object_id: search.object,
+    actor_id: search.actor,
   };
-  for (const [name, value] of Object.entries(given)) if (value) query.set(name, value);
+  for (const [name, value] of Object.entries(given))
+    if (value) query.set(name, value);
   return infiniteQueryOptions({
     queryKey: ['events', 'kept', query.toString()],
     placeholderData: keepPreviousData,
@@ -61,8 +78,14 @@ export function keptQuery(types: string[], search: KeptSearch) {
 }
 
 function pageOf(page: Json): KeptPageData {
-  const entries = isObject(page) && Array.isArray(page.events) ? page.events.filter(isObject) : [];
+  const entries =
+    isObject(page) && Array.isArray(page.events)
+      ? page.events.filter(isObject)
+      : [];
   const uri = isObject(page) ? page.next_page_uri : null;
-  const next = typeof uri === 'string' ? (new URL(uri, location.origin).searchParams.get('cursor') ?? undefined) : undefined;
+  const next =
+    typeof uri === 'string'
+      ? (new URL(uri, location.origin).searchParams.get('cursor') ?? undefined)
+      : undefined;
   return { events: entries.map(keptEvent), next };
 }

@@ -1,5 +1,11 @@
 import { useVirtualizer } from '@tanstack/react-virtual';
-import { type CSSProperties, type KeyboardEvent, type ReactNode, useEffect, useRef } from 'react';
+import {
+  type CSSProperties,
+  type KeyboardEvent,
+  type ReactNode,
+  useEffect,
+  useRef,
+} from 'react';
 import type { LiveEvent } from './entry';
 import css from './live.module.css';
 
@@ -23,9 +29,23 @@ interface Props {
 const AHEAD = 60;
 
 /** Events, the newest on top. Only the rows that are seen are in the page. */
-export function LiveList({ label, events, selected, onSelect, onAway, row, onEnd, isWhole = true }: Props) {
+export function LiveList({
+  label,
+  events,
+  selected,
+  onSelect,
+  onAway,
+  row,
+  onEnd,
+  isWhole = true,
+}: Props) {
   const box = useRef<HTMLDivElement>(null);
-  const virtual = useVirtualizer({ count: events.length, getScrollElement: () => box.current, estimateSize: () => ROW, overscan: 20 });
+  const virtual = useVirtualizer({
+    count: events.length,
+    getScrollElement: () => box.current,
+    estimateSize: () => ROW,
+    overscan: 20,
+  });
   const last = events.length - 1;
   const at = events.findIndex((event) => event.event_id === selected);
   useEffect(() => {
@@ -33,28 +53,57 @@ export function LiveList({ label, events, selected, onSelect, onAway, row, onEnd
     // Only a new selection moves the list.
     // oxlint-disable-next-line react/exhaustive-deps
   }, [selected]);
-  const isNearEnd = onEnd !== undefined && (virtual.getVirtualItems().at(-1)?.index ?? 0) >= events.length - AHEAD;
+  const isNearEnd =
+    onEnd !== undefined &&
+    (virtual.getVirtualItems().at(-1)?.index ?? 0) >= events.length - AHEAD;
   useEffect(() => {
     if (isNearEnd) onEnd?.();
     // Each page that arrives asks again.
     // oxlint-disable-next-line react/exhaustive-deps
   }, [isNearEnd, events.length]);
   const onKey = (event: KeyboardEvent) => {
-    const step = event.key === 'ArrowDown' ? -1 : event.key === 'ArrowUp' ? 1 : 0;
+    const step =
+      event.key === 'ArrowDown' ? -1 : event.key === 'ArrowUp' ? 1 : 0;
     if (step === 0) return;
     event.preventDefault();
     const next = events[at < 0 ? last : Math.min(Math.max(at + step, 0), last)];
     if (next) onSelect(next);
   };
   return (
-    <div ref={box} className={css.list} style={{ '--rows': `${events.length * ROW}px` } as CSSProperties} role="listbox" aria-label={label} tabIndex={0} onKeyDown={onKey} aria-activedescendant={selected && at >= 0 ? `event-${selected}` : undefined}
-      onScroll={(event) => onAway(event.currentTarget.scrollTop > ROW)}>
-      <div style={{ height: virtual.getTotalSize() }} className={css.inner} role="presentation">
+    <div
+      ref={box}
+      className={css.list}
+      style={{ '--rows': `${events.length * ROW}px` } as CSSProperties}
+      role="listbox"
+      aria-label={label}
+      tabIndex={0}
+      onKeyDown={onKey}
+      aria-activedescendant={
+        selected && at >= 0 ? `event-${selected}` : undefined
+      }
+      onScroll={(event) => onAway(event.currentTarget.scrollTop > ROW)}
+    >
+      <div
+        style={{ height: virtual.getTotalSize() }}
+        className={css.inner}
+        role="presentation"
+      >
         {virtual.getVirtualItems().map(({ index, start }) => {
           const event = events[last - index];
           return event ? (
-            <div key={event.event_id} id={`event-${event.event_id}`} className={css.row} style={{ transform: `translateY(${start}px)` }} role="option" tabIndex={-1} aria-selected={event.event_id === selected}
-              aria-setsize={isWhole ? events.length : -1} aria-posinset={index + 1} onClick={() => onSelect(event)} onKeyDown={onKey}>
+            <div
+              key={event.event_id}
+              id={`event-${event.event_id}`}
+              className={css.row}
+              style={{ transform: `translateY(${start}px)` }}
+              role="option"
+              tabIndex={-1}
+              aria-selected={event.event_id === selected}
+              aria-setsize={isWhole ? events.length : -1}
+              aria-posinset={index + 1}
+              onClick={() => onSelect(event)}
+              onKeyDown={onKey}
+            >
               {row(event)}
             </div>
           ) : null;

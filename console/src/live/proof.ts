@@ -8,7 +8,8 @@ export interface Head {
 }
 
 export function headOf(text: string): Head | undefined {
-  const [, position, hash] = /^\s*(\d{1,15}):([0-9a-f]{64})\s*$/.exec(text) ?? [];
+  const [, position, hash] =
+    /^\s*(\d{1,15}):([0-9a-f]{64})\s*$/.exec(text) ?? [];
   return position && hash ? { position: Number(position), hash } : undefined;
 }
 
@@ -48,7 +49,9 @@ function number(n: bigint): Uint8Array {
 }
 
 function bytesOfHash(hash: string): Uint8Array {
-  return Uint8Array.from(hash.match(/../g) ?? [], (pair) => Number.parseInt(pair, 16));
+  return Uint8Array.from(hash.match(/../g) ?? [], (pair) =>
+    Number.parseInt(pair, 16),
+  );
 }
 
 function joined(parts: Uint8Array[]): Uint8Array<ArrayBuffer> {
@@ -61,7 +64,8 @@ function joined(parts: Uint8Array[]): Uint8Array<ArrayBuffer> {
   return all;
 }
 
-const plain = (text: string | undefined): string => (text === undefined ? '' : (JSON.parse(text) as string | null) ?? '');
+const plain = (text: string | undefined): string =>
+  text === undefined ? '' : ((JSON.parse(text) as string | null) ?? '');
 
 /** An entry of the log, with the bytes that its hash covers. */
 function entryOf(text: string): Entry | undefined {
@@ -81,9 +85,14 @@ function entryOf(text: string): Entry | undefined {
     return [number(BigInt(bytes.length)), bytes];
   };
   const content = joined([
-    bytesOfHash(previous ?? ZEROS), number(BigInt(position)),
-    ...['event_id', 'account_id', 'event_type'].flatMap((name) => string(plain(fields.get(name)))),
-    number(BigInt(time)), ...string(audience), ...string(event),
+    bytesOfHash(previous ?? ZEROS),
+    number(BigInt(position)),
+    ...['event_id', 'account_id', 'event_type'].flatMap((name) =>
+      string(plain(fields.get(name))),
+    ),
+    number(BigInt(time)),
+    ...string(audience),
+    ...string(event),
   ]);
   // The form of `culvert audit export`.
   const line = `{"seq":${position},"hash":${place.get('hash') ?? 'null'},"previous":${place.get('previous_hash') ?? 'null'},"happened_at_ns":${time},"audience":${audience},"event":${event}}\n`;
@@ -101,23 +110,41 @@ interface Page {
   hidesTypes: boolean;
 }
 
-async function pageAfter(cursor: string | undefined, signal: AbortSignal): Promise<Page> {
-  const query = new URLSearchParams({ type: 'audit', order: 'oldest', limit: String(LIMIT) });
+async function pageAfter(
+  cursor: string | undefined,
+  signal: AbortSignal,
+): Promise<Page> {
+  const query = new URLSearchParams({
+    type: 'audit',
+    order: 'oldest',
+    limit: String(LIMIT),
+  });
   if (cursor) query.set('cursor', cursor);
-  let response = await consoleFetch(`${API_PREFIX}/events?${query}`, { signal });
+  let response = await consoleFetch(`${API_PREFIX}/events?${query}`, {
+    signal,
+  });
   while (response.status === 429) {
     const seconds = Number(response.headers.get('retry-after')) || 1;
-    // oxlint-disable-next-line no-await-in-loop
-    await new Promise((resolve) => { setTimeout(resolve, seconds * 1000); });
+    await new Promise((resolve) => {
+      setTimeout(resolve, seconds * 1000);
+    });
     signal.throwIfAborted();
-    // oxlint-disable-next-line no-await-in-loop
     response = await consoleFetch(`${API_PREFIX}/events?${query}`, { signal });
   }
   if (!response.ok) throw await errorOf(response);
   const text = await response.text();
-  const whole = JSON.parse(text) as { next_page_uri: string | null; withheld_types?: string[] };
-  const next = whole.next_page_uri ? (new URL(whole.next_page_uri, location.origin).searchParams.get('cursor') ?? undefined) : undefined;
-  const entries = elementsOf(membersOf(text).get('events') ?? '[]').flatMap((one) => entryOf(one) ?? []);
+  const whole = JSON.parse(text) as {
+    next_page_uri: string | null;
+    withheld_types?: string[];
+  };
+  const next = whole.next_page_uri
+    ? (new URL(whole.next_page_uri, location.origin).searchParams.get(
+        'cursor',
+      ) ?? undefined)
+    : undefined;
+  const entries = elementsOf(membersOf(text).get('events') ?? '[]').flatMap(
+    (one) => entryOf(one) ?? [],
+  );
   return { entries, next, hidesTypes: (whole.withheld_types ?? []).length > 0 };
 }
 
@@ -134,29 +161,65 @@ interface Options {
  * Reads the whole audit log, the oldest event first, and computes each hash again. The log is complete if positions have
  * no gaps, each event names the hash of the one before it, and each hash is that of its content.
  */
-export async function prove({ signal, recorded, onProgress, onLines }: Options): Promise<Proof> {
-  const proof: Proof = { checked: 0, first: undefined, head: undefined, fault: undefined, hidden: 0, unchained: 0, isDone: false, recorded: 'none' };
+export async function prove({
+  signal,
+  recorded,
+  onProgress,
+  onLines,
+}: Options): Promise<Proof> {
+  const proof: Proof = {
+    checked: 0,
+    first: undefined,
+    head: undefined,
+    fault: undefined,
+    hidden: 0,
+    unchained: 0,
+    isDone: false,
+    recorded: 'none',
+  };
   let cursor: string | undefined;
   let before: Entry | undefined;
-  const fail = (position: number, what: string) => { proof.fault ??= { position, what }; };
+  const fail = (position: number, what: string) => {
+    proof.fault ??= { position, what };
+  };
   do {
     // Each page depends on the one before.
-    // oxlint-disable-next-line no-await-in-loop
     const page = await pageAfter(cursor, signal);
     for (const entry of page.entries) {
       const { position, previous } = entry;
       proof.first ??= position;
       const expected = before ? before.position + 1 : position;
       if (position !== expected) {
-        if (page.hidesTypes && position > expected) proof.hidden += position - expected;
-        else fail(expected, position > expected ? `Position ${expected} is missing.` : `Position ${position} is there twice.`);
-      } else if (before?.hash && previous !== before.hash) fail(position, `Position ${position} names another hash for the event before it.`);
-      if (!before && position === 1 && previous && previous !== ZEROS) fail(1, 'Position 1 names an event before it.');
+        if (page.hidesTypes && position > expected)
+          proof.hidden += position - expected;
+        else
+          fail(
+            expected,
+            position > expected
+              ? `Position ${expected} is missing.`
+              : `Position ${position} is there twice.`,
+          );
+      } else if (before?.hash && previous !== before.hash)
+        fail(
+          position,
+          `Position ${position} names another hash for the event before it.`,
+        );
+      if (!before && position === 1 && previous && previous !== ZEROS)
+        fail(1, 'Position 1 names an event before it.');
       if (entry.hash === undefined) proof.unchained += 1;
-      // oxlint-disable-next-line no-await-in-loop
-      else if ((await hashOf(entry.content)) !== entry.hash) fail(position, `Position ${position} was changed: its hash is not that of its content.`);
+      else if ((await hashOf(entry.content)) !== entry.hash)
+        fail(
+          position,
+          `Position ${position} was changed: its hash is not that of its content.`,
+        );
       if (entry.hash) proof.head = { position, hash: entry.hash };
-      if (recorded && (position === recorded.position ? entry.hash === recorded.hash : position === recorded.position + 1 && previous === recorded.hash)) proof.recorded = 'found';
+      if (
+        recorded &&
+        (position === recorded.position
+          ? entry.hash === recorded.hash
+          : position === recorded.position + 1 && previous === recorded.hash)
+      )
+        proof.recorded = 'found';
       proof.checked += 1;
       before = entry;
     }
@@ -166,9 +229,18 @@ export async function prove({ signal, recorded, onProgress, onLines }: Options):
   } while (cursor);
   if (recorded && proof.recorded === 'none') {
     const last = before?.position ?? 0;
-    if (recorded.position > last) fail(recorded.position, `The log ends at position ${last}: the recorded position ${recorded.position} is gone.`);
-    else if (recorded.position + 1 < (proof.first ?? 0)) proof.recorded = 'pruned';
-    else fail(recorded.position, `Position ${recorded.position} does not have the recorded hash: the log was regenerated.`);
+    if (recorded.position > last)
+      fail(
+        recorded.position,
+        `The log ends at position ${last}: the recorded position ${recorded.position} is gone.`,
+      );
+    else if (recorded.position + 1 < (proof.first ?? 0))
+      proof.recorded = 'pruned';
+    else
+      fail(
+        recorded.position,
+        `Position ${recorded.position} does not have the recorded hash: the log was regenerated.`,
+      );
   }
   proof.isDone = true;
   onProgress({ ...proof });

@@ -30,7 +30,8 @@ class Scanner {
     this.space();
     const start = this.at;
     this.at += 1;
-    while (this.at < this.#text.length && this.#text[this.at] !== '"') this.at += this.#text[this.at] === '\\' ? 2 : 1;
+    while (this.at < this.#text.length && this.#text[this.at] !== '"')
+      this.at += this.#text[this.at] === '\\' ? 2 : 1;
     this.at += 1;
     return this.#text.slice(start, this.at);
   }

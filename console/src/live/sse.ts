@@ -6,8 +6,17 @@ export interface Message {
 }
 
 /** Reads server-sent events from a body, piece by piece. `EventSource` cannot send the header that the server asks for. */
-export async function* messages(stream: ReadableStream<Uint8Array>): AsyncGenerator<Message[]> {
-  const reader = stream.pipeThrough(new TextDecoderStream() as unknown as ReadableWritablePair<string, Uint8Array>).getReader();
+export async function* messages(
+  stream: ReadableStream<Uint8Array>,
+): AsyncGenerator<Message[]> {
+  const reader = stream
+    .pipeThrough(
+      new TextDecoderStream() as unknown as ReadableWritablePair<
+        string,
+        Uint8Array
+      >,
+    )
+    .getReader();
   let rest = '';
   for (;;) {
     const { done, value } = await reader.read();
@@ -27,5 +36,7 @@ function parse(block: string): Message | undefined {
     else if (line.startsWith('event:')) event = line.slice(6).trim();
     else if (line.startsWith('id:')) id = line.slice(3).trim();
   }
-  return data.length > 0 || id !== undefined ? { event, data: data.join('\n'), ...(id === undefined ? {} : { id }) } : undefined;
+  return data.length > 0 || id !== undefined
+    ? { event, data: data.join('\n'), ...(id === undefined ? {} : { id }) }
+    : undefined;
 }

@@ -28,7 +28,8 @@ const NOT_KEPT = 'ERR_NGROK_5408';
 const NO_CURSOR = 'ERR_NGROK_5407';
 
 /** What the tab that has the stream tells the others. `at`: the server's time when it began. */
-type Told = { state: TailState; at?: number } | { batch: Message[] } | { ask: true };
+type Told =
+  { state: TailState; at?: number } | { batch: Message[] } | { ask: true };
 
 /** An interruption of the stream. */
 export interface Cut {
@@ -131,7 +132,9 @@ export class Tail {
       this.#leads = true;
       await this.#follow();
     };
-    await navigator.locks.request(name, { signal: this.#stop.signal }, lead).catch(() => {});
+    await navigator.locks
+      .request(name, { signal: this.#stop.signal }, lead)
+      .catch(() => {});
   }
 
   async #follow(): Promise<void> {
@@ -140,22 +143,38 @@ export class Tail {
         await this.#read();
       } catch (error) {
         if (this.#stop.signal.aborted) return;
-        if (error instanceof ApiError && error.code === NOT_KEPT && this.#resumes) {
+        if (
+          error instanceof ApiError &&
+          error.code === NOT_KEPT &&
+          this.#resumes
+        ) {
           this.#resumes = false;
           continue;
         }
-        if (error instanceof ApiError && error.code === NO_CURSOR && this.#last !== undefined) {
+        if (
+          error instanceof ApiError &&
+          error.code === NO_CURSOR &&
+          this.#last !== undefined
+        ) {
           this.#last = undefined;
           continue;
         }
-        if (error instanceof ApiError && error.status >= 400 && error.status < 500 && error.status !== 401 && error.status !== 429) {
+        if (
+          error instanceof ApiError &&
+          error.status >= 400 &&
+          error.status < 500 &&
+          error.status !== 401 &&
+          error.status !== 429
+        ) {
           this.error = error;
           this.#set('refused');
           return;
         }
       }
       this.#set('waiting');
-      await new Promise((resolve) => { setTimeout(resolve, AGAIN_MS); });
+      await new Promise((resolve) => {
+        setTimeout(resolve, AGAIN_MS);
+      });
     }
   }
 
@@ -165,10 +184,17 @@ export class Tail {
     this.#attempt = attempt;
     let watchdog = setTimeout(() => attempt.abort(), SILENT_MS);
     try {
-      const headers: Record<string, string> = this.#last === undefined ? {} : { 'last-event-id': this.#last };
-      const response = await consoleFetch(this.#path(), { signal: attempt.signal, headers });
+      const headers: Record<string, string> =
+        this.#last === undefined ? {} : { 'last-event-id': this.#last };
+      const response = await consoleFetch(this.#path(), {
+        signal: attempt.signal,
+        headers,
+      });
       if (!response.ok || !response.body) throw await errorOf(response);
-      this.#set('live', Date.parse(response.headers.get('date') ?? '') || Date.now());
+      this.#set(
+        'live',
+        Date.parse(response.headers.get('date') ?? '') || Date.now(),
+      );
       for await (const batch of messages(response.body)) {
         clearTimeout(watchdog);
         watchdog = setTimeout(() => attempt.abort(), SILENT_MS);
@@ -184,7 +210,8 @@ export class Tail {
   /** Another tab has the stream. */
   #hear(told: Told): void {
     if ('batch' in told) this.#take(told.batch);
-    else if ('state' in told && told.state !== 'refused') this.#set(told.state, told.at);
+    else if ('state' in told && told.state !== 'refused')
+      this.#set(told.state, told.at);
   }
 
   #say(told: Told): void {
@@ -202,8 +229,12 @@ export class Tail {
         continue;
       }
       // Kept events come with their place in the logs, others alone.
-      const one = 'event' in value ? keptEvent(value, (this.total += 1)) : { ...(value as unknown as LiveEvent), n: (this.total += 1) };
-      if (this.cut?.to && Date.parse(one.event_timestamp) < this.#resumedAt) this.cut.recovered += 1;
+      const one =
+        'event' in value
+          ? keptEvent(value, (this.total += 1))
+          : { ...(value as unknown as LiveEvent), n: (this.total += 1) };
+      if (this.cut?.to && Date.parse(one.event_timestamp) < this.#resumedAt)
+        this.cut.recovered += 1;
       fresh.push(one);
     }
     if (fresh.length === 0 && this.dropped === 0) return;
@@ -220,10 +251,21 @@ export class Tail {
   }
 
   #set(state: TailState, at?: number): void {
-    if (state === 'waiting' && this.state === 'live') this.cut = { from: new Date(), recovered: 0, hasGap: false, isKept: true };
+    if (state === 'waiting' && this.state === 'live')
+      this.cut = {
+        from: new Date(),
+        recovered: 0,
+        hasGap: false,
+        isKept: true,
+      };
     if (state === 'live' && this.cut && !this.cut.to) {
       this.#resumedAt = at ?? Date.now();
-      this.cut = { ...this.cut, to: new Date(), hasGap: this.#last === undefined, isKept: this.#resumes || !this.#options.resumes };
+      this.cut = {
+        ...this.cut,
+        to: new Date(),
+        hasGap: this.#last === undefined,
+        isKept: this.#resumes || !this.#options.resumes,
+      };
     }
     if (this.#leads) this.#say(at === undefined ? { state } : { state, at });
     this.state = state;

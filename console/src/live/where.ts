@@ -2,7 +2,8 @@ import { collectionOf } from '@/resources/names';
 import type { KeptSearch } from './kept';
 
 type Search = Record<string, unknown>;
-const word = (value: unknown): string | undefined => (typeof value === 'string' && value !== '' ? value : undefined);
+const word = (value: unknown): string | undefined =>
+  typeof value === 'string' && value !== '' ? value : undefined;
 const pad = (n: number) => String(n).padStart(2, '0');
 
 /** A time of the API's queries as the fields of a search have it: local, without a zone. */
@@ -17,28 +18,49 @@ function local(value: unknown): string | undefined {
 /** A search for events, by the names that the console's pages have for its parts or by those of `GET /events`. */
 export function searchOf(search: Search): KeptSearch {
   return {
-    filter: word(search.filter), type: word(search.type), from: local(search.from), to: local(search.to),
-    object: word(search.object) ?? word(search.object_id), actor: word(search.actor) ?? word(search.actor_id),
+    filter: word(search.filter),
+    type: word(search.type),
+    from: local(search.from),
+    to: local(search.to),
+    object: word(search.object) ?? word(search.object_id),
+    actor: word(search.actor) ?? word(search.actor_id),
   };
 }
 
 const TRAFFIC = /^(traffic|http_request_complete|tcp_connection_closed)/;
 /** The beginnings of fields that events of traffic alone have. */
-const FIELDS = /\bev\.(http|conn|backend|tls|traffic_policy|compression|ip_policy|oauth|basic_auth|circuit_breaker|webhook_verification)\b/;
+const FIELDS =
+  /\bev\.(http|conn|backend|tls|traffic_policy|compression|ip_policy|oauth|basic_auth|circuit_breaker|webhook_verification)\b/;
 
 /** The page that has what a search for events asks for, if one of the two has all of it. */
-export function pageOf({ type, filter, object, actor }: KeptSearch): '/traffic' | '/audit' | undefined {
+export function pageOf({
+  type,
+  filter,
+  object,
+  actor,
+}: KeptSearch): '/traffic' | '/audit' | undefined {
   const types = type?.split(',') ?? [];
   if (types.length > 0) {
     const traffic = types.filter((one) => TRAFFIC.test(one)).length;
-    return traffic === types.length ? '/traffic' : traffic === 0 ? '/audit' : undefined;
+    return traffic === types.length
+      ? '/traffic'
+      : traffic === 0
+        ? '/audit'
+        : undefined;
   }
   if (actor) return '/audit';
-  if (object) return collectionOf(object) === 'endpoints' ? '/traffic' : '/audit';
+  if (object)
+    return collectionOf(object) === 'endpoints' ? '/traffic' : '/audit';
   return filter && FIELDS.test(filter) ? '/traffic' : undefined;
 }
 
 /** The search as the page takes it: the name of a whole log is no type there. */
 export function forPage(search: KeptSearch): KeptSearch {
-  return { ...search, type: search.type === 'traffic' || search.type === 'audit' ? undefined : search.type };
+  return {
+    ...search,
+    type:
+      search.type === 'traffic' || search.type === 'audit'
+        ? undefined
+        : search.type,
+  };
 }

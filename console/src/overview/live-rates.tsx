@@ -14,11 +14,29 @@ function Chart({ series }: { series: Second[] }) {
   const width = 600 / SECONDS;
   const bar = (value: number) => (value / top) * HEIGHT;
   return (
-    <svg viewBox={`0 0 600 ${HEIGHT}`} preserveAspectRatio="none" className={css.chart} role="img" aria-label={`Requests in each of the last sixty seconds, ${top} at most`}>
+    <svg
+      viewBox={`0 0 600 ${HEIGHT}`}
+      preserveAspectRatio="none"
+      className={css.chart}
+      role="img"
+      aria-label={`Requests in each of the last sixty seconds, ${top} at most`}
+    >
       {series.map(({ requests, errors }, index) => (
         <g key={index}>
-          <rect x={index * width} y={HEIGHT - bar(requests)} width={width - 2} height={bar(requests)} className={css.good} />
-          <rect x={index * width} y={HEIGHT - bar(errors)} width={width - 2} height={bar(errors)} className={css.bad} />
+          <rect
+            x={index * width}
+            y={HEIGHT - bar(requests)}
+            width={width - 2}
+            height={bar(requests)}
+            className={css.good}
+          />
+          <rect
+            x={index * width}
+            y={HEIGHT - bar(errors)}
+            width={width - 2}
+            height={bar(errors)}
+            className={css.bad}
+          />
         </g>
       ))}
     </svg>
@@ -42,14 +60,49 @@ export function LiveRates({ onRequest }: { onRequest: () => void }) {
   const requests = last.reduce((sum, one) => sum + one.requests, 0);
   const errors = last.reduce((sum, one) => sum + one.errors, 0);
   return (
-    <Section title="Traffic now" actions={<LinkButton size="xs" variant="default" to="/traffic" search={{}}>Watch requests</LinkButton>}>
+    <Section
+      title="Traffic now"
+      actions={
+        <LinkButton size="xs" variant="default" to="/traffic" search={{}}>
+          Watch requests
+        </LinkButton>
+      }
+    >
       <div className={css.figures}>
-        <div><b>{(requests / 10).toLocaleString(undefined, { maximumFractionDigits: 1 })}</b><span>requests a second</span></div>
-        <div><b>{requests === 0 ? '–' : `${((errors / requests) * 100).toFixed(1)} %`}</b><span>server errors</span></div>
-        <div>{tail.state === 'live' ? <Tag tone="ok">Live</Tag> : <Tag tone="warn">Connecting</Tag>}{tail.dropped > 0 ? <span>{tail.dropped} dropped</span> : null}</div>
+        <div>
+          <b>
+            {(requests / 10).toLocaleString(undefined, {
+              maximumFractionDigits: 1,
+            })}
+          </b>
+          <span>requests a second</span>
+        </div>
+        <div>
+          <b>
+            {requests === 0
+              ? '–'
+              : `${((errors / requests) * 100).toFixed(1)} %`}
+          </b>
+          <span>server errors</span>
+        </div>
+        <div>
+          {tail.state === 'live' ? (
+            <Tag tone="ok">Live</Tag>
+          ) : (
+            <Tag tone="warn">Connecting</Tag>
+          )}
+          {tail.dropped > 0 ? <span>{tail.dropped} dropped</span> : null}
+        </div>
       </div>
-      {series.some((second) => second.requests > 0) ? <Chart series={series} /> : <p className={css.quiet}>No request in the last 60 seconds.</p>}
-      <p className={css.axis}><span>60 seconds ago</span><span>now</span></p>
+      {series.some((second) => second.requests > 0) ? (
+        <Chart series={series} />
+      ) : (
+        <p className={css.quiet}>No request in the last 60 seconds.</p>
+      )}
+      <p className={css.axis}>
+        <span>60 seconds ago</span>
+        <span>now</span>
+      </p>
     </Section>
   );
 }

@@ -24,7 +24,12 @@ export function Nodes() {
   return (
     <Link to="/nodes" className={css.count}>
       <b>{online.length}</b>
-      <span>{online.length === 1 ? 'Node' : 'Nodes'} <Tag tone={LEVELS[level]?.tone ?? 'bad'}>{LEVELS[level]?.label ?? String(level)}</Tag></span>
+      <span>
+        {online.length === 1 ? 'Node' : 'Nodes'}{' '}
+        <Tag tone={LEVELS[level]?.tone ?? 'bad'}>
+          {LEVELS[level]?.label ?? String(level)}
+        </Tag>
+      </span>
     </Link>
   );
 }

@@ -33,9 +33,21 @@ function useList(name: string) {
 
 function Count({ name, label }: { name: string; label: string }) {
   const { data, error } = useList(name);
-  const count = data ? `${data.objects.length}${data.next ? '+' : ''}` : error ? '?' : '…';
+  const count = data
+    ? `${data.objects.length}${data.next ? '+' : ''}`
+    : error
+      ? '?'
+      : '…';
   return (
-    <Link to="/$collection" params={{ collection: name }} search={{}} className={css.count}><b>{count}</b><span>{label}</span></Link>
+    <Link
+      to="/$collection"
+      params={{ collection: name }}
+      search={{}}
+      className={css.count}
+    >
+      <b>{count}</b>
+      <span>{label}</span>
+    </Link>
   );
 }
 
@@ -44,11 +56,27 @@ function Destinations() {
   if (error) return <Failure error={error} />;
   return (
     <Section title="Destinations">
-      {data?.objects.length === 0 ? <p className={ui.dim}>None yet. <Link to="/$collection/new" params={{ collection: 'event_destinations' }} search={{}}>Send events somewhere</Link></p> : null}
+      {data?.objects.length === 0 ? (
+        <p className={ui.dim}>
+          None yet.{' '}
+          <Link
+            to="/$collection/new"
+            params={{ collection: 'event_destinations' }}
+            search={{}}
+          >
+            Send events somewhere
+          </Link>
+        </p>
+      ) : null}
       <ul className={ui.items}>
         {data?.objects.slice(0, 8).map((object) => (
           <li key={text(object.id)} className={css.line}>
-            <Link to="/$collection/$id" params={{ collection: 'event_destinations', id: text(object.id) }}>{nameOf(object)}</Link>
+            <Link
+              to="/$collection/$id"
+              params={{ collection: 'event_destinations', id: text(object.id) }}
+            >
+              {nameOf(object)}
+            </Link>
             <HealthCell object={object} />
           </li>
         ))}
@@ -62,12 +90,25 @@ function Agents() {
   if (error) return <Failure error={error} />;
   return (
     <Section title="Agents online">
-      {data?.objects.length === 0 ? <p className={ui.dim}>None. <Link to="/connect">Connect an agent</Link></p> : null}
+      {data?.objects.length === 0 ? (
+        <p className={ui.dim}>
+          None. <Link to="/connect">Connect an agent</Link>
+        </p>
+      ) : null}
       <ul className={ui.items}>
         {data?.objects.slice(0, 8).map((object) => (
           <li key={text(object.id)} className={css.line}>
-            <Link to="/$collection/$id" params={{ collection: 'tunnel_sessions', id: text(object.id) }}>{text(object.metadata) || text(object.agent_version) || text(object.id)}</Link>
-            <span className={ui.dim}>{text(object.ip)} · {text(object.os)}</span>
+            <Link
+              to="/$collection/$id"
+              params={{ collection: 'tunnel_sessions', id: text(object.id) }}
+            >
+              {text(object.metadata) ||
+                text(object.agent_version) ||
+                text(object.id)}
+            </Link>
+            <span className={ui.dim}>
+              {text(object.ip)} · {text(object.os)}
+            </span>
           </li>
         ))}
       </ul>
@@ -84,7 +125,10 @@ export default function OverviewPage() {
     setSeen(true);
   }, []);
   // A person may come after the first request, or with another browser.
-  const counted = useQuery({ ...statisticsQuery('account', undefined, '30d'), enabled: !seen }).data?.total.traffic;
+  const counted = useQuery({
+    ...statisticsQuery('account', undefined, '30d'),
+    enabled: !seen,
+  }).data?.total.traffic;
   const isCounted = (counted?.requests ?? 0) > 0;
   useEffect(() => {
     if (isCounted) onRequest();
@@ -96,11 +140,30 @@ export default function OverviewPage() {
   return (
     <Page title="Overview">
       <LostNodesOfAll />
-      {endpoints && !seen ? <Checklist endpoints={endpoints} agents={agents?.length ?? 0} seen={seen} /> : null}
-      <div className={css.counts}>{COUNTED.map((one) => <Count key={one.name} {...one} />)}<Nodes /></div>
+      {endpoints && !seen ? (
+        <Checklist
+          endpoints={endpoints}
+          agents={agents?.length ?? 0}
+          seen={seen}
+        />
+      ) : null}
+      <div className={css.counts}>
+        {COUNTED.map((one) => (
+          <Count key={one.name} {...one} />
+        ))}
+        <Nodes />
+      </div>
       <LiveRates onRequest={onRequest} />
-      <TrafficStatistics range={rangeOf(search.range).value} onRange={(range) => void navigate({ to: '/', search: { range }, replace: true })} />
-      <div className={ui.columns}><Destinations /><Agents /></div>
+      <TrafficStatistics
+        range={rangeOf(search.range).value}
+        onRange={(range) =>
+          void navigate({ to: '/', search: { range }, replace: true })
+        }
+      />
+      <div className={ui.columns}>
+        <Destinations />
+        <Agents />
+      </div>
     </Page>
   );
 }

@@ -23,13 +23,18 @@ export class Rates {
     }
     this.total += events.length;
     this.#buckets.set(now, bucket);
-    for (const key of this.#buckets.keys()) if (key < now - SECONDS) this.#buckets.delete(key);
+    for (const key of this.#buckets.keys())
+      if (key < now - SECONDS) this.#buckets.delete(key);
   };
 
   /** The oldest first; the second that is not over is left out. */
   series(): Second[] {
     const now = Math.floor(Date.now() / 1000);
-    return Array.from({ length: SECONDS }, (_, index) => this.#buckets.get(now - SECONDS + index) ?? { requests: 0, errors: 0 });
+    return Array.from(
+      { length: SECONDS },
+      (_, index) =>
+        this.#buckets.get(now - SECONDS + index) ?? { requests: 0, errors: 0 },
+    );
   }
 }
 

@@ -2,7 +2,12 @@ import { useQuery } from '@tanstack/react-query';
 import { Link } from '@tanstack/react-router';
 import { useModel } from '@/api/document';
 import { text } from '@/api/json';
-import { type Range, rangeOf, statisticsQuery, topQuery } from '@/charts/queries';
+import {
+  type Range,
+  rangeOf,
+  statisticsQuery,
+  topQuery,
+} from '@/charts/queries';
 import { RangeChoice } from '@/charts/range-choice';
 import { Charts } from '@/charts/subject-charts';
 import { show } from '@/charts/units';
@@ -24,14 +29,26 @@ function Figures({ range }: { range: Range }) {
   const latency = data.total.latency;
   const figures: [string, string][] = [
     ['requests', traffic.requests.toLocaleString()],
-    ['errors', show((traffic.status_5xx + traffic.aborted) / traffic.requests, 'share')],
+    [
+      'errors',
+      show((traffic.status_5xx + traffic.aborted) / traffic.requests, 'share'),
+    ],
     ['p50', latency ? show(latency.p50_ms, 'ms') : '–'],
     ['p95', latency ? show(latency.p95_ms, 'ms') : '–'],
     ['p99', latency ? show(latency.p99_ms, 'ms') : '–'],
     ['in', show(traffic.bytes_in, 'bytes')],
     ['out', show(traffic.bytes_out, 'bytes')],
   ];
-  return <div className={css.totals}>{figures.map(([label, value]) => <div key={label}><b>{value}</b><span>{label}</span></div>)}</div>;
+  return (
+    <div className={css.totals}>
+      {figures.map(([label, value]) => (
+        <div key={label}>
+          <b>{value}</b>
+          <span>{label}</span>
+        </div>
+      ))}
+    </div>
+  );
 }
 
 function Top({ range }: { range: Range }) {
@@ -44,21 +61,65 @@ function Top({ range }: { range: Range }) {
   if (top.error) return <Failure error={top.error} />;
   if (!top.data || top.data.top.length === 0) return null;
   return (
-    <Section title={span < seconds ? 'Busiest endpoints of the last week' : 'Busiest endpoints'}>
-      <div className={ui.tableBox} role="region" aria-label="Busiest endpoints" tabIndex={0}>
+    <Section
+      title={
+        span < seconds
+          ? 'Busiest endpoints of the last week'
+          : 'Busiest endpoints'
+      }
+    >
+      <div
+        className={ui.tableBox}
+        role="region"
+        aria-label="Busiest endpoints"
+        tabIndex={0}
+      >
         <table className={ui.table}>
-          <thead><tr><th scope="col">Endpoint</th><th scope="col">Requests</th><th scope="col">A second</th><th scope="col">Errors</th><th scope="col">p95</th><th scope="col">Out</th></tr></thead>
+          <thead>
+            <tr>
+              <th scope="col">Endpoint</th>
+              <th scope="col">Requests</th>
+              <th scope="col">A second</th>
+              <th scope="col">Errors</th>
+              <th scope="col">p95</th>
+              <th scope="col">Out</th>
+            </tr>
+          </thead>
           <tbody>
             {top.data.top.map(({ id, traffic, latency }) => {
               const object = known.find((one) => text(one.id) === id);
               return (
                 <tr key={id}>
-                  <td><Link className={ui.strong} to="/$collection/$id" params={{ collection: 'endpoints', id }}>{object ? nameOf(object) : id}</Link></td>
-                  <td data-label="Requests">{(traffic?.requests ?? 0).toLocaleString()}</td>
-                  <td data-label="A second">{show((traffic?.requests ?? 0) / span, 'rate')}</td>
-                  <td data-label="Errors">{traffic?.requests ? show((traffic.status_5xx + traffic.aborted) / traffic.requests, 'share') : '–'}</td>
-                  <td data-label="p95">{latency ? show(latency.p95_ms, 'ms') : '–'}</td>
-                  <td data-label="Out">{show(traffic?.bytes_out ?? 0, 'bytes')}</td>
+                  <td>
+                    <Link
+                      className={ui.strong}
+                      to="/$collection/$id"
+                      params={{ collection: 'endpoints', id }}
+                    >
+                      {object ? nameOf(object) : id}
+                    </Link>
+                  </td>
+                  <td data-label="Requests">
+                    {(traffic?.requests ?? 0).toLocaleString()}
+                  </td>
+                  <td data-label="A second">
+                    {show((traffic?.requests ?? 0) / span, 'rate')}
+                  </td>
+                  <td data-label="Errors">
+                    {traffic?.requests
+                      ? show(
+                          (traffic.status_5xx + traffic.aborted) /
+                            traffic.requests,
+                          'share',
+                        )
+                      : '–'}
+                  </td>
+                  <td data-label="p95">
+                    {latency ? show(latency.p95_ms, 'ms') : '–'}
+                  </td>
+                  <td data-label="Out">
+                    {show(traffic?.bytes_out ?? 0, 'bytes')}
+                  </td>
                 </tr>
               );
             })}
@@ -70,10 +131,19 @@ function Top({ range }: { range: Range }) {
 }
 
 /** The traffic of all endpoints over time, and the busiest of them. */
-export function TrafficStatistics({ range, onRange }: { range: Range; onRange: (range: Range) => void }) {
+export function TrafficStatistics({
+  range,
+  onRange,
+}: {
+  range: Range;
+  onRange: (range: Range) => void;
+}) {
   return (
     <>
-      <Section title="Traffic over time" actions={<RangeChoice value={range} onChange={onRange} />}>
+      <Section
+        title="Traffic over time"
+        actions={<RangeChoice value={range} onChange={onRange} />}
+      >
         <Figures range={range} />
         <Charts subject="account" range={range} />
       </Section>

@@ -18,7 +18,9 @@ export function sentence(operation: Operation): string {
 }
 
 export function hasFields(operation: Operation): boolean {
-  return Object.keys(operation.body?.properties ?? {}).some((key) => key !== 'id');
+  return Object.keys(operation.body?.properties ?? {}).some(
+    (key) => key !== 'id',
+  );
 }
 
 interface Props {
@@ -30,13 +32,20 @@ interface Props {
 }
 
 /** A button for an operation without fields: says what it does, and does it after a second click. */
-export function ActionButton({ resource, operation, id, label = sentence(operation), danger = operation.method === 'DELETE' }: Props) {
+export function ActionButton({
+  resource,
+  operation,
+  id,
+  label = sentence(operation),
+  danger = operation.method === 'DELETE',
+}: Props) {
   const [asking, setAsking] = useState(false);
   const [made, setMade] = useState<JsonObject>();
   const client = useQueryClient();
   const path = operation.path.replace('{id}', encodeURIComponent(id));
   const run = useMutation({
-    mutationFn: () => call(operation.method, path, operation.body ? {} : undefined),
+    mutationFn: () =>
+      call(operation.method, path, operation.body ? {} : undefined),
     onSuccess: async (answer) => {
       if (isObject(answer) && secretsIn(answer).length > 0) setMade(answer);
       else setAsking(false);
@@ -50,17 +59,49 @@ export function ActionButton({ resource, operation, id, label = sentence(operati
   };
   return (
     <>
-      <Button {...(danger ? { color: 'red', variant: 'outline' } : { variant: 'default' })} onClick={() => setAsking(true)}>{label}</Button>
-      <Modal opened={asking && made !== undefined} onClose={close} title={label}>
+      <Button
+        {...(danger
+          ? { color: 'red', variant: 'outline' }
+          : { variant: 'default' })}
+        onClick={() => setAsking(true)}
+      >
+        {label}
+      </Button>
+      <Modal
+        opened={asking && made !== undefined}
+        onClose={close}
+        title={label}
+      >
         {made ? <ShownOnce object={made} onDone={close} /> : null}
       </Modal>
-      <Modal opened={asking && made === undefined} onClose={close} title={label}>
-        <p><Prose text={operation.summary} /></p>
+      <Modal
+        opened={asking && made === undefined}
+        onClose={close}
+        title={label}
+      >
+        <p>
+          <Prose text={operation.summary} />
+        </p>
         {run.error ? <Failure error={run.error} /> : null}
-        <CommandsOf collection={resource.name} operation={operation} path={path} id={id} body={{}} />
+        <CommandsOf
+          collection={resource.name}
+          operation={operation}
+          path={path}
+          id={id}
+          body={{}}
+        />
         <div className={ui.formFoot}>
-          <Button variant="default" onClick={() => setAsking(false)}>Cancel</Button>
-          <Button {...(danger ? { color: 'red' } : {})} loading={run.isPending} onClick={() => run.mutate()} data-autofocus>{label}</Button>
+          <Button variant="default" onClick={() => setAsking(false)}>
+            Cancel
+          </Button>
+          <Button
+            {...(danger ? { color: 'red' } : {})}
+            loading={run.isPending}
+            onClick={() => run.mutate()}
+            data-autofocus
+          >
+            {label}
+          </Button>
         </div>
       </Modal>
     </>
@@ -68,12 +109,44 @@ export function ActionButton({ resource, operation, id, label = sentence(operati
 }
 
 /** Everything that can be done to one object beyond changing and deleting it. */
-export function Actions({ resource, object, handled }: { resource: Resource; object: JsonObject; handled: string[] }) {
+export function Actions({
+  resource,
+  object,
+  handled,
+}: {
+  resource: Resource;
+  object: JsonObject;
+  handled: string[];
+}) {
   const id = String(object.id);
   // What is deleted below an object is a field of it; while that is `null` there is nothing to delete.
-  const there = ({ path }: Operation) => object[path.split('/')[3] ?? ''] !== null;
-  const shown = resource.below.filter((one) => there(one) && one.method !== 'GET' && !handled.includes(one.command) && !/\{(?!id\})/.test(one.path));
-  return shown.map((operation) => (hasFields(operation)
-    ? <LinkButton key={operation.id} variant="default" to="/$collection/$id/do/$action" params={{ collection: resource.slug, id, action: operation.command }} resetScroll={false}>{sentence(operation)}</LinkButton>
-    : <ActionButton key={operation.id} resource={resource} operation={operation} id={id} />));
+  const there = ({ path }: Operation) =>
+    object[path.split('/')[3] ?? ''] !== null;
+  const shown = resource.below.filter(
+    (one) =>
+      there(one) &&
+      one.method !== 'GET' &&
+      !handled.includes(one.command) &&
+      !/\{(?!id\})/.test(one.path),
+  );
+  return shown.map((operation) =>
+    hasFields(operation) ? (
+      <LinkButton
+        key={operation.id}
+        variant="default"
+        to="/$collection/$id/do/$action"
+        params={{ collection: resource.slug, id, action: operation.command }}
+        resetScroll={false}
+      >
+        {sentence(operation)}
+      </LinkButton>
+    ) : (
+      <ActionButton
+        key={operation.id}
+        resource={resource}
+        operation={operation}
+        id={id}
+      />
+    ),
+  );
 }

@@ -12,29 +12,81 @@ import { ResourceTable } from './table';
 import { Fields } from './value';
 
 /** What belongs to one object: each reading operation below it is a section. */
-export function Below({ resource, id, handled }: { resource: Resource; id: string; handled: string[] }) {
-  const shown = resource.below.filter((one) => one.method === 'GET' && !handled.includes(one.command) && !/\{(?!id\})/.test(one.path));
-  return shown.map((operation) => <BelowSection key={operation.id} resource={resource} operation={operation} id={id} />);
+export function Below({
+  resource,
+  id,
+  handled,
+}: {
+  resource: Resource;
+  id: string;
+  handled: string[];
+}) {
+  const shown = resource.below.filter(
+    (one) =>
+      one.method === 'GET' &&
+      !handled.includes(one.command) &&
+      !/\{(?!id\})/.test(one.path),
+  );
+  return shown.map((operation) => (
+    <BelowSection
+      key={operation.id}
+      resource={resource}
+      operation={operation}
+      id={id}
+    />
+  ));
 }
 
-function BelowSection({ resource, operation, id }: { resource: Resource; operation: Operation; id: string }) {
+function BelowSection({
+  resource,
+  operation,
+  id,
+}: {
+  resource: Resource;
+  operation: Operation;
+  id: string;
+}) {
   const model = useModel();
   const answer = useQuery({
     queryKey: [resource.name, 'below', id, operation.id],
-    queryFn: ({ signal }) => call('GET', operation.path.replace('{id}', encodeURIComponent(id)), undefined, signal),
+    queryFn: ({ signal }) =>
+      call(
+        'GET',
+        operation.path.replace('{id}', encodeURIComponent(id)),
+        undefined,
+        signal,
+      ),
   });
   const list = listIn(model.schemas, operation.answer);
-  const title = humanize(operation.path.slice(operation.path.lastIndexOf('/') + 1));
+  const title = humanize(
+    operation.path.slice(operation.path.lastIndexOf('/') + 1),
+  );
   const found = list && answer.data ? items(answer.data, list.key) : [];
-  const owner = [...model.resources.values()].find((one) => list && one.item.properties && Object.keys(one.item.properties).join() === Object.keys(list.item.properties ?? {}).join());
+  const owner = [...model.resources.values()].find(
+    (one) =>
+      list &&
+      one.item.properties &&
+      Object.keys(one.item.properties).join() ===
+        Object.keys(list.item.properties ?? {}).join(),
+  );
   return (
     <Section title={title}>
       {answer.isPending ? <Loading /> : null}
       {answer.error ? <Failure error={answer.error} /> : null}
-      {list && answer.data && found.length === 0 ? <p className={ui.dim}>None.</p> : null}
-      {owner && found.length > 0 ? <ResourceTable resource={owner} objects={found} label={title} /> : null}
-      {owner ? null : found.map((object, index) => <Fields key={index} value={object} schema={list?.item} />)}
-      {!list && isObject(answer.data) ? <Fields value={answer.data} schema={operation.answer} /> : null}
+      {list && answer.data && found.length === 0 ? (
+        <p className={ui.dim}>None.</p>
+      ) : null}
+      {owner && found.length > 0 ? (
+        <ResourceTable resource={owner} objects={found} label={title} />
+      ) : null}
+      {owner
+        ? null
+        : found.map((object, index) => (
+            <Fields key={index} value={object} schema={list?.item} />
+          ))}
+      {!list && isObject(answer.data) ? (
+        <Fields value={answer.data} schema={operation.answer} />
+      ) : null}
     </Section>
   );
 }

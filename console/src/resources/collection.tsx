@@ -1,4 +1,9 @@
-import { Navigate, Outlet, useLocation, useParams } from '@tanstack/react-router';
+import {
+  Navigate,
+  Outlet,
+  useLocation,
+  useParams,
+} from '@tanstack/react-router';
 import { useModel } from '@/api/document';
 import { NotFound } from '@/shell/not-found';
 import { meantBy } from '@/shell/other-names';
@@ -8,7 +13,8 @@ export default function Collection() {
   const { collection } = useParams({ from: '/$collection' });
   const { pathname } = useLocation();
   const model = useModel();
-  if (model.resources.has(collection.replaceAll('.', '/'))) return <Outlet key={collection} />;
+  if (model.resources.has(collection.replaceAll('.', '/')))
+    return <Outlet key={collection} />;
   const to = meantBy(model, pathname);
   return to ? <Navigate to={to} search={true} replace /> : <NotFound />;
 }

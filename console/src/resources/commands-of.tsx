@@ -23,8 +23,18 @@ export function CommandsOf({ collection, operation, path, id, body }: Props) {
           <Tabs.Tab value="culvert">culvert api</Tabs.Tab>
           <Tabs.Tab value="curl">curl</Tabs.Tab>
         </Tabs.List>
-        <Tabs.Panel value="culvert" pt="xs"><CopyBlock value={asCommand(collection, operation, id, body)} label="the command" /></Tabs.Panel>
-        <Tabs.Panel value="curl" pt="xs"><CopyBlock value={asCurl(operation, path, body)} label="the curl command" /></Tabs.Panel>
+        <Tabs.Panel value="culvert" pt="xs">
+          <CopyBlock
+            value={asCommand(collection, operation, id, body)}
+            label="the command"
+          />
+        </Tabs.Panel>
+        <Tabs.Panel value="curl" pt="xs">
+          <CopyBlock
+            value={asCurl(operation, path, body)}
+            label="the curl command"
+          />
+        </Tabs.Panel>
       </Tabs>
     </details>
   );

@@ -13,10 +13,30 @@ export default function CreatePanel() {
   const { defaults, CreatePanel: Own } = customOf(resource.name);
   if (Own) return <Own />;
   return (
-    <FormPanel resource={resource} operation={resource.create} title={`Create ${article(nounOf(resource.name))}`} verb="Create" {...(defaults ? { defaults } : {})}
-      onClose={() => void navigate({ to: '/$collection', params: { collection }, search, resetScroll: false })}
-      onDone={(made) => void navigate(made?.id
-        ? { to: '/$collection/$id', params: { collection, id: String(made.id) } }
-        : { to: '/$collection', params: { collection }, search: {} })} />
+    <FormPanel
+      resource={resource}
+      operation={resource.create}
+      title={`Create ${article(nounOf(resource.name))}`}
+      verb="Create"
+      {...(defaults ? { defaults } : {})}
+      onClose={() =>
+        void navigate({
+          to: '/$collection',
+          params: { collection },
+          search,
+          resetScroll: false,
+        })
+      }
+      onDone={(made) =>
+        void navigate(
+          made?.id
+            ? {
+                to: '/$collection/$id',
+                params: { collection, id: String(made.id) },
+              }
+            : { to: '/$collection', params: { collection }, search: {} },
+        )
+      }
+    />
   );
 }

@@ -53,24 +53,41 @@ const SIGN_IN = `culvert api endpoints create --upstream-url http://localhost:30
 export const CUSTOM: Record<string, Custom> = {
   endpoints: {
     fields: ['type', 'bindings'],
-    columns: [{ label: 'Served by', Cell: AgentOfEndpoint }, { label: 'Requests a second', Cell: EndpointRate }],
+    columns: [
+      { label: 'Served by', Cell: AgentOfEndpoint },
+      { label: 'Requests a second', Cell: EndpointRate },
+    ],
     ListExtra: WhichEndpoint,
     DetailExtra: EndpointExtra,
     handled: ['dry-run', 'get-health'],
     dangerous: true,
-    empty: { title: 'No endpoints yet', text: 'An endpoint is a public address and what is behind it.', command: 'culvert http 3000' },
+    empty: {
+      title: 'No endpoints yet',
+      text: 'An endpoint is a public address and what is behind it.',
+      command: 'culvert http 3000',
+    },
   },
   api_keys: {
     DetailExtra: KeyExtra,
     handled: ['get-restrictions', 'update-restrictions', 'delete-restrictions'],
     dangerous: true,
-    empty: { title: 'No API keys', command: 'culvert api api_keys create --description deploys' },
+    empty: {
+      title: 'No API keys',
+      command: 'culvert api api_keys create --description deploys',
+    },
   },
   event_destinations: {
     fields: ['target'],
     columns: [{ label: 'Health', Cell: DestinationHealth }],
     DetailExtra: DestinationExtra,
-    handled: ['get-health', 'list-dead-letters', 'redrive', 'replay', 'get-replay', 'test'],
+    handled: [
+      'get-health',
+      'list-dead-letters',
+      'redrive',
+      'replay',
+      'get-replay',
+      'test',
+    ],
     CreatePanel: DestinationWizard,
     EditPanel: DestinationWizard,
     dangerous: true,
@@ -83,38 +100,94 @@ export const CUSTOM: Record<string, Custom> = {
   event_subscriptions: {
     fields: ['sources', 'destinations'],
     DetailExtra: SubscriptionExtra,
-    handled: ['list-sources', 'create-source', 'get-source', 'update-source', 'delete-source'],
-    empty: { title: 'No subscriptions yet', text: 'A subscription says which events go to which destinations.' },
+    handled: [
+      'list-sources',
+      'create-source',
+      'get-source',
+      'update-source',
+      'delete-source',
+    ],
+    empty: {
+      title: 'No subscriptions yet',
+      text: 'A subscription says which events go to which destinations.',
+    },
   },
   tunnel_sessions: {
     fields: ['ip', 'os', 'agent_version', 'transport'],
     ListExtra: AgentsExtra,
     DetailExtra: AgentExtra,
     handled: ['stop', 'restart', 'update-agent'],
-    empty: { title: 'No agent is connected', text: 'An agent runs beside a service and brings it online.', command: 'culvert http 3000' },
+    empty: {
+      title: 'No agent is connected',
+      text: 'An agent runs beside a service and brings it online.',
+      command: 'culvert http 3000',
+    },
   },
   tunnels: {
     ListExtra: AgentsExtra,
-    empty: { title: 'No agent endpoints', text: 'An endpoint that an agent serves is here while the agent is connected.', command: 'culvert http 3000' },
+    empty: {
+      title: 'No agent endpoints',
+      text: 'An endpoint that an agent serves is here while the agent is connected.',
+      command: 'culvert http 3000',
+    },
   },
-  'app/users': { empty: { title: 'No application users yet', text: 'People who sign in at an endpoint whose traffic policy requires it are here.', command: SIGN_IN } },
-  'app/sessions': { empty: { title: 'No application sessions', text: 'A sign-in at an endpoint whose traffic policy requires it begins a session.', command: SIGN_IN } },
+  'app/users': {
+    empty: {
+      title: 'No application users yet',
+      text: 'People who sign in at an endpoint whose traffic policy requires it are here.',
+      command: SIGN_IN,
+    },
+  },
+  'app/sessions': {
+    empty: {
+      title: 'No application sessions',
+      text: 'A sign-in at an endpoint whose traffic policy requires it begins a session.',
+      command: SIGN_IN,
+    },
+  },
   reserved_domains: {
     fields: ['cname_target'],
     columns: [{ label: 'Certificate', Cell: DomainStatus }],
     DetailExtra: DomainExtra,
-    handled: ['retry-certificate-management', 'delete-certificate-management-policy'],
+    handled: [
+      'retry-certificate-management',
+      'delete-certificate-management-policy',
+    ],
     dangerous: true,
-    empty: { title: 'No domains yet', text: 'A domain of your own gets a certificate by itself.', command: 'culvert api reserved_domains create --domain app.example.com' },
+    empty: {
+      title: 'No domains yet',
+      text: 'A domain of your own gets a certificate by itself.',
+      command: 'culvert api reserved_domains create --domain app.example.com',
+    },
   },
   tls_certificates: {
     fields: ['issuer_common_name', 'private_key_type'],
-    columns: [{ label: 'Expires', Cell: CertificateExpiry }], dangerous: true },
-  credentials: { fields: ['acl', 'owner_id'], dangerous: true, empty: { title: 'No agent credentials yet', text: 'An agent signs in with the token of a credential.', command: 'culvert api credentials create' } },
-  users: { fields: [], columns: [{ label: 'Role', Cell: UserRole }, { label: 'Status', Cell: UserStatus }], dangerous: true },
+    columns: [{ label: 'Expires', Cell: CertificateExpiry }],
+    dangerous: true,
+  },
+  credentials: {
+    fields: ['acl', 'owner_id'],
+    dangerous: true,
+    empty: {
+      title: 'No agent credentials yet',
+      text: 'An agent signs in with the token of a credential.',
+      command: 'culvert api credentials create',
+    },
+  },
+  users: {
+    fields: [],
+    columns: [
+      { label: 'Role', Cell: UserRole },
+      { label: 'Status', Cell: UserStatus },
+    ],
+    dangerous: true,
+  },
   vault_secrets: { fields: ['vault_name', 'created_by'] },
   vaults: { dangerous: true },
-  grants: { fields: ['object_id'], columns: [{ label: 'Grantee', Cell: Grantee }] },
+  grants: {
+    fields: ['object_id'],
+    columns: [{ label: 'Grantee', Cell: Grantee }],
+  },
   ip_policies: { DetailExtra: IpPolicyExtra },
   ip_policy_rules: { fields: ['action', 'ip_policy'] },
   reserved_addrs: { dangerous: true },

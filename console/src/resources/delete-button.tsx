@@ -15,7 +15,15 @@ import { customOf } from './custom';
 import { nameOf } from './names';
 
 /** Deletes after a confirmation; what is dangerous after its name was typed. */
-export function DeleteButton({ resource, operation, object }: { resource: Resource; operation: Operation; object: JsonObject }) {
+export function DeleteButton({
+  resource,
+  operation,
+  object,
+}: {
+  resource: Resource;
+  operation: Operation;
+  object: JsonObject;
+}) {
   const [asking, setAsking] = useState(false);
   const [typed, setTyped] = useState('');
   const [options, setOptions] = useState<string[]>([]);
@@ -24,13 +32,21 @@ export function DeleteButton({ resource, operation, object }: { resource: Resour
   const name = nameOf(object);
   const id = String(object.id);
   const needsName = customOf(resource.name).dangerous ?? false;
-  const path = operation.path.replace('{id}', encodeURIComponent(id)) + (options.length > 0 ? `?${options.map((one) => `${one}=true`).join('&')}` : '');
+  const path =
+    operation.path.replace('{id}', encodeURIComponent(id)) +
+    (options.length > 0
+      ? `?${options.map((one) => `${one}=true`).join('&')}`
+      : '');
   const remove = useMutation({
     mutationFn: () => call('DELETE', path),
     onSuccess: async () => {
       announce(`Deleted ${name}.`);
       client.removeQueries({ queryKey: [resource.name, 'object', id] });
-      await navigate({ to: '/$collection', params: { collection: resource.slug }, search: {} });
+      await navigate({
+        to: '/$collection',
+        params: { collection: resource.slug },
+        search: {},
+      });
       await client.invalidateQueries({ queryKey: [resource.name] });
     },
   });
@@ -40,20 +56,65 @@ export function DeleteButton({ resource, operation, object }: { resource: Resour
   };
   return (
     <>
-      <Button variant="outline" color="red" onClick={() => setAsking(true)}>Delete</Button>
-      <Modal opened={asking} onClose={() => setAsking(false)} title={`Delete this ${nounOf(resource.name)}?`}>
+      <Button variant="outline" color="red" onClick={() => setAsking(true)}>
+        Delete
+      </Button>
+      <Modal
+        opened={asking}
+        onClose={() => setAsking(false)}
+        title={`Delete this ${nounOf(resource.name)}?`}
+      >
         <form className={ui.stack} onSubmit={submit}>
-          <p><strong>{name}</strong> is deleted for good. The audit log keeps who did it.</p>
-          {operation.query.filter((one) => one.schema?.type === 'boolean').map((one) => (
-            <Checkbox key={one.name} label={humanize(one.name)} description={<Prose text={one.description ?? ''} />} checked={options.includes(one.name)}
-              onChange={(event) => setOptions(event.currentTarget.checked ? [...options, one.name] : options.filter((other) => other !== one.name))} />
-          ))}
-          {needsName ? <TextInput label={`Type ${name} to confirm`} value={typed} onChange={(event) => setTyped(event.currentTarget.value)} data-autofocus autoComplete="off" /> : null}
+          <p>
+            <strong>{name}</strong> is deleted for good. The audit log keeps who
+            did it.
+          </p>
+          {operation.query
+            .filter((one) => one.schema?.type === 'boolean')
+            .map((one) => (
+              <Checkbox
+                key={one.name}
+                label={humanize(one.name)}
+                description={<Prose text={one.description ?? ''} />}
+                checked={options.includes(one.name)}
+                onChange={(event) =>
+                  setOptions(
+                    event.currentTarget.checked
+                      ? [...options, one.name]
+                      : options.filter((other) => other !== one.name),
+                  )
+                }
+              />
+            ))}
+          {needsName ? (
+            <TextInput
+              label={`Type ${name} to confirm`}
+              value={typed}
+              onChange={(event) => setTyped(event.currentTarget.value)}
+              data-autofocus
+              autoComplete="off"
+            />
+          ) : null}
           {remove.error ? <Failure error={remove.error} /> : null}
-          <CommandsOf collection={resource.name} operation={operation} path={path} id={id} body={{}} />
+          <CommandsOf
+            collection={resource.name}
+            operation={operation}
+            path={path}
+            id={id}
+            body={{}}
+          />
           <div className={ui.formFoot}>
-            <Button variant="default" onClick={() => setAsking(false)}>Cancel</Button>
-            <Button type="submit" color="red" loading={remove.isPending} disabled={needsName && typed !== name}>Delete</Button>
+            <Button variant="default" onClick={() => setAsking(false)}>
+              Cancel
+            </Button>
+            <Button
+              type="submit"
+              color="red"
+              loading={remove.isPending}
+              disabled={needsName && typed !== name}
+            >
+              Delete
+            </Button>
           </div>
         </form>
       </Modal>

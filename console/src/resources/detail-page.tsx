@@ -24,20 +24,45 @@ import { Fields } from './value';
 const Grants = lazy(() => import('@/access/grants'));
 
 /** The collections of objects whose use can be granted, or to which a grant can be given. */
-const GRANTS = new Set(['bot_users', 'endpoints', 'event_destinations', 'users', 'vault_secrets', 'vaults']);
+const GRANTS = new Set([
+  'bot_users',
+  'endpoints',
+  'event_destinations',
+  'users',
+  'vault_secrets',
+  'vaults',
+]);
 
 function isUnset(value: Json | undefined): boolean {
-  return value === null || value === '' || (Array.isArray(value) && value.length === 0)
-    || (isObject(value) && Object.values(value).every(isUnset));
+  return (
+    value === null ||
+    value === '' ||
+    (Array.isArray(value) && value.length === 0) ||
+    (isObject(value) && Object.values(value).every(isUnset))
+  );
 }
 
 /** All fields that are set, and the names of the others. */
-function Details({ resource, object }: { resource: Resource; object: JsonObject }) {
-  const unset = Object.keys(object).filter((key) => isUnset(object[key]) && key !== 'token');
+function Details({
+  resource,
+  object,
+}: {
+  resource: Resource;
+  object: JsonObject;
+}) {
+  const unset = Object.keys(object).filter(
+    (key) => isUnset(object[key]) && key !== 'token',
+  );
   return (
     <Section title="Details">
-      <Fields value={object} schema={resource.item} skip={['id', 'uri', 'token', ...unset]} />
-      {unset.length > 0 ? <p className={ui.hint}>Not set: {unset.map(humanize).join(', ')}</p> : null}
+      <Fields
+        value={object}
+        schema={resource.item}
+        skip={['id', 'uri', 'token', ...unset]}
+      />
+      {unset.length > 0 ? (
+        <p className={ui.hint}>Not set: {unset.map(humanize).join(', ')}</p>
+      ) : null}
     </Section>
   );
 }
@@ -45,29 +70,98 @@ function Details({ resource, object }: { resource: Resource; object: JsonObject 
 export default function DetailPage() {
   const { collection, id } = useParams({ from: '/$collection/$id' });
   const resource = useResource(collection);
-  const { data: object, error, refetch } = useQuery(objectQuery(resource.name, id));
+  const {
+    data: object,
+    error,
+    refetch,
+  } = useQuery(objectQuery(resource.name, id));
   const { DetailExtra, handled = [] } = customOf(resource.name);
   const above = (
-    <Link className={ui.back} to="/$collection" params={{ collection }} search={{}}><Icon name="back" size={14} />{titleOf(resource.name)}</Link>
+    <Link
+      className={ui.back}
+      to="/$collection"
+      params={{ collection }}
+      search={{}}
+    >
+      <Icon name="back" size={14} />
+      {titleOf(resource.name)}
+    </Link>
   );
-  if (error instanceof ApiError && error.status === 404) return <Page title={titleOf(resource.name)} above={above}><Gone resource={resource} id={id} error={error} /></Page>;
-  if (error) return <Page title={titleOf(resource.name)} above={above}><Failure error={error} retry={() => void refetch()} /></Page>;
-  if (!object) return <Page title={titleOf(resource.name)} above={above}><Loading /></Page>;
+  if (error instanceof ApiError && error.status === 404)
+    return (
+      <Page title={titleOf(resource.name)} above={above}>
+        <Gone resource={resource} id={id} error={error} />
+      </Page>
+    );
+  if (error)
+    return (
+      <Page title={titleOf(resource.name)} above={above}>
+        <Failure error={error} retry={() => void refetch()} />
+      </Page>
+    );
+  if (!object)
+    return (
+      <Page title={titleOf(resource.name)} above={above}>
+        <Loading />
+      </Page>
+    );
   const actions = (
     <>
       <Actions resource={resource} object={object} handled={handled} />
-      {resource.update ? <LinkButton variant="default" to="/$collection/$id/edit" params={{ collection, id }} resetScroll={false}>Edit</LinkButton> : null}
-      {resource.remove ? <DeleteButton resource={resource} operation={resource.remove} object={object} /> : null}
+      <LinkButton
+        variant="default"
+        to="/audit"
+        search={{ view: 'kept', object: id }}
+      >
+        History
+      </LinkButton>
+      {resource.update ? (
+        <LinkButton
+          variant="default"
+          to="/$collection/$id/edit"
+          params={{ collection, id }}
+          resetScroll={false}
+        >
+          Edit
+        </LinkButton>
+      ) : null}
+      {resource.remove ? (
+        <DeleteButton
+          resource={resource}
+          operation={resource.remove}
+          object={object}
+        />
+      ) : null}
     </>
   );
-  const idLine = <span className={ui.idline}><code>{id}</code><CopyButton value={id} label="Copy the id" /></span>;
+  const idLine = (
+    <span className={ui.idline}>
+      <code>{id}</code>
+      <CopyButton value={id} label="Copy the id" />
+    </span>
+  );
   return (
-    <Page title={headingOf(object, nounOf(resource.name))} text={idLine} actions={actions} above={above}>
-      {DetailExtra ? <Suspense fallback={<Loading />}><DetailExtra object={object} /></Suspense> : null}
+    <Page
+      title={headingOf(object, nounOf(resource.name))}
+      text={idLine}
+      actions={actions}
+      above={above}
+    >
+      {DetailExtra ? (
+        <Suspense fallback={<Loading />}>
+          <DetailExtra object={object} />
+        </Suspense>
+      ) : null}
       <Details resource={resource} object={object} />
       <Below resource={resource} id={id} handled={handled} />
-      {GRANTS.has(resource.name) ? <Suspense fallback={null}><Grants collection={resource.name} id={id} /></Suspense> : null}
-      <Suspense fallback={null}><Outlet /></Suspense>
+      {GRANTS.has(resource.name) ? (
+        <Suspense fallback={null}>
+          <Grants collection={resource.name} id={id} />
+        </Suspense>
+      ) : null}
+      <Suspense fallback={null}>
+        <Outlet />
+      </Suspense>
     </Page>
   );
 }

@@ -12,11 +12,29 @@ export default function EditPanel() {
   const resource = useResource(collection);
   const navigate = useNavigate();
   const object = useQuery(objectQuery(resource.name, id));
-  const back = () => void navigate({ to: '/$collection/$id', params: { collection, id }, resetScroll: false });
+  const back = () =>
+    void navigate({
+      to: '/$collection/$id',
+      params: { collection, id },
+      resetScroll: false,
+    });
   if (!resource.update || !object.data) return null;
   const { EditPanel: Own } = customOf(resource.name);
   if (Own) return <Own object={object.data} />;
   return (
-    <FormPanel resource={resource} operation={resource.update} title={nameOf(object.data) === id ? `Edit this ${nounOf(resource.name)}` : `Edit ${nameOf(object.data)}`} verb="Save" object={object.data} id={id} onClose={back} onDone={back} />
+    <FormPanel
+      resource={resource}
+      operation={resource.update}
+      title={
+        nameOf(object.data) === id
+          ? `Edit this ${nounOf(resource.name)}`
+          : `Edit ${nameOf(object.data)}`
+      }
+      verb="Save"
+      object={object.data}
+      id={id}
+      onClose={back}
+      onDone={back}
+    />
   );
 }

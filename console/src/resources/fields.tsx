@@ -1,4 +1,14 @@
-import { ActionIcon, Button, MultiSelect, NumberInput, PasswordInput, Select, TagsInput, Textarea, TextInput } from '@mantine/core';
+import {
+  ActionIcon,
+  Button,
+  MultiSelect,
+  NumberInput,
+  PasswordInput,
+  Select,
+  TagsInput,
+  Textarea,
+  TextInput,
+} from '@mantine/core';
 import { createContext, lazy, Suspense, useContext } from 'react';
 import { useModel } from '@/api/document';
 import { type Json, type JsonObject, isObject, text } from '@/api/json';
@@ -31,26 +41,61 @@ export interface FieldProps {
   onChange: SetValue;
 }
 
-const SECRET = /password|secret(_access)?(_key)?$|^value$|^token$|client_secret/;
+const SECRET =
+  /password|secret(_access)?(_key)?$|^value$|^token$|client_secret/;
 /** Whether the form changes an object: its stored secrets are then kept unless new ones are given. */
 export const ChangeContext = createContext(false);
 const KEPT = 'A value is stored. Leave this empty to keep it.';
 
 const LONG = /pem$|^creds$|^metadata$|public_key$|private_key$/;
 
-const strings = (value: Json | undefined): string[] => (Array.isArray(value) ? value.map(text) : []);
+const strings = (value: Json | undefined): string[] =>
+  Array.isArray(value) ? value.map(text) : [];
 
-function CodeField({ path, value, onChange, language, common }: Pick<FieldProps, 'path' | 'value' | 'onChange'> & { language: 'policy' | 'cel'; common: Common }) {
-  const shown = typeof value === 'string' ? value : value ? JSON.stringify(value, null, 2) : '';
+function CodeField({
+  path,
+  value,
+  onChange,
+  language,
+  common,
+}: Pick<FieldProps, 'path' | 'value' | 'onChange'> & {
+  language: 'policy' | 'cel';
+  common: Common;
+}) {
+  const shown =
+    typeof value === 'string'
+      ? value
+      : value
+        ? JSON.stringify(value, null, 2)
+        : '';
   return (
     <div className={ui.stack}>
       <div>
         <span className={ui.label}>{common.label}</span>
         <p className={ui.hint}>{common.description}</p>
-        <Suspense fallback={<Textarea aria-label={common.label} value={shown} autosize minRows={language === 'cel' ? 1 : 6} readOnly />}>
-          <CodeEditor label={common.label} language={language} value={shown} onChange={(next) => onChange(path, next)} />
+        <Suspense
+          fallback={
+            <Textarea
+              aria-label={common.label}
+              value={shown}
+              autosize
+              minRows={language === 'cel' ? 1 : 6}
+              readOnly
+            />
+          }
+        >
+          <CodeEditor
+            label={common.label}
+            language={language}
+            value={shown}
+            onChange={(next) => onChange(path, next)}
+          />
         </Suspense>
-        {common.error ? <p role="alert" className="field-error">{common.error}</p> : null}
+        {common.error ? (
+          <p role="alert" className="field-error">
+            {common.error}
+          </p>
+        ) : null}
       </div>
     </div>
   );
@@ -67,49 +112,147 @@ interface Common {
 
 /** One field of a form, drawn from its schema. */
 export function Field(props: FieldProps) {
-  const { name, label, path, schema, value, required, first, errors, onChange } = props;
+  const {
+    name,
+    label,
+    path,
+    schema,
+    value,
+    required,
+    first,
+    errors,
+    onChange,
+  } = props;
   const isChange = useContext(ChangeContext);
   const set = (next: Json | undefined) => onChange(path, next);
   const common: Common = {
     label: label ?? humanize(name),
-    description: schema.description ? <Prose text={schema.description} /> : undefined,
+    description: schema.description ? (
+      <Prose text={schema.description} />
+    ) : undefined,
     error: messageAt(errors, path),
     withAsterisk: required,
     'data-autofocus': first || undefined,
   };
   const placeholder = schema.writeOnly && isChange ? KEPT : undefined;
-  if (name === 'traffic_policy') return <CodeField {...{ path, value, onChange, common }} language="policy" />;
-  if (name === 'filter') return <CodeField {...{ path, value, onChange, common }} language="cel" />;
-  if (name === 'fields' && path.includes('sources')) return <FieldPicker {...common} value={value} onChange={set} />;
-  if (schema.types.includes('array')) return <ListField {...props} common={common} placeholder={placeholder} />;
-  if (schema.types.includes('object') && !schema.types.includes('string')) return <ObjectField {...props} common={common} />;
+  if (name === 'traffic_policy')
+    return (
+      <CodeField {...{ path, value, onChange, common }} language="policy" />
+    );
+  if (name === 'filter')
+    return <CodeField {...{ path, value, onChange, common }} language="cel" />;
+  if (name === 'fields' && path.includes('sources'))
+    return <FieldPicker {...common} value={value} onChange={set} />;
+  if (schema.types.includes('array'))
+    return <ListField {...props} common={common} placeholder={placeholder} />;
+  if (schema.types.includes('object') && !schema.types.includes('string'))
+    return <ObjectField {...props} common={common} />;
   if (schema.types.includes('boolean')) {
-    const data = [{ value: 'true', label: 'Yes' }, { value: 'false', label: 'No' }];
-    return <Select {...common} data={data} clearable={!required} placeholder="Default" value={typeof value === 'boolean' ? String(value) : null}
-      onChange={(next) => set(next === null ? undefined : next === 'true')} />;
+    const data = [
+      { value: 'true', label: 'Yes' },
+      { value: 'false', label: 'No' },
+    ];
+    return (
+      <Select
+        {...common}
+        data={data}
+        clearable={!required}
+        placeholder="Default"
+        value={typeof value === 'boolean' ? String(value) : null}
+        onChange={(next) => set(next === null ? undefined : next === 'true')}
+      />
+    );
   }
-  const choices = schema.enum?.filter((one) => one !== null && one !== '').map(String);
+  const choices = schema.enum
+    ?.filter((one) => one !== null && one !== '')
+    .map(String);
   if (choices) {
-    return <Select {...common} data={choices} searchable={choices.length > 8} clearable={!required} placeholder={required ? 'Choose one' : 'Default'} value={text(value) || null}
-      onChange={(next) => set(next === null ? undefined : schema.types.includes('integer') ? Number(next) : next)} />;
+    return (
+      <Select
+        {...common}
+        data={choices}
+        searchable={choices.length > 8}
+        clearable={!required}
+        placeholder={required ? 'Choose one' : 'Default'}
+        value={text(value) || null}
+        onChange={(next) =>
+          set(
+            next === null
+              ? undefined
+              : schema.types.includes('integer')
+                ? Number(next)
+                : next,
+          )
+        }
+      />
+    );
   }
   if (schema.types.includes('integer') || schema.types.includes('number')) {
-    return <NumberInput {...common} value={typeof value === 'number' ? value : ''} min={schema.minimum} max={schema.maximum}
-      onChange={(next) => set(typeof next === 'number' ? next : undefined)} hideControls />;
+    return (
+      <NumberInput
+        {...common}
+        value={typeof value === 'number' ? value : ''}
+        min={schema.minimum}
+        max={schema.maximum}
+        onChange={(next) => set(typeof next === 'number' ? next : undefined)}
+        hideControls
+      />
+    );
   }
   const collection = collectionIn(schema.pattern);
-  if (collection) return <ReferenceField {...common} collection={collection} value={text(value)} onChange={set} />;
+  if (collection)
+    return (
+      <ReferenceField
+        {...common}
+        collection={collection}
+        value={text(value)}
+        onChange={set}
+      />
+    );
   if (SECRET.test(name) || (schema.writeOnly && !LONG.test(name))) {
-    return <PasswordInput {...common} placeholder={placeholder} value={text(value)} onChange={(event) => set(event.currentTarget.value)} autoComplete="new-password"
-      visibilityToggleButtonProps={{ 'aria-label': `Show ${common.label}` }} />;
+    return (
+      <PasswordInput
+        {...common}
+        placeholder={placeholder}
+        value={text(value)}
+        onChange={(event) => set(event.currentTarget.value)}
+        autoComplete="new-password"
+        visibilityToggleButtonProps={{ 'aria-label': `Show ${common.label}` }}
+      />
+    );
   }
   if (LONG.test(name) || (schema.maxLength ?? 0) > 2048) {
-    return <Textarea {...common} placeholder={placeholder} value={text(value)} autosize minRows={name === 'metadata' ? 1 : 4} maxRows={14} onChange={(event) => set(event.currentTarget.value)} />;
+    return (
+      <Textarea
+        {...common}
+        placeholder={placeholder}
+        value={text(value)}
+        autosize
+        minRows={name === 'metadata' ? 1 : 4}
+        maxRows={14}
+        onChange={(event) => set(event.currentTarget.value)}
+      />
+    );
   }
-  return <TextInput {...common} value={text(value)} onChange={(event) => set(event.currentTarget.value)} />;
+  return (
+    <TextInput
+      {...common}
+      value={text(value)}
+      onChange={(event) => set(event.currentTarget.value)}
+    />
+  );
 }
 
-function ListField({ name, path, schema, value, onChange, errors, common, placeholder }: FieldProps & { common: Common; placeholder: string | undefined }) {
+function ListField({
+  name,
+  path,
+  schema,
+  value,
+  onChange,
+  errors,
+  common,
+  placeholder,
+}: FieldProps & { common: Common; placeholder: string | undefined }) {
   const model = useModel();
   const inner = resolve(model.schemas, schema.items ?? {});
   const set = (next: Json | undefined) => onChange(path, next);
@@ -120,68 +263,186 @@ function ListField({ name, path, schema, value, onChange, errors, common, placeh
       <fieldset className={ui.fieldset}>
         <legend>{common.label}</legend>
         <p className={ui.hint}>{common.description}</p>
-        {common.error ? <p role="alert" className="field-error">{common.error}</p> : null}
+        {common.error ? (
+          <p role="alert" className="field-error">
+            {common.error}
+          </p>
+        ) : null}
         <div className={ui.stack}>
           {list.map((one, index) => (
             <div key={index} className={ui.row}>
               <div className={ui.stack}>
-                <ObjectFields path={[...path, index]} schema={inner} value={isObject(one) ? one : {}} errors={errors} onChange={onChange} />
+                <ObjectFields
+                  path={[...path, index]}
+                  schema={inner}
+                  value={isObject(one) ? one : {}}
+                  errors={errors}
+                  onChange={onChange}
+                />
               </div>
-              <ActionIcon variant="subtle" color="gray" aria-label={`Remove ${humanize(name)} ${index + 1}`} onClick={() => set(list.filter((_, other) => other !== index))}>
+              <ActionIcon
+                variant="subtle"
+                color="gray"
+                aria-label={`Remove ${humanize(name)} ${index + 1}`}
+                onClick={() => set(list.filter((_, other) => other !== index))}
+              >
                 <Icon name="close" size={14} />
               </ActionIcon>
             </div>
           ))}
-          <div><Button size="xs" variant="default" leftSection={<Icon name="plus" size={14} />} onClick={() => set([...list, {}])}>{add}</Button></div>
+          <div>
+            <Button
+              size="xs"
+              variant="default"
+              leftSection={<Icon name="plus" size={14} />}
+              onClick={() => set([...list, {}])}
+            >
+              {add}
+            </Button>
+          </div>
         </div>
       </fieldset>
     );
   }
   const choices = inner.enum?.filter((one) => typeof one === 'string');
-  if (choices) return <MultiSelect {...common} data={choices} searchable clearable value={strings(value)} onChange={set} />;
+  if (choices)
+    return (
+      <MultiSelect
+        {...common}
+        data={choices}
+        searchable
+        clearable
+        value={strings(value)}
+        onChange={set}
+      />
+    );
   const collection = collectionIn(inner.pattern);
-  if (collection) return <ReferenceField {...common} collection={collection} many values={strings(value)} onChange={set} />;
-  return <TagsInput {...common} value={strings(value)} onChange={set} splitChars={[',', '\n']} acceptValueOnBlur placeholder={placeholder ?? 'Type and press Enter'} />;
+  if (collection)
+    return (
+      <ReferenceField
+        {...common}
+        collection={collection}
+        many
+        values={strings(value)}
+        onChange={set}
+      />
+    );
+  return (
+    <TagsInput
+      {...common}
+      value={strings(value)}
+      onChange={set}
+      splitChars={[',', '\n']}
+      acceptValueOnBlur
+      placeholder={placeholder ?? 'Type and press Enter'}
+    />
+  );
 }
 
 function ObjectField(props: FieldProps & { common: Common }) {
   const { path, schema, value, onChange, errors, required, common } = props;
   const kinds = Object.keys(schema.properties ?? {});
-  if (kinds.length === 0) return <MapField {...common} value={isObject(value) ? value : {}} onChange={(next) => onChange(path, next)} />;
+  if (kinds.length === 0)
+    return (
+      <MapField
+        {...common}
+        value={isObject(value) ? value : {}}
+        onChange={(next) => onChange(path, next)}
+      />
+    );
   const object = isObject(value) ? value : undefined;
-  if (schema.maxProperties === 1) return <ChoiceField {...props} object={object} />;
+  if (schema.maxProperties === 1)
+    return <ChoiceField {...props} object={object} />;
   const open = required || object !== undefined;
   return (
     <fieldset className={ui.fieldset}>
       <legend>{common.label}</legend>
       <p className={ui.hint}>{common.description}</p>
-      {common.error ? <p role="alert" className="field-error">{common.error}</p> : null}
+      {common.error ? (
+        <p role="alert" className="field-error">
+          {common.error}
+        </p>
+      ) : null}
       {open ? (
         <div className={ui.stack}>
-          <ObjectFields path={path} schema={schema} value={object ?? {}} errors={errors} onChange={onChange} />
-          {required ? null : <div><Button size="xs" variant="default" onClick={() => onChange(path, undefined)}>Leave it out</Button></div>}
+          <ObjectFields
+            path={path}
+            schema={schema}
+            value={object ?? {}}
+            errors={errors}
+            onChange={onChange}
+          />
+          {required ? null : (
+            <div>
+              <Button
+                size="xs"
+                variant="default"
+                onClick={() => onChange(path, undefined)}
+              >
+                Leave it out
+              </Button>
+            </div>
+          )}
         </div>
-      ) : <Button size="xs" variant="default" leftSection={<Icon name="plus" size={14} />} onClick={() => onChange(path, {})}>{`Set ${common.label.toLowerCase()}`}</Button>}
+      ) : (
+        <Button
+          size="xs"
+          variant="default"
+          leftSection={<Icon name="plus" size={14} />}
+          onClick={() => onChange(path, {})}
+        >{`Set ${common.label.toLowerCase()}`}</Button>
+      )}
     </fieldset>
   );
 }
 
 /** An object that has exactly one of its members: first which, then what is in it. */
-function ChoiceField({ path, schema, onChange, errors, common, object }: FieldProps & { common: Common; object: JsonObject | undefined }) {
+function ChoiceField({
+  path,
+  schema,
+  onChange,
+  errors,
+  common,
+  object,
+}: FieldProps & { common: Common; object: JsonObject | undefined }) {
   const model = useModel();
   const kind = Object.keys(object ?? {}).find((key) => isObject(object?.[key]));
   const chosen = kind ? schema.properties?.[kind] : undefined;
-  const data = Object.keys(schema.properties ?? {}).map((key) => ({ value: key, label: humanize(key) })).toSorted((a, b) => a.label.localeCompare(b.label));
+  const data = Object.keys(schema.properties ?? {})
+    .map((key) => ({ value: key, label: humanize(key) }))
+    .toSorted((a, b) => a.label.localeCompare(b.label));
   return (
     <fieldset className={ui.fieldset}>
       <legend>{common.label}</legend>
       <div className={ui.stack}>
-        <Select label={path.length > 1 ? `Kind of ${common.label.toLowerCase()}` : 'Kind'} openOnFocus={false} data-autofocus={common['data-autofocus']} description={common.description} error={common.error} withAsterisk data={data} searchable value={kind ?? null} placeholder="Choose one" allowDeselect={false}
-          onChange={(next) => onChange(path, next ? { [next]: {} } : undefined)} />
+        <Select
+          label={
+            path.length > 1 ? `Kind of ${common.label.toLowerCase()}` : 'Kind'
+          }
+          openOnFocus={false}
+          data-autofocus={common['data-autofocus']}
+          description={common.description}
+          error={common.error}
+          withAsterisk
+          data={data}
+          searchable
+          value={kind ?? null}
+          placeholder="Choose one"
+          allowDeselect={false}
+          onChange={(next) => onChange(path, next ? { [next]: {} } : undefined)}
+        />
         {kind && chosen ? (
           <>
-            <p className={ui.hint}><Prose text={chosen.description ?? ''} /></p>
-            <ObjectFields path={[...path, kind]} schema={resolve(model.schemas, chosen)} value={object?.[kind] as JsonObject} errors={errors} onChange={onChange} />
+            <p className={ui.hint}>
+              <Prose text={chosen.description ?? ''} />
+            </p>
+            <ObjectFields
+              path={[...path, kind]}
+              schema={resolve(model.schemas, chosen)}
+              value={object?.[kind] as JsonObject}
+              errors={errors}
+              onChange={onChange}
+            />
           </>
         ) : null}
       </div>
@@ -198,7 +459,16 @@ interface ObjectFieldsProps {
 }
 
 const FEW = 6;
-const ORDER = ['name', 'url', 'domain', 'upstream_url', 'traffic_policy', 'target', 'destination_ids', 'sources'];
+const ORDER = [
+  'name',
+  'url',
+  'domain',
+  'upstream_url',
+  'traffic_policy',
+  'target',
+  'destination_ids',
+  'sources',
+];
 
 function rank(key: string, required: ReadonlySet<string>): number {
   if (key === 'metadata') return 300;
@@ -208,28 +478,59 @@ function rank(key: string, required: ReadonlySet<string>): number {
 }
 
 /** All fields of an object: the telling ones first, what is optional behind them. */
-export function ObjectFields({ path, schema, value, errors, onChange }: ObjectFieldsProps) {
+export function ObjectFields({
+  path,
+  schema,
+  value,
+  errors,
+  onChange,
+}: ObjectFieldsProps) {
   const model = useModel();
   const isChange = useContext(ChangeContext);
-  const entries: [string, Schema][] = Object.entries(schema.properties ?? {}).filter(([key, field]) => !(path.length === 0 && key === 'id') && field.type !== 'null');
+  const entries: [string, Schema][] = Object.entries(
+    schema.properties ?? {},
+  ).filter(
+    ([key, field]) =>
+      !(path.length === 0 && key === 'id') && field.type !== 'null',
+  );
   const required = requiredOf(schema);
   entries.sort(([a], [b]) => rank(a, required) - rank(b, required));
   const draw = ([key, field]: [string, Schema], index: number) => (
-    <Field key={key} name={key} path={[...path, key]} schema={resolve(model.schemas, field)} value={value[key]} first={path.length === 0 && index === 0}
-      required={required.has(key) && !(isChange && field.writeOnly)} errors={errors} onChange={onChange} />
+    <Field
+      key={key}
+      name={key}
+      path={[...path, key]}
+      schema={resolve(model.schemas, field)}
+      value={value[key]}
+      first={path.length === 0 && index === 0}
+      required={required.has(key) && !(isChange && field.writeOnly)}
+      errors={errors}
+      onChange={onChange}
+    />
   );
   // What is needed is in sight; of a target with nothing that is needed, everything.
-  const folds = path.length === 0 ? entries.length > FEW : path[0] === 'target' && path.length === 2 && required.size > 0;
-  const rare = folds ? entries.filter(([key]) => rank(key, required) >= 200) : [];
+  const folds =
+    path.length === 0
+      ? entries.length > FEW
+      : path[0] === 'target' && path.length === 2 && required.size > 0;
+  const rare = folds
+    ? entries.filter(([key]) => rank(key, required) >= 200)
+    : [];
   const often = entries.filter((entry) => !rare.includes(entry));
   const here = (key: string) => [...path, key].join('.');
-  const needed = rare.some(([key]) => (value[key] !== undefined && value[key] !== '') || errors.some(({ field }) => `${field}.`.startsWith(`${here(key)}.`)));
+  const needed = rare.some(
+    ([key]) =>
+      (value[key] !== undefined && value[key] !== '') ||
+      errors.some(({ field }) => `${field}.`.startsWith(`${here(key)}.`)),
+  );
   return (
     <>
       {often.map(draw)}
       {rare.length > 0 ? (
         <details className={ui.commands} open={needed || undefined}>
-          <summary>{rare.length === 1 ? '1 more field' : `${rare.length} more fields`}</summary>
+          <summary>
+            {rare.length === 1 ? '1 more field' : `${rare.length} more fields`}
+          </summary>
           <div className={ui.stack}>{rare.map((entry) => draw(entry, 1))}</div>
         </details>
       ) : null}

@@ -32,20 +32,44 @@ interface Props {
 const NONE: FieldError[] = [];
 
 /** A form in a panel at the side, drawn from the body that its operation takes. */
-export function FormPanel({ resource, operation, title, verb, object, id, defaults, onClose, onDone }: Props) {
+export function FormPanel({
+  resource,
+  operation,
+  title,
+  verb,
+  object,
+  id,
+  defaults,
+  onClose,
+  onDone,
+}: Props) {
   const model = useModel();
   const client = useQueryClient();
   const schema = operation.body;
-  const before = useMemo(() => (schema && object ? initialValues(model.schemas, schema, object) : undefined), [model, schema, object]);
+  const before = useMemo(
+    () =>
+      schema && object
+        ? initialValues(model.schemas, schema, object)
+        : undefined,
+    [model, schema, object],
+  );
   const [values, setValues] = useState<JsonObject>(before ?? defaults ?? {});
   const [created, setCreated] = useState<JsonObject>();
-  const path = id ? operation.path.replace('{id}', encodeURIComponent(id)) : operation.path;
+  const path = id
+    ? operation.path.replace('{id}', encodeURIComponent(id))
+    : operation.path;
   const body = bodyOf(values, before);
   const send = useMutation({
     mutationFn: () => call(operation.method, path, body),
     onSuccess: async (answer) => {
       await client.invalidateQueries({ queryKey: [resource.name] });
-      announce(verb === 'Save' ? 'Saved.' : verb === 'Create' ? `Created the ${nounOf(resource.name)}.` : `${verb}: done.`);
+      announce(
+        verb === 'Save'
+          ? 'Saved.'
+          : verb === 'Create'
+            ? `Created the ${nounOf(resource.name)}.`
+            : `${verb}: done.`,
+      );
       const made = isObject(answer) ? answer : undefined;
       if (made && secretsIn(made).length > 0) setCreated(made);
       else onDone(made);
@@ -57,17 +81,45 @@ export function FormPanel({ resource, operation, title, verb, object, id, defaul
     send.mutate();
   };
   return (
-    <Drawer opened onClose={created ? () => onDone(created) : onClose} title={title} size="lg" closeOnClickOutside={false}>
-      {created ? <ShownOnce object={created} onDone={() => onDone(created)} /> : (
+    <Drawer
+      opened
+      onClose={created ? () => onDone(created) : onClose}
+      title={title}
+      size="lg"
+      closeOnClickOutside={false}
+    >
+      {created ? (
+        <ShownOnce object={created} onDone={() => onDone(created)} />
+      ) : (
         <form onSubmit={submit} className={ui.stack} noValidate>
           <ChangeContext value={before !== undefined}>
-            {schema ? <ObjectFields path={[]} schema={schema} value={values} errors={problem ? [problem] : NONE} onChange={(at, value) => setValues((now) => withValue(now, at, value))} /> : null}
+            {schema ? (
+              <ObjectFields
+                path={[]}
+                schema={schema}
+                value={values}
+                errors={problem ? [problem] : NONE}
+                onChange={(at, value) =>
+                  setValues((now) => withValue(now, at, value))
+                }
+              />
+            ) : null}
           </ChangeContext>
           <FormError error={send.error} />
-          <CommandsOf collection={resource.name} operation={operation} path={path} id={id} body={body} />
+          <CommandsOf
+            collection={resource.name}
+            operation={operation}
+            path={path}
+            id={id}
+            body={body}
+          />
           <div className={ui.formFoot}>
-            <Button variant="default" onClick={onClose}>Cancel</Button>
-            <Button type="submit" loading={send.isPending}>{verb}</Button>
+            <Button variant="default" onClick={onClose}>
+              Cancel
+            </Button>
+            <Button type="submit" loading={send.isPending}>
+              {verb}
+            </Button>
           </div>
         </form>
       )}

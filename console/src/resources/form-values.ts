@@ -2,7 +2,11 @@ import { type Json, type JsonObject, isObject, refId } from '@/api/json';
 import { type Resolved, type Schemas, resolve } from '@/api/schema';
 
 /** What a form of changes starts with: the object's fields under the names that the operation takes. */
-export function initialValues(schemas: Schemas, body: Resolved, object: JsonObject | undefined): JsonObject {
+export function initialValues(
+  schemas: Schemas,
+  body: Resolved,
+  object: JsonObject | undefined,
+): JsonObject {
   const values: JsonObject = {};
   if (!object) return values;
   for (const key of Object.keys(body.properties ?? {})) {
@@ -10,9 +14,18 @@ export function initialValues(schemas: Schemas, body: Resolved, object: JsonObje
     const single = key.replace(/_id$/, '');
     const many = key.replace(/y_ids$/, 'ies').replace(/_ids$/, 's');
     let value = object[key];
-    if (value === undefined && single !== key) value = refId(object[single]) ?? (typeof object[single] === 'string' ? object[single] : undefined);
-    if (value === undefined && many !== key && Array.isArray(object[many])) value = object[many].flatMap((one) => refId(one) ?? []);
-    if (value !== undefined && value !== null) values[key] = fitting(schemas, resolve(schemas, body.properties?.[key] ?? {}), value);
+    if (value === undefined && single !== key)
+      value =
+        refId(object[single]) ??
+        (typeof object[single] === 'string' ? object[single] : undefined);
+    if (value === undefined && many !== key && Array.isArray(object[many]))
+      value = object[many].flatMap((one) => refId(one) ?? []);
+    if (value !== undefined && value !== null)
+      values[key] = fitting(
+        schemas,
+        resolve(schemas, body.properties?.[key] ?? {}),
+        value,
+      );
   }
   return values;
 }
@@ -26,7 +39,9 @@ function fitting(schemas: Schemas, schema: Resolved, value: Json): Json {
   if (!isObject(value) || !schema.properties) return value;
   const kept = Object.entries(value).flatMap(([key, one]) => {
     const field = schema.properties?.[key];
-    return field && one !== null ? [[key, fitting(schemas, resolve(schemas, field), one)] as const] : [];
+    return field && one !== null
+      ? [[key, fitting(schemas, resolve(schemas, field), one)] as const]
+      : [];
   });
   return Object.fromEntries(kept);
 }
@@ -39,29 +54,52 @@ export function pruned(value: Json, before?: Json): Json | undefined {
   if (value === null || (value === '' && before !== '')) return undefined;
   if (Array.isArray(value)) return value.flatMap((one) => pruned(one) ?? []);
   if (!isObject(value)) return value;
-  return Object.fromEntries(Object.entries(value).flatMap(([key, one]) => {
-    const kept = pruned(one, isObject(before) ? before[key] : undefined);
-    return kept === undefined ? [] : [[key, kept] as const];
-  }));
+  return Object.fromEntries(
+    Object.entries(value).flatMap(([key, one]) => {
+      const kept = pruned(one, isObject(before) ? before[key] : undefined);
+      return kept === undefined ? [] : [[key, kept] as const];
+    }),
+  );
 }
 
 /** The body of a call: everything that was filled in, or of a change what is other than before. */
-export function bodyOf(values: JsonObject, before: JsonObject | undefined): JsonObject {
+export function bodyOf(
+  values: JsonObject,
+  before: JsonObject | undefined,
+): JsonObject {
   if (!before) return (pruned(values) ?? {}) as JsonObject;
   // An empty text clears a field.
-  const cleared = Object.entries(before).flatMap(([key, value]) => (typeof value === 'string' && value !== '' && !(key in values) ? [[key, ''] as const] : []));
-  return Object.fromEntries([...cleared, ...Object.entries(values).flatMap(([key, value]) => {
-    if (JSON.stringify(value) === JSON.stringify(before[key])) return [];
-    if (isObject(value)) return [[key, pruned(value, before[key]) ?? {}] as [string, Json]];
-    return value === null && before[key] === undefined ? [] : [[key, value ?? ''] as [string, Json]];
-  })]);
+  const cleared = Object.entries(before).flatMap(([key, value]) =>
+    typeof value === 'string' && value !== '' && !(key in values)
+      ? [[key, ''] as const]
+      : [],
+  );
+  return Object.fromEntries([
+    ...cleared,
+    ...Object.entries(values).flatMap(([key, value]) => {
+      if (JSON.stringify(value) === JSON.stringify(before[key])) return [];
+      if (isObject(value))
+        return [[key, pruned(value, before[key]) ?? {}] as [string, Json]];
+      return value === null && before[key] === undefined
+        ? []
+        : [[key, value ?? ''] as [string, Json]];
+    }),
+  ]);
 }
 
-export function withValue(values: JsonObject, path: (string | number)[], value: Json | undefined): JsonObject {
+export function withValue(
+  values: JsonObject,
+  path: (string | number)[],
+  value: Json | undefined,
+): JsonObject {
   return setIn(values, path, value) as JsonObject;
 }
 
-function setIn(at: Json | undefined, path: (string | number)[], value: Json | undefined): Json {
+function setIn(
+  at: Json | undefined,
+  path: (string | number)[],
+  value: Json | undefined,
+): Json {
   const [key, ...rest] = path;
   if (key === undefined) return value ?? null;
   if (typeof key === 'number') {

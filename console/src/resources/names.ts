@@ -1,7 +1,18 @@
 import { type Json, type JsonObject, isObject } from '@/api/json';
 import { escaped } from '@/ui/escaped';
 
-const NAMES = ['url', 'domain', 'name', 'addr', 'cidr', 'subject_common_name', 'email', 'type', 'description', 'id'];
+const NAMES = [
+  'url',
+  'domain',
+  'name',
+  'addr',
+  'cidr',
+  'subject_common_name',
+  'email',
+  'type',
+  'description',
+  'id',
+];
 
 /** What people call an object: the first of its telling fields that is not empty. */
 export function nameOf(object: JsonObject): string {
@@ -16,16 +27,41 @@ export function nameOf(object: JsonObject): string {
 /** What a page about the object is called: its name, or what it is if it has none. The id is beside it. */
 export function headingOf(object: JsonObject, noun: string): string {
   const name = nameOf(object);
-  return name === object.id ? noun.charAt(0).toUpperCase() + noun.slice(1) : name;
+  return name === object.id
+    ? noun.charAt(0).toUpperCase() + noun.slice(1)
+    : name;
 }
 
 /** Collections by the beginning of their objects' ids. */
 const PREFIXES: Record<string, string> = {
-  ak: 'api_keys', agin: 'agent_ingresses', as: 'app/sessions', au: 'app/users', bot: 'bot_users', ca: 'certificate_authorities',
-  cert: 'tls_certificates', cr: 'credentials', ed: 'event_destinations', ep: 'endpoints', esb: 'event_subscriptions', grant: 'grants', ipp: 'ip_policies',
-  ipr: 'ip_policy_rules', ipx: 'ip_restrictions', k8sop: 'kubernetes_operators', ra: 'reserved_addrs', rd: 'reserved_domains',
-  secret: 'vault_secrets', service: 'service_users', shcrt: 'ssh_host_certificates', sshca: 'ssh_certificate_authorities',
-  sshcr: 'ssh_credentials', sucrt: 'ssh_user_certificates', tn: 'tunnels', ts: 'tunnel_sessions', usr: 'users', vault: 'vaults',
+  ak: 'api_keys',
+  agin: 'agent_ingresses',
+  as: 'app/sessions',
+  au: 'app/users',
+  bot: 'bot_users',
+  ca: 'certificate_authorities',
+  cert: 'tls_certificates',
+  cr: 'credentials',
+  ed: 'event_destinations',
+  ep: 'endpoints',
+  esb: 'event_subscriptions',
+  grant: 'grants',
+  ipp: 'ip_policies',
+  ipr: 'ip_policy_rules',
+  ipx: 'ip_restrictions',
+  k8sop: 'kubernetes_operators',
+  ra: 'reserved_addrs',
+  rd: 'reserved_domains',
+  secret: 'vault_secrets',
+  service: 'service_users',
+  shcrt: 'ssh_host_certificates',
+  sshca: 'ssh_certificate_authorities',
+  sshcr: 'ssh_credentials',
+  sucrt: 'ssh_user_certificates',
+  tn: 'tunnels',
+  ts: 'tunnel_sessions',
+  usr: 'users',
+  vault: 'vaults',
 };
 
 /** The collection that an id is of. */

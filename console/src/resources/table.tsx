@@ -1,6 +1,15 @@
 import { Link } from '@tanstack/react-router';
 import { useWindowVirtualizer } from '@tanstack/react-virtual';
-import { memo, type ReactNode, Suspense, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
+import {
+  memo,
+  type ReactNode,
+  Suspense,
+  useEffect,
+  useLayoutEffect,
+  useMemo,
+  useRef,
+  useState,
+} from 'react';
 import { useModel } from '@/api/document';
 import type { JsonObject } from '@/api/json';
 import type { Resource } from '@/api/model';
@@ -39,17 +48,42 @@ function Cells({ object, columns }: { object: JsonObject; columns: Columns }) {
     <>
       <td>
         <div>
-          <Link className={name === id ? `${ui.strong} ${ui.fit}` : ui.strong} to="/$collection/$id" params={{ collection: slug, id }} {...(name === id ? { title: id } : {})}><Breakable text={name} /></Link>
-          {under === name ? null : under === id ? <span className={`${ui.sub} ${ui.fit}`} title={id}>{id}</span> : <span className={ui.sub}>{under}</span>}
+          <Link
+            className={name === id ? `${ui.strong} ${ui.fit}` : ui.strong}
+            to="/$collection/$id"
+            params={{ collection: slug, id }}
+            {...(name === id ? { title: id } : {})}
+          >
+            <Breakable text={name} />
+          </Link>
+          {under === name ? null : under === id ? (
+            <span className={`${ui.sub} ${ui.fit}`} title={id}>
+              {id}
+            </span>
+          ) : (
+            <span className={ui.sub}>{under}</span>
+          )}
         </div>
       </td>
       {fields.map(({ key, label, schema }) => (
-        <td key={key} data-label={label}><div><Value value={object[key]} schema={schema} short /></div></td>
+        <td key={key} data-label={label}>
+          <div>
+            <Value value={object[key]} schema={schema} short />
+          </div>
+        </td>
       ))}
       {extra.map(({ label: head, Cell }) => (
-        <td key={head} data-label={head}><Suspense fallback="…"><Cell object={object} /></Suspense></td>
+        <td key={head} data-label={head}>
+          <Suspense fallback="…">
+            <Cell object={object} />
+          </Suspense>
+        </td>
       ))}
-      {time ? <td data-label={time === 'started_at' ? 'Started' : 'Created'}><Time value={String(object[time])} relative /></td> : null}
+      {time ? (
+        <td data-label={time === 'started_at' ? 'Started' : 'Created'}>
+          <Time value={String(object[time])} relative />
+        </td>
+      ) : null}
     </>
   );
 }
@@ -58,15 +92,32 @@ const Row = memo(Cells);
 
 /** Its cell is only below the first column: one that spans all would keep room for a column that is hidden. */
 function Spacer({ height }: { height: number }) {
-  return height > 0 ? <tr className={ui.spacer} aria-hidden="true"><td style={{ height }} /></tr> : null;
+  return height > 0 ? (
+    <tr className={ui.spacer} aria-hidden="true">
+      <td style={{ height }} />
+    </tr>
+  ) : null;
 }
 
 /** The rows near the screen, between two empty ones as high as the others. */
-function LongBody({ objects, columns, more }: { objects: JsonObject[]; columns: Columns; more: More | undefined }) {
+function LongBody({
+  objects,
+  columns,
+  more,
+}: {
+  objects: JsonObject[];
+  columns: Columns;
+  more: More | undefined;
+}) {
   const body = useRef<HTMLTableSectionElement>(null);
   const [top, setTop] = useState(0);
   useLayoutEffect(() => {
-    const measure = () => setTop(Math.round((body.current?.getBoundingClientRect().top ?? 0) + window.scrollY));
+    const measure = () =>
+      setTop(
+        Math.round(
+          (body.current?.getBoundingClientRect().top ?? 0) + window.scrollY,
+        ),
+      );
     measure();
     // What stands above the table may grow.
     const observer = new ResizeObserver(measure);
@@ -74,11 +125,19 @@ function LongBody({ objects, columns, more }: { objects: JsonObject[]; columns: 
     return () => observer.disconnect();
   }, []);
   const virtual = useWindowVirtualizer({
-    count: objects.length, estimateSize: () => HEIGHT, overscan: OVERSCAN, scrollMargin: top, getItemKey: (index) => String(objects[index]?.id ?? index),
+    count: objects.length,
+    estimateSize: () => HEIGHT,
+    overscan: OVERSCAN,
+    scrollMargin: top,
+    getItemKey: (index) => String(objects[index]?.id ?? index),
   });
   const rows = virtual.getVirtualItems();
   const last = rows.at(-1);
-  const isNearEnd = more?.has && !more.isLoading && !more.error && (last?.index ?? 0) >= objects.length - AHEAD;
+  const isNearEnd =
+    more?.has &&
+    !more.isLoading &&
+    !more.error &&
+    (last?.index ?? 0) >= objects.length - AHEAD;
   const load = more?.load;
   useEffect(() => {
     if (isNearEnd) load?.();
@@ -90,7 +149,16 @@ function LongBody({ objects, columns, more }: { objects: JsonObject[]; columns: 
       <Spacer height={(rows[0]?.start ?? top) - top} />
       {rows.map(({ index, key }) => {
         const object = objects[index];
-        return object ? <tr key={key} ref={virtual.measureElement} data-index={index} aria-rowindex={index + 2}><Row object={object} columns={columns} /></tr> : null;
+        return object ? (
+          <tr
+            key={key}
+            ref={virtual.measureElement}
+            data-index={index}
+            aria-rowindex={index + 2}
+          >
+            <Row object={object} columns={columns} />
+          </tr>
+        ) : null;
       })}
       <Spacer height={virtual.getTotalSize() - ((last?.end ?? top) - top)} />
     </tbody>
@@ -98,25 +166,67 @@ function LongBody({ objects, columns, more }: { objects: JsonObject[]; columns: 
 }
 
 /** The objects of a resource as a table; on a phone each is a card. `more`: the list continues on further pages. */
-export function ResourceTable({ resource, objects, label, more }: { resource: Resource; objects: JsonObject[]; label: string; more?: More }) {
+export function ResourceTable({
+  resource,
+  objects,
+  label,
+  more,
+}: {
+  resource: Resource;
+  objects: JsonObject[];
+  label: string;
+  more?: More;
+}) {
   const model = useModel();
-  const columns = useMemo((): Columns => ({
-    slug: resource.slug,
-    fields: columnsOf(resource, model.schemas).map((key) => ({ key, label: humanize(key), schema: resolve(model.schemas, resource.item.properties?.[key] ?? {}) })),
-    extra: customOf(resource.name).columns ?? [],
-    time: TIMES.find((key) => resource.item.properties?.[key]),
-  }), [resource, model.schemas]);
+  const columns = useMemo(
+    (): Columns => ({
+      slug: resource.slug,
+      fields: columnsOf(resource, model.schemas).map((key) => ({
+        key,
+        label: humanize(key),
+        schema: resolve(model.schemas, resource.item.properties?.[key] ?? {}),
+      })),
+      extra: customOf(resource.name).columns ?? [],
+      time: TIMES.find((key) => resource.item.properties?.[key]),
+    }),
+    [resource, model.schemas],
+  );
   const { fields, extra, time } = columns;
-  const heads: ReactNode[] = ['Name', ...fields.map((field) => field.label), ...extra.map((column) => column.label), ...(time ? [time === 'started_at' ? 'Started' : 'Created'] : [])];
+  const heads: ReactNode[] = [
+    'Name',
+    ...fields.map((field) => field.label),
+    ...extra.map((column) => column.label),
+    ...(time ? [time === 'started_at' ? 'Started' : 'Created'] : []),
+  ];
   const isLong = objects.length > SHORT || more?.has;
   return (
     <div className={ui.tableBox} role="region" aria-label={label} tabIndex={0}>
-      <table className={ui.table} data-long={isLong} {...(isLong ? { 'aria-rowcount': more?.has ? -1 : objects.length + 1 } : {})}>
+      <table
+        className={ui.table}
+        data-long={isLong}
+        {...(isLong
+          ? { 'aria-rowcount': more?.has ? -1 : objects.length + 1 }
+          : {})}
+      >
         <thead>
-          <tr {...(isLong ? { 'aria-rowindex': 1 } : {})}>{heads.map((head) => <th key={String(head)} scope="col">{head}</th>)}</tr>
+          <tr {...(isLong ? { 'aria-rowindex': 1 } : {})}>
+            {heads.map((head) => (
+              <th key={String(head)} scope="col">
+                {head}
+              </th>
+            ))}
+          </tr>
         </thead>
-        {isLong ? <LongBody objects={objects} columns={columns} more={more} /> : (
-          <tbody>{objects.map((object) => <tr key={String(object.id)}><Row object={object} columns={columns} /></tr>)}</tbody>
+        {isLong ? (
+          <LongBody objects={objects} columns={columns} more={more} />
+        ) : (
+          <tbody>
+            {objects.map((object) => (
+              <tr key={String(object.id)}>
+                <Row object={object} columns={columns} />
+              </tr>
+            ))}
+          </tbody>
         )}
       </table>
     </div>

@@ -1,4 +1,9 @@
-import { type InfiniteData, useInfiniteQuery, useQuery, useQueryClient } from '@tanstack/react-query';
+import {
+  type InfiniteData,
+  useInfiniteQuery,
+  useQuery,
+  useQueryClient,
+} from '@tanstack/react-query';
 import { useEffect, useMemo } from 'react';
 import type { JsonObject } from '@/api/json';
 import type { Resource } from '@/api/model';
@@ -12,7 +17,10 @@ const EVERY_MS = 5000;
  * The rows so far with the newest page renewed: what is new is in front, what was deleted among the newest is gone.
  * `undefined` if the two have nothing in common, because more was created than fits on a page.
  */
-export function withHead(rows: JsonObject[], head: ListPageData): JsonObject[] | undefined {
+export function withHead(
+  rows: JsonObject[],
+  head: ListPageData,
+): JsonObject[] | undefined {
   const last = head.objects.at(-1);
   if (!head.next || !last) return head.objects;
   const at = rows.findIndex(({ id }) => id === last.id);
@@ -35,7 +43,13 @@ export function useList(resource: Resource, filter: string | undefined) {
     queryKey: [resource.name, 'pages', search],
     initialPageParam: undefined as string | undefined,
     queryFn: async ({ pageParam, signal }) => {
-      const page = await listAt(`/${resource.name}`, resource.listKey, { filter, before: pageParam }, pageParam ? LATER : PAGE, signal);
+      const page = await listAt(
+        `/${resource.name}`,
+        resource.listKey,
+        { filter, before: pageParam },
+        pageParam ? LATER : PAGE,
+        signal,
+      );
       if (!pageParam) client.setQueryData(head.queryKey, page);
       return page;
     },
@@ -43,9 +57,22 @@ export function useList(resource: Resource, filter: string | undefined) {
     staleTime: Infinity,
     refetchOnWindowFocus: false,
   });
-  const newest = useQuery({ ...head, enabled: pages.isSuccess, refetchInterval: EVERY_MS });
-  const loaded = useMemo(() => (pages.data as InfiniteData<ListPageData> | undefined)?.pages.flatMap(({ objects }) => objects), [pages.data]);
-  const joined = useMemo(() => (loaded && newest.data ? withHead(loaded, newest.data) : loaded), [loaded, newest.data]);
+  const newest = useQuery({
+    ...head,
+    enabled: pages.isSuccess,
+    refetchInterval: EVERY_MS,
+  });
+  const loaded = useMemo(
+    () =>
+      (pages.data as InfiniteData<ListPageData> | undefined)?.pages.flatMap(
+        ({ objects }) => objects,
+      ),
+    [pages.data],
+  );
+  const joined = useMemo(
+    () => (loaded && newest.data ? withHead(loaded, newest.data) : loaded),
+    [loaded, newest.data],
+  );
   const isApart = joined === undefined && loaded !== undefined;
   const { refetch } = pages;
   useEffect(() => {
@@ -57,7 +84,15 @@ export function useList(resource: Resource, filter: string | undefined) {
     error: pages.isFetchNextPageError ? pages.error : null,
     load: () => void pages.fetchNextPage({ cancelRefetch: false }),
   };
-  const error = pages.isFetchNextPageError ? null : (pages.error ?? newest.error);
+  const error = pages.isFetchNextPageError
+    ? null
+    : (pages.error ?? newest.error);
   const retry = () => void (pages.error ? pages.refetch() : newest.refetch());
-  return { objects: joined ?? loaded, isPending: pages.isPending, error, retry, more };
+  return {
+    objects: joined ?? loaded,
+    isPending: pages.isPending,
+    error,
+    retry,
+    more,
+  };
 }

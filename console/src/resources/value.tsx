@@ -19,18 +19,34 @@ function ObjectLink({ id, short }: { id: string; short: boolean }) {
   const known = useModelIfThere()?.resources.has(collectionOf(id) ?? '');
   const path = known ? pathOf(id) : undefined;
   const shortened = short ? { className: ui.fit, title: id } : {};
-  return path ? <Link to={path} {...shortened}>{id}</Link> : <span {...shortened}>{id}</span>;
+  return path ? (
+    <Link to={path} {...shortened}>
+      {id}
+    </Link>
+  ) : (
+    <span {...shortened}>{id}</span>
+  );
 }
 
 function TextValue({ value, short }: { value: string; short: boolean }) {
   if (value === '') return <Nothing />;
   if (TIME.test(value)) return <Time value={value} relative={short} />;
-  if (collectionOf(value) && /^[a-z0-9]+_[A-Za-z0-9]{20,}$/.test(value)) return <ObjectLink id={value} short={short} />;
-  if (short) return value.length > LONG ? <span title={escaped(value)}><Breakable text={`${value.slice(0, LONG)}…`} /></span> : <Breakable text={value} />;
+  if (collectionOf(value) && /^[a-z0-9]+_[A-Za-z0-9]{20,}$/.test(value))
+    return <ObjectLink id={value} short={short} />;
+  if (short)
+    return value.length > LONG ? (
+      <span title={escaped(value)}>
+        <Breakable text={`${value.slice(0, LONG)}…`} />
+      </span>
+    ) : (
+      <Breakable text={value} />
+    );
   if (value.includes('\n') || value.length > LONG * 2) {
     return (
       <div className={ui.row}>
-        <pre className={ui.long} tabIndex={0} role="group" aria-label="Text">{escaped(value, true)}</pre>
+        <pre className={ui.long} tabIndex={0} role="group" aria-label="Text">
+          {escaped(value, true)}
+        </pre>
         <CopyButton value={value} />
       </div>
     );
@@ -39,7 +55,11 @@ function TextValue({ value, short }: { value: string; short: boolean }) {
 }
 
 function Nothing() {
-  return <span className={ui.dim} aria-label="nothing">–</span>;
+  return (
+    <span className={ui.dim} aria-label="nothing">
+      –
+    </span>
+  );
 }
 
 interface ValueProps {
@@ -54,29 +74,63 @@ export function Value({ value, schema, short = false }: ValueProps) {
   const model = useModelIfThere();
   if (value === null || value === undefined) return <Nothing />;
   if (typeof value === 'boolean') return <>{value ? 'Yes' : 'No'}</>;
-  if (typeof value === 'number') return <>{schema && schema.format !== 'uint16' ? value.toLocaleString() : value}</>;
-  if (typeof value === 'string') return <TextValue value={value} short={short} />;
+  if (typeof value === 'number')
+    return (
+      <>
+        {schema && schema.format !== 'uint16' ? value.toLocaleString() : value}
+      </>
+    );
+  if (typeof value === 'string')
+    return <TextValue value={value} short={short} />;
   const id = refId(value);
   if (id) return <ObjectLink id={id} short={short} />;
   if (Array.isArray(value)) {
     if (value.length === 0) return <Nothing />;
-    const inner = schema?.items && model ? resolve(model.schemas, schema.items) : undefined;
+    const inner =
+      schema?.items && model ? resolve(model.schemas, schema.items) : undefined;
     const flat = short || value.every((one) => !isObject(one) || refId(one));
-    if (short && value.length > MOST) return <>{value.length.toLocaleString()} entries</>;
+    if (short && value.length > MOST)
+      return <>{value.length.toLocaleString()} entries</>;
     return (
       <ul className={flat ? ui.list : ui.items}>
         {value.map((one, index) => (
-          <li key={index}><Value value={one} schema={inner} short={short} />{flat && index < value.length - 1 ? ',' : ''}</li>
+          <li key={index}>
+            <Value value={one} schema={inner} short={short} />
+            {flat && index < value.length - 1 ? ',' : ''}
+          </li>
         ))}
       </ul>
     );
   }
   const set = Object.entries(value).filter(([, one]) => one !== null);
-  if (short && typeof value.type === 'string') return <Breakable text={value.type} />;
+  if (short && typeof value.type === 'string')
+    return <Breakable text={value.type} />;
   // The values if they are texts; of a choice such as a target, the chosen name.
-  if (short && set.length > 0 && set.every(([, one]) => typeof one === 'string')) return <TextValue value={set.map(([, one]) => text(one)).filter(Boolean).join(', ')} short />;
-  if (short) return <>{set.map(([key]) => humanize(key)).join(', ') || <Nothing />}</>;
-  return set.length === 0 ? <Nothing /> : <Fields value={value} schema={schema} skip={Object.keys(value).filter((key) => value[key] === null)} />;
+  if (
+    short &&
+    set.length > 0 &&
+    set.every(([, one]) => typeof one === 'string')
+  )
+    return (
+      <TextValue
+        value={set
+          .map(([, one]) => text(one))
+          .filter(Boolean)
+          .join(', ')}
+        short
+      />
+    );
+  if (short)
+    return <>{set.map(([key]) => humanize(key)).join(', ') || <Nothing />}</>;
+  return set.length === 0 ? (
+    <Nothing />
+  ) : (
+    <Fields
+      value={value}
+      schema={schema}
+      skip={Object.keys(value).filter((key) => value[key] === null)}
+    />
+  );
 }
 
 interface FieldsProps {
@@ -88,16 +142,32 @@ interface FieldsProps {
 /** Every field of an object, in the order of its schema. */
 export function Fields({ value, schema, skip = NONE }: FieldsProps) {
   const model = useModelIfThere();
-  const known = Object.keys(schema?.properties ?? {}).filter((key) => key in value);
-  const keys = [...known, ...Object.keys(value).filter((key) => !known.includes(key))].filter((key) => !skip.includes(key));
+  const known = Object.keys(schema?.properties ?? {}).filter(
+    (key) => key in value,
+  );
+  const keys = [
+    ...known,
+    ...Object.keys(value).filter((key) => !known.includes(key)),
+  ].filter((key) => !skip.includes(key));
   return (
     <dl className={ui.fields}>
       {keys.map((key) => {
         const field = schema?.properties?.[key];
-        const meaning = field?.description?.replaceAll('`', '').replaceAll('\n', ' ');
+        const meaning = field?.description
+          ?.replaceAll('`', '')
+          .replaceAll('\n', ' ');
         return [
-          <dt key={`${key} name`} title={meaning}>{humanize(key)}</dt>,
-          <dd key={key}><Value value={value[key]} schema={field && model ? resolve(model.schemas, field) : undefined} /></dd>,
+          <dt key={`${key} name`} title={meaning}>
+            {humanize(key)}
+          </dt>,
+          <dd key={key}>
+            <Value
+              value={value[key]}
+              schema={
+                field && model ? resolve(model.schemas, field) : undefined
+              }
+            />
+          </dd>,
         ];
       })}
     </dl>

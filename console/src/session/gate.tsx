@@ -12,7 +12,12 @@ function SignInOver() {
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => dialog.current?.showModal(), []);
   return (
-    <dialog ref={dialog} className={css.over} aria-label="Sign in again" onCancel={(event) => event.preventDefault()}>
+    <dialog
+      ref={dialog}
+      className={css.over}
+      aria-label="Sign in again"
+      onCancel={(event) => event.preventDefault()}
+    >
       <SignIn again />
     </dialog>
   );
@@ -28,12 +33,29 @@ export function SessionGate({ children }: { children: ReactNode }) {
   useEffect(() => {
     onSessionEnd.call = () => client.setQueryData(sessionQuery.queryKey, null);
   }, [client]);
-  viewer.owner = session.data ? `${session.data.owner_id} ${session.data.key_id ?? ''}` : '';
+  viewer.owner = session.data
+    ? `${session.data.owner_id} ${session.data.key_id ?? ''}`
+    : '';
   if (here && !entered) setEntered(true);
 
-  if (session.isPending) return <div className={css.screen}><Loading /></div>;
-  if (session.isError) return <div className={css.screen}><Failure error={session.error} retry={() => void session.refetch()} /></div>;
-  if (!entered) return <main className={css.screen}><SignIn /></main>;
+  if (session.isPending)
+    return (
+      <div className={css.screen}>
+        <Loading />
+      </div>
+    );
+  if (session.isError)
+    return (
+      <div className={css.screen}>
+        <Failure error={session.error} retry={() => void session.refetch()} />
+      </div>
+    );
+  if (!entered)
+    return (
+      <main className={css.screen}>
+        <SignIn />
+      </main>
+    );
   return (
     <>
       {children}

@@ -52,13 +52,22 @@ export const providerQuery = queryOptions<string | null>({
   queryFn: async () => {
     const response = await ask('GET', undefined, '/console/sign-in/methods');
     if (!response.ok) throw await errorOf(response);
-    return ((await response.json()) as { openid: { name: string } | null }).openid?.name ?? null;
+    return (
+      ((await response.json()) as { openid: { name: string } | null }).openid
+        ?.name ?? null
+    );
   },
 });
 
 /** Accepts an invitation. `token` is that of the person's new API key. */
-export async function acceptInvitation(invitation: string): Promise<Session & { token: string }> {
-  const response = await ask('POST', JSON.stringify({ token: invitation }), '/console/invitation');
+export async function acceptInvitation(
+  invitation: string,
+): Promise<Session & { token: string }> {
+  const response = await ask(
+    'POST',
+    JSON.stringify({ token: invitation }),
+    '/console/invitation',
+  );
   if (!response.ok) throw await errorOf(response);
   return (await response.json()) as Session & { token: string };
 }

@@ -23,7 +23,9 @@ const REFUSED: Record<string, string> = {
 
 function refusedSignIn(): string | undefined {
   const number = new URLSearchParams(location.search).get('refused');
-  return number === null ? undefined : (REFUSED[number] ?? 'The sign-in failed. Try again.');
+  return number === null
+    ? undefined
+    : (REFUSED[number] ?? 'The sign-in failed. Try again.');
 }
 
 /** Signs in at the OpenID provider, if the installation has one. */
@@ -33,8 +35,14 @@ function ProviderSignIn() {
   if (!provider) return null;
   return (
     <>
-      {refused ? <p role="alert" className="field-error">{refused}</p> : null}
-      <Button component="a" href="/console/sign-in" fullWidth>Log in with {provider}</Button>
+      {refused ? (
+        <p role="alert" className="field-error">
+          {refused}
+        </p>
+      ) : null}
+      <Button component="a" href="/console/sign-in" fullWidth>
+        Log in with {provider}
+      </Button>
       <p className={ui.dim}>Or with an API key:</p>
     </>
   );
@@ -48,30 +56,61 @@ export function SignIn({ again = false }: { again?: boolean }) {
     mutationFn: signIn,
     onSuccess: async (session) => {
       client.setQueryData(sessionQuery.queryKey, session);
-      await client.invalidateQueries({ predicate: (query) => query.queryKey[0] !== 'session' });
+      await client.invalidateQueries({
+        predicate: (query) => query.queryKey[0] !== 'session',
+      });
     },
   });
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (token.trim()) enter.mutate(token.trim());
   };
-  const message = enter.error instanceof ApiError && enter.error.status === 401 ? 'The server does not know this token.' : enter.error?.message;
+  const message =
+    enter.error instanceof ApiError && enter.error.status === 401
+      ? 'The server does not know this token.'
+      : enter.error?.message;
   return (
     <form className={css.panel} onSubmit={submit}>
       <img src="/console/assets/icon.svg" width="44" height="44" alt="" />
       <h1>{again ? 'Sign in again' : 'Sign in to culvert'}</h1>
-      {again ? <p className={ui.dim}>Your session ended. Sign in and go on where you were.</p> : null}
-      {refusedLink.message ? <p role="alert" className="field-error">{refusedLink.message}</p> : null}
+      {again ? (
+        <p className={ui.dim}>
+          Your session ended. Sign in and go on where you were.
+        </p>
+      ) : null}
+      {refusedLink.message ? (
+        <p role="alert" className="field-error">
+          {refusedLink.message}
+        </p>
+      ) : null}
       <ProviderSignIn />
-      <PasswordInput label="Token of an API key" value={token} onChange={(event) => setToken(event.currentTarget.value)}
-        autoComplete="current-password" data-autofocus error={message} visibilityToggleButtonProps={{ 'aria-label': 'Show the token' }} />
+      <PasswordInput
+        label="Token of an API key"
+        value={token}
+        onChange={(event) => setToken(event.currentTarget.value)}
+        autoComplete="current-password"
+        data-autofocus
+        error={message}
+        visibilityToggleButtonProps={{ 'aria-label': 'Show the token' }}
+      />
       {enter.error instanceof ApiError ? <Codes error={enter.error} /> : null}
-      <Button type="submit" fullWidth loading={enter.isPending} disabled={!token.trim()}>Sign in</Button>
+      <Button
+        type="submit"
+        fullWidth
+        loading={enter.isPending}
+        disabled={!token.trim()}
+      >
+        Sign in
+      </Button>
       <details className={ui.commands}>
         <summary>Where do I find a token?</summary>
-        <p className={ui.hint}>The first key's token is in the data directory of the server:</p>
+        <p className={ui.hint}>
+          The first key's token is in the data directory of the server:
+        </p>
         <CopyBlock value="cat culvert-data/bootstrap-key" label="the command" />
-        <p className={ui.hint}>If all tokens are lost, make another key beside the server:</p>
+        <p className={ui.hint}>
+          If all tokens are lost, make another key beside the server:
+        </p>
         <CopyBlock value="culvert admin create-key" label="the command" />
       </details>
     </form>

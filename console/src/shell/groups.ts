@@ -14,10 +14,46 @@ export interface NavGroup {
 }
 
 const GROUPS: { label: string; icon: IconName; resources: string[] }[] = [
-  { label: 'Agents', icon: 'agents', resources: ['tunnel_sessions', 'tunnels', 'credentials', 'ssh_credentials', 'agent_ingresses'] },
-  { label: 'Domains and certificates', icon: 'domains', resources: ['reserved_domains', 'tls_certificates', 'certificate_authorities', 'reserved_addrs'] },
-  { label: 'Events', icon: 'events', resources: ['event_destinations', 'event_subscriptions'] },
-  { label: 'Access', icon: 'access', resources: ['users', 'api_keys', 'bot_users', 'service_users', 'grants', 'ip_restrictions', 'ip_policies', 'ip_policy_rules'] },
+  {
+    label: 'Agents',
+    icon: 'agents',
+    resources: [
+      'tunnel_sessions',
+      'tunnels',
+      'credentials',
+      'ssh_credentials',
+      'agent_ingresses',
+    ],
+  },
+  {
+    label: 'Domains and certificates',
+    icon: 'domains',
+    resources: [
+      'reserved_domains',
+      'tls_certificates',
+      'certificate_authorities',
+      'reserved_addrs',
+    ],
+  },
+  {
+    label: 'Events',
+    icon: 'events',
+    resources: ['event_destinations', 'event_subscriptions'],
+  },
+  {
+    label: 'Access',
+    icon: 'access',
+    resources: [
+      'users',
+      'api_keys',
+      'bot_users',
+      'service_users',
+      'grants',
+      'ip_restrictions',
+      'ip_policies',
+      'ip_policy_rules',
+    ],
+  },
 ];
 
 /** Pages that stand alone in the navigation. */
@@ -29,7 +65,10 @@ export const TOP: (NavItem & { icon: IconName })[] = [
   { label: 'Nodes', to: '/nodes', icon: 'nodes' },
 ];
 
-const item = (resource: Resource): NavItem => ({ label: titleOf(resource.name), to: `/${resource.slug}` });
+const item = (resource: Resource): NavItem => ({
+  label: titleOf(resource.name),
+  to: `/${resource.slug}`,
+});
 
 /** The navigation: the groups above, and every other resource of the API under "More". */
 export function navGroups(model: Model): NavGroup[] {
@@ -40,5 +79,12 @@ export function navGroups(model: Model): NavGroup[] {
     for (const name of resources) left.delete(name);
     return { label, icon, items: there.map(item) };
   });
-  return [...groups, { label: 'More', icon: 'more' as const, items: [...left.values()].map(item) }].filter((group) => group.items.length > 0);
+  return [
+    ...groups,
+    {
+      label: 'More',
+      icon: 'more' as const,
+      items: [...left.values()].map(item),
+    },
+  ].filter((group) => group.items.length > 0);
 }

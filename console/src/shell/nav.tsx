@@ -8,26 +8,50 @@ import css from './shell.module.css';
 export function Nav({ onPick }: { onPick: () => void }) {
   const { pathname } = useLocation();
   const groups = navGroups(useModel());
-  const under = (to: string) => pathname === to || pathname.startsWith(`${to}/`);
+  const under = (to: string) =>
+    pathname === to || pathname.startsWith(`${to}/`);
   return (
     <nav aria-label="Main" className={css.nav}>
       <ul>
         {TOP.map(({ label, to, icon }) => (
           <li key={to}>
-            <Link to={to} activeOptions={{ exact: to === '/', includeSearch: false }} onClick={onPick}><Icon name={icon} />{label}</Link>
+            <Link
+              to={to}
+              activeOptions={{ exact: to === '/', includeSearch: false }}
+              onClick={onPick}
+            >
+              <Icon name={icon} />
+              {label}
+            </Link>
           </li>
         ))}
         {groups.map((group) => {
           const open = group.items.some(({ to }) => under(to));
           return (
             <li key={group.label}>
-              <Link to={group.items[0]?.to ?? '/'} className={css.group} data-open={open} onClick={onPick} activeProps={{}} aria-current={undefined}>
-                <Icon name={group.icon} />{group.label}
+              <Link
+                to={group.items[0]?.to ?? '/'}
+                className={css.group}
+                data-open={open}
+                onClick={onPick}
+                activeProps={{}}
+                aria-current={undefined}
+              >
+                <Icon name={group.icon} />
+                {group.label}
               </Link>
               {open ? (
                 <ul>
                   {group.items.map(({ label, to }) => (
-                    <li key={to}><Link to={to} activeOptions={{ includeSearch: false }} onClick={onPick}>{label}</Link></li>
+                    <li key={to}>
+                      <Link
+                        to={to}
+                        activeOptions={{ includeSearch: false }}
+                        onClick={onPick}
+                      >
+                        {label}
+                      </Link>
+                    </li>
                   ))}
                 </ul>
               ) : null}

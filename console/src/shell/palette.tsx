@@ -20,18 +20,36 @@ interface Entry {
 function pages(model: Model): Entry[] {
   const resources = [...model.resources.values()];
   return [
-    ...TOP.filter(({ to }) => to !== '/endpoints').map(({ label, to }) => ({ label, to, kind: 'Page' })),
+    ...TOP.filter(({ to }) => to !== '/endpoints').map(({ label, to }) => ({
+      label,
+      to,
+      kind: 'Page',
+    })),
     { label: 'Connect an agent', to: '/connect', kind: 'Page' },
-    ...resources.map(({ name, slug }) => ({ label: titleOf(name), to: `/${slug}`, kind: 'Page' })),
-    ...resources.filter(({ create }) => create).map(({ name, slug }) => ({ label: `Create ${article(nounOf(name))}`, to: `/${slug}/new`, kind: 'Action' })),
+    ...resources.map(({ name, slug }) => ({
+      label: titleOf(name),
+      to: `/${slug}`,
+      kind: 'Page',
+    })),
+    ...resources
+      .filter(({ create }) => create)
+      .map(({ name, slug }) => ({
+        label: `Create ${article(nounOf(name))}`,
+        to: `/${slug}/new`,
+        kind: 'Action',
+      })),
   ];
 }
 
 /** The newest objects of every collection, looked through by name and id. Read once while the palette is open. */
 async function objects(model: Model): Promise<Entry[]> {
   const lists = [...model.resources.values()].map(async (resource) => {
-    const page = await call('GET', `/${resource.name}?limit=100`).catch(() => null);
-    const items = isObject(page ?? undefined) ? (page as Record<string, unknown>)[resource.listKey] : undefined;
+    const page = await call('GET', `/${resource.name}?limit=100`).catch(
+      () => null,
+    );
+    const items = isObject(page ?? undefined)
+      ? (page as Record<string, unknown>)[resource.listKey]
+      : undefined;
     return (Array.isArray(items) ? items : []).map((object) => ({
       label: nameOf(object),
       kind: nounOf(resource.name),
@@ -47,9 +65,17 @@ export default function Palette({ onClose }: { onClose: () => void }) {
   const [query, setQuery] = useState('');
   const [at, setAt] = useState(0);
   const wanted = query.trim().toLowerCase();
-  const found = useQuery({ queryKey: ['palette'], queryFn: () => objects(model), staleTime: 30_000 });
+  const found = useQuery({
+    queryKey: ['palette'],
+    queryFn: () => objects(model),
+    staleTime: 30_000,
+  });
   const entries = [...pages(model), ...(wanted ? (found.data ?? []) : [])]
-    .filter(({ label, to }) => label.toLowerCase().includes(wanted) || to.toLowerCase().includes(wanted))
+    .filter(
+      ({ label, to }) =>
+        label.toLowerCase().includes(wanted) ||
+        to.toLowerCase().includes(wanted),
+    )
     .slice(0, 50);
   const go = (entry: Entry | undefined) => {
     if (!entry) return;
@@ -58,23 +84,53 @@ export default function Palette({ onClose }: { onClose: () => void }) {
   };
   const onKey = (event: KeyboardEvent) => {
     if (event.key === 'Enter') go(entries[at]);
-    else if (event.key === 'ArrowDown') setAt(Math.min(at + 1, entries.length - 1));
+    else if (event.key === 'ArrowDown')
+      setAt(Math.min(at + 1, entries.length - 1));
     else if (event.key === 'ArrowUp') setAt(Math.max(at - 1, 0));
     else return;
     event.preventDefault();
   };
   return (
-    <Modal opened onClose={onClose} title="Go to" size="lg" yOffset="10vh" centered={false}>
+    <Modal
+      opened
+      onClose={onClose}
+      title="Go to"
+      size="lg"
+      yOffset="10vh"
+      centered={false}
+    >
       <div className={css.palette}>
-        <TextInput data-autofocus placeholder="A page, a name or an id" aria-label="Page, name or id" value={query} onKeyDown={onKey}
-          role="combobox" aria-expanded="true" aria-controls="palette-list" aria-activedescendant={entries[at] ? `palette-${at}` : undefined}
-          onChange={(event) => { setQuery(event.currentTarget.value); setAt(0); }} />
+        <TextInput
+          data-autofocus
+          placeholder="A page, a name or an id"
+          aria-label="Page, name or id"
+          value={query}
+          onKeyDown={onKey}
+          role="combobox"
+          aria-expanded="true"
+          aria-controls="palette-list"
+          aria-activedescendant={entries[at] ? `palette-${at}` : undefined}
+          onChange={(event) => {
+            setQuery(event.currentTarget.value);
+            setAt(0);
+          }}
+        />
         <ul id="palette-list" role="listbox" aria-label="Results" tabIndex={-1}>
           {entries.map((entry, index) => (
-            <li key={`${entry.to} ${entry.label}`} id={`palette-${index}`} role="option" aria-selected={index === at}
-              onClick={() => go(entry)} onKeyDown={onKey} onMouseMove={() => setAt(index)}
-              ref={(element) => { if (index === at) element?.scrollIntoView({ block: 'nearest' }); }}>
-              <b>{entry.label}</b><span>{entry.kind}</span>
+            <li
+              key={`${entry.to} ${entry.label}`}
+              id={`palette-${index}`}
+              role="option"
+              aria-selected={index === at}
+              onClick={() => go(entry)}
+              onKeyDown={onKey}
+              onMouseMove={() => setAt(index)}
+              ref={(element) => {
+                if (index === at) element?.scrollIntoView({ block: 'nearest' });
+              }}
+            >
+              <b>{entry.label}</b>
+              <span>{entry.kind}</span>
             </li>
           ))}
         </ul>

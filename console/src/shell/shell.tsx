@@ -16,10 +16,19 @@ const Palette = lazy(() => import('./palette'));
 
 function SchemeButton() {
   const { colorScheme, setColorScheme } = useMantineColorScheme();
-  const dark = colorScheme === 'dark' || (colorScheme === 'auto' && matchMedia('(prefers-color-scheme: dark)').matches);
+  const dark =
+    colorScheme === 'dark' ||
+    (colorScheme === 'auto' &&
+      matchMedia('(prefers-color-scheme: dark)').matches);
   const label = dark ? 'Use light colours' : 'Use dark colours';
   return (
-    <ActionIcon variant="subtle" color="gray" aria-label={label} title={label} onClick={() => setColorScheme(dark ? 'light' : 'dark')}>
+    <ActionIcon
+      variant="subtle"
+      color="gray"
+      aria-label={label}
+      title={label}
+      onClick={() => setColorScheme(dark ? 'light' : 'dark')}
+    >
       <Icon name={dark ? 'sun' : 'moon'} />
     </ActionIcon>
   );
@@ -39,9 +48,17 @@ function Account() {
   });
   return (
     <div className={css.account}>
-      <span title={session?.subject}>{session ? roleOf(session.role) : ''}</span>
+      <span title={session?.subject}>
+        {session ? roleOf(session.role) : ''}
+      </span>
       <SchemeButton />
-      <ActionIcon variant="subtle" color="gray" aria-label="Sign out" title="Sign out" onClick={() => leave.mutate()}>
+      <ActionIcon
+        variant="subtle"
+        color="gray"
+        aria-label="Sign out"
+        title="Sign out"
+        onClick={() => leave.mutate()}
+      >
         <Icon name="leave" />
       </ActionIcon>
     </div>
@@ -50,7 +67,10 @@ function Account() {
 
 function LostServer() {
   return useConnectionLost() ? (
-    <div className={css.lost} role="alert"><Icon name="warning" /> The server does not answer. Trying again every two seconds.</div>
+    <div className={css.lost} role="alert">
+      <Icon name="warning" /> The server does not answer. Trying again every two
+      seconds.
+    </div>
   ) : null;
 }
 
@@ -65,30 +85,64 @@ export function Shell() {
     // On a new page, a screen reader starts with its heading.
     if (!first.current) main.current?.focus({ preventScroll: true });
     first.current = false;
-    // oxlint-disable-next-line react/exhaustive-effect-dependencies
   }, [page]);
   return (
     <div className={css.shell}>
-      <a className={css.skip} href="#main" onClick={(event) => { event.preventDefault(); main.current?.focus(); }}>Skip to the page</a>
+      <a
+        className={css.skip}
+        href="#main"
+        onClick={(event) => {
+          event.preventDefault();
+          main.current?.focus();
+        }}
+      >
+        Skip to the page
+      </a>
       <section aria-label="Top" className={css.top}>
-        <ActionIcon variant="subtle" color="gray" aria-label={menu ? 'Close the menu' : 'Open the menu'} aria-expanded={menu} onClick={() => setMenu(!menu)}>
+        <ActionIcon
+          variant="subtle"
+          color="gray"
+          aria-label={menu ? 'Close the menu' : 'Open the menu'}
+          aria-expanded={menu}
+          onClick={() => setMenu(!menu)}
+        >
           <Icon name={menu ? 'close' : 'menu'} />
         </ActionIcon>
-        <Link to="/" className={css.brand}><img src="/console/assets/icon.svg" width="24" height="24" alt="" />culvert</Link>
+        <Link to="/" className={css.brand}>
+          <img src="/console/assets/icon.svg" width="24" height="24" alt="" />
+          culvert
+        </Link>
       </section>
       <aside aria-label="Console" className={css.side} data-open={menu}>
-        <Link to="/" className={css.brand}><img src="/console/assets/icon.svg" width="26" height="26" alt="" />culvert</Link>
-        <button type="button" className={css.find} onClick={() => setPalette(true)}>
-          <Icon name="search" size={16} /><span>Go to…</span><kbd>Ctrl K</kbd>
+        <Link to="/" className={css.brand}>
+          <img src="/console/assets/icon.svg" width="26" height="26" alt="" />
+          culvert
+        </Link>
+        <button
+          type="button"
+          className={css.find}
+          onClick={() => setPalette(true)}
+        >
+          <Icon name="search" size={16} />
+          <span>Go to…</span>
+          <kbd>Ctrl K</kbd>
         </button>
-        <Suspense fallback={<Loading label="Loading the menu" />}><Nav onPick={() => setMenu(false)} /></Suspense>
+        <Suspense fallback={<Loading label="Loading the menu" />}>
+          <Nav onPick={() => setMenu(false)} />
+        </Suspense>
         <Account />
       </aside>
       <main id="main" ref={main} tabIndex={-1} className={css.main}>
         <LostServer />
-        <Suspense fallback={<Loading />}><Outlet /></Suspense>
+        <Suspense fallback={<Loading />}>
+          <Outlet />
+        </Suspense>
       </main>
-      {palette ? <Suspense fallback={null}><Palette onClose={() => setPalette(false)} /></Suspense> : null}
+      {palette ? (
+        <Suspense fallback={null}>
+          <Palette onClose={() => setPalette(false)} />
+        </Suspense>
+      ) : null}
       <Toast />
     </div>
   );

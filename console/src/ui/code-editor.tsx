@@ -1,7 +1,17 @@
-import { autocompletion, closeBrackets, type Completion, type CompletionContext } from '@codemirror/autocomplete';
+import {
+  autocompletion,
+  closeBrackets,
+  type Completion,
+  type CompletionContext,
+} from '@codemirror/autocomplete';
 import { defaultKeymap, history, historyKeymap } from '@codemirror/commands';
 import { yaml } from '@codemirror/lang-yaml';
-import { bracketMatching, HighlightStyle, indentOnInput, syntaxHighlighting } from '@codemirror/language';
+import {
+  bracketMatching,
+  HighlightStyle,
+  indentOnInput,
+  syntaxHighlighting,
+} from '@codemirror/language';
 import { EditorState } from '@codemirror/state';
 import { EditorView, keymap, lineNumbers, placeholder } from '@codemirror/view';
 import { tags } from '@lezer/highlight';
@@ -9,41 +19,101 @@ import { useEffect, useRef } from 'react';
 import catalogue from '@/live/catalogue.json';
 
 const look = EditorView.theme({
-  '&': { fontSize: '13px', color: 'var(--mantine-color-text)', background: 'var(--surface)', border: '1px solid var(--line-strong)', borderRadius: '6px' },
+  '&': {
+    fontSize: '13px',
+    color: 'var(--mantine-color-text)',
+    background: 'var(--surface)',
+    border: '1px solid var(--line-strong)',
+    borderRadius: '6px',
+  },
   '&.cm-focused': { outline: '2px solid var(--accent)', outlineOffset: '1px' },
-  '.cm-content': { fontFamily: 'var(--mantine-font-family-monospace)', padding: '8px 0', caretColor: 'var(--mantine-color-text)' },
+  '.cm-content': {
+    fontFamily: 'var(--mantine-font-family-monospace)',
+    padding: '8px 0',
+    caretColor: 'var(--mantine-color-text)',
+  },
   '.cm-scroller': { maxHeight: '440px', overflow: 'auto' },
-  '.cm-gutters': { background: 'var(--sunken)', color: 'var(--mantine-color-dimmed)', border: 'none', borderRadius: '6px 0 0 6px' },
+  '.cm-gutters': {
+    background: 'var(--sunken)',
+    color: 'var(--mantine-color-dimmed)',
+    border: 'none',
+    borderRadius: '6px 0 0 6px',
+  },
   '.cm-placeholder': { color: 'var(--mantine-color-placeholder)' },
-  '.cm-tooltip': { background: 'var(--surface)', border: '1px solid var(--line-strong)', borderRadius: '6px' },
-  '.cm-tooltip-autocomplete ul li[aria-selected]': { background: 'var(--accent-back)', color: 'inherit' },
+  '.cm-tooltip': {
+    background: 'var(--surface)',
+    border: '1px solid var(--line-strong)',
+    borderRadius: '6px',
+  },
+  '.cm-tooltip-autocomplete ul li[aria-selected]': {
+    background: 'var(--accent-back)',
+    color: 'inherit',
+  },
   '.cm-selectionBackground': { background: 'var(--accent-back) !important' },
   '.cm-cursor': { borderLeftColor: 'var(--mantine-color-text)' },
 });
 const policyLook = EditorView.theme({ '.cm-content': { minHeight: '150px' } });
 
-const colours = syntaxHighlighting(HighlightStyle.define([
-  { tag: [tags.propertyName, tags.definition(tags.propertyName)], color: 'var(--accent)' },
-  { tag: tags.string, color: 'var(--warn)' },
-  { tag: tags.comment, color: 'var(--mantine-color-dimmed)', fontStyle: 'italic' },
-  { tag: [tags.number, tags.bool, tags.null], color: 'var(--ok)' },
-]));
+const colours = syntaxHighlighting(
+  HighlightStyle.define([
+    {
+      tag: [tags.propertyName, tags.definition(tags.propertyName)],
+      color: 'var(--accent)',
+    },
+    { tag: tags.string, color: 'var(--warn)' },
+    {
+      tag: tags.comment,
+      color: 'var(--mantine-color-dimmed)',
+      fontStyle: 'italic',
+    },
+    { tag: [tags.number, tags.bool, tags.null], color: 'var(--ok)' },
+  ]),
+);
 
-const words = (labels: string[], type: string): Completion[] => labels.map((label) => ({ label, type }));
+const words = (labels: string[], type: string): Completion[] =>
+  labels.map((label) => ({ label, type }));
 const POLICY = [
-  ...words(['on_http_request', 'on_http_response', 'on_tcp_connect', 'actions', 'expressions', 'type', 'config', 'name', 'enabled'], 'property'),
+  ...words(
+    [
+      'on_http_request',
+      'on_http_response',
+      'on_tcp_connect',
+      'actions',
+      'expressions',
+      'type',
+      'config',
+      'name',
+      'enabled',
+    ],
+    'property',
+  ),
   ...words(catalogue.actions, 'function'),
 ];
 const CEL = [
-  ...[...new Map(Object.values(catalogue.fields).flat().filter((field) => field.filterable).map((field) => [field.name, field.meaning]))]
-    .map(([name, meaning]): Completion => ({ label: `ev.${name}`, info: meaning, type: 'property' })),
-  ...words(['startsWith', 'endsWith', 'contains', 'matches', 'size', 'has'], 'function'),
+  ...[
+    ...new Map(
+      Object.values(catalogue.fields)
+        .flat()
+        .filter((field) => field.filterable)
+        .map((field) => [field.name, field.meaning]),
+    ),
+  ].map(([name, meaning]): Completion => ({
+    label: `ev.${name}`,
+    info: meaning,
+    type: 'property',
+  })),
+  ...words(
+    ['startsWith', 'endsWith', 'contains', 'matches', 'size', 'has'],
+    'function',
+  ),
 ];
 
 function complete(options: Completion[]) {
   return (context: CompletionContext) => {
     const word = context.matchBefore(/[\w.-]+/);
-    return word || context.explicit ? { from: word?.from ?? context.pos, options } : null;
+    return word || context.explicit
+      ? { from: word?.from ?? context.pos, options }
+      : null;
   };
 }
 
@@ -58,7 +128,12 @@ interface Props {
  * An editor with completion. It lives in a shadow root, because only there does CodeMirror put its styles into an adopted
  * sheet; a style tag would be refused by the page's content security policy.
  */
-export default function CodeEditor({ label, language, value, onChange }: Props) {
+export default function CodeEditor({
+  label,
+  language,
+  value,
+  onChange,
+}: Props) {
   const host = useRef<HTMLDivElement>(null);
   const view = useRef<EditorView>(null);
   const changed = useRef(onChange);
@@ -76,10 +151,25 @@ export default function CodeEditor({ label, language, value, onChange }: Props) 
       state: EditorState.create({
         doc: value,
         extensions: [
-          history(), bracketMatching(), closeBrackets(), indentOnInput(), look, colours, EditorView.lineWrapping,
+          history(),
+          bracketMatching(),
+          closeBrackets(),
+          indentOnInput(),
+          look,
+          colours,
+          EditorView.lineWrapping,
           keymap.of([...defaultKeymap, ...historyKeymap]),
           autocompletion({ override: [complete(policy ? POLICY : CEL)] }),
-          policy ? [yaml(), lineNumbers(), policyLook, placeholder('on_http_request:\n  - actions:\n      - type: compress-response')] : placeholder('ev.conn.server_port == 443'),
+          policy
+            ? [
+                yaml(),
+                lineNumbers(),
+                policyLook,
+                placeholder(
+                  'on_http_request:\n  - actions:\n      - type: compress-response',
+                ),
+              ]
+            : placeholder('ev.conn.server_port == 443'),
           EditorView.contentAttributes.of({ 'aria-label': label }),
           EditorView.updateListener.of((update) => {
             if (update.docChanged) changed.current(update.state.doc.toString());
@@ -94,7 +184,10 @@ export default function CodeEditor({ label, language, value, onChange }: Props) 
   }, [label, language]);
   useEffect(() => {
     const editor = view.current;
-    if (editor && editor.state.doc.toString() !== value) editor.dispatch({ changes: { from: 0, to: editor.state.doc.length, insert: value } });
+    if (editor && editor.state.doc.toString() !== value)
+      editor.dispatch({
+        changes: { from: 0, to: editor.state.doc.length, insert: value },
+      });
   }, [value]);
   return <div ref={host} data-editor={label} />;
 }

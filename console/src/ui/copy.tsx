@@ -20,16 +20,31 @@ async function toClipboard(value: string): Promise<boolean> {
   }
 }
 
-export function CopyButton({ value, label = 'Copy' }: { value: string; label?: string }) {
+export function CopyButton({
+  value,
+  label = 'Copy',
+}: {
+  value: string;
+  label?: string;
+}) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {
     const done = await toClipboard(value);
-    announce(done ? 'Copied.' : 'The browser does not allow copying. Select the text and copy it.');
+    announce(
+      done
+        ? 'Copied.'
+        : 'The browser does not allow copying. Select the text and copy it.',
+    );
     setCopied(done);
     setTimeout(() => setCopied(false), 1500);
   };
   return (
-    <ActionIcon variant="subtle" aria-label={label} title={label} onClick={() => void copy()}>
+    <ActionIcon
+      variant="subtle"
+      aria-label={label}
+      title={label}
+      onClick={() => void copy()}
+    >
       <Icon name={copied ? 'check' : 'copy'} size={16} />
     </ActionIcon>
   );
@@ -39,7 +54,9 @@ export function CopyButton({ value, label = 'Copy' }: { value: string; label?: s
 export function CopyBlock({ value, label }: { value: string; label: string }) {
   return (
     <div className={css.copyBlock}>
-      <pre tabIndex={0} role="group" aria-label={label}>{value}</pre>
+      <pre tabIndex={0} role="group" aria-label={label}>
+        {value}
+      </pre>
       <CopyButton value={value} label={`Copy ${label}`} />
     </div>
   );

@@ -3,9 +3,11 @@ const PATHS = {
   overview: 'M3 10.5 10 4l7 6.5M5 9v7.5h10V9',
   traffic: 'M2.5 10h3l2-5 4 10 2-5h4',
   audit: 'M5 3h7l3 3v11H5zM8 9h4M8 12h4M12 3v3h3',
-  endpoints: 'M3 10h5M12 10h5M8 10a2 2 0 1 0 4 0 2 2 0 1 0-4 0M4.5 6.5 10 3l5.5 3.5M4.5 13.5 10 17l5.5-3.5',
+  endpoints:
+    'M3 10h5M12 10h5M8 10a2 2 0 1 0 4 0 2 2 0 1 0-4 0M4.5 6.5 10 3l5.5 3.5M4.5 13.5 10 17l5.5-3.5',
   agents: 'M4 4.5h12v8H4zM7.5 16h5M10 12.5V16',
-  domains: 'M10 3a7 7 0 1 0 0 14 7 7 0 1 0 0-14M3.2 10h13.6M10 3c-4.4 4.6-4.4 9.4 0 14 4.4-4.6 4.4-9.4 0-14',
+  domains:
+    'M10 3a7 7 0 1 0 0 14 7 7 0 1 0 0-14M3.2 10h13.6M10 3c-4.4 4.6-4.4 9.4 0 14 4.4-4.6 4.4-9.4 0-14',
   events: 'M4 5h12v7H9l-3.5 3.5V12H4z',
   access: 'M7 12.5a3.5 3.5 0 1 1 0-5M9.5 10H17M14 10v3M17 10v2',
   nodes: 'M4 4h12v4H4zM4 12h12v4H4zM7 6h.5M7 14h.5',
@@ -29,8 +31,17 @@ export type IconName = keyof typeof PATHS;
 
 export function Icon({ name, size = 18 }: { name: IconName; size?: number }) {
   return (
-    <svg width={size} height={size} viewBox="0 0 20 20" fill="none" stroke="currentColor" strokeWidth="1.6"
-      strokeLinecap="round" strokeLinejoin="round" aria-hidden="true">
+    <svg
+      width={size}
+      height={size}
+      viewBox="0 0 20 20"
+      fill="none"
+      stroke="currentColor"
+      strokeWidth="1.6"
+      strokeLinecap="round"
+      strokeLinejoin="round"
+      aria-hidden="true"
+    >
       <path d={PATHS[name]} />
     </svg>
   );

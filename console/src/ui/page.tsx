@@ -19,7 +19,9 @@ export function Page({ title, text, actions, above, children }: PageProps) {
       {above}
       <header className={css.pageHead}>
         <div>
-          <h1><Breakable text={title} /></h1>
+          <h1>
+            <Breakable text={title} />
+          </h1>
           {text ? <p className={css.dim}>{text}</p> : null}
         </div>
         {actions ? <div className={css.actions}>{actions}</div> : null}
@@ -29,7 +31,15 @@ export function Page({ title, text, actions, above, children }: PageProps) {
   );
 }
 
-export function Section({ title, actions, children }: { title: string; actions?: ReactNode; children: ReactNode }) {
+export function Section({
+  title,
+  actions,
+  children,
+}: {
+  title: string;
+  actions?: ReactNode;
+  children: ReactNode;
+}) {
   return (
     <section className={css.section}>
       <header>
@@ -43,12 +53,28 @@ export function Section({ title, actions, children }: { title: string; actions?:
 
 export type Tone = 'ok' | 'warn' | 'bad' | 'quiet' | 'accent';
 
-export function Tag({ tone = 'quiet', children }: { tone?: Tone; children: ReactNode }) {
-  return <span className={css.tag} data-tone={tone}>{children}</span>;
+export function Tag({
+  tone = 'quiet',
+  children,
+}: {
+  tone?: Tone;
+  children: ReactNode;
+}) {
+  return (
+    <span className={css.tag} data-tone={tone}>
+      {children}
+    </span>
+  );
 }
 
 /** A sentence of the API's documentation: what stands in backticks is code. */
 export function Prose({ text }: { text: string }) {
   const parts = text.replaceAll('\n', ' ').split('`');
-  return <>{parts.map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))}</>;
+  return (
+    <>
+      {parts.map((part, index) =>
+        index % 2 ? <code key={index}>{part}</code> : part,
+      )}
+    </>
+  );
 }

@@ -7,7 +7,9 @@ import css from './ui.module.css';
 export function Loading({ label = 'Loading' }: { label?: string }) {
   return (
     <div className={css.loading} role="status" aria-label={label}>
-      <span /><span /><span />
+      <span />
+      <span />
+      <span />
     </div>
   );
 }
@@ -43,14 +45,25 @@ function whole(message: string): string {
 
 function explain(error: Error): { title: string; text: string } {
   if (error instanceof LostServerError) {
-    return { title: 'The server does not answer', text: 'The page goes on by itself when it is back.' };
+    return {
+      title: 'The server does not answer',
+      text: 'The page goes on by itself when it is back.',
+    };
   }
   if (error instanceof ApiError) {
     if (error.status === 403) {
-      return { title: 'You may not do this', text: `${whole(error.message)} An admin can do it, or give you the right.` };
+      return {
+        title: 'You may not do this',
+        text: `${whole(error.message)} An admin can do it, or give you the right.`,
+      };
     }
-    if (error.status === 404) return { title: 'It is not there', text: `${whole(error.message)} It may have been deleted.` };
-    if (error.status >= 500) return { title: 'The server could not do this', text: error.message };
+    if (error.status === 404)
+      return {
+        title: 'It is not there',
+        text: `${whole(error.message)} It may have been deleted.`,
+      };
+    if (error.status >= 500)
+      return { title: 'The server could not do this', text: error.message };
     return { title: 'The server refused this', text: error.message };
   }
   return { title: 'This page failed', text: error.message };
@@ -59,7 +72,13 @@ function explain(error: Error): { title: string; text: string } {
 const AGAIN_MS = 5000;
 
 /** What went wrong, with the code and the request id that the server's log has too. */
-export function Failure({ error, retry }: { error: Error; retry?: (() => void) | undefined }) {
+export function Failure({
+  error,
+  retry,
+}: {
+  error: Error;
+  retry?: (() => void) | undefined;
+}) {
   const { title, text } = explain(error);
   // What the server cannot do now, such as reading a store that is away, it may do soon.
   const mayPass = error instanceof ApiError && error.status >= 500;
@@ -77,8 +96,14 @@ export function Failure({ error, retry }: { error: Error; retry?: (() => void) |
       <h2>{title}</h2>
       <p>{text}</p>
       {error instanceof ApiError ? <Codes error={error} /> : null}
-      {retry && mayPass ? <p className={css.dim}>The page tries again every five seconds.</p> : null}
-      {retry ? <Button variant="default" size="xs" onClick={retry}>Try again</Button> : null}
+      {retry && mayPass ? (
+        <p className={css.dim}>The page tries again every five seconds.</p>
+      ) : null}
+      {retry ? (
+        <Button variant="default" size="xs" onClick={retry}>
+          Try again
+        </Button>
+      ) : null}
     </div>
   );
 }

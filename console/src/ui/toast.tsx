@@ -25,7 +25,12 @@ function watch(watcher: () => void): () => void {
 export function Toast() {
   const shown = useSyncExternalStore(watch, () => message);
   return (
-    <div className={css.toast} role="status" aria-live="polite" data-shown={shown !== ''}>
+    <div
+      className={css.toast}
+      role="status"
+      aria-live="polite"
+      data-shown={shown !== ''}
+    >
       {shown}
     </div>
   );

@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::answer::{Body, JSON, NO_STORE};
 use crate::query;
+use crate::response::answer::{Body, JSON, NO_STORE};
 
 const ASKED_EVERY: Duration = Duration::from_millis(500);
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -53,6 +53,11 @@ impl Serves {
 pub trait Health: Debug + Send + Sync {
     /// The name of each part that is needed for this, and the problem if it is not usable.
     fn ready(&self, serves: Serves) -> BoxFuture<'_, Vec<(&'static str, Result<(), String>)>>;
+
+    /// What an operator should know although all parts are usable, by part. Anyone may read it.
+    fn notices(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 }
 
 #[derive(Debug)]
@@ -116,7 +121,17 @@ impl Probe {
                 Err(why) => (part.to_owned(), why.into()),
             })
             .collect();
-        (ready, json!({"ready": ready, "parts": parts}))
+        let mut body = json!({"ready": ready, "parts": parts});
+        if serves == Serves::All {
+            let notices = self.health.notices().into_iter();
+            let notices: Map<String, Value> = notices
+                .map(|(part, notice)| (part.to_owned(), notice.into()))
+                .collect();
+            if !notices.is_empty() {
+                body["notices"] = notices.into();
+            }
+        }
+        (ready, body)
     }
 }
 

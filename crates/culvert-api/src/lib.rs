@@ -10,26 +10,38 @@
 //! operation; only `problem` chooses status codes of errors.
 //!
 //! Control makes all decisions: permissions, valid values, existing objects.
+//!
+//! # A change
+//!
+//! `crates/culvert-api` matches the path in control's operation table, authenticates the caller, reads the body
+//! strictly → `crates/culvert-resources/src/service.rs` runs the resource's own `create` or `update` → the draft
+//! and its audit event become one `Changes` → `crates/culvert-store` commits documents, keys, references and outbox
+//! row together, with the list of subscriptions that want the event, decided inside the transaction → the response
+//! is written after the commit. If a handler relied on something that it does not change, such as that no wildcard
+//! covers a name, it adds a condition to the `Changes` (`crates/culvert-store/src/commit/condition.rs`). If the
+//! condition is false at the commit, the handler decides again. The one-time token is in no stored form and in no
+//! event; it is added only to the response.
+//!
+//! # A console session
+//!
+//! `crates/culvert-api/src/console/mod.rs` serves the files, rejects calls from other pages, and reads the cookie →
+//! `crates/culvert-identity/src/console/session.rs` finds the session and its key in the store and returns
+//! the key's caller → the call continues like one with a bearer token. A person may have a session without a key:
+//! `crates/culvert-api/src/console/console_sign_in.rs` sends the browser to the OpenID provider and back,
+//! `crates/culvert-login/src/console.rs` verifies the identity, and
+//! `crates/culvert-identity/src/console/sign_in.rs` decides the user and role.
 
-mod answer;
-mod auth;
+mod access;
 mod body;
-mod connection_state;
+mod connection;
 mod console;
-mod console_sign_in;
-mod cors;
-mod follow;
+mod event_stream;
 mod health;
-mod limits;
 pub mod openapi;
-mod peer;
-mod problem;
 mod query;
 pub mod reference;
+mod response;
 mod route;
-mod serve;
-mod tail;
-mod tail_parameters;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -40,9 +52,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Refusal, code};
 use culvert_console::File;
-use culvert_control::{Call, Caller, Control, EVENTS_PATH, Operation, Reply, follows, operations};
+use culvert_control::{
+    Call, CallContext, Caller, Control, EVENTS_PATH, Operation, Origin, Reply, Via, follows,
+    operations,
+};
 use futures_util::FutureExt;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -52,19 +67,21 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::{JSON, NO_STORE};
+use crate::access::limits::{Failures, PerSource, Rolling, Source, Turnstile};
+use crate::access::{auth, cors};
+use crate::connection::peer::{self, Ends};
 use crate::console::Located;
+use crate::event_stream::follow;
 use crate::health::Probe;
-use crate::limits::{Failures, PerSource, Rolling, Source, Turnstile};
-use crate::peer::Ends;
-use crate::problem::Problem;
+use crate::response::answer::{self, JSON, NO_STORE};
+use crate::response::problem::Problem;
 use crate::route::{Found, Route, Routes};
 
-pub use crate::answer::Body;
+pub use crate::access::limits::{Rate, Window};
 pub use crate::body::{BODY_BYTES_MAX, JSON_DEPTH_MAX, JSON_MEMBERS_MAX};
 pub use crate::health::{Health, Serves};
-pub use crate::limits::{Rate, Window};
 pub use crate::openapi::openapi;
+pub use crate::response::answer::Body;
 pub use crate::route::{ALIVE_PATH, OPENAPI_PATH, READY_PATH, TAIL_PATH};
 
 const OPERATION_ID: HeaderName = HeaderName::from_static("ngrok-operation-id");
@@ -84,6 +101,8 @@ pub struct Settings {
     pub trusted_proxies: Vec<IpNet>,
     /// Limits.
     pub limits: Limits,
+    /// Whether only the two health checks are served, and all else gets 503: the database is away at the start.
+    pub is_health_alone: bool,
 }
 
 /// Limits of the API.
@@ -247,19 +266,21 @@ impl Api {
         if is_head {
             parts.method = Method::GET;
         }
+        let context = Arc::new(self.context(&parts, ends, &operation_id));
         let arrival = Arrival {
             parts: &parts,
             body: &mut body,
             ends,
             deadline,
+            context,
         };
         let mut response = match self.handle(arrival).await {
             Ok(response) => response,
             Err((problem, caller)) => {
                 let problem = self.record_problem(problem).await;
                 let bytes_max = match caller {
-                    Known::Unauthenticated => DISCARD_BYTES.0,
-                    Known::Caller => DISCARD_BYTES.1,
+                    CallerStanding::Unauthenticated => DISCARD_BYTES.0,
+                    CallerStanding::Caller => DISCARD_BYTES.1,
                 };
                 let until = deadline.min(Instant::now() + DISCARD_WITHIN);
                 body::discard(&parts.headers, body, bytes_max, until).await;
@@ -284,6 +305,28 @@ impl Api {
             response = answer::without_body(response);
         }
         response
+    }
+
+    /// How a request came, as audit events show it.
+    fn context(&self, parts: &Parts, ends: Ends, operation_id: &str) -> CallContext {
+        let peer = ends.peer;
+        let client = peer::client(&parts.headers, peer.ip(), &self.settings.trusted_proxies);
+        let agent = parts.headers.get(USER_AGENT).map(HeaderValue::as_bytes);
+        let agent = String::from_utf8_lossy(agent.unwrap_or_default());
+        let end = agent.floor_char_boundary(USER_AGENT_BYTES_MAX);
+        let via = match parts.uri.path() {
+            path if console::has(path) => Some(Via::Console),
+            _ if agent.starts_with(COMMAND_LINE) => Some(Via::Cli),
+            _ => None,
+        };
+        CallContext {
+            client_ip: Some(client.to_canonical()),
+            client_port: (client == peer.ip()).then_some(peer.port()),
+            user_agent: agent[..end].to_owned(),
+            operation_id: operation_id.to_owned(),
+            node: self.control.node().to_owned(),
+            via,
+        }
     }
 
     /// `scheme://host`, the base of every `uri`, as the caller sees it.
@@ -313,9 +356,12 @@ impl Api {
     }
 
     /// Runs the checks in order, then the operation.
-    async fn handle(&self, arrival: Arrival<'_>) -> Result<Response<Body>, (Problem, Known)> {
-        let unauthenticated = |problem: Problem| (problem, Known::Unauthenticated);
-        let known = |problem: Problem| (problem, Known::Caller);
+    async fn handle(
+        &self,
+        arrival: Arrival<'_>,
+    ) -> Result<Response<Body>, (Problem, CallerStanding)> {
+        let unauthenticated = |problem: Problem| (problem, CallerStanding::Unauthenticated);
+        let known = |problem: Problem| (problem, CallerStanding::Caller);
         let parts = arrival.parts;
         let headers = &parts.headers;
         let path = parts.uri.path();
@@ -323,6 +369,10 @@ impl Api {
         let target_bytes = path.len() + parts.uri.query().map_or(0, str::len);
         if target_bytes > TARGET_BYTES_MAX {
             return Err(unauthenticated(Problem::target_too_long()));
+        }
+        if self.settings.is_health_alone && path != ALIVE_PATH && path != READY_PATH {
+            let why = "The server waits for its database; try again. `/readyz` shows the cause.";
+            return Err(unauthenticated(Problem::unavailable(why)));
         }
         let (path, is_by_cookie) = match console::locate(parts) {
             Located::Elsewhere => (path, false),
@@ -371,6 +421,11 @@ impl Api {
         let Some(entered) = self.turnstile.enter(Source::of(client)).await else {
             return Err(unauthenticated(self.full()));
         };
+        let operation_name = match &operation {
+            Ok(Some(operation)) => operation.id(),
+            Ok(None) => TAIL.to_owned(),
+            Err(_) => String::new(),
+        };
         let caller = match is_by_cookie {
             false => self.caller(&arrival).await,
             true => self
@@ -378,12 +433,23 @@ impl Api {
                 .await
                 .map(|session| session.caller),
         };
-        let caller = caller.map_err(unauthenticated)?;
+        let caller = caller.inspect_err(|problem| {
+            let origin = self.origin(&arrival);
+            self.control
+                .note_refusal(&origin, &operation_name, problem.refusal());
+        });
+        let mut caller = caller.map_err(unauthenticated)?;
+        caller.context = Some(Arc::clone(&arrival.context));
         check_version(headers).map_err(|refusal| known(refusal.into()))?;
-        let admitted = self.control.admit(&caller, client);
-        admitted.map_err(|refusal| known(refusal.into()))?;
-        self.control.note_key_use(&caller, client);
-        self.check_rate(&caller).map_err(known)?;
+        let refused = |problem: Problem| {
+            self.control
+                .note_refused(&caller, &operation_name, problem.refusal());
+            known(problem)
+        };
+        let admitted = self.control.identity.admit(&caller, client);
+        admitted.map_err(|refusal| refused(refusal.into()))?;
+        self.control.identity.note_key_use(&caller, client);
+        self.check_rate(&caller).map_err(refused)?;
         let Some(_permit) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
             return Err(known(self.full()));
         };
@@ -407,6 +473,14 @@ impl Api {
     fn client(&self, arrival: &Arrival<'_>) -> IpAddr {
         let peer = arrival.ends.peer.ip();
         peer::client(&arrival.parts.headers, peer, &self.settings.trusted_proxies)
+    }
+
+    /// Where a request came from.
+    fn origin(&self, arrival: &Arrival<'_>) -> Origin {
+        Origin {
+            address: self.client(arrival),
+            context: Some(Arc::clone(&arrival.context)),
+        }
     }
 
     async fn caller(&self, arrival: &Arrival<'_>) -> Result<Caller, Problem> {
@@ -507,6 +581,12 @@ impl Api {
 
 /// Maximum time that the response to a write waits for the edge of its process.
 const APPLIED_WITHIN: Duration = Duration::from_secs(1);
+/// The ID of the operation that shows traffic as it happens.
+const TAIL: &str = "events_tail";
+/// Limit of a user agent in audit events.
+const USER_AGENT_BYTES_MAX: usize = 512;
+/// The beginning of the user agent of our command line.
+const COMMAND_LINE: &str = "culvert-cli/";
 /// Header of a response to a write that the edge of this process has not applied yet.
 const APPLIED: HeaderName = HeaderName::from_static("culvert-applied");
 const PENDING: HeaderValue = HeaderValue::from_static("pending");
@@ -518,6 +598,8 @@ struct Arrival<'a> {
     ends: Ends,
     /// The deadline for the response.
     deadline: Instant,
+    /// How it came, as audit events show it.
+    context: Arc<CallContext>,
 }
 
 impl Arrival<'_> {
@@ -538,7 +620,7 @@ impl Arrival<'_> {
 }
 
 /// Whether the caller of a failed request was authenticated.
-enum Known {
+enum CallerStanding {
     Unauthenticated,
     Caller,
 }

@@ -10,7 +10,7 @@ use culvert_control::Operation;
 use serde_json::Value;
 
 use crate::openapi::{needs_of, openapi};
-use crate::problem;
+use crate::response::problem;
 use crate::route::TAIL_PATH;
 
 /// `docs/reference/api.md`: all operations with their inputs and responses.
@@ -91,7 +91,7 @@ fn follow(page: &mut String, document: &Value) {
         ),
     );
     line(page, format_args!("\n| Query | Meaning |\n|---|---|"));
-    for parameter in &crate::tail_parameters::PARAMETERS {
+    for parameter in &crate::event_stream::tail_parameters::PARAMETERS {
         line(
             page,
             format_args!("| `{}` | {} |", parameter.name, cell(parameter.doc)),

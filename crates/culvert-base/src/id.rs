@@ -98,9 +98,10 @@ fn halves(number: u128) -> (u64, u64) {
     (half(number >> 64), half(number))
 }
 
-/// Quotient and remainder of a number, whose high half must be below the divisor, and 62^10.
+/// Quotient and remainder of a number and 62^10. The quotient has 64 bits, because the high half is below the divisor.
 fn divided(high: u64, low: u64) -> (u64, u64) {
     const DIVISOR: u64 = 62u64.pow(10);
+    debug_assert!(high < DIVISOR, "the quotient has more than 64 bits");
     let number = u128::from(high) << 64 | u128::from(low);
     let (_, quotient) = halves(number / u128::from(DIVISOR));
     // The remainder has 64 bits, so the upper bits of the product do not matter.

@@ -2,8 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex even if it is poisoned. Use it where each statement of a critical section leaves the data
-/// consistent.
+/// Locks a mutex even if it is poisoned: for data that each statement of a critical section leaves consistent.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use crate::check;
 use crate::error::{Error, ErrorKind, Position};
 use crate::eval::{Predicate, Program};
-use crate::extension::{Declared, Extension};
+use crate::functions::extension::{Declared, Extension};
 use crate::limits::{HEIGHT_MAX, Limits};
-use crate::parse;
 use crate::resolver::{Slot, Zones};
+use crate::syntax::parse;
 use crate::types::Type;
 use crate::value::ValueType;
 
@@ -55,6 +55,7 @@ impl Env {
     pub fn new(limits: Limits) -> Self {
         let limits = Limits {
             height_max: limits.height_max.min(HEIGHT_MAX),
+            nesting_max: limits.nesting_max.min(HEIGHT_MAX),
             source_bytes_max: limits.source_bytes_max.min(usize::from(u16::MAX)),
             ..limits
         };

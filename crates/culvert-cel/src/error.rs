@@ -196,7 +196,7 @@ impl EvalErrorKind {
 
     /// Whether the evaluation reached one of its limits. The sender of the data can cause that at will, so it says
     /// nothing about the data: the result is neither true nor false. `&&`, `||`, `all` and `exists` do not absorb
-    /// such an error; it always ends the evaluation. Callers must not treat it as a result.
+    /// such an error; it always ends the evaluation.
     pub fn is_limit(self) -> bool {
         match self {
             Self::CostExceeded

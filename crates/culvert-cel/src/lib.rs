@@ -9,42 +9,38 @@
 //! are in RE2's dialect and run on a linear-time engine. The language is the one of CEL's public conformance
 //! tests, without protobuf messages.
 //!
+//! Filters of lists use the syntax only: they read the tree of [`parse_lenient`], and give it a meaning of their own.
+//!
 //! The crate contains no clocks and no I/O. The callers define the meaning of variables, the variables of each event
 //! kind, and error codes.
 
-mod ast;
-mod calls;
 mod check;
-mod condition;
-mod cost;
 mod env;
 mod error;
 mod eval;
-mod extension;
 mod functions;
-mod lex;
 mod limits;
-mod node;
-mod parse;
 mod pattern;
 mod probe;
 mod resolver;
-mod time;
+mod syntax;
 mod types;
 mod value;
 
-pub use calls::{has_computed_calls, literal_calls, selections};
-pub use cost::Meter;
 pub use env::Env;
 pub use error::{Error, ErrorKind, EvalError, EvalErrorKind, Position};
+pub use eval::cost::Meter;
 pub use eval::{Predicate, Program};
-pub use extension::Extension;
+pub use functions::extension::Extension;
 pub use limits::Limits;
 pub use pattern::{Pattern, PatternError};
 pub use probe::compile_and_run_any;
 pub use resolver::{Resolver, Slot, Zones};
-pub use time::{Duration, Timestamp};
+pub use syntax::ast;
+pub use syntax::calls::{has_computed_calls, literal_calls, selections};
+pub use syntax::parse::parse_lenient;
 pub use types::Type;
+pub use value::time::{Duration, Timestamp};
 pub use value::{Key, Map, RepeatedKey, Value, ValueRef, ValueType};
 
 #[cfg(test)]

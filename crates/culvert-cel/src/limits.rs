@@ -7,8 +7,10 @@ pub struct Limits {
     pub source_bytes_max: usize,
     /// Number of nodes in the syntax tree. Every operator, literal and name is one node.
     pub nodes_max: usize,
-    /// Height of the syntax tree, and nesting of brackets. A chain of `&&` or `||` is one level.
+    /// Height of the syntax tree. A chain of `&&` or `||` is one level.
     pub height_max: usize,
+    /// Nesting of brackets, and signs in a row.
+    pub nesting_max: usize,
     /// Nesting of `all`, `exists`, `exists_one`, `map` and `filter`.
     pub comprehension_nesting_max: usize,
     /// Length of a regular expression.
@@ -33,6 +35,7 @@ impl Limits {
         source_bytes_max: 4096,
         nodes_max: 500,
         height_max: 32,
+        nesting_max: 32,
         comprehension_nesting_max: 2,
         pattern_bytes_max: 1024,
         pattern_program_bytes_max: 1 << 20,
@@ -47,14 +50,15 @@ impl Limits {
     pub const POLICY: Self = Self {
         nodes_max: 2000,
         height_max: HEIGHT_MAX,
+        nesting_max: HEIGHT_MAX,
         comprehension_nesting_max: 3,
         cost_max: 100_000,
         ..Self::FILTER
     };
 }
 
-/// Upper bound of `height_max`. It bounds the recursion of parsing, compiling, running and dropping, which then needs
-/// a small part of a thread's stack of 2 MiB.
+/// Upper bound of `height_max` and `nesting_max`. It bounds the recursion of parsing, compiling, running and dropping,
+/// which then needs a small part of a thread's stack of 2 MiB.
 pub(crate) const HEIGHT_MAX: usize = 64;
 
 const _: () = assert!(Limits::FILTER.height_max <= HEIGHT_MAX);

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::ast::Operator;
+use crate::syntax::ast::Operator;
 
 /// The static type of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]

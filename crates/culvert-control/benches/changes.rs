@@ -42,6 +42,10 @@ impl EdgePort for Port {
         Box::pin(self.0.apply(change))
     }
 
+    fn confirm(&self, at: Instant) {
+        self.0.confirm(at);
+    }
+
     fn replay(
         &self,
         _: culvert_edge::ReplayRequest,
@@ -139,7 +143,7 @@ impl Node {
                 allow_public_calls: false,
                 on_expression_error: culvert_policy::OnExpressionError::default(),
                 strict_rights: false,
-                targets,
+                targets: Arc::new(culvert_control::Targets(targets)),
                 base_url: BASE.to_owned(),
             },
             delivery,
@@ -164,7 +168,7 @@ impl Node {
     async fn first_caller(&self) -> Caller {
         let token = self.control.bootstrap(None).await.unwrap().unwrap();
         let header = format!("Bearer {}", token.reveal());
-        match self.control.authenticate(Some(&header)).await {
+        match self.control.identity.authenticate(Some(&header)).await {
             Ok(caller) => caller,
             Err(_) => panic!("the first key is not known"),
         }

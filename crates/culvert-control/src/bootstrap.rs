@@ -7,27 +7,25 @@
 use culvert_base::{
     Clock, Description, Entropy, Fault, IdMaker, Ksuid, Metadata, Secret, Timestamp,
 };
-use culvert_events::EventId;
+use culvert_identity::api_key::model::ApiKey;
+use culvert_identity::ip::restriction;
+use culvert_identity::ip::restriction_model::{IpRestriction, RestrictionScope};
+use culvert_identity::{api_key, user};
+use culvert_resources::access::key_restrictions::KeyRestrictions;
+use culvert_resources::access::tenant::Account;
+use culvert_resources::access::token;
+use culvert_resources::access::user::User;
+use culvert_resources::audit::verb::Verb;
+use culvert_resources::cx::base::Base;
+use culvert_resources::resource::ResourceType;
+use culvert_resources::resource::model::Model;
+use culvert_resources::stored::Format;
+use culvert_resources::stored::seal::Pepper;
+use culvert_resources::{audit, stored};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key, OnDelete, Ref, Store};
 
-use crate::audit;
-use crate::base::Base;
 use crate::control::Control;
-use crate::event_kinds::Verb;
-use crate::key_restrictions::KeyRestrictions;
-use crate::resource::model::Model;
-use crate::resource::model::api_key::ApiKey;
-use crate::resource::model::ip_restriction::{IpRestriction, RestrictionScope};
-use crate::resource::model::user::User;
-use crate::resource::resource_type::ResourceType;
-use crate::resource::{api_key, ip_restriction};
-use crate::seal::Pepper;
-use crate::stored::{self, Format};
-use crate::tenant::Account;
-use crate::{PublicPorts, Role, token};
-
-/// Name and value of the key of the first account.
-pub(crate) const FIRST: (&str, &str) = ("order", "first");
+use crate::{PublicPorts, Role};
 
 /// Creates the first objects of an installation.
 #[derive(Debug)]
@@ -58,7 +56,7 @@ impl Bootstrap<'_> {
     pub async fn first_start(&self, token: Option<&Secret>) -> Result<Option<Secret>, Fault> {
         if self
             .store
-            .find(Account::KIND, FIRST.0, FIRST.1)
+            .find(Account::KIND, Account::FIRST.0, Account::FIRST.1)
             .await?
             .is_some()
         {
@@ -73,7 +71,7 @@ impl Bootstrap<'_> {
                 suspended: false,
             })?,
             // A unique key: only one account can be the first, even if several nodes start concurrently.
-            keys: vec![Key::new(FIRST.0, FIRST.1)],
+            keys: vec![Key::new(Account::FIRST.0, Account::FIRST.1)],
             refs: Vec::new(),
             topics: Vec::new(),
         };
@@ -97,12 +95,13 @@ impl Bootstrap<'_> {
             Some(token) => (token.clone(), id_of(token)?),
             None => self.mint(),
         };
-        let event = AuditEvent::Suppress {
-            reason: "accounts and users have no events",
+        let nothing = AuditEvent::Suppress {
+            reason: "the account is part of the installation",
         };
+        let made = self.audit_event(&user::TYPE, Verb::Created, &user)?;
         let key = self.key(&token, key_id, &user.head, "first key of the installation")?;
-        let changes = Changes::insert(account, event.clone())
-            .and(Changes::insert(user, event))
+        let changes = Changes::insert(account, nothing)
+            .and(Changes::insert(user, made))
             .and(key);
         match self.store.commit(changes).await {
             Ok(_) => Ok(Some(token)),
@@ -139,21 +138,23 @@ impl Bootstrap<'_> {
 
     /// An active admin of the first account, after the last one lost its role.
     async fn new_admin(&self) -> Result<(Head, Changes), Fault> {
-        let account = self.store.find(Account::KIND, FIRST.0, FIRST.1).await?;
+        let account = self
+            .store
+            .find(Account::KIND, Account::FIRST.0, Account::FIRST.1)
+            .await?;
         let account = account.ok_or_else(|| {
             Fault::bare("cannot create an admin key before the first start of the server")
         })?;
         let email = format!("admin@{}", self.domain);
         let key = User::by_email(&email);
-        let silent = AuditEvent::Suppress {
-            reason: "accounts and users have no events",
-        };
         let known = self.store.find(User::KIND, &key.name, &key.value).await?;
         if let Some(mut document) = known {
             let mut user: User = stored::read(&document)?;
             (user.role, user.active, user.is_by_group) = (Role::Admin, true, false);
+            let before = document.clone();
             document.body = stored::write(&user)?;
-            return Ok((document.head.clone(), Changes::replace(document, silent)));
+            let event = self.audit_update(&user::TYPE, &before, &document)?;
+            return Ok((document.head.clone(), Changes::replace(document, event)));
         }
         let admin = User {
             format: Format,
@@ -173,7 +174,8 @@ impl Bootstrap<'_> {
             refs: Vec::new(),
             topics: Vec::new(),
         };
-        Ok((head, Changes::insert(document, silent)))
+        let event = self.audit_event(&user::TYPE, Verb::Created, &document)?;
+        Ok((head, Changes::insert(document, event)))
     }
 
     /// Disables the enforcement of every IP restriction of the management API, in case they block every
@@ -182,7 +184,7 @@ impl Bootstrap<'_> {
     /// # Errors
     /// The store fails, or concurrent writers keep changing the same objects.
     pub async fn lift_api_restriction(&self) -> Result<usize, Fault> {
-        let ty = &ip_restriction::TYPE;
+        let ty = &restriction::TYPE;
         let mut changes = Changes::default();
         let mut n_lifted = 0;
         for mut document in self.store.all(ty.kind).await? {
@@ -190,10 +192,11 @@ impl Bootstrap<'_> {
             if restriction.place != RestrictionScope::Api || !restriction.enforced {
                 continue;
             }
+            let before = document.clone();
             restriction.enforced = false;
             document.body = stored::write(&restriction)?;
             document.head.updated_at = self.clock.now().whole_seconds();
-            let event = self.audit_event(ty, Verb::Updated, &document)?;
+            let event = self.audit_update(ty, &before, &document)?;
             changes = changes.and(Changes::replace(document, event));
             n_lifted += 1;
         }
@@ -206,6 +209,26 @@ impl Bootstrap<'_> {
         Ok(n_lifted)
     }
 
+    fn view_base(&self) -> Base<'_> {
+        Base {
+            uri: self.base,
+            ports: PublicPorts::default(),
+            kubernetes_ingress: "",
+            viewer: None,
+        }
+    }
+
+    /// The audit event of a change without a principal.
+    fn audit_update(
+        &self,
+        ty: &ResourceType,
+        before: &Document,
+        after: &Document,
+    ) -> Result<AuditEvent, Fault> {
+        let draft = audit::Draft::by_server(self.clock, self.entropy, &after.head.account);
+        draft.update(ty, before, after, self.view_base())
+    }
+
     /// The audit event of a write without a principal.
     fn audit_event(
         &self,
@@ -213,17 +236,9 @@ impl Bootstrap<'_> {
         verb: Verb,
         document: &Document,
     ) -> Result<AuditEvent, Fault> {
-        let base = Base {
-            uri: self.base,
-            ports: PublicPorts::default(),
-            kubernetes_ingress: "",
-            viewer: None,
-        };
-        let view = ty.view_text(document, base)?;
-        let at = self.clock.now();
-        let event_id = EventId::new(at, self.entropy.bytes());
-        let account = &document.head.account;
-        audit::event_by(None, &event_id, at, account, ty, verb, &view)
+        let view = ty.view_text(document, self.view_base())?;
+        let draft = audit::Draft::by_server(self.clock, self.entropy, &document.head.account);
+        draft.event(ty, verb, &view, None)
     }
 
     fn key(
@@ -296,13 +311,13 @@ impl Control {
     /// [`Bootstrap::first_start`].
     pub async fn bootstrap(&self, token: Option<&Secret>) -> Result<Option<Secret>, Fault> {
         let bootstrap = Bootstrap {
-            ids: &self.ids,
-            store: &self.store,
-            clock: &*self.clock,
-            entropy: &*self.entropy,
-            pepper: &self.pepper,
-            base: &self.settings.base_url,
-            domain: &self.settings.edge_domain,
+            ids: &self.kernel.ids,
+            store: &self.kernel.store,
+            clock: &*self.kernel.clock,
+            entropy: &*self.kernel.entropy,
+            pepper: &self.kernel.pepper,
+            base: &self.kernel.settings.base_url,
+            domain: &self.kernel.settings.edge_domain,
         };
         bootstrap.first_start(token).await
     }

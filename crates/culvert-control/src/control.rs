@@ -2,35 +2,34 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use culvert_agents::AgentControl;
+use culvert_agents::state::AgentSettings;
 use culvert_base::{Clock, Entropy, IdMaker, Refusal};
+use culvert_certificates::CertificateManager;
+use culvert_certificates::ports::Certificates;
 use culvert_delivery::Delivery;
+use culvert_endpoints::EndpointConfig;
+use culvert_event_config::EventConfig;
+use culvert_event_config::event_query::EVENTS_EXPORTED;
+use culvert_event_config::ports::EdgePort;
+use culvert_event_config::statistics::Statistics;
+use culvert_identity::Identity;
+use culvert_identity::console::provider::ConsoleSignIn;
 use culvert_login::Logins;
+use culvert_resources::Kernel;
+use culvert_resources::access::caller::{Caller, Origin};
+use culvert_resources::audit::counted::REQUEST_REFUSED;
+use culvert_resources::audit::refusals::SIGN_IN_FAILED;
+use culvert_resources::settings::Settings;
+use culvert_resources::stored::seal::{Pepper, Seal};
 use culvert_store::{Revision, Store};
 use culvert_tunnel::nodes::Nodes;
 use culvert_tunnel::server::Bindings;
+use tokio_util::sync::CancellationToken;
 
-use crate::agents::state::{AgentSettings, Agents};
-use crate::authority::Authority;
-use crate::base::Base;
-use crate::caller::{Caller, Role};
-use crate::console_link::ConsoleLink;
-use crate::console_provider::ConsoleSignIn;
-use crate::cx::Cx;
-use crate::key_uses::KeyUses;
-use crate::keyed_mutex::KeyedMutex;
-use crate::lockout;
-use crate::operation::Call;
-use crate::own_certificate::OwnCertificates;
-use crate::page::Parameter;
-use crate::ports::{CertificateMeters, Certificates, EdgePort};
-use crate::replay_limits::ReplayLimits;
-use crate::restriction::Restrictions;
-use crate::seal::{Pepper, Seal};
-use crate::settings::Settings;
-use crate::standing::Standings;
-use crate::statistics::Statistics;
+use crate::Error;
 
 /// The parts of the control plane.
 #[derive(Debug)]
@@ -67,62 +66,43 @@ pub struct Parts {
     pub statistics: Statistics,
 }
 
-/// The control plane of one process.
+/// The control plane of one process: its subjects, and the task that compiles the configuration.
 #[derive(Debug)]
 pub struct Control {
-    pub(crate) store: Store,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) entropy: Arc<dyn Entropy>,
-    pub(crate) ids: Arc<IdMaker>,
-    pub(crate) seal: Seal,
-    pub(crate) pepper: Pepper,
-    pub(crate) settings: Settings,
-    pub(crate) delivery: Arc<Delivery>,
+    pub(crate) kernel: Arc<Kernel>,
+    /// Who may do what.
+    pub identity: Arc<Identity>,
+    /// Certificates.
+    pub certificates: Arc<CertificateManager>,
+    /// Endpoints and what they refer to.
+    pub endpoints: Arc<EndpointConfig>,
+    /// Where events go.
+    pub events: Arc<EventConfig>,
+    /// Agents.
+    pub agents: Arc<AgentControl>,
+    /// Runs endpoints, if this process has an edge.
     pub(crate) edge: Option<Arc<dyn EdgePort>>,
-    /// The edge of this process has applied at least this revision.
-    pub(crate) published: tokio::sync::watch::Sender<Revision>,
     /// Whether the last attempt to compile the configuration failed.
     pub(crate) has_failed: AtomicBool,
-    pub(crate) logins: Arc<Logins>,
-    pub(crate) console_sign_in: Option<ConsoleSignIn>,
-    pub(crate) console_link: ConsoleLink,
-    pub(crate) certificates: Option<Certificates>,
-    pub(crate) certificate_meters: CertificateMeters,
-    /// Public certificates of the installation's own names.
-    pub(crate) own_certificates: Arc<OwnCertificates>,
-    pub(crate) standings: Standings,
-    pub(crate) key_uses: KeyUses,
-    pub(crate) locks: KeyedMutex,
-    pub(crate) restrictions: ArcSwap<Restrictions>,
-    pub(crate) agents: Option<Agents>,
-    pub(crate) nodes: Option<Arc<Nodes>>,
-    pub(crate) statistics: Statistics,
-    pub(crate) ca_pem: String,
-    /// Until when policies of earlier versions may echo secrets.
-    pub(crate) secret_echo_until: culvert_base::Timestamp,
-    /// Limits on requests that are sent again.
-    pub(crate) replays: ReplayLimits,
-    /// Held by the single task that compiles.
-    pub(crate) authority: tokio::sync::Mutex<Authority>,
+}
+
+impl AsRef<Kernel> for Control {
+    fn as_ref(&self) -> &Kernel {
+        &self.kernel
+    }
 }
 
 impl Control {
     /// The revision of the store, which increases with every commit.
     pub fn revision(&self) -> tokio::sync::watch::Receiver<Revision> {
-        self.store.watch()
+        self.kernel.store.watch()
     }
 
     /// Waits until the edge of this process, if it has one, has applied all commits so far; `false` if that
     /// takes longer than `within`.
-    pub async fn is_applied(&self, within: std::time::Duration) -> bool {
-        if self.edge.is_none() {
-            return true;
-        }
-        let revision = *self.store.watch().borrow();
-        let mut published = self.published.subscribe();
-        let reached = published.wait_for(|published| *published >= revision);
-        let reached = tokio::time::timeout(within, reached).await;
-        matches!(reached, Ok(Ok(_)))
+    pub async fn is_applied(&self, within: Duration) -> bool {
+        let revision = *self.kernel.store.watch().borrow();
+        self.kernel.applied.reach(revision, within).await
     }
 
     /// Whether the last attempt to load the stored configuration failed. The log has the cause.
@@ -130,62 +110,46 @@ impl Control {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// The current time.
-    pub fn now(&self) -> culvert_base::Timestamp {
-        self.clock.now()
+    /// Notes a refused call whose caller is not known. `operation` is its ID in the OpenAPI document.
+    pub fn note_refusal(&self, origin: &Origin, operation: &str, refusal: &Refusal) {
+        self.kernel
+            .note_refusal(REQUEST_REFUSED, origin, operation, refusal);
     }
 
-    /// Certificate of the installation's authority, PEM. Clients must trust it to reach HTTPS endpoints below
-    /// the platform domain.
-    pub fn ca_pem(&self) -> &str {
-        &self.ca_pem
+    /// Notes a call of a known caller that was refused before its operation ran.
+    pub fn note_refused(&self, caller: &Caller, operation: &str, refusal: &Refusal) {
+        self.kernel.note_refused(caller, operation, refusal, None);
     }
 
-    pub(crate) fn cx<'a>(&'a self, caller: &'a Caller, base: &'a str) -> Cx<'a> {
-        Cx {
-            store: &self.store,
-            clock: &*self.clock,
-            entropy: &*self.entropy,
-            ids: &self.ids,
-            locks: &self.locks,
-            seal: &self.seal,
-            pepper: &self.pepper,
-            settings: &self.settings,
-            logins: &self.logins,
-            caller,
-            base: Base {
-                viewer: (caller.role != Role::Admin).then_some(caller.owner_id.as_str()),
-                ..self.base(base)
-            },
-            address: None,
-            force: false,
-        }
+    /// Notes a refused sign-in to the console.
+    pub fn note_failed_sign_in(&self, origin: &Origin, refusal: &Refusal) {
+        self.kernel
+            .note_refusal(SIGN_IN_FAILED, origin, "sign_in", refusal);
     }
 
-    /// The context of a change that can lock out. `parameters` are those that the operation accepts.
+    /// Records that a caller begins to follow events. Without the record it must not see any.
     ///
     /// # Errors
-    ///
-    /// 215, 231 and 232 if it accepts `force` and the query has something else.
-    pub(crate) fn cx_of<'a>(
-        &'a self,
-        call: &'a Call,
-        parameters: &[Parameter],
-    ) -> Result<Cx<'a>, Refusal> {
-        Ok(Cx {
-            address: Some(call.address),
-            force: !parameters.is_empty() && lockout::forced(&call.query)?,
-            ..self.cx(&call.caller, &call.base)
-        })
+    /// The store fails.
+    pub async fn record_followed(&self, caller: &Caller, operation: &str) -> Result<(), Error> {
+        let caller = Arc::new(caller.clone());
+        self.kernel
+            .record_read(&EVENTS_EXPORTED, &caller, operation, "")
+            .await
     }
 
-    /// The base of views, with the public base of `uri` fields.
-    pub(crate) fn base<'a>(&'a self, uri: &'a str) -> Base<'a> {
-        Base {
-            uri,
-            ports: self.settings.public_ports,
-            kubernetes_ingress: &self.settings.kubernetes_ingress,
-            viewer: None,
-        }
+    /// Reports refused calls and repeated reads until cancelled, and then the others.
+    pub async fn report_refusals(self: Arc<Self>, stop: CancellationToken) {
+        self.kernel.report_refusals(stop).await;
+    }
+
+    /// The name of this node.
+    pub fn node(&self) -> &str {
+        self.events.statistics.node()
+    }
+
+    /// The current time.
+    pub fn now(&self) -> culvert_base::Timestamp {
+        self.kernel.clock.now()
     }
 }

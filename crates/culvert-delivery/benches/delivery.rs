@@ -415,6 +415,8 @@ async fn drain(port: &str, events: u64, nats: Option<&str>) {
         replicas: 1,
         lease: STREAM_LEASE,
         held: None,
+        stored: None,
+        is_shared: false,
     });
     let delivery = plane(folder.path(), &[port], |settings| {
         settings.event_log = stream;

@@ -33,7 +33,7 @@ use rustls::pki_types::PrivateKeyDer;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-#[path = "../../culvert/src/to_agents.rs"]
+#[path = "../../culvert-server/src/nodes/to_agents.rs"]
 mod to_agents;
 
 use to_agents::ToAgents;
@@ -190,7 +190,8 @@ async fn agent(server: &str, ca_file: &str, upstream: &str, stop: CancellationTo
     };
     let (protocol, trust) = (client::Protocol::Http, client::UpstreamTrust::System);
     let upstream = client::Upstream::parse(upstream, protocol, false, &trust).unwrap();
-    let endpoint = client::Endpoint::new(protocol, client::Wanted::default(), upstream).unwrap();
+    let endpoint =
+        client::Endpoint::new(protocol, client::RequestedEndpoint::default(), upstream).unwrap();
     let observer = Arc::new(|event| {
         if matches!(event, client::Event::Online { .. }) {
             println!("online");

@@ -32,6 +32,7 @@ pub fn client_services(
         bodies: None,
         network,
         tasks: Box::new(Detached),
+        is_from_copy: false,
     }))
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use culvert_base::Meter;
 use culvert_upstream::PoolOwner;
 
-use crate::edge_state::EdgeState;
+use crate::edge::edge_state::EdgeState;
 use crate::http::request_body::RequestBody;
 
 /// The connections to one upstream.

@@ -13,14 +13,14 @@ use culvert_upstream::{DialError, UpstreamStream, refusal};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
-use crate::conn_state::ConnState;
-use crate::counting::RelayCount;
-use crate::downstream::Downstream;
+use crate::connection::conn_state::ConnState;
+use crate::connection::downstream::Downstream;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
 use crate::pools::Pool;
-use crate::rules::Timeouts;
+use crate::recording::counting::RelayCount;
+use crate::settings::rules::Timeouts;
 use crate::snapshot::group::{Member, StandIn};
 use crate::snapshot::removal::RemovalWatch;
 

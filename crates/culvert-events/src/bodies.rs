@@ -317,7 +317,7 @@ impl CapturedExchange {
         }
     }
 
-    /// Redacts the messages. The share must be kept until they are stored.
+    /// Redacts the messages. Their memory counts until the share is dropped.
     pub fn finish(self) -> (CapturedMessages, BodyShare) {
         let mut messages = self.messages;
         for rules in &self.rules {

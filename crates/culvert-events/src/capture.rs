@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::bodies::BodyBudget;
-use crate::field::Slot;
-use crate::kind::EventKind;
+use crate::catalogue::field::Slot;
+use crate::catalogue::kind::EventKind;
 use crate::record::Record;
 
 /// A set of fields of one kind.
@@ -16,6 +16,9 @@ pub struct Capture(u64);
 impl Capture {
     /// No field, because there are no subscriptions.
     pub const NONE: Self = Self(0);
+
+    /// One field: for a recorder that only counts the records.
+    pub const ONE: Self = Self(1);
 
     /// Every field of `kind`.
     pub const fn all(kind: &EventKind) -> Self {
@@ -42,7 +45,7 @@ impl Capture {
         self.0 >> index & 1 == 1
     }
 
-    /// The set with the field at `index` added, which must be below 64.
+    /// The set with the field at `index` added. A kind has at most 64 fields.
     pub(crate) const fn with_index(self, index: usize) -> Self {
         Self(self.0 | 1 << index)
     }
@@ -50,8 +53,8 @@ impl Capture {
 
 /// Receives traffic events. Delivery implements it; the planes call it.
 pub trait Recorder: Debug + Send + Sync {
-    /// The fields of `kind` that subscriptions want now. For most kinds this is usually empty, so
-    /// call it before making a record.
+    /// The fields of `kind` that subscriptions want now. For most kinds this is usually empty: then no
+    /// record is made.
     fn capture(&self, kind: &'static EventKind) -> Capture;
 
     /// Accepts a completed record. Never waits: if the queue is full, the record is dropped and

@@ -17,31 +17,25 @@ pub mod bodies;
 mod capture;
 pub mod catalogue;
 pub mod encode;
-mod field;
 mod filter;
 mod headers;
 mod id;
-mod json;
-mod kind;
 pub mod kinds;
-mod log_filter;
-mod packed;
 mod record;
-mod retained;
 mod selection;
 
 pub use capture::{Capture, Recorder};
-pub use encode::{Principal, Reference};
-pub use field::{
+pub use catalogue::field::{
     Bool, FieldDef, FieldType, Headers, Int32, Int64, Logs, Settable, Slot, Text, Time, Type, field,
 };
+pub use catalogue::kind::{EventKind, Family};
+pub use encode::{Audit, CallContext, Principal, Reference, Source, Via};
+pub use filter::log_filter::{LogFilter, Logged};
 pub use filter::{Filter, FilterFault};
 pub use headers::{Cookies, HeaderRules};
 pub use id::{EventId, EventIds};
-pub use kind::{EventKind, Family};
 pub use kinds::{HTTP_REQUEST_COMPLETE, TCP_CONNECTION_CLOSED};
-pub use log_filter::{LogFilter, Logged};
-pub use packed::{Packer, Unpacked, unpack};
 pub use record::Record;
-pub use retained::Retained;
+pub use record::packed::{Packer, Unpacked, unpack};
+pub use record::retained::Retained;
 pub use selection::Selection;

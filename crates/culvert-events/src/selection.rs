@@ -8,7 +8,7 @@ use std::ops::Range;
 use culvert_base::Refusal;
 
 use crate::capture::Capture;
-use crate::kind::EventKind;
+use crate::catalogue::kind::EventKind;
 
 /// A non-empty set of fields of one kind.
 #[derive(Clone, Debug)]

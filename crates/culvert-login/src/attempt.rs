@@ -14,10 +14,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{Digest, Entropy, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::journal::Person;
-use super::seal::{LoginKeys, Purpose};
-use super::session::Tokens;
-use super::session_middleware::SignInAction;
+use crate::action::session_middleware::SignInAction;
+use crate::journal::Person;
+use crate::seal::{LoginKeys, Purpose};
+use crate::session::Tokens;
 
 /// Time limit for the user at the provider.
 pub(crate) const ATTEMPT_WITHIN: Duration = Duration::from_secs(15 * 60);

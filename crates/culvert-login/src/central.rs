@@ -16,9 +16,9 @@ use culvert_policy::reply;
 use http::header::HOST;
 use http::{Method, Response, StatusCode, request};
 
+use crate::action::session_middleware::Login;
 use crate::attempt::{AttemptState, parameter};
 use crate::logins::{CENTRAL_CALLBACK, Logins};
-use crate::session_middleware::Login;
 
 /// Whether a request for this path and query may be one for [`CentralCallback::read`].
 pub fn may_be_callback(target: &str) -> bool {

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use url::Url;
 
 use crate::attempt::{challenge, parameter};
-use crate::grant::{App, Asking, Failed};
+use crate::provider::grant::{App, Asking, Failed};
 use crate::provider::{EMAIL_VERIFIED, Endpoints, Issuer, is_secure};
 
 /// Time limit for the person at the provider.

@@ -12,40 +12,55 @@
 //! attempts and refreshes in progress, is bounded and may be lost.
 //!
 //! Requests to providers go through the ports of [`culvert_policy::services`].
+//!
+//! # A sign-in
+//!
+//! A sign-in (`crates/culvert-login/src`). No session → a redirect to the provider. Its `state` is encrypted and
+//! bound to a nonce in the browser's cookie, from which the PKCE verifier and the ID token's nonce are derived: the
+//! server stores nothing → the callback exchanges the code, verifies the ID token and requests the user's data →
+//! the session with its tokens is encrypted into cookies under a key derived from the master key, which any node
+//! can decrypt. The record of sessions in the API goes through a bounded queue, which
+//! `crates/culvert-identity/src/application/login.rs` writes into application users and sessions. A full
+//! queue or an unavailable store loses a note, which the next renewal makes again. The cookies are removed from
+//! every request before policies run (`crates/culvert-policy/src/headers/own_cookies.rs`), so nothing but the sign-in
+//! actions has them. Paths below `/culvert/` are answered before all rules by the actions that own them
+//! (`EdgePaths` in `crates/culvert-policy/src/policy/run.rs`). With `oauth.callback_base`, the exchange ends at the
+//! central callback, and the endpoint gets an encrypted ticket (`crates/culvert-login/src/central.rs`). Sessions
+//! that an operator ends early are documents by user, which outlive them; control hands every edge their table
+//! without a new snapshot.
 
+mod action;
 mod attempt;
 mod central;
-mod config;
 mod console;
-mod cookie;
 mod event_slots;
 pub mod fuzz;
-mod grant;
 mod journal;
 mod logins;
-mod oauth;
-mod openid_connect;
 mod provider;
 mod seal;
 mod session;
-mod session_middleware;
 
-use culvert_policy::action;
 use culvert_policy::action_type::Actions;
 
+use self::action::{oauth, openid_connect};
+
+pub(crate) use self::action::session_middleware::{AppSource, Provider, SignInAction};
 pub use self::central::{CentralCallback, may_be_callback};
 pub use self::console::{
     CONSOLE_SIGN_IN_WITHIN, ConsoleOpenId, ConsoleProvider, ConsoleSignInError, Identity,
 };
-pub(crate) use self::grant::App;
 pub use self::journal::{
     Ending, JournalEntry, Noted, Person, Revocations, Revoked, Sighting, UserKey,
 };
 pub use self::logins::{LoginSettings, Logins, SESSION_MAX};
+pub(crate) use self::provider::grant::App;
 pub(crate) use self::provider::{Issuer, Known, is_secure};
 pub use self::provider::{ProviderSettings, ProvidersSettings, provider_names};
 pub use self::seal::LoginKeys;
-pub(crate) use self::session_middleware::{AppSource, Provider, SignInAction};
 
 /// The actions of traffic policies: those of `culvert-policy`, and the sign-in actions.
-pub static ACTIONS: Actions = Actions(&[action::ALL, &[&oauth::TYPE, &openid_connect::TYPE]]);
+pub static ACTIONS: Actions = Actions(&[
+    culvert_policy::action::ALL,
+    &[&oauth::TYPE, &openid_connect::TYPE],
+]);

@@ -181,6 +181,11 @@ impl Connection {
         self.streams.len().saturating_sub(self.left)
     }
 
+    /// Number of streams in use, opened by either side.
+    pub fn busy_count(&self) -> usize {
+        self.stream_count().saturating_sub(self.resting.len())
+    }
+
     /// Streams that this side opened and that are in use.
     pub fn busy(&self) -> impl Iterator<Item = StreamId> + '_ {
         self.in_use().map(|(id, _)| id)
@@ -267,8 +272,12 @@ impl Connection {
     }
 
     /// Opens a stream of the connection itself, such as for heartbeats. It is never in use, and may exceed the limit
-    /// of open streams. Open one at most.
+    /// of open streams; so there is at most one.
     pub fn open_background(&mut self, first: Bytes, now: Instant) -> Result<StreamId, OpenRefused> {
+        debug_assert!(
+            !self.streams.values().any(|stream| stream.is_background),
+            "a second background stream"
+        );
         if self.ending.is_some() {
             return Err(OpenRefused::Ended);
         }
@@ -308,7 +317,7 @@ impl Connection {
         Some(id)
     }
 
-    /// Reads at most `max` bytes of a stream, as far as they are in one piece. `max` must not be zero.
+    /// Reads at most `max` bytes of a stream, but at least one, as far as they are in one piece.
     pub fn read(&mut self, id: StreamId, max: usize, now: Instant) -> Result<Read, Broken> {
         self.read_pieces(id, max, now, None)
     }
@@ -332,7 +341,8 @@ impl Connection {
         more: Option<&mut Vec<Bytes>>,
     ) -> Result<Read, Broken> {
         let stream = self.streams.get_mut(&id).ok_or(Broken::Gone)?;
-        let Some(first) = stream.unread.pop(max) else {
+        // An empty piece would look like the end.
+        let Some(first) = stream.unread.pop(max.max(1)) else {
             return nothing_to_read(stream, self.ending.is_some());
         };
         let mut length = first.len();
@@ -561,8 +571,7 @@ impl Connection {
         });
     }
 
-    /// Ends the connection from this side. `why` is for people; the frame that carries it is the
-    /// last, and the bytes below must be closed behind it.
+    /// Ends the connection from this side. `why` is for people; the frame that carries it is the last.
     pub fn close(&mut self, code: ErrorCode, why: &'static str) {
         if self.ending.is_none() {
             self.goodbye = Some((code, why));

@@ -24,10 +24,10 @@ impl SendWindow {
         self.0 as usize
     }
 
-    /// Uses `bytes` of the window, which the caller has checked to be available.
+    /// Uses `bytes` of the window.
     pub(crate) fn spend(&mut self, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        debug_assert!(bytes <= self.0);
+        debug_assert!(bytes <= self.0, "beyond the window");
         self.0 = self.0.saturating_sub(bytes);
     }
 

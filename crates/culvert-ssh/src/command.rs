@@ -1,7 +1,7 @@
 //! Parses the request of a client: its user name, its `-R` forward and its command (agent protocol, section 9.1).
 
 use culvert_base::{Code, Refusal, code};
-use culvert_tunnel::client::{FLAGS, Flag, Given, Protocol, Wanted};
+use culvert_tunnel::client::{FLAGS, Flag, Given, Protocol, RequestedEndpoint};
 use culvert_tunnel::wire::BindRequest;
 
 /// Maximum length of a command.
@@ -59,7 +59,7 @@ pub(crate) fn read(user: &str, forward: &Forward, command: &str) -> Result<Parse
     if given.iter().any(|word| word == "--help" || word == "-h") {
         return Ok(ParsedCommand::Help(help(Some(kind))));
     }
-    let mut wanted = Wanted::default();
+    let mut wanted = RequestedEndpoint::default();
     flags(kind, given, &mut wanted)?;
     listen(kind, forward, &mut wanted)?;
     let (_, request) = wanted.bind(kind, "ssh").map_err(|why| wrong_flag(&why))?;
@@ -119,7 +119,11 @@ const NAMING: [(&str, Code); 4] = [
 ];
 
 /// Sets the address of the endpoint from the forward.
-fn listen(kind: Protocol, forward: &Forward, wanted: &mut Wanted) -> Result<(), Refusal> {
+fn listen(
+    kind: Protocol,
+    forward: &Forward,
+    wanted: &mut RequestedEndpoint,
+) -> Result<(), Refusal> {
     let by_flags: Vec<&str> = wanted.named_by().collect();
     let is_given = |flag: &str| by_flags.contains(&flag);
     if is_given("hostname") && is_given("subdomain") {
@@ -151,7 +155,7 @@ fn listen(kind: Protocol, forward: &Forward, wanted: &mut Wanted) -> Result<(), 
     }
 }
 
-fn flags(kind: Protocol, words: &[String], wanted: &mut Wanted) -> Result<(), Refusal> {
+fn flags(kind: Protocol, words: &[String], wanted: &mut RequestedEndpoint) -> Result<(), Refusal> {
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let Some(flag) = word.strip_prefix("--") else {

@@ -40,7 +40,7 @@ const INTERRUPTED: u32 = 130;
 
 /// A message to the task of the connection.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum ConnectionCommand {
     /// The client is authenticated.
     Welcome(Arc<InProcessAgent>),
     /// Connections to its endpoint go to the forward with this host and port.
@@ -57,7 +57,7 @@ pub(crate) struct ConnectionHandler {
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
     pub(crate) name: ClientName,
-    pub(crate) steps: mpsc::Sender<Step>,
+    pub(crate) steps: mpsc::Sender<ConnectionCommand>,
     pub(crate) user: String,
     pub(crate) agent: Option<Arc<InProcessAgent>>,
     /// The error that the client receives on its channel.
@@ -80,8 +80,37 @@ pub(crate) struct ConnectionHandler {
 }
 
 impl ConnectionHandler {
+    /// The handler of a client at `peer` that has connected to `local`.
+    pub(crate) fn new(
+        server: Arc<Server>,
+        (peer, local): (SocketAddr, SocketAddr),
+        name: ClientName,
+        steps: mpsc::Sender<ConnectionCommand>,
+    ) -> Self {
+        Self {
+            server,
+            peer,
+            local,
+            name,
+            steps,
+            user: String::new(),
+            agent: None,
+            refused: None,
+            n_keys: 0,
+            remark: None,
+            forced: None,
+            forward: None,
+            announced_port: None,
+            has_too_many_forwards: false,
+            channel: None,
+            other: None,
+            has_terminal: false,
+            has_asked: false,
+        }
+    }
+
     /// Sends a message to the connection's task.
-    async fn step(&self, step: Step) {
+    async fn step(&self, step: ConnectionCommand) {
         self.steps.send(step).await.ok();
     }
 
@@ -111,7 +140,7 @@ impl ConnectionHandler {
             }
             Err(refusal) => {
                 say_no(channel, &refusal, session)?;
-                self.step(Step::Over).await;
+                self.step(ConnectionCommand::Over).await;
                 Ok(())
             }
         }
@@ -124,7 +153,7 @@ impl ConnectionHandler {
         session: &mut Session,
     ) -> Result<(), russh::Error> {
         close(channel, status, session)?;
-        self.step(Step::Over).await;
+        self.step(ConnectionCommand::Over).await;
         Ok(())
     }
 
@@ -149,7 +178,7 @@ impl ConnectionHandler {
                 let update = text(code::SSH_UPDATE_UNSUPPORTED);
                 let agent = Arc::new(self.server.welcome(grant, &restart, &update));
                 self.agent = Some(Arc::clone(&agent));
-                self.step(Step::Welcome(agent)).await;
+                self.step(ConnectionCommand::Welcome(agent)).await;
                 Auth::Accept
             }
             Err(refusal) => match refusal.code {
@@ -162,7 +191,7 @@ impl ConnectionHandler {
     /// Admits a client only to show it an error: SSH cannot explain a failed authentication.
     async fn let_in(&mut self, refusal: Refusal) -> Auth {
         self.refused = Some(refusal.clone());
-        self.step(Step::Refused(refusal)).await;
+        self.step(ConnectionCommand::Refused(refusal)).await;
         Auth::Accept
     }
 
@@ -203,7 +232,7 @@ impl ConnectionHandler {
             return Err(Refusal::of(code::SSH_FORWARD_MISSING));
         };
         let announced = self.announced_port.map_or(forward.port, u32::from);
-        self.step(Step::Serving(forward.host.clone(), announced))
+        self.step(ConnectionCommand::Serving(forward.host.clone(), announced))
             .await;
         let mut wanted = wanted(request)?;
         wanted.tcp_port = self.announced_port;

@@ -3,8 +3,8 @@
 //! The library extends the window of a channel as soon as data arrives, and delivers the data of all channels in
 //! sequence. So a channel with a slow reader would block the others. Here each channel is read immediately into a
 //! buffer that all channels of a connection share. When it is full, of the channels whose readers have
-//! stalled, the one with the most data is closed. If all readers make progress, or there is only one channel, the
-//! connection waits.
+//! stalled, the one with the most data is closed. If all readers make progress, or there is only one channel and none is
+//! being opened, the connection waits. The answer to a channel that is being opened comes behind the data.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -27,7 +27,7 @@ const READ_BYTES: usize = 32 << 10;
 
 /// The buffered data of a connection's channels.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held(Arc<Shared>);
+pub(crate) struct ChannelBuffers(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -118,7 +118,7 @@ impl State {
     }
 }
 
-impl Held {
+impl ChannelBuffers {
     /// Adds a channel.
     pub(crate) fn channel(&self) -> ChannelBuffer {
         let mut state = self.0.lock();
@@ -283,7 +283,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_stalled_channel_that_holds_most_is_cut_for_one_that_moves() {
-        let held = Held::default();
+        let held = ChannelBuffers::default();
         let [most, less, good] = [(); 3].map(|()| held.channel());
         fill(&most, HELD_BYTES_MAX / 2).await;
         fill(&less, HELD_BYTES_MAX / 2 - PIECE).await;
@@ -300,7 +300,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_channel_alone_waits_for_its_reader() {
-        let held = Held::default();
+        let held = ChannelBuffers::default();
         let mut only = Buffered {
             inbox: held.channel(),
             writer: tokio::io::sink(),

@@ -12,7 +12,7 @@ use culvert_tunnel::server::{
     carry, decline,
 };
 use culvert_tunnel::wire::{self, ProxyHeader};
-use russh::server::{Config, Handle};
+use russh::server::{Config, Handle, RunningSession};
 use russh::{Disconnect, MethodSet, Preferred, SshId, cipher, compression, kex, mac};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::HostKey;
 use crate::cancellable::{CancellableSocket, ClientName};
-use crate::connection::{ATTEMPTS_MAX, ConnectionHandler, METHODS, Step};
-use crate::held::{Buffered, Held};
+use crate::connection::{ATTEMPTS_MAX, ConnectionCommand, ConnectionHandler, METHODS};
+use crate::held::{Buffered, ChannelBuffers};
 
 /// Time limit for authentication, in which the user may have to type a passphrase.
 const AUTH_TIME: Duration = Duration::from_secs(60);
@@ -164,43 +164,11 @@ async fn serve(
     // Returning from this function ends the protocol's task.
     let _cut = cut.clone().drop_guard();
     let (steps, mut heard) = mpsc::channel(4);
-    let visit = ConnectionHandler {
-        server,
-        peer,
-        local,
-        name: name.clone(),
-        steps,
-        user: String::new(),
-        agent: None,
-        refused: None,
-        n_keys: 0,
-        remark: None,
-        forced: None,
-        forward: None,
-        announced_port: None,
-        has_too_many_forwards: false,
-        channel: None,
-        other: None,
-        has_terminal: false,
-        has_asked: false,
-    };
+    let visit = ConnectionHandler::new(server, (peer, local), name.clone(), steps);
     let began = Instant::now();
-    // Some clients wait for the server's identification before they send their own.
-    let beginning = tokio::time::timeout(FIRST_BYTE_TIME, permit.begins(&socket));
-    tokio::select! {
-        begun = beginning => drop(begun),
-        () = permit.displaced() => return,
-        () = stop.cancelled() => return,
-    }
-    let line = CancellableSocket::new(socket, name, cut.clone());
-    let greeting = russh::server::run_stream(config, line, visit);
-    let running = tokio::select! {
-        greeted = tokio::time::timeout(AUTH_TIME, greeting) => match greeted {
-            Ok(Ok(running)) => running,
-            Ok(Err(_)) | Err(_) => return,
-        },
-        () = permit.displaced() => return,
-        () = stop.cancelled() => return,
+    let greeting = greet(socket, config, visit, (name, &cut), &permit, &stop);
+    let Some(running) = greeting.await else {
+        return;
     };
     let handle = running.handle();
     tokio::pin!(running);
@@ -212,7 +180,7 @@ async fn serve(
     let (bringing, mut brought) = mpsc::channel(EARLY_MAX);
     // Connections that arrived before the forward was known.
     let mut early = Vec::new();
-    let held = Held::default();
+    let held = ChannelBuffers::default();
     let mut carried = JoinSet::new();
     let reason = loop {
         tokio::select! {
@@ -221,13 +189,13 @@ async fn serve(
                 break how_it_ended(ended);
             }
             Some(step) = heard.recv() => match step {
-                Step::Welcome(welcome) => {
+                ConnectionCommand::Welcome(welcome) => {
                     drop(permit.take());
                     carried.spawn(bring(Arc::clone(&welcome), bringing.clone()));
                     agent = Some(welcome);
                     deadline = Instant::now() + COMMAND_TIME;
                 }
-                Step::Serving(address, port) => {
+                ConnectionCommand::Serving(address, port) => {
                     for (header, stream) in early.drain(..) {
                         let (handle, address) = (handle.clone(), address.clone());
                         let held = held.clone();
@@ -237,11 +205,11 @@ async fn serve(
                     let duration = agent.as_ref().and_then(|agent| agent.grant().duration);
                     deadline = began + duration.unwrap_or(FOR_EVER);
                 }
-                Step::Refused(refusal) => {
+                ConnectionCommand::Refused(refusal) => {
                     refused = Some(refusal);
                     deadline = Instant::now() + COMMAND_TIME;
                 }
-                Step::Over => {
+                ConnectionCommand::Over => {
                     is_over = true;
                     deadline = Instant::now() + GOODBYE_TIME;
                 }
@@ -269,31 +237,14 @@ async fn serve(
                 }
             },
             Some(_) = carried.join_next() => {}
-            () = async {
-                match &permit {
-                    Some(permit) => permit.displaced().await,
-                    None => std::future::pending().await,
-                }
-            } => {
+            () = displaced(permit.as_ref()) => {
                 cut.cancel();
                 break EndReason::Closed;
             }
             () = tokio::time::sleep_until(deadline) => {
-                if let Some(refusal) = refused.filter(|_| !is_over) {
-                    goodbye(&handle, one_line(&refusal)).await;
-                    break EndReason::Closed;
-                }
-                if agent.is_none() || is_over {
-                    break EndReason::Closed;
-                }
-                if serving.is_some() {
-                    goodbye(&handle, EndReason::Expired.to_string()).await;
-                    break EndReason::Expired;
-                }
-                // The client sent no command.
-                let refusal = Refusal::of(code::SSH_COMMAND_TIMED_OUT);
-                goodbye(&handle, one_line(&refusal)).await;
-                break EndReason::Stopped(refusal.message.into_owned());
+                let refused = refused.filter(|_| !is_over);
+                let is_known = agent.is_some() && !is_over;
+                break out_of_time(&handle, refused, is_known, serving.is_some()).await;
             }
             () = stop.cancelled() => {
                 goodbye(&handle, STOPPING.into()).await;
@@ -311,14 +262,80 @@ async fn serve(
     }
     drop(carried);
     // The client may have been authenticated just now.
-    while let Ok(step) = heard.try_recv() {
-        if let Step::Welcome(welcome) = step {
+    if let Some(agent) = last_welcome(&mut heard).or(agent) {
+        agent.leave(reason).await;
+    }
+}
+
+/// Ends when another connection takes the place of one that is not authenticated; never without a permit.
+async fn displaced(permit: Option<&UnauthenticatedPermit>) {
+    match permit {
+        Some(permit) => permit.displaced().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The agent of the last welcome among the steps that wait.
+fn last_welcome(steps: &mut mpsc::Receiver<ConnectionCommand>) -> Option<Arc<InProcessAgent>> {
+    let mut agent = None;
+    while let Ok(step) = steps.try_recv() {
+        if let ConnectionCommand::Welcome(welcome) = step {
             agent = Some(welcome);
         }
     }
-    if let Some(agent) = agent {
-        agent.leave(reason).await;
+    agent
+}
+
+/// Exchanges identifications with a client, and begins the protocol; `None` if the connection ends before.
+async fn greet(
+    socket: TcpStream,
+    config: Arc<Config>,
+    visit: ConnectionHandler,
+    (name, cut): (ClientName, &CancellationToken),
+    permit: &UnauthenticatedPermit,
+    stop: &CancellationToken,
+) -> Option<RunningSession<ConnectionHandler>> {
+    // Some clients wait for the server's identification before they send their own.
+    let beginning = tokio::time::timeout(FIRST_BYTE_TIME, permit.begins(&socket));
+    tokio::select! {
+        begun = beginning => drop(begun),
+        () = permit.displaced() => return None,
+        () = stop.cancelled() => return None,
     }
+    let line = CancellableSocket::new(socket, name, cut.clone());
+    let greeting = russh::server::run_stream(config, line, visit);
+    tokio::select! {
+        greeted = tokio::time::timeout(AUTH_TIME, greeting) => match greeted {
+            Ok(Ok(running)) => Some(running),
+            Ok(Err(_)) | Err(_) => None,
+        },
+        () = permit.displaced() => None,
+        () = stop.cancelled() => None,
+    }
+}
+
+/// Says why the time of a client is over, and returns it. `is_known` is false before its authentication and after its end.
+async fn out_of_time(
+    handle: &Handle,
+    refused: Option<Refusal>,
+    is_known: bool,
+    is_serving: bool,
+) -> EndReason {
+    if let Some(refusal) = refused {
+        goodbye(handle, one_line(&refusal)).await;
+        return EndReason::Closed;
+    }
+    if !is_known {
+        return EndReason::Closed;
+    }
+    if is_serving {
+        goodbye(handle, EndReason::Expired.to_string()).await;
+        return EndReason::Expired;
+    }
+    // The client sent no command.
+    let refusal = Refusal::of(code::SSH_COMMAND_TIMED_OUT);
+    goodbye(handle, one_line(&refusal)).await;
+    EndReason::Stopped(refusal.message.into_owned())
 }
 
 /// Passes on the connections of the endpoint, and the end of the session. This is a separate task because cancelling
@@ -361,18 +378,19 @@ async fn forward(
     port: u32,
     header: ProxyHeader,
     stream: Stream,
-    held: Held,
+    held: ChannelBuffers,
 ) {
     let client = header.client_addr.parse::<SocketAddr>().ok();
     let (from, from_port) = match client {
         Some(client) => (client.ip().to_string(), client.port()),
         None => ("0.0.0.0".to_owned(), 0),
     };
+    // Before the channel opens: the client's answer may be behind data of a stalled channel, which is not alone then.
+    let inbox = held.channel();
     let opening = handle.channel_open_forwarded_tcpip(address, port, from, u32::from(from_port));
     match tokio::time::timeout(OPEN_TIME, opening).await {
         Ok(Ok(channel)) => {
             let (reader, writer) = tokio::io::split(channel.into_stream());
-            let inbox = held.channel();
             let (cut, filling) = (inbox.cut(), inbox.filling(reader));
             let carrying = carry(stream, Buffered { inbox, writer });
             let filling = async {

@@ -157,7 +157,7 @@ impl Slot {
 
 /// The traffic of one endpoint, or of those of an account that share counters.
 #[derive(Debug)]
-struct Counted {
+struct EndpointTraffic {
     account: Arc<str>,
     counters: Arc<EndpointCounters>,
     /// Since the last reading.
@@ -170,7 +170,7 @@ struct Counted {
     is_named: bool,
 }
 
-impl Counted {
+impl EndpointTraffic {
     fn new(account: &Arc<str>, stripes: usize, is_named: bool) -> Self {
         Self {
             account: Arc::clone(account),
@@ -212,9 +212,9 @@ impl Counted {
 
 #[derive(Debug, Default)]
 struct State {
-    endpoints: HashMap<Arc<str>, Counted>,
+    endpoints: HashMap<Arc<str>, EndpointTraffic>,
     /// Endpoints beyond the limit, by account; empty for those of further accounts.
-    others: HashMap<Arc<str>, Counted>,
+    others: HashMap<Arc<str>, EndpointTraffic>,
     /// Endpoints that metrics name.
     named: usize,
     /// Totals of endpoints that gave up their places and that metrics did not name.
@@ -265,7 +265,7 @@ impl Traffic {
         if state.endpoints.len() < self.endpoints_max {
             let is_named = state.named < self.named_max;
             state.named += usize::from(is_named);
-            let counted = Counted::new(account, self.stripes, is_named);
+            let counted = EndpointTraffic::new(account, self.stripes, is_named);
             let counters = Arc::clone(&counted.counters);
             state.endpoints.insert(Arc::clone(endpoint), counted);
             return counters;
@@ -275,7 +275,7 @@ impl Traffic {
         let counted = state
             .others
             .entry(Arc::clone(account))
-            .or_insert_with(|| Counted::new(account, self.stripes, false));
+            .or_insert_with(|| EndpointTraffic::new(account, self.stripes, false));
         Arc::clone(&counted.counters)
     }
 
@@ -295,7 +295,7 @@ impl Traffic {
             let point = counted.read();
             frame.add(Key::new(SubjectKind::Account, &counted.account, ""), &point);
         }
-        let is_idle = |_: &Arc<str>, counted: &mut Counted| counted.gives_up();
+        let is_idle = |_: &Arc<str>, counted: &mut EndpointTraffic| counted.gives_up();
         for (_, counted) in state.endpoints.extract_if(is_idle) {
             if counted.is_named {
                 state.named -= 1;

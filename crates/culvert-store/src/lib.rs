@@ -3,73 +3,62 @@
 //! It is the only crate that uses SQL, and it is independent of resources. It guarantees that a
 //! commit that returned is on disk with its events, that the outbox is in commit order, that keys
 //! are unique, and that references always have targets.
+//!
+//! # Lost commits
+//!
+//! A fail-over to a standby may take commits back, and the next ones get their numbers. So a `Revision` has an
+//! epoch, which increases when a process finds that a commit it knew is missing
+//! (`crates/culvert-store/src/commit/history.rs`). The database has the latest commit of each writer, so this is exact.
+//! Feed, caches and readers compare whole revisions: in another epoch they read everything again. A connection is
+//! used only to a primary, and for a limited time (`crates/culvert-store/src/database/postgres.rs`). If the answer to a
+//! commit is lost, the writing task asks the database whether it happened before it writes anything else
+//! (`crates/culvert-store/src/commit/writer.rs`).
+//!
+//! # The audit log
+//!
+//! The audit log is the outbox, retained. Each row has a SHA-256 over the previous row's hash and its own stored
+//! bytes. The ledger row, which every commit locks first, has the head, so the chain is in commit order on every
+//! node. A server of an older format writes rows without a hash; the next commit chains them. `AuditLog` reads and
+//! verifies the log without writing. Retention (`crates/culvert-delivery/src/retained_events/retention.rs`) deletes
+//! only rows that the dispatcher and replays have passed, and keeps the last link as an anchor.
 
-mod audit;
-mod broadcast;
-mod chain;
-mod changes;
-mod commit_error;
-mod condition;
+mod audit_log;
+mod commit;
 #[cfg(test)]
 mod conformance;
 mod database;
-mod dialect;
 mod document;
-mod event_index;
-mod event_names;
 mod feed;
-mod health;
-mod heartbeat;
-mod history;
-mod inspection;
 mod installation;
-mod ledger_watch;
-mod lookup;
-mod migrate;
 mod node;
-mod notifications;
-mod outbox;
-mod pool;
-mod postgres;
 mod queue;
-mod revision;
-mod sqlite;
-mod state_log;
-mod statements;
 mod store;
-mod store_url;
-mod text_index;
-mod text_query;
-mod transfer;
-mod trouble;
-mod write_latency;
-mod writer;
 
-pub use audit::{
-    AuditError, AuditLog, AuditRow, Bound, Damage, Extent, NotedHead, Range, RangeError,
+pub use audit_log::audit::{
+    AuditError, AuditLog, AuditRow, Bound, Damage, Expired, Extent, NotedHead, Range, RangeError,
 };
-pub use broadcast::Broadcast;
-pub use chain::{Hash, Link, NotAHash};
-pub use changes::{AuditEvent, Changes};
-pub use commit_error::CommitError;
+pub use audit_log::chain::{Hash, Link, NotAHash};
+pub use audit_log::event_index::{AuditKey, LinkedRow, Order, TrafficEnds};
+pub use audit_log::event_names::event_names;
+pub use audit_log::outbox::OutboxRow;
+pub use commit::changes::{AuditEvent, Changes};
+pub use commit::commit_error::CommitError;
+pub use commit::history::LostCommits;
+pub use commit::revision::Revision;
+pub use database::store_url::StoreUrl;
+pub use document::text_index::{Like, TextField, TextQuery, Texts};
 pub use document::{Document, Head, Key, OnDelete, PageQuery, Ref, Topic};
-pub use event_index::{AuditKey, LinkedRow, Order};
-pub use event_names::event_names;
 pub use feed::Touched;
-pub use heartbeat::Heartbeat;
-pub use history::LostCommits;
-pub use inspection::{Inspection, inspect, inspect_bodies};
-pub use installation::{Depth, INSTALLATION, InstallationFiles};
+pub use installation::inspection::{Inspection, inspect, inspect_documents};
+pub use installation::transfer::{Moved, Transfer, TransferError, undo_transfer};
+pub use installation::{Depth, INSTALLATION, InstallationFiles, TemporaryStore};
 pub use node::Node;
-pub use outbox::OutboxRow;
+pub use node::broadcast::Broadcast;
+pub use node::heartbeat::Heartbeat;
 pub use queue::{
     Backlog, BatchClass, Body, CursorMove, DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_FOR,
     DEAD_LETTERS_MAX, DeadBatch, DeadLetter, DeadLetterReason, FrameRange, Gathering, Lease,
     NewBatch, NewPiece, NewTrafficBody, NodeNote, OpenTail, Piece, Queue, QueueError,
     RetainedTraffic, Run, StatisticChunk, StatisticFrame, TailPiece, WHY_BYTES_MAX,
 };
-pub use revision::Revision;
 pub use store::Store;
-pub use store_url::StoreUrl;
-pub use text_index::{Like, TextField, TextQuery, Texts};
-pub use transfer::{Moved, Transfer, TransferError, undo_transfer};

@@ -1,33 +1,33 @@
 //! Documents, the outbox and the audit log: the public interface of the store.
 
 use std::path::Path;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use culvert_base::{Clock, Fault, Supervisor};
 use tokio::sync::{Notify, watch};
 
-use crate::audit::AuditLog;
-use crate::broadcast;
-use crate::changes::Changes;
-use crate::commit_error::CommitError;
+use crate::audit_log::audit::{AuditLog, Expired};
+use crate::audit_log::outbox::OutboxRow;
+use crate::commit::changes::Changes;
+use crate::commit::commit_error::CommitError;
+use crate::commit::history::{History, LostCommits};
+use crate::commit::revision::Revision;
+use crate::commit::state_log::{StateCommand, StateLog, StateOutcome};
+use crate::commit::writer::Writer;
+use crate::database::dialect::{Arg, Site, While};
+use crate::database::health::Health;
+use crate::database::pool::Pool;
+use crate::database::statements::{PAGE_CONTAINING, meta, state};
+use crate::database::store_url::StoreUrl;
 use crate::database::{Database, STATE};
-use crate::dialect::{Arg, Site, While};
+use crate::document::lookup::Lookup;
+use crate::document::text_index::Texts;
 use crate::document::{BEHIND_EVERY_ID, Document, Key, PageQuery};
+use crate::feed::ledger_watch::{POLL_EVERY, watch_ledger};
+use crate::feed::notifications;
 use crate::feed::{Feed, Touched};
-use crate::health::Health;
-use crate::history::{History, LostCommits};
-use crate::ledger_watch::{POLL_EVERY, watch_ledger};
-use crate::lookup::Lookup;
-use crate::notifications;
-use crate::outbox::OutboxRow;
-use crate::pool::Pool;
-use crate::revision::Revision;
-use crate::state_log::{StateCommand, StateLog, StateOutcome};
-use crate::statements::{PAGE_CONTAINING, meta, state};
-use crate::store_url::StoreUrl;
-use crate::text_index::Texts;
-use crate::writer::Writer;
+use crate::node::broadcast;
 
 /// How many documents one read of many returns.
 const PAGE_LENGTH: usize = 1_000;
@@ -62,6 +62,7 @@ impl Store {
             mark: texts.mark(),
             texts,
             channel: broadcast::channel(&database.site, &database.pool, "commit").await?,
+            confirmed_at: Mutex::new(Instant::now()),
         });
         state_log.read_ledger(&database.pool).await?;
         let writer = Arc::new(database.start_writer(Arc::clone(&state_log)));
@@ -385,10 +386,9 @@ impl Store {
             .collect()
     }
 
-    /// Removes outbox rows up to and including `seq`, and returns how many. They are the audit log,
-    /// so use it only for rows beyond the retention that every reader has passed. The link of the
-    /// last removed row becomes the anchor of the rest.
-    pub async fn prune_outbox(&self, seq: i64) -> Result<u64, Fault> {
+    /// Removes outbox rows, which are the audit log, and returns how many. The link of the last
+    /// removed row becomes the anchor of the rest.
+    pub async fn prune_outbox(&self, Expired(seq): Expired) -> Result<u64, Fault> {
         self.write(
             "pruning the outbox",
             StateCommand::PruneOutbox { up_to: seq },
@@ -464,13 +464,22 @@ impl Store {
         self.revision().await.map(drop)
     }
 
+    /// When the latest revision was last read from the database. `None` with SQLite, where no other process has a
+    /// newer one.
+    pub fn confirmed_at(&self) -> Option<Instant> {
+        match self.shared.database.site {
+            Site::Sqlite(_) => None,
+            Site::Postgres(_) => Some(self.shared.state_log.confirmed_at()),
+        }
+    }
+
     /// The problem of the store, in words that may be public: `read only`, `no commit for 8 s`.
     pub fn trouble(&self) -> Option<String> {
         self.shared.database.health().trouble()
     }
 
-    /// Completes when the store must not be trusted any more, for example after a failed sync.
-    /// Commits then fail, and the process must exit with 70.
+    /// Completes when the store cannot be trusted any more, for example after a failed sync.
+    /// Commits then fail, and a server exits with 70.
     pub async fn broken(&self) -> Fault {
         self.shared.database.health().broken().await
     }

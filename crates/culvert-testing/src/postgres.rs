@@ -1,5 +1,7 @@
 //! PostgreSQL servers of a test's own: stopped, started again, replicated and promoted.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,10 +23,19 @@ impl Postgres {
     /// When the server cannot be started.
     pub fn start(folder: &Path) -> Option<Self> {
         let server = Self::in_folder(folder)?;
-        if !server.run("initdb", &["-A", "trust", "-U", "postgres"]) {
+        if !server.run("initdb", &["-A", "trust", "-U", "postgres", "-k"]) {
             ignore("a PostgreSQL server of the test's own cannot be made");
             return None;
         }
+        // So that a server that follows another finds where their histories part.
+        let settings = server.folder.join("data/postgresql.conf");
+        let mut settings = OpenOptions::new()
+            .append(true)
+            .open(settings)
+            .expect("its settings");
+        settings
+            .write_all(b"wal_keep_size = 128MB\n")
+            .expect("its settings");
         server.resume();
         Some(server)
     }
@@ -43,6 +54,19 @@ impl Postgres {
         assert!(standby.run("pg_basebackup", &copy), "copying the server");
         standby.resume();
         standby
+    }
+
+    /// Makes this server, which was stopped, a standby of the one that was promoted after it. What only this one has is
+    /// undone (`pg_rewind`).
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made.
+    pub fn follow(&self, primary: &Self) {
+        let source = format!("host={} user=postgres", primary.folder.display());
+        let rewind = ["--source-server", &source, "-R"];
+        assert!(self.run("pg_rewind", &rewind), "undoing commits");
+        self.resume();
     }
 
     fn in_folder(folder: &Path) -> Option<Self> {

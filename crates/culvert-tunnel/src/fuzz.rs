@@ -17,8 +17,7 @@ pub fn message(bytes: &[u8]) {
     let mut whole = Object::default();
     let verdict = whole.scan(bytes);
     let mut dripped = Object::default();
-    let mut verdicts =
-        (1..=bytes.len()).map(|end| dripped.scan(bytes.get(..end).unwrap_or_default()));
+    let mut verdicts = bytes.chunks(1).map(|byte| dripped.scan(byte));
     let first = verdicts.find(|verdict| *verdict != Scanned::Part);
     assert_eq!(
         verdict,

@@ -36,7 +36,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use peer_rpc::{PeerCall, PeerService};
+pub use peer_rpc::{PeerCall, PeerService, RunState};
 
 use crate::client::{header, relay};
 use crate::driver::{self, SILENT, Session, Stream};

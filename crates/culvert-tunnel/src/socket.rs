@@ -12,14 +12,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
+use crate::congestion_control::CongestionControl;
+
 /// Size of the read-ahead buffer. The TLS library reads 4 KiB at a time, a quarter of a record.
 const AHEAD_BYTES: usize = 64 << 10;
 /// The most unsent bytes in the kernel's buffer. More would delay every small response.
 const NOT_SENT_BYTES: u32 = 128 << 10;
-/// The congestion control of connections between servers and agents, where the kernel has it: lost packets of a long
-/// distance hardly slow it down, and one connection carries the streams of many clients.
-#[cfg(target_os = "linux")]
-const CONGESTION_CONTROL: &[u8] = b"bbr";
 /// Number of consecutive small reads after which reading ahead ends.
 const QUIET_READS: u8 = 32;
 
@@ -36,16 +34,14 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Disables Nagle's algorithm, and leaves acknowledgements to the kernel.
-    pub(crate) fn new(tcp: TcpStream) -> io::Result<Self> {
+    pub(crate) fn new(tcp: TcpStream, congestion_control: &CongestionControl) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
         // Optional: without this option, transfers are slower but correct.
         #[cfg(target_os = "linux")]
-        {
-            let socket = SockRef::from(&tcp);
-            socket.set_tcp_notsent_lowat(NOT_SENT_BYTES).ok();
-            // A kernel without it keeps its default.
-            socket.set_tcp_congestion(CONGESTION_CONTROL).ok();
-        }
+        SockRef::from(&tcp)
+            .set_tcp_notsent_lowat(NOT_SENT_BYTES)
+            .ok();
+        congestion_control.apply(&tcp);
         Ok(Self {
             tcp,
             ahead: BytesMut::new(),
@@ -59,15 +55,19 @@ impl Socket {
     /// Some agents leave Nagle's algorithm on and send a small write before each reply; delayed
     /// acknowledgements then add 40 ms to every request. The kernel resets the option from time to time, so
     /// every read sets it again.
-    pub(crate) fn prompt(tcp: TcpStream, prompt: Arc<AtomicBool>) -> io::Result<Self> {
-        let socket = Self::new(tcp)?;
+    pub(crate) fn prompt(
+        tcp: TcpStream,
+        congestion_control: &CongestionControl,
+        prompt: Arc<AtomicBool>,
+    ) -> io::Result<Self> {
+        let socket = Self::new(tcp, congestion_control)?;
         Ok(Self {
             prompt: Some(prompt),
             ..socket
         })
     }
 
-    /// Has another runtime watch it from now on. It must have no waiting task.
+    /// Has another runtime watch it from now on. A task that already waits for it is not woken any more.
     pub(crate) fn move_to(&mut self, runtime: &Handle) -> io::Result<()> {
         let tcp = SockRef::from(&self.tcp).try_clone()?;
         let _entered = runtime.enter();
@@ -143,7 +143,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (near, far) = tokio::join!(TcpStream::connect(address), listener.accept());
-        (Socket::new(near.unwrap()).unwrap(), far.unwrap().0)
+        let near = Socket::new(near.unwrap(), &CongestionControl::default());
+        (near.unwrap(), far.unwrap().0)
     }
 
     #[tokio::test]

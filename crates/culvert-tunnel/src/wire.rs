@@ -92,7 +92,7 @@ impl fmt::Debug for StreamType {
     }
 }
 
-/// Encodes the first frame of a call: its type and its request.
+/// Encodes the first frame of a call, which is sent whole when the stream is opened: its type and its request.
 pub fn call(kind: StreamType, request: &impl Serialize) -> Bytes {
     let mut first = BytesMut::new();
     first.put_slice(&kind.to_bytes());
@@ -485,8 +485,8 @@ pub struct ProxyHeader {
 }
 
 impl ProxyHeader {
-    /// Encodes the start of the stream: type, header length as a 64-bit little-endian number, and header. All
-    /// of it must be sent in one frame.
+    /// Encodes the first frame of the stream, which is sent whole when the stream is opened: type, header length as a
+    /// 64-bit little-endian number, and header.
     pub fn encode(&self) -> Bytes {
         let header = reply(self);
         let mut first = BytesMut::with_capacity(12 + header.len());

@@ -83,6 +83,8 @@ impl AgentAuthorizer for TestGate {
             if token.reveal() == "in a while" {
                 self.note(|seen| seen.deciding = true);
                 drop(self.decides.acquire().await.unwrap());
+            } else if token.reveal() == "not now" {
+                return Err(Refusal::new(code::AGENT_SESSION_LIMIT_REACHED, "not now"));
             } else if token.reveal() != "right" {
                 return Err(Refusal::new(
                     code::AGENT_AUTH_MALFORMED,

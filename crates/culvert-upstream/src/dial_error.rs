@@ -2,6 +2,8 @@
 
 use std::io;
 
+use culvert_io::forward_proxy::ProxyError;
+
 use crate::agent::AgentRefused;
 
 /// Why connecting failed.
@@ -22,6 +24,9 @@ pub enum DialError {
     /// The network refused the connection.
     #[error("connecting: {0}")]
     Connect(io::Error),
+    /// The proxy on the way made no connection.
+    #[error("connecting: {0}")]
+    Proxy(ProxyError),
     /// The TLS handshake failed.
     #[error("the TLS handshake failed: {0}")]
     Tls(io::Error),

@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_io::tcp_options;
+use culvert_io::forward_proxy::{ProxiedScheme, Proxies, Proxy};
+use culvert_io::{is_own_address, tcp_options};
 use rustls::ClientConfig;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
@@ -27,6 +28,8 @@ pub struct Dialer {
     http2: TlsConnector_,
     connect: Duration,
     guard: AddressGuard,
+    /// Proxies of single requests; upstreams have none.
+    proxies: Proxies,
 }
 
 /// The system's roots and further ones.
@@ -53,7 +56,7 @@ impl fmt::Debug for TlsConnector_ {
 }
 
 impl Dialer {
-    /// Trusts the system's roots and `extra` ones. Connections must be complete within `connect`.
+    /// Trusts the system's roots and `extra` ones. A connection that takes longer than `connect` fails.
     ///
     /// # Errors
     ///
@@ -77,7 +80,14 @@ impl Dialer {
             http2: TlsConnector_(Arc::new(http2).into()),
             connect,
             guard,
+            proxies: Proxies::default(),
         })
+    }
+
+    /// Sends single requests through these proxies. Connections to upstreams are always direct.
+    #[must_use]
+    pub fn through(self, proxies: Proxies) -> Self {
+        Self { proxies, ..self }
     }
 
     /// A dialer with the same settings for URLs that users supply: it connects to public addresses and those that the
@@ -94,25 +104,37 @@ impl Dialer {
         &self.guard
     }
 
-    /// Opens a connection, including the TLS handshake, within the connect deadline. Not for agents.
-    pub(crate) async fn dial(&self, to: &Upstream) -> Result<UpstreamStream, DialError> {
-        self.dial_within(self.connect, to).await
-    }
-
-    /// Like [`Self::dial`], with the deadline `limit`.
+    /// Opens a connection, including the TLS handshake, within `limit`. Not for agents.
     pub(crate) async fn dial_within(
         &self,
         limit: Duration,
         to: &Upstream,
     ) -> Result<UpstreamStream, DialError> {
-        match tokio::time::timeout(limit, self.connect(to)).await {
+        match tokio::time::timeout(limit, self.connect(to, None)).await {
             Ok(result) => result,
             Err(_) => Err(DialError::TooSlow),
         }
     }
 
-    async fn connect(&self, to: &Upstream) -> Result<UpstreamStream, DialError> {
-        let tcp = self.connect_tcp(to).await?;
+    /// Like [`Self::dial_within`], within the connect deadline and through the proxy for the host if there is one.
+    pub(crate) async fn dial_by_proxy(&self, to: &Upstream) -> Result<UpstreamStream, DialError> {
+        let scheme = match to.is_tls() {
+            true => ProxiedScheme::Https,
+            false => ProxiedScheme::Http,
+        };
+        let proxy = self.proxies.of(scheme, to.host(), to.port());
+        match tokio::time::timeout(self.connect, self.connect(to, proxy)).await {
+            Ok(result) => result,
+            Err(_) => Err(DialError::TooSlow),
+        }
+    }
+
+    async fn connect(
+        &self,
+        to: &Upstream,
+        proxy: Option<&Proxy>,
+    ) -> Result<UpstreamStream, DialError> {
+        let tcp = self.connect_tcp(to, proxy).await?;
         // Without this, Nagle's algorithm would delay small messages.
         tcp.set_nodelay(true).map_err(DialError::Connect)?;
         // A response may pause for long: keep-alive probes find a dead upstream. The tunnel checks streams of agents.
@@ -130,7 +152,11 @@ impl Dialer {
         Ok(UpstreamStream::tls(tls))
     }
 
-    async fn connect_tcp(&self, to: &Upstream) -> Result<TcpStream, DialError> {
+    async fn connect_tcp(
+        &self,
+        to: &Upstream,
+        proxy: Option<&Proxy>,
+    ) -> Result<TcpStream, DialError> {
         let mut last = DialError::NoAddress;
         let addresses: Vec<SocketAddr> = match to.host().parse::<IpAddr>() {
             Ok(address) => vec![SocketAddr::new(address, to.port())],
@@ -146,6 +172,11 @@ impl Dialer {
         if addresses.iter().any(|place| self.guard.is_own(*place)) {
             return Err(DialError::OwnListener);
         }
+        // For the proxy, these would be addresses of its machine.
+        let is_here = |place: &SocketAddr| place.ip().is_loopback() || place.ip().is_unspecified();
+        if let Some(proxy) = proxy.filter(|_| !addresses.iter().any(is_here)) {
+            return self.connect_by(proxy, &addresses).await;
+        }
         for address in addresses {
             match TcpStream::connect(address).await {
                 Ok(tcp) => {
@@ -158,6 +189,29 @@ impl Dialer {
                     return Ok(tcp);
                 }
                 Err(error) => last = DialError::Connect(error),
+            }
+        }
+        Err(last)
+    }
+
+    /// Connects to one of the admitted addresses through a proxy. The operator named the proxy, so the guard does not
+    /// apply to its own address.
+    async fn connect_by(
+        &self,
+        proxy: &Proxy,
+        addresses: &[SocketAddr],
+    ) -> Result<TcpStream, DialError> {
+        let mut last = DialError::NoAddress;
+        for address in addresses {
+            // The connection's own ends are those of the proxy, so this is decided before.
+            if self.guard.is_own_by_now(*address, *address) && is_own_address(address.ip()) {
+                return Err(DialError::OwnListener);
+            }
+            match proxy.connect(*address).await {
+                Ok(tcp) => return Ok(tcp),
+                // The answer of a proxy that rejects the request would be the same for the next address.
+                Err(error) if !error.is_of_address() => return Err(DialError::Proxy(error)),
+                Err(error) => last = DialError::Proxy(error),
             }
         }
         Err(last)

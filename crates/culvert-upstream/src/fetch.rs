@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use culvert_base::{BoxFuture, Fault};
 use culvert_http::http1::head::is_status;
+use culvert_io::forward_proxy::Proxies;
 use culvert_policy::services::{self, Call, Cause, Fetch};
 use culvert_tls::acme;
 use http::header::{HOST, HeaderMap, HeaderValue, USER_AGENT};
@@ -46,6 +47,12 @@ impl PublicClient {
         let dialer = Dialer::new(roots, connect, guard)
             .map_err(|error| Fault::new("reading root certificates", error))?;
         Ok(Self(dialer.to_public(own)))
+    }
+
+    /// Sends requests through these proxies.
+    #[must_use]
+    pub fn through(self, proxies: Proxies) -> Self {
+        Self(self.0.through(proxies))
     }
 
     /// Whether it may connect to an address. Metadata services are no exception.
@@ -127,7 +134,7 @@ async fn send(
     bytes_max: usize,
 ) -> Result<(response::Parts, Bytes), Cause> {
     let origin = &url[..Position::BeforePath];
-    let wire = dialer.dial(&Upstream::parse(origin, "")?).await?;
+    let wire = dialer.dial_by_proxy(&Upstream::parse(origin, "")?).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(wire)).await?;
     let authority = &url[Position::BeforeHost..Position::AfterPort];
     let mut request = Request::new(Full::new(body));
@@ -157,7 +164,7 @@ async fn send(
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -214,5 +221,73 @@ mod tests {
         };
         let (why, ()) = tokio::join!(ask(&url, &allowed, &own), answering);
         assert!(why.contains("TLS handshake"), "{why}");
+    }
+
+    /// The guard decides first, and the proxy is asked for the checked address.
+    #[tokio::test]
+    async fn a_proxy_connects_to_admitted_addresses() {
+        let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", proxy.local_addr().unwrap());
+        let client = |networks: &[IpNet]| {
+            let own = [own.local_addr().unwrap()];
+            let client = PublicClient::new(&[], Duration::from_secs(5), networks, own).unwrap();
+            let variable = |name: &str| (name == "HTTPS_PROXY").then(|| url.clone());
+            client.through(Proxies::read(variable).unwrap())
+        };
+        let ask = async |client: PublicClient, url: String| {
+            let request = Request::get(url).body(Bytes::new()).unwrap();
+            let response = acme::Fetch::fetch(&client, request, 64 << 10).await;
+            response.unwrap_err().to_string()
+        };
+        let why = ask(client(&[]), "https://192.0.2.7/dir".into()).await;
+        assert!(why.contains("the address is private"), "{why}");
+        let everywhere = ["0.0.0.0/0".parse().unwrap()];
+        let at_own = format!("https://{}/dir", own.local_addr().unwrap());
+        let why = ask(client(&everywhere), at_own).await;
+        assert!(why.contains("a listener of this server"), "{why}");
+
+        // The system's resolver reads this name as a loopback address. Nothing listens there.
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = closed.local_addr().unwrap().port();
+        drop(closed);
+        let here = format!("https://127.1:{port}/dir");
+        let why = ask(client(&["127.0.0.0/8".parse().unwrap()]), here).await;
+        assert!(!why.contains("proxy"), "{why}");
+
+        let documentation = ["192.0.2.0/24".parse().unwrap()];
+        let serve = async {
+            let mut heads = Vec::new();
+            for answer in ["200 OK", "502 Bad Gateway"] {
+                let (mut tcp, _) = proxy.accept().await.unwrap();
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(tcp.read_u8().await.unwrap());
+                }
+                heads.push(String::from_utf8(head).unwrap());
+                let answer = format!("HTTP/1.1 {answer}\r\n\r\n");
+                tcp.write_all(answer.as_bytes()).await.unwrap();
+                if heads.len() == 1 {
+                    assert_eq!(tcp.read_u8().await.unwrap(), 22, "a TLS handshake");
+                }
+            }
+            heads
+        };
+        let asking = async {
+            let ask = || ask(client(&documentation), "https://192.0.2.7/dir".into());
+            (ask().await, ask().await)
+        };
+        let (heads, (tls, refused)) = tokio::join!(serve, asking);
+        for head in heads {
+            assert!(
+                head.starts_with("CONNECT 192.0.2.7:443 HTTP/1.1\r\n"),
+                "{head}"
+            );
+        }
+        assert!(tls.contains("TLS handshake"), "{tls}");
+        assert!(
+            refused.contains("the proxy refused the connection: 502"),
+            "{refused}"
+        );
     }
 }

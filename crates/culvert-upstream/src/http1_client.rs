@@ -17,7 +17,7 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::ports::{UploadBody, UploadError, UpstreamHead};
-use crate::stream::UpstreamStream;
+use crate::stream::{Excess, UpstreamStream};
 
 /// Initial size of a read.
 const READ_BYTES_MIN: usize = 8 << 10;
@@ -95,8 +95,9 @@ impl<B: UploadBody> Http1Client<B> {
         }
     }
 
-    /// Starts a request. The connection must be [free](Self::idle).
+    /// Starts a request on a connection that is new or [free](Self::idle).
     pub(crate) fn start(&mut self, head: &impl UpstreamHead, body: B) {
+        debug_assert!(self.is_over(), "another exchange has not ended");
         self.reader.expect(*head.method() == Method::HEAD);
         if head.wants_raw_response() {
             self.reader.keep_raw();
@@ -166,7 +167,7 @@ impl<B: UploadBody> Http1Client<B> {
         }
     }
 
-    /// Moves some of these bytes into a pipe, which is empty. 0 means that the connection has ended.
+    /// Moves some of these bytes into an empty pipe. 0 means that the connection has ended.
     pub(crate) fn poll_move(
         &mut self,
         cx: &mut Context<'_>,
@@ -218,9 +219,9 @@ impl<B: UploadBody> Http1Client<B> {
             }
         }
         match self.wire.read_excess(&mut room) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ReuseState::Free,
-            Ok(0) | Err(_) => ReuseState::Over,
-            Ok(bytes) => ReuseState::after(room.get(..bytes).unwrap_or_default()),
+            Excess::None => ReuseState::Free,
+            Excess::End => ReuseState::Over,
+            Excess::Bytes(bytes) => ReuseState::after(bytes),
         }
     }
 

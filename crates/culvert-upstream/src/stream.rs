@@ -28,6 +28,15 @@ pub struct UpstreamStream {
     received: Arc<AtomicU64>,
 }
 
+/// What arrived on a connection without a request.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Excess<'r> {
+    None,
+    /// The upstream has closed the connection, or it failed.
+    End,
+    Bytes(&'r [u8]),
+}
+
 #[derive(Debug)]
 enum Transport {
     Plain(TcpStream),
@@ -128,20 +137,22 @@ impl UpstreamStream {
         matches!(self.stream, Transport::Plain(_))
     }
 
-    /// Reads from the socket the bytes that arrived without a request, even before the runtime reports it as readable.
-    /// Returns 0 if the peer closed the connection, and [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes arrived. After
-    /// any other result the caller must close the connection. With TLS, bytes may be a close alert: they count as a close.
-    /// For a stream of an agent or over HTTP/2 always `WouldBlock`: its ordinary reads report excess bytes.
-    pub(crate) fn read_excess(&self, room: &mut [u8]) -> io::Result<usize> {
+    /// Reads from the socket what arrived without a request, even before the runtime reports it as readable. With TLS,
+    /// bytes may be a close alert: they count as the end. Always none for a stream of an agent or over HTTP/2: its ordinary
+    /// reads report excess bytes.
+    pub(crate) fn read_excess<'r>(&self, room: &'r mut [u8]) -> Excess<'r> {
         let (socket, is_tls) = match &self.stream {
             Transport::Plain(socket) => (socket, false),
             Transport::Tls(stream) => (stream.get_ref().0, true),
-            Transport::Agent(_) | Transport::Carried(_) => {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
+            Transport::Agent(_) | Transport::Carried(_) => return Excess::None,
         };
-        let bytes = (&*SockRef::from(socket)).read(room)?;
-        Ok(if is_tls { 0 } else { bytes })
+        match (&*SockRef::from(socket)).read(room) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Excess::None,
+            Ok(bytes) if bytes > 0 && !is_tls => {
+                Excess::Bytes(room.get(..bytes).unwrap_or_default())
+            }
+            Ok(_) | Err(_) => Excess::End,
+        }
     }
 
     /// Closes the stream of an agent. No bytes are in flight.

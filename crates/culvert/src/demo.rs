@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_base::{Entropy, OsEntropy};
+use culvert_cli::client::Client;
+use culvert_server::{Server, telemetry};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -25,11 +27,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::client::Client;
-use crate::config::{LogFormat, Settings};
-use crate::server::Server;
-use crate::signals::StopSignals;
-use crate::telemetry;
+use culvert_command::StopSignals;
+use culvert_installation::config::{LogFormat, Settings};
 
 /// How long `--once` waits for its events.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -357,7 +356,7 @@ impl Folder {
             entropy.text(b"abcdefghijklmnopqrstuvwxyz0123456789", 8)
         );
         let path = std::env::temp_dir().join(name);
-        crate::keys::make_data_dir(&path)?;
+        culvert_installation::keys::make_data_dir(&path)?;
         Ok(Self(path))
     }
 }

@@ -223,3 +223,51 @@ async fn no_operation_runs_for_an_expired_key_or_one_outside_of_its_networks() {
     }
     assert_eq!(harness.store.revision().await.unwrap(), before);
 }
+
+#[tokio::test]
+async fn audit_events_say_how_the_call_came_and_who_was_refused() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let token = Some(harness.token.as_str());
+    let cli = &["User-Agent: culvert-cli/9.9"][..];
+    let made = wire
+        .ask("POST", "/vaults", token, cli, r#"{"name": "v"}"#)
+        .await;
+    assert_eq!(made.status, 201, "{made:?}");
+    // Without a key, with a wrong one, and without the right.
+    let (_, reader) = restricted(&harness, json!({"role": "read_only"})).await;
+    for (caller, status) in [(None, 401), (Some("wrong"), 401), (Some(&*reader), 403)] {
+        let refused = wire.ask("POST", "/vaults", caller, &[], "{}").await;
+        assert_eq!(refused.status, status);
+    }
+    let over = CancellationToken::new();
+    over.cancel();
+    Arc::clone(&harness.api.control).report_refusals(over).await;
+
+    let path = "/events?type=vault_created.v0&type=request_refused.v0";
+    let listed = wire.ask("GET", path, token, &[], NO_BODY).await;
+    let events = listed.body["events"].as_array().unwrap();
+    let events: Vec<&Value> = events.iter().map(|one| &one["event"]).collect();
+    let of = |kind: &str, code: Value| {
+        let mut events = events.iter();
+        events.find(|one| one["event_type"] == kind && one["object"]["code"] == code)
+    };
+    let context = &of("vault_created.v0", Value::Null).unwrap()["principal"]["context"];
+    assert_eq!(context["client_ip"], "127.0.0.1");
+    assert!(context["client_port"].is_u64());
+    assert_eq!(context["user_agent"], "culvert-cli/9.9");
+    assert_eq!(context["via"], "cli");
+    assert_eq!(context["node"], harness.api.control.node());
+    let operation = made.header("ngrok-operation-id").unwrap();
+    assert_eq!(context["operation_id"], operation);
+    let forbidden = of("request_refused.v0", json!(635)).unwrap();
+    assert_eq!(forbidden["object"]["operation"], "vaults_create");
+    assert!(forbidden["principal"]["id"].is_string());
+    let unknown = events.iter().filter(|one| one["principal"].is_null());
+    let unknown: Vec<_> = unknown.collect();
+    assert_eq!(unknown.len(), 2, "{events:?}");
+    for one in unknown {
+        assert_eq!(one["object"]["network"], "127.0.0.0/24");
+        assert_eq!(one["object"]["count"], 1);
+    }
+}

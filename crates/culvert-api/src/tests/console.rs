@@ -448,7 +448,7 @@ async fn a_link_signs_in_after_a_refusal() {
     let token = Some(harness.token.as_str());
     let made = wire.ask("POST", "/api_keys", token, &[], "{}").await;
     let of_link = Secret::new(made.body["token"].as_str().unwrap().to_owned());
-    let link = harness.api.control.make_console_link(&of_link);
+    let link = harness.api.control.identity.make_console_link(&of_link);
     let path = format!(
         "/api_keys/{}/restrictions",
         made.body["id"].as_str().unwrap()

@@ -496,7 +496,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
             on_expression_error: Default::default(),
             strict_rights: false,
             ip_data: Default::default(),
-            targets: TargetSettings::default(),
+            targets: Arc::new(culvert_control::Targets(TargetSettings::default())),
             base_url: "http://127.0.0.1:8420".to_owned(),
             agent_minimum: None,
         },

@@ -1,15 +1,15 @@
 //! Calls of standard functions and of extensions.
 
 use super::{Checker, Lowered, condition, constant, dotted, narrow, unary};
-use crate::ast::Expr;
-use crate::condition::{Condition, TextTest};
-use crate::cost::{PATTERN_UNITS, units_of, units_of_search};
 use crate::env::Mode;
 use crate::error::{Error, ErrorKind, EvalErrorKind};
-use crate::extension::{ARGUMENTS_MAX, Declared};
+use crate::eval::condition::{Condition, TextTest};
+use crate::eval::cost::{PATTERN_UNITS, units_of, units_of_search};
+use crate::eval::node::Node;
+use crate::functions::extension::{ARGUMENTS_MAX, Declared};
 use crate::functions::{self, Function};
-use crate::node::Node;
 use crate::pattern::Pattern;
+use crate::syntax::ast::Expr;
 use crate::types::{Type, assumed_size};
 use crate::value::Value;
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::{Checker, Lowered, constant_of};
-use crate::ast::{Expr, Fold, FoldKind};
-use crate::cost::units_of;
 use crate::error::{Error, ErrorKind, Position};
-use crate::node::{FoldNode, Node};
+use crate::eval::cost::units_of;
+use crate::eval::node::{FoldNode, Node};
+use crate::syntax::ast::{Expr, Fold, FoldKind};
 use crate::types::{Type, joined_all};
 use crate::value::{Key, Map, Value};
 

@@ -1,11 +1,11 @@
 //! Operators. Fuses comparisons of a variable with a literal, and chains of them, into one node.
 
 use super::{Checker, Lowered, condition, narrow, unary};
-use crate::ast::{Expr, Operator};
-use crate::condition::{Condition, TextTest};
-use crate::cost::units_of;
 use crate::error::{Error, ErrorKind, Position};
-use crate::node::{Comparison, Node};
+use crate::eval::condition::{Condition, TextTest};
+use crate::eval::cost::units_of;
+use crate::eval::node::{Comparison, Node};
+use crate::syntax::ast::{Expr, Operator};
 use crate::types::{Type, joined, of_binary};
 use crate::value::Value;
 

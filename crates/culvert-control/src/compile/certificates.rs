@@ -3,22 +3,21 @@
 
 use std::sync::Arc;
 
+use culvert_agents::ingress::model::AgentIngress;
 use culvert_base::Fault;
 use culvert_base::net::HostName;
+use culvert_certificates::authority::Authority;
+use culvert_certificates::management::Managed;
+use culvert_certificates::own_certificate;
 use culvert_edge::{Snapshot, SnapshotBuilder};
+use culvert_endpoints::reserved_domain::model::ReservedDomain;
+use culvert_resources::stored;
 use culvert_store::Document;
 use rustls::sign::CertifiedKey;
 use tracing::error;
 
 use super::state::CompileState;
-use crate::authority::Authority;
 use crate::control::Control;
-use crate::own_certificate;
-use crate::resource::model::Model;
-use crate::resource::model::agent_ingress::AgentIngress;
-use crate::resource::model::reserved_domain::ReservedDomain;
-use crate::resource::model::tls_certificate::TlsCertificate;
-use crate::stored;
 
 impl Control {
     /// Gives the public certificates of the installation's own names to the listeners.
@@ -27,16 +26,21 @@ impl Control {
         state: &mut CompileState,
     ) -> Result<(), Fault> {
         let read = |document: Document| {
-            own_certificate::certified(self, &document).unwrap_or_else(|fault| {
+            own_certificate::certified(&self.certificates, &document).unwrap_or_else(|fault| {
                 error!(cause = %fault.chain(), "certificate skipped");
                 None
             })
         };
-        let changes = state.own_certificates.refresh(&self.store, read).await?;
+        let changes = state
+            .own_certificates
+            .refresh(&self.kernel.store, read)
+            .await?;
         if !changes.is_empty() {
             state.due.certificates = true;
             let certificates = state.own_certificates.made().flatten().cloned();
-            self.own_certificates.replace(certificates.collect());
+            self.certificates
+                .own_certificates
+                .replace(certificates.collect());
         }
         Ok(())
     }
@@ -47,7 +51,7 @@ impl Control {
         authority: &mut Authority,
         state: &mut CompileState,
     ) -> Result<SnapshotBuilder, Fault> {
-        let platform = &self.settings.edge_domain;
+        let platform = &self.kernel.settings.edge_domain;
         let mut snapshot = Snapshot::builder();
         let (custom, mut bare) = self.custom_domains(state).await;
         for (name, key) in custom {
@@ -61,8 +65,8 @@ impl Control {
         let mut public = state.own_certificates.made().flatten();
         let public = public.find(|(names, _)| names.contains(platform));
         let parents = state.parents.keys().cloned();
-        let now = self.clock.now();
-        for (mut names, key) in authority.certificates_below(parents, now, &*self.entropy)? {
+        let now = self.kernel.clock.now();
+        for (mut names, key) in authority.certificates_below(parents, now, &*self.kernel.entropy)? {
             let mut key = key;
             if names.contains(platform) {
                 if let Some((_, public)) = public {
@@ -106,7 +110,7 @@ impl Control {
                 .or_else(|| known.remove(&id))
             {
                 Some(key) => Ok(key),
-                None => self.open_certificate(&id).await,
+                None => self.certificates.open_certificate(&id).await,
             };
             match key {
                 Ok(key) => {
@@ -120,13 +124,6 @@ impl Control {
             }
         }
         (covered, bare)
-    }
-
-    pub(crate) async fn open_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, Fault> {
-        let document = self.store.get(TlsCertificate::KIND, id).await?;
-        let document = document.ok_or_else(|| Fault::bare(format!("opening {id}: not found")))?;
-        let certificate: TlsCertificate = stored::read(&document)?;
-        certificate.certified_key(&self.seal, &document.head)
     }
 }
 

@@ -5,27 +5,27 @@ use std::sync::Arc;
 
 use culvert_base::Fault;
 use culvert_delivery::{Destination, DestinationIds, Source, Subscription, TableChange};
+use culvert_event_config::destination::model::EventDestination;
+use culvert_event_config::subscription::model::EventSubscription;
+use culvert_event_config::{destination, event_kinds, replay};
 use culvert_events::{Filter, Selection};
+use culvert_resources::access::Referrer;
+use culvert_resources::stored;
 use culvert_store::{Document, Revision};
 use tracing::error;
 
 use super::state::{CompileState, Subscribed};
-use crate::access::Referrer;
 use crate::control::Control;
-use crate::resource::event_destination;
-use crate::resource::model::event_destination::EventDestination;
-use crate::resource::model::event_subscription::EventSubscription;
-use crate::{event_kinds, replay, stored};
 
 impl Control {
     pub(super) async fn compile_delivery(&self, state: &mut CompileState) -> Result<(), Fault> {
         // All that is read below includes at least this revision.
-        let revision = *self.store.watch().borrow();
+        let revision = *self.kernel.store.watch().borrow();
         self.read_delivery(state).await?;
         if let Some(change) = self.delivery_change(state) {
-            self.delivery.apply(change);
+            self.events.delivery.apply(change);
         }
-        self.delivery.has_rights_of(revision);
+        self.events.delivery.has_rights_of(revision);
         Ok(())
     }
 
@@ -38,11 +38,17 @@ impl Control {
                 Subscribed::default()
             })
         };
-        let changes = state.subscriptions.refresh(&self.store, read).await?;
+        let changes = state
+            .subscriptions
+            .refresh(&self.kernel.store, read)
+            .await?;
         due.subscriptions
             .extend(changes.into_iter().map(|(id, _)| id));
         // Few commits change what owners may receive and use.
-        let changed = state.uses.refresh(&self.store, self.clock.now()).await?;
+        let changed = state
+            .uses
+            .refresh(&self.kernel.store, self.kernel.clock.now())
+            .await?;
         if !changed.is_empty() {
             let is_concerned = |one: &Subscribed| {
                 let mut named = one.destination_ids.iter();
@@ -55,11 +61,13 @@ impl Control {
                 .extend(concerned.map(|(id, _)| id.clone()));
             due.replays |= !changed.owners.is_empty();
         }
-        let changes = state.destinations.refresh(&self.store, |document| document);
+        let changes = state
+            .destinations
+            .refresh(&self.kernel.store, |document| document);
         let changes = changes.await?;
         for (id, before) in changes {
             // The owner of a destination decides who may use it. It never changes, except when it is recovered.
-            let owner = |document: &Document| event_destination::TYPE.owner_of(document).ok();
+            let owner = |document: &Document| destination::TYPE.owner_of(document).ok();
             let now = state.destinations.get(&id);
             if before.is_some_and(|before| owner(&before) != now.and_then(owner)) {
                 let naming = state.subscriptions.iter();
@@ -73,7 +81,7 @@ impl Control {
             let report = |fault: &Fault| error!(cause = %fault.chain(), "replay skipped");
             compiled.inspect_err(report).ok()
         };
-        let changes = state.replays.refresh(&self.store, read).await?;
+        let changes = state.replays.refresh(&self.kernel.store, read).await?;
         due.replays |= !changes.is_empty();
         Ok(())
     }
@@ -144,12 +152,12 @@ impl Control {
     fn open_destination(&self, document: &Document) -> Result<Destination, Fault> {
         let head = &document.head;
         let destination: EventDestination = stored::read(document)?;
-        let (ty, configuration) = destination.target(&self.seal, head)?;
+        let (ty, configuration) = destination.target(&self.kernel.seal, head)?;
         let ids = DestinationIds {
             destination: &head.id,
             account: &head.account,
         };
-        let target = (ty.open)(&configuration, self.delivery.targets(), ids)
+        let target = (ty.open)(&configuration, self.events.delivery.targets(), ids)
             .map_err(|refusal| Fault::new(format!("opening destination {}", head.id), refusal))?;
         Ok(Destination {
             id: head.id.clone(),
@@ -170,9 +178,7 @@ fn barred(state: &CompileState, id: &str, subscription: &Subscribed) -> BTreeSet
         // One that does not exist gets nothing anyway.
         let document = state.destinations.get(destination);
         document.is_some_and(|document| {
-            let owner = event_destination::TYPE
-                .owner_of(document)
-                .unwrap_or_default();
+            let owner = destination::TYPE.owner_of(document).unwrap_or_default();
             let ids = [destination.as_str()];
             !state.uses.table.is_user(referrer, owner.as_deref(), &ids)
         })
@@ -246,10 +252,10 @@ fn sources(document: &Document, subscription: &EventSubscription) -> Vec<Arc<Sou
 mod tests {
     use std::collections::BTreeMap;
 
+    use culvert_resources::access::caller::Role;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::caller::Role;
     use crate::tests::Rig;
 
     /// What delivery was told so far.
@@ -301,7 +307,7 @@ mod tests {
     #[tokio::test]
     async fn changes_add_up_to_what_a_new_process_reads() {
         let rig = Rig::start().await;
-        let empty = || CompileState::empty(Arc::clone(&rig.control.logins));
+        let empty = || CompileState::empty(Arc::clone(&rig.control.kernel.logins));
         let (mut state, mut known) = (empty(), Known::default());
         let other = rig.user("ada@x.example", Role::Member, true).await;
         let mut grants: Vec<String> = Vec::new();
@@ -389,7 +395,7 @@ mod tests {
             call(&body).await,
             crate::tests::Answered::Refused(_, Some(650), _)
         ));
-        let mut state = CompileState::empty(Arc::clone(&rig.control.logins));
+        let mut state = CompileState::empty(Arc::clone(&rig.control.kernel.logins));
         let mut known = Known::default();
         for grantee in [&*other.owner_id, "role:member"] {
             let grant = json!({"object_id": destination, "grantee": grantee});
@@ -436,7 +442,7 @@ mod tests {
             let made = rig.post("/event_subscriptions", body).await.body();
             subscriptions.push(id(&made));
         }
-        let mut state = CompileState::empty(Arc::clone(&rig.control.logins));
+        let mut state = CompileState::empty(Arc::clone(&rig.control.kernel.logins));
         let mut known = Known::default();
         let mut told = async || read(&rig, &mut state, &mut known).await;
         assert_eq!(told().await, (20, 20));

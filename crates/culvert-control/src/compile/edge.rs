@@ -5,22 +5,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use culvert_base::Fault;
+use culvert_certificates::CertificateManager;
+use culvert_certificates::authority::Authority;
+use culvert_certificates::certificate_authority::model::CertificateAuthority;
 use culvert_edge::{Change, Snapshot, SnapshotBuilder};
+use culvert_endpoints::vault::model::Vault;
+use culvert_endpoints::vault::secret_model::VaultSecret;
+use culvert_event_config::ports::EdgePort;
+use culvert_identity::ip::policy_model::IpPolicy;
+use culvert_identity::ip::policy_rule_model::IpPolicyRule;
+use culvert_identity::ip::restrictions::Restrictions;
+use culvert_resources::resource::model::Model;
 use culvert_tunnel::nodes::EndpointLocations;
 use tracing::{debug, info};
 
 use super::PASS_EVERY;
 use super::state::{CompileState, Due, Ready};
-use crate::authority::Authority;
 use crate::control::Control;
-use crate::ports::EdgePort;
-use crate::resource::model::Model;
-use crate::resource::model::certificate_authority::CertificateAuthority;
-use crate::resource::model::ip_policy::IpPolicy;
-use crate::resource::model::ip_policy_rule::IpPolicyRule;
-use crate::resource::model::vault::Vault;
-use crate::resource::model::vault_secret::VaultSecret;
-use crate::restriction::Restrictions;
 
 /// Kinds that traffic policies refer to.
 const POLICY_KINDS: [&str; 5] = [
@@ -48,22 +49,27 @@ impl Control {
         self.read_operators(state).await?;
         for informer_cache in [&mut state.domains, &mut state.ingresses] {
             let changes = informer_cache
-                .refresh(&self.store, |document| document)
+                .refresh(&self.kernel.store, |document| document)
                 .await?;
             state.due.certificates |= !changes.is_empty();
         }
-        let changes = state.orders.refresh(&self.store, |document| document);
+        let changes = state
+            .orders
+            .refresh(&self.kernel.store, |document| document);
         state.due.challenges |= !changes.await?.is_empty();
         // Rules of IP policies reach the traffic policies that refer to them without a new snapshot.
         let (until, is_due) = self.is_touched(state.policies_at, &POLICY_KINDS).await;
         if is_due {
             state.policies_at = None;
-            state.policies.refresh(&self.store, &self.seal).await?;
+            state
+                .policies
+                .refresh(&self.kernel.store, &self.kernel.seal)
+                .await?;
         }
         state.policies_at = Some(until);
-        let in_grace = self.clock.now() < self.secret_echo_until;
+        let in_grace = self.kernel.clock.now() < self.endpoints.secret_echo_until;
         state.policies.judge(&state.uses.table, in_grace);
-        let restrictions = self.restrictions.load_full();
+        let restrictions = self.identity.restrictions.load_full();
         let is_fresh = state
             .snapshot_at
             .is_some_and(|at| at.elapsed() < 60 * PASS_EVERY);
@@ -88,7 +94,11 @@ impl Control {
             true => Some(self.certificates_due(authority, state).await?),
             false => None,
         };
-        let own = self.agents.as_ref().map(|agents| agents.run.as_str());
+        let own = self
+            .agents
+            .agents
+            .as_ref()
+            .map(|agents| agents.run.as_str());
         // The agent is connected to this run or to a run that this node can reach.
         let is_reached = |ready: &&Ready| match &ready.served {
             None => true,
@@ -97,7 +107,7 @@ impl Control {
         if is_whole {
             let snapshot = certificates
                 .unwrap_or_else(Snapshot::builder)
-                .logins(Arc::clone(&self.logins))
+                .logins(Arc::clone(&self.kernel.logins))
                 .operators(operators.unwrap_or_default())
                 .forward_rights(Arc::clone(&rights) as _);
             let snapshot = snapshot_of(state, snapshot, &restrictions, is_reached);
@@ -120,7 +130,7 @@ impl Control {
             }
             debug!(
                 endpoints = change.len(),
-                of = state.endpoints.len(),
+                of = state.endpoints.count(),
                 "change published to the edge"
             );
             edge.apply(change).await;
@@ -139,7 +149,7 @@ impl Control {
         elsewhere: &BTreeMap<String, String>,
         is_whole: bool,
     ) {
-        let Some(nodes) = &self.nodes else {
+        let Some(nodes) = &self.agents.nodes else {
             return;
         };
         let address = |ready: &Ready| {
@@ -172,7 +182,7 @@ fn snapshot_of(
     for restriction in &restrictions.endpoints {
         snapshot = snapshot.restriction(restriction.clone());
     }
-    for challenge in Control::challenges(state.orders.made()) {
+    for challenge in CertificateManager::challenges(state.orders.made()) {
         snapshot = snapshot.challenge(challenge);
     }
     for ready in state.endpoints.made().flatten().filter(is_reached) {
@@ -192,7 +202,7 @@ fn change_of(state: &CompileState, is_reached: impl Fn(&&Ready) -> bool) -> Chan
         }
     }
     if state.due.challenges {
-        change.challenges(Control::challenges(state.orders.made()));
+        change.challenges(CertificateManager::challenges(state.orders.made()));
     }
     change
 }

@@ -4,38 +4,39 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use culvert_agents::heartbeat;
 use culvert_base::Fault;
+use culvert_certificates::authority;
 use culvert_edge::{EndpointBinding, Operator, Operators};
+use culvert_endpoints::endpoint::model::Endpoint;
+use culvert_endpoints::kubernetes_operator::endpoint_selector::EndpointFacts;
+use culvert_endpoints::traffic_policy::Compiled;
 use culvert_policy::Scheme;
+use culvert_resources::cx::base::Base;
+use culvert_resources::resource::model::Model;
+use culvert_resources::settings::Settings;
+use culvert_resources::stored;
+use culvert_resources::stored::seal::Seal;
 use culvert_store::Document;
 use tracing::error;
 
 use super::state::{CompileState, Ready};
-use crate::agents::heartbeat;
-use crate::authority;
-use crate::base::Base;
 use crate::control::Control;
-use crate::endpoint_selector::EndpointFacts;
-use crate::resource::model::Model;
-use crate::resource::model::endpoint::Endpoint;
-use crate::seal::Seal;
-use crate::settings::Settings;
-use crate::stored;
-use crate::traffic_policy::Compiled;
 
 impl Control {
     /// Reads and compiles the endpoints that have changed.
     pub(super) async fn read_endpoints(&self, state: &mut CompileState) -> Result<(), Fault> {
         let policies = &mut state.policies;
-        let settings = &self.settings;
-        let ready = |document: Document| match ready(&document, settings, &self.seal, policies) {
-            Ok(ready) => Some(ready),
-            Err(fault) => {
-                error!(cause = %fault.chain(), "endpoint skipped");
-                None
-            }
-        };
-        let changes = state.endpoints.refresh(&self.store, ready).await?;
+        let settings = &self.kernel.settings;
+        let ready =
+            |document: Document| match ready(&document, settings, &self.kernel.seal, policies) {
+                Ok(ready) => Some(ready),
+                Err(fault) => {
+                    error!(cause = %fault.chain(), "endpoint skipped");
+                    None
+                }
+            };
+        let changes = state.endpoints.refresh(&self.kernel.store, ready).await?;
         for (id, before) in changes {
             let now = state.endpoints.get(&id).and_then(Option::as_ref);
             let before = before.flatten();
@@ -77,7 +78,7 @@ impl Control {
         &self,
         state: &mut CompileState,
     ) -> Result<BTreeMap<String, String>, Fault> {
-        if self.nodes.is_none() {
+        if self.agents.nodes.is_none() {
             return Ok(BTreeMap::new());
         }
         let read = |document: Document| {
@@ -87,8 +88,8 @@ impl Control {
             });
             (document.head.id, address)
         };
-        state.runs.refresh(&self.store, read).await?;
-        let own = self.agents.as_ref().map(|agents| &agents.run);
+        state.runs.refresh(&self.kernel.store, read).await?;
+        let own = self.agents.agents.as_ref().map(|agents| &agents.run);
         let others = state.runs.made().filter(|(run, _)| Some(run) != own);
         Ok(others
             .filter_map(|(run, address)| Some((run.clone(), address.clone()?)))
@@ -103,10 +104,14 @@ impl Control {
         state: &CompileState,
         elsewhere: &mut BTreeMap<String, String>,
     ) -> Result<(), Fault> {
-        if self.nodes.is_none() {
+        if self.agents.nodes.is_none() {
             return Ok(());
         }
-        let own = self.agents.as_ref().map(|agents| agents.run.as_str());
+        let own = self
+            .agents
+            .agents
+            .as_ref()
+            .map(|agents| agents.run.as_str());
         let run_of = |ready: &Ready| Some(ready.served.as_ref()?.1.clone());
         let due = state.due.endpoints.iter();
         let due = due.filter_map(|id| state.endpoints.get(id)?.as_ref().and_then(run_of));
@@ -119,7 +124,7 @@ impl Control {
             if own == Some(run.as_str()) || elsewhere.contains_key(&run) {
                 continue;
             }
-            if let Some(document) = self.store.get(heartbeat::KIND, &run).await?
+            if let Some(document) = self.kernel.store.get(heartbeat::KIND, &run).await?
                 && let Some(address) = heartbeat::address(&document)?
             {
                 elsewhere.insert(run, address);
@@ -130,7 +135,7 @@ impl Control {
 
     /// Reads the Kubernetes operators that have changed. The endpoints that they may bind are due again.
     pub(super) async fn read_operators(&self, state: &mut CompileState) -> Result<(), Fault> {
-        let accounts = state.operators.refresh(&self.store).await?;
+        let accounts = state.operators.refresh(&self.kernel.store).await?;
         if accounts.is_empty() {
             return Ok(());
         }
@@ -150,7 +155,7 @@ impl Control {
             return Ok(Operators::default());
         }
         Ok(Operators {
-            authority: authority::operators_certificate(&self.store).await?,
+            authority: authority::operators_certificate(&self.kernel.store).await?,
             operators,
         })
     }

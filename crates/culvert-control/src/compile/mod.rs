@@ -7,35 +7,38 @@
 //! snapshot only at the start, every hour, and when restrictions or nodes change. An invalid document is
 //! logged and skipped; the others still take effect.
 
-mod certificates;
-mod delivery;
-mod edge;
-mod endpoints;
-mod state;
+pub(crate) mod certificates;
+pub(crate) mod copied;
+pub(crate) mod delivery;
+pub(crate) mod edge;
+pub(crate) mod endpoints;
+pub(crate) mod state;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use culvert_base::Fault;
+use culvert_certificates::authority::Authority;
+use culvert_identity::application::login;
+use culvert_identity::ip::policy_model::IpPolicy;
+use culvert_identity::ip::policy_rule_model::IpPolicyRule;
+use culvert_identity::ip::restriction_model::IpRestriction;
+use culvert_identity::ip::restrictions::Restrictions;
+use culvert_resources::resource::model::Model;
 use culvert_store::{Document, Revision};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use self::state::CompileState;
-use crate::authority::Authority;
 use crate::control::Control;
-use crate::login;
-use crate::resource::model::Model;
-use crate::resource::model::ip_policy::IpPolicy;
-use crate::resource::model::ip_policy_rule::IpPolicyRule;
-use crate::resource::model::ip_restriction::IpRestriction;
-use crate::restriction::Restrictions;
 
 /// Longest time between two passes: certificates become due without a commit.
 const PASS_EVERY: Duration = Duration::from_secs(60);
 /// Longest time until a failed pass is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// How often the edge hears that its configuration is current.
+const CONFIRM_EVERY: Duration = Duration::from_secs(1);
 /// Minimum and maximum pause between two passes.
 const PASS_APART: Duration = Duration::from_millis(1);
 const PASS_APART_MAX: Duration = Duration::from_millis(100);
@@ -52,17 +55,21 @@ const RESTRICTION_KINDS: [&str; 3] = [IpRestriction::KIND, IpPolicy::KIND, IpPol
 impl Control {
     /// Keeps the other planes up to date until cancelled.
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
-        let mut authority = self.authority.lock().await;
-        let mut state = CompileState::empty(Arc::clone(&self.logins));
-        let mut revision = self.store.watch();
+        let mut authority = self.certificates.authority.lock().await;
+        let mut state = CompileState::empty(Arc::clone(&self.kernel.logins));
+        let mut revision = self.kernel.store.watch();
         let mut before = Duration::ZERO;
         let mut reported_loss = 0;
         loop {
             revision.mark_unchanged();
+            let times_set = self.kernel.clock.times_set();
             let began = Instant::now();
             let compiled = self.pass(&mut authority, &mut state).await;
             if let Err(fault) = self.report_lost_commits(&mut reported_loss).await {
                 warn!(cause = %fault.chain(), "the event of lost commits failed; retrying");
+            }
+            if let Err(fault) = self.events.report_lost_events().await {
+                warn!(cause = %fault.chain(), "the event of lost events failed; retrying");
             }
             self.has_failed.store(compiled.is_err(), Ordering::Relaxed);
             let next = match compiled {
@@ -76,8 +83,12 @@ impl Control {
             let apart = pause(std::mem::replace(&mut before, last), last);
             let woken = async {
                 tokio::time::sleep(apart).await;
-                // The sender lives in the store, which outlives this task.
-                drop(tokio::time::timeout(next, revision.changed()).await);
+                tokio::select! {
+                    // The sender lives in the store, which outlives this task.
+                    _ = revision.changed() => {}
+                    () = tokio::time::sleep(next) => {}
+                    () = self.confirm_to_edge(times_set) => {}
+                }
             };
             tokio::select! {
                 () = woken => {}
@@ -86,15 +97,31 @@ impl Control {
         }
     }
 
+    /// Keeps telling the edge when its configuration was last known to be current. Returns when the clock was set: then
+    /// grants may have expired.
+    async fn confirm_to_edge(&self, times_set: u64) {
+        while self.kernel.clock.times_set() == times_set {
+            // In this order: the edge has what the database had at that time.
+            let at = self.kernel.store.confirmed_at();
+            let latest = *self.kernel.store.watch().borrow();
+            if let (Some(edge), Some(at)) = (&self.edge, at)
+                && self.kernel.applied.revision() == Some(latest)
+            {
+                edge.confirm(at);
+            }
+            tokio::time::sleep(CONFIRM_EVERY).await;
+        }
+    }
+
     /// The time until the next pass without a commit: a grant ends when it expires.
     fn next_pass(&self, state: &CompileState) -> Duration {
-        let now = self.clock.now();
+        let now = self.kernel.clock.now();
         let end = state.uses.next_end(now);
         end.map_or(PASS_EVERY, |end| end.since(now).min(PASS_EVERY))
     }
 
     async fn pass(&self, authority: &mut Authority, state: &mut CompileState) -> Result<(), Fault> {
-        self.compile_restrictions(state).await;
+        let restricted = self.compile_restrictions(state).await;
         if self.edge.is_some() {
             // First, so that an ended session is not accepted while the rest is compiled.
             self.compile_ends(state).await?;
@@ -102,18 +129,27 @@ impl Control {
         self.compile_delivery(state).await?;
         self.compile_own_certificates(state).await?;
         if let Some(edge) = &self.edge {
+            let confirmed_at = self.kernel.store.confirmed_at();
             // All that is read from here on includes at least this revision.
-            let revision = *self.store.watch().borrow();
+            let revision = *self.kernel.store.watch().borrow();
             self.compile_edge(&**edge, authority, state).await?;
-            self.published.send_replace(revision);
+            self.kernel.applied.advance(revision);
+            if let (Some(at), Ok(())) = (confirmed_at, &restricted) {
+                edge.confirm(at);
+            }
         }
-        Ok(())
+        // Last, so that all the rest is applied.
+        restricted
     }
 
     /// The latest revision, and whether a document of these kinds was, or may have been, written since
     /// `since`.
     async fn is_touched(&self, since: Option<Revision>, kinds: &[&str]) -> (Revision, bool) {
-        let (until, touched) = self.store.touched(since.unwrap_or(Revision::START)).await;
+        let (until, touched) = self
+            .kernel
+            .store
+            .touched(since.unwrap_or(Revision::START))
+            .await;
         let is_touched = match (since, touched) {
             (Some(_), Some(touched)) => touched.iter().any(|one| kinds.contains(&&*one.kind)),
             _ => true,
@@ -122,24 +158,26 @@ impl Control {
     }
 
     /// Applies new IP restrictions. If they cannot be read, the previous ones stay in force.
-    async fn compile_restrictions(&self, state: &mut CompileState) {
+    async fn compile_restrictions(&self, state: &mut CompileState) -> Result<(), Fault> {
         let (until, is_due) = self
             .is_touched(state.restrictions_at, &RESTRICTION_KINDS)
             .await;
         if !is_due {
             state.restrictions_at = Some(until);
-            return;
+            return Ok(());
         }
-        let before = self.restrictions.load_full();
-        match Restrictions::load(&self.store, &before).await {
+        let before = self.identity.restrictions.load_full();
+        match Restrictions::load(&self.kernel.store, &before).await {
             Ok(loaded) => {
                 state.restrictions_at = Some(until);
                 if let Some(restrictions) = loaded {
-                    self.restrictions.store(Arc::new(restrictions));
+                    self.identity.restrictions.store(Arc::new(restrictions));
                 }
+                Ok(())
             }
             Err(fault) => {
                 error!(cause = %fault.chain(), "IP restrictions failed to compile; keeping the previous ones");
+                Err(fault)
             }
         }
     }
@@ -153,9 +191,9 @@ impl Control {
                 None
             }
         };
-        let changes = state.ends.refresh(&self.store, made).await?;
+        let changes = state.ends.refresh(&self.kernel.store, made).await?;
         if !changes.is_empty() || !std::mem::replace(&mut state.has_ends, true) {
-            self.logins.revoke(login::table(state.ends.made()));
+            self.kernel.logins.revoke(login::table(state.ends.made()));
         }
         Ok(())
     }

@@ -4,28 +4,28 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use culvert_agents::heartbeat;
+use culvert_agents::ingress::model::AgentIngress;
+use culvert_certificates::acme;
+use culvert_certificates::own_certificate::{self, Certified};
 use culvert_delivery::{Replay, Source};
 use culvert_edge::EndpointBinding;
+use culvert_endpoints::endpoint::model::Endpoint;
+use culvert_endpoints::kubernetes_operator::active_operators::ActiveOperators;
+use culvert_endpoints::kubernetes_operator::endpoint_selector::EndpointFacts;
+use culvert_endpoints::reserved_domain::model::ReservedDomain;
+use culvert_endpoints::traffic_policy::Compiled;
+use culvert_event_config::destination::model::EventDestination;
+use culvert_event_config::replay;
+use culvert_event_config::subscription::model::EventSubscription;
+use culvert_identity::application::login;
+use culvert_identity::ip::restrictions::Restrictions;
+use culvert_identity::use_table::{UseTable, Uses};
 use culvert_login::{Logins, Revoked, UserKey};
+use culvert_resources::resource::model::Model;
+use culvert_resources::stored::informer_cache::InformerCache;
 use culvert_store::{Document, Revision};
 use rustls::sign::CertifiedKey;
-
-use crate::active_operators::ActiveOperators;
-use crate::agents::heartbeat;
-use crate::endpoint_selector::EndpointFacts;
-use crate::grants::{UseTable, Uses};
-use crate::informer_cache::InformerCache;
-use crate::own_certificate::{self, Certified};
-use crate::reconcile::acme;
-use crate::resource::model::Model;
-use crate::resource::model::agent_ingress::AgentIngress;
-use crate::resource::model::endpoint::Endpoint;
-use crate::resource::model::event_destination::EventDestination;
-use crate::resource::model::event_subscription::EventSubscription;
-use crate::resource::model::reserved_domain::ReservedDomain;
-use crate::restriction::Restrictions;
-use crate::traffic_policy::Compiled;
-use crate::{login, replay};
 
 /// The documents of the last pass, to detect changes.
 #[derive(Debug)]

@@ -1,9 +1,13 @@
 //! Sessions of agents across runs of servers, and binds whose response was lost.
 
+use std::time::Instant;
+
+use culvert_base::sync::lock;
+use culvert_tunnel::nodes::RunState;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::agents::{Open, http, recorded};
+use super::agents::{Open, hello, http, recorded};
 use super::*;
 
 #[tokio::test]
@@ -15,7 +19,7 @@ async fn sessions_of_a_crashed_run_are_ended_and_reported() {
     let (_, seq) = rig.events_after(0).await;
     let last_seen = rig.clock.now().whole_seconds();
     rig.clock.advance(std::time::Duration::from_secs(3600));
-    rig.control.begin_agents().await.unwrap();
+    rig.control.agents.begin_agents().await.unwrap();
     assert!(rig.get(&format!("/tunnel_sessions/{id}")).await.is_absent());
     let (reported, _) = rig.events_after(seq).await;
     assert_eq!(reported.len(), 1);
@@ -26,14 +30,17 @@ async fn sessions_of_a_crashed_run_are_ended_and_reported() {
     );
     assert_eq!(reported[0]["object"]["stopped_at"], last_seen.to_string());
     let runs = rig.store.ids("agent_run").await.unwrap();
-    assert_eq!(runs, [rig.control.agents.as_ref().unwrap().run.clone()]);
+    assert_eq!(
+        runs,
+        [rig.control.agents.agents.as_ref().unwrap().run.clone()]
+    );
 }
 
 #[tokio::test]
 async fn a_stale_read_ends_no_session_of_a_new_run() {
     let rig = Rig::start().await;
     let control = &rig.control;
-    let agents = control.agents.as_ref().unwrap();
+    let agents = control.agents.agents.as_ref().unwrap();
     let run = async || {
         let form = json!({"format": 1, "node": "another node"});
         let run = rig.insert("agent_run", "agrun", "", &form, Vec::new());
@@ -51,7 +58,7 @@ async fn a_stale_read_ends_no_session_of_a_new_run() {
     rig.clock.advance(std::time::Duration::from_secs(1));
     let young = run().await;
     let alive = recorded(&rig, &young, "muxado").await;
-    control.end_sessions_of(agents, over).await.unwrap();
+    control.agents.end_sessions_of(agents, over).await.unwrap();
     let sessions = rig.store.ids("tunnel_session").await.unwrap();
     assert_eq!(sessions, [alive], "only {left_behind} is over");
 
@@ -61,18 +68,74 @@ async fn a_stale_read_ends_no_session_of_a_new_run() {
     let mut heartbeat = rig.store.heartbeat("agent_run", &young);
     let later = rig.clock.now().plus(std::time::Duration::from_secs(1));
     assert!(heartbeat.beat(later).await.unwrap());
-    control.end_sessions_of(agents, over).await.unwrap();
+    control.agents.end_sessions_of(agents, over).await.unwrap();
     assert_eq!(rig.store.ids("tunnel_session").await.unwrap(), sessions);
     // A heartbeat is not a commit, and does not restore a removed run.
     let gone = rig.store.heartbeat("agent_run", &dead).beat(later).await;
     assert!(!gone.unwrap());
 }
 
+/// A run that may have lost its sessions takes no agent back until it writes its heartbeat again.
+#[tokio::test]
+async fn a_run_that_was_cut_off_admits_no_agent() {
+    let open = Open::start().await;
+    let (_, token) = open.credential(json!([])).await;
+    open.authorize(hello(&token)).await.unwrap();
+    let agents = open.rig.control.agents.agents.as_ref().unwrap();
+    let now = Instant::now();
+    let (is_removed, _) = lock(&agents.lease).asked(now, &[Some(RunState::Removed)]);
+    assert!(is_removed);
+    assert!(lock(&agents.lease).ends(now));
+    assert!(open.rig.control.agents.is_cut_off());
+    let refused = open.authorize(hello(&token)).await.unwrap_err();
+    assert_eq!(refused, code::AGENT_REQUEST_TIMED_OUT.number());
+    lock(&agents.lease).beat(now);
+    open.authorize(hello(&token)).await.unwrap();
+}
+
+/// An agent does not connect again after 300, so that is only for a deleted credential.
+#[tokio::test]
+async fn an_agent_whose_session_another_node_ended_may_connect_again() {
+    let open = Open::start().await;
+    let (id, token) = open.credential(json!([])).await;
+    let grant = open.authorize(hello(&token)).await.unwrap();
+    let session = open.rig.store.get("tunnel_session", &grant.session_id);
+    let session = session.await.unwrap().unwrap();
+    let reason = "as another node";
+    let removal = Changes::remove(session.head, AuditEvent::Suppress { reason });
+    open.rig.store.commit(removal).await.unwrap();
+    let passing = code::AGENT_REQUEST_TIMED_OUT.number();
+    let refused = open.bind(&grant, http("")).await.unwrap_err();
+    assert_eq!(refused, passing);
+    open.rig.delete(&format!("/credentials/{id}")).await;
+    let refused = open.bind(&grant, http("")).await.unwrap_err();
+    assert!([passing, 300].contains(&refused), "{refused}");
+}
+
+/// The runs that are remembered as dead are bounded, and one that registers again is forgotten.
+#[tokio::test]
+async fn a_run_that_registers_again_is_not_dead() {
+    let rig = Rig::start().await;
+    rig.control.agents.begin_agents().await.unwrap();
+    let agents = rig.control.agents.agents.as_ref().unwrap();
+    agents.note_removed("agrun_first".into());
+    agents.note_removed(agents.run.clone());
+    assert!(agents.has_removed(&agents.run));
+    rig.control.agents.check_instances(agents).await.unwrap();
+    assert!(!agents.has_removed(&agents.run));
+    assert!(agents.has_removed("agrun_first"));
+    for n in 0..1000 {
+        agents.note_removed(format!("agrun_{n}"));
+    }
+    assert!(!agents.has_removed("agrun_first"));
+    assert!(agents.has_removed("agrun_0"));
+}
+
 #[tokio::test]
 async fn an_unanswered_bind_leaves_no_endpoint() {
     for keeper_runs in [false, true] {
         let rig = Rig::start().await;
-        rig.control.begin_agents().await.unwrap();
+        rig.control.agents.begin_agents().await.unwrap();
         let mut open = Open {
             rig,
             tasks: JoinSet::new(),
@@ -93,7 +156,7 @@ async fn an_unanswered_bind_leaves_no_endpoint() {
         let control = &open.rig.control;
         if keeper_runs {
             open.tasks
-                .spawn(Arc::clone(control).keep_agents(CancellationToken::new()));
+                .spawn(Arc::clone(&control.agents).keep_agents(CancellationToken::new()));
             open.until_empty("endpoints").await;
         }
         open.tasks

@@ -44,15 +44,15 @@ impl Open {
     }
 
     async fn of(rig: Rig) -> Self {
-        rig.control.begin_agents().await.unwrap();
+        rig.control.agents.begin_agents().await.unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&rig.control).run(CancellationToken::new()));
-        tasks.spawn(Arc::clone(&rig.control).keep_agents(CancellationToken::new()));
+        tasks.spawn(Arc::clone(&rig.control.agents).keep_agents(CancellationToken::new()));
         Self { rig, tasks }
     }
 
     /// Creates a credential; returns its ID and token.
-    async fn credential(&self, acl: Value) -> (String, String) {
+    pub(super) async fn credential(&self, acl: Value) -> (String, String) {
         let made = self.rig.post("/credentials", json!({"acl": acl})).await;
         let made = made.body();
         let text = |field: &str| made[field].as_str().unwrap().to_owned();
@@ -60,7 +60,7 @@ impl Open {
     }
 
     pub(super) async fn authorize(&self, hello: AgentAuthRequest) -> Result<SessionGrant, u16> {
-        AgentAuthorizer::authorize(&*self.rig.control, hello)
+        AgentAuthorizer::authorize(&*self.rig.control.agents, hello)
             .await
             .map_err(code)
     }
@@ -76,7 +76,12 @@ impl Open {
         grant: &SessionGrant,
         want: EndpointRequest,
     ) -> Result<Binding, u16> {
-        self.rig.control.bind(grant, &want).await.map_err(code)
+        self.rig
+            .control
+            .agents
+            .bind(grant, &want)
+            .await
+            .map_err(code)
     }
 
     async fn labels(&self, grant: &SessionGrant) -> u16 {
@@ -84,7 +89,7 @@ impl Open {
             labels: [("team".to_owned(), "red".to_owned())].into(),
             ..LabelledRequest::default()
         };
-        let refused = self.rig.control.bind_labels(grant, &want).await;
+        let refused = self.rig.control.agents.bind_labels(grant, &want).await;
         code(refused.unwrap_err())
     }
 
@@ -94,7 +99,7 @@ impl Open {
             reason,
             may_return: true,
         };
-        self.rig.control.ended(end).await;
+        self.rig.control.agents.ended(end).await;
     }
 
     pub(super) async fn collection(&self, name: &str) -> Vec<Value> {
@@ -264,7 +269,7 @@ async fn crowd(open: &Open, tokens: [&str; 2], tries: usize) -> (Vec<SessionGran
     for token in tokens {
         for _ in 0..tries {
             let (control, hello) = (Arc::clone(&open.rig.control), hello(token));
-            asked.spawn(async move { AgentAuthorizer::authorize(&*control, hello).await });
+            asked.spawn(async move { AgentAuthorizer::authorize(&*control.agents, hello).await });
         }
     }
     let (mut admitted, mut refused) = (Vec::new(), Vec::new());
@@ -399,8 +404,7 @@ async fn a_session_takes_the_slot_of_a_disconnected_one_that_shares_its_lock() {
         sessions_per_credential: 1,
         ..AGENTS
     };
-    let mut rig = Rig::with(None, limits).await;
-    set_locks(&mut rig.control, 1);
+    let rig = Rig::with(None, limits).await;
     let open = Open::of(rig).await;
     let (_, token) = open.credential(json!([])).await;
     let mut current = open.authorize(hello(&token)).await.unwrap();
@@ -479,7 +483,7 @@ async fn endpoints_are_limited_per_account() {
     for grant in [&one, &other] {
         assert_eq!(open.bind(grant, http("")).await.unwrap_err(), 324);
     }
-    open.rig.control.unbind(&one, &first.id).await;
+    open.rig.control.agents.unbind(&one, &first.id).await;
     open.bind(&other, http("")).await.unwrap();
     assert_eq!(open.bind(&one, http("")).await.unwrap_err(), 324);
 }
@@ -498,7 +502,7 @@ async fn concurrent_binds_obey_the_endpoint_limit() {
         asked.spawn(async move {
             // One bind in four fails, and must not use up a slot permanently.
             let want = http(if nth % 4 == 0 { "foreign.example" } else { "" });
-            let bound = AgentAuthorizer::bind(&*control, &grant, &want).await;
+            let bound = AgentAuthorizer::bind(&*control.agents, &grant, &want).await;
             bound.map(|bound| (grant, want, bound)).map_err(code)
         });
     }
@@ -624,6 +628,7 @@ async fn a_tcp_endpoint_gets_the_port_that_was_announced() {
     let next = async || {
         open.rig
             .control
+            .agents
             .next_tcp_port(&grant.session_id)
             .await
             .unwrap()
@@ -683,7 +688,15 @@ async fn a_resumed_session_gets_its_endpoints_back() {
         assert_eq!((&kept.id, &kept.url), (&had.id, &had.url));
     }
     assert_eq!(open.collection("endpoints").await, endpoints);
-    assert_eq!(open.rig.events_after(seq).await.0, Vec::<Value>::new());
+    // Only the new endpoints have events, and the agent is their author.
+    let (reported, seq) = open.rig.events_after(seq).await;
+    assert_eq!(reported.len(), 2);
+    for event in reported {
+        assert_eq!(event["event_type"], "endpoint_created.v0");
+        assert_eq!(event["principal"]["source"], "Agent");
+        let credential = &event["principal"]["credential"]["uri"];
+        assert!(credential.as_str().unwrap().contains("/credentials/cr_"));
+    }
 
     // The agent stays away for longer: its session and endpoints end with events, and are restored when it
     // reconnects.
@@ -694,10 +707,11 @@ async fn a_resumed_session_gets_its_endpoints_back() {
     assert_eq!(open.collection("endpoints").await, Vec::<Value>::new());
     assert_eq!(open.collection("tunnels").await, Vec::<Value>::new());
     let (reported, seq) = open.rig.events_after(seq).await;
-    assert_eq!(reported.len(), 1);
-    assert_eq!(reported[0]["event_type"], "agent_session_stop.v0");
-    assert_eq!(reported[0]["object"]["error"], "transport error: cut");
-    assert_eq!(reported[0]["object"]["stopped_at"], left_at.to_string());
+    let kinds: Vec<_> = reported.iter().map(|event| &event["event_type"]).collect();
+    let gone = "endpoint_deleted.v0";
+    assert_eq!(kinds, [gone, gone, "agent_session_stop.v0"]);
+    assert_eq!(reported[2]["object"]["error"], "transport error: cut");
+    assert_eq!(reported[2]["object"]["stopped_at"], left_at.to_string());
     let late = open.authorize(back.clone()).await.unwrap();
     assert_eq!(late.session_id, grant.session_id);
     for (want, had) in wants.iter().zip(&had) {
@@ -719,10 +733,10 @@ async fn a_resumed_session_gets_its_endpoints_back() {
     // The token of an endpoint is enough to take the endpoint over.
     let taken = open.bind(&other, again(&wants[0], &had[0])).await.unwrap();
     assert_eq!(taken.url, had[0].url);
-    open.rig.control.unbind(&late, &taken.id).await;
+    open.rig.control.agents.unbind(&late, &taken.id).await;
     assert_eq!(open.collection("endpoints").await.len(), 2);
-    open.rig.control.unbind(&other, &taken.id).await;
-    open.rig.control.unbind(&other, &taken.id).await;
+    open.rig.control.agents.unbind(&other, &taken.id).await;
+    open.rig.control.agents.unbind(&other, &taken.id).await;
     assert_eq!(open.collection("endpoints").await.len(), 1);
 }
 
@@ -754,7 +768,12 @@ async fn an_agent_changes_only_its_own_endpoint() {
         pooling_enabled: Some(true),
         traffic_policy: Some(r#"{"on_http_request":[{"actions":[{"type":"deny"}]}]}"#.into()),
     };
-    open.rig.control.patch(&grant, &change).await.unwrap();
+    open.rig
+        .control
+        .agents
+        .patch(&grant, &change)
+        .await
+        .unwrap();
     let shown = open.collection("endpoints").await.remove(0);
     for (field, expected) in [
         ("name", json!("named")),
@@ -767,7 +786,7 @@ async fn an_agent_changes_only_its_own_endpoint() {
     }
     assert_eq!(open.collection("tunnels").await[0]["metadata"], "changed");
     let other = open.session(json!([])).await;
-    let refused = open.rig.control.patch(&other, &change).await;
+    let refused = open.rig.control.agents.patch(&other, &change).await;
     assert_eq!(code(refused.unwrap_err()), 333);
 }
 
@@ -785,9 +804,10 @@ pub(super) async fn sessions_of_a_deleted_credential_end() {
     open.until_empty("endpoints").await;
     let (reported, _) = open.rig.events_after(seq).await;
     assert_eq!(reported[0]["event_type"], "tunnel_credential_deleted.v0");
-    assert_eq!(reported[1]["event_type"], "agent_session_stop.v0");
-    assert_eq!(reported[1]["object"]["error"], "credential deleted");
-    assert_eq!(reported[1]["principal"]["id"], *open.rig.admin.owner_id);
+    assert_eq!(reported[1]["event_type"], "endpoint_deleted.v0");
+    assert_eq!(reported[2]["event_type"], "agent_session_stop.v0");
+    assert_eq!(reported[2]["object"]["error"], "credential deleted");
+    assert_eq!(reported[2]["principal"]["id"], *open.rig.admin.owner_id);
     assert_eq!(open.authorize(hello(&token)).await.unwrap_err(), 107);
 }
 
@@ -807,8 +827,11 @@ async fn sessions_of_an_inactive_owner_end() {
     open.until_empty("tunnel_sessions").await;
     open.until_empty("endpoints").await;
     let (reported, _) = rig.events_after(seq).await;
-    assert_eq!(reported[0]["event_type"], "agent_session_stop.v0");
-    assert_eq!(reported[0]["object"]["error"], "owner inactive");
+    assert_eq!(reported[0]["event_type"], "bot_user_updated.v0");
+    assert_eq!(reported[0]["previous"], json!({"active": true}));
+    assert_eq!(reported[1]["event_type"], "endpoint_deleted.v0");
+    assert_eq!(reported[2]["event_type"], "agent_session_stop.v0");
+    assert_eq!(reported[2]["object"]["error"], "owner inactive");
     rig.patch(&path, json!({"active": true})).await.body();
     open.authorize(hello(token)).await.unwrap();
 }
@@ -886,7 +909,7 @@ pub(super) async fn recorded(rig: &Rig, run: &str, transport: &str) -> String {
 #[tokio::test]
 pub(super) async fn unsupported_agent_operations_are_refused() {
     let rig = Rig::start().await;
-    let run = rig.control.agents.as_ref().unwrap().run.clone();
+    let run = rig.control.agents.agents.as_ref().unwrap().run.clone();
     let elsewhere = recorded(&rig, "agrun_1", "muxado").await;
     let gone = recorded(&rig, &run, "muxado").await;
     let ssh = recorded(&rig, &run, "ssh").await;

@@ -1,21 +1,27 @@
 //! The installation's own certificates.
 
-use crate::authority::Authority;
 use std::time::Duration;
 
+use culvert_certificates::authority::Authority;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::*;
 
+/// The parents of the hosts that have one.
+fn parents(hosts: &[&str]) -> impl Iterator<Item = String> {
+    let parents = hosts.iter().filter_map(|host| host.split_once('.'));
+    parents.map(|(_, parent)| parent.to_owned())
+}
+
 #[tokio::test]
 async fn certificates_are_signed_by_one_authority_and_renewed_in_time() {
     let rig = Rig::start().await;
-    let ca = CertificateDer::from_pem_slice(rig.control.ca_pem().as_bytes()).unwrap();
+    let ca = CertificateDer::from_pem_slice(rig.control.certificates.ca_pem().as_bytes()).unwrap();
     let (_, ca) = X509Certificate::from_der(&ca).unwrap();
     assert!(ca.is_ca());
-    let mut authority = rig.control.authority.lock().await;
+    let mut authority = rig.control.certificates.authority.lock().await;
     let entropy = SeededEntropy::new(2);
     let hosts = [
         "a.culvert.localhost",
@@ -24,7 +30,7 @@ async fn certificates_are_signed_by_one_authority_and_renewed_in_time() {
     ];
     let now = rig.clock.now();
     let made = authority
-        .certificates(hosts.into_iter(), now, &entropy)
+        .certificates_below(parents(&hosts), now, &entropy)
         .unwrap();
     let names: Vec<Vec<String>> = made
         .iter()
@@ -47,7 +53,7 @@ async fn certificates_are_signed_by_one_authority_and_renewed_in_time() {
         assert!(leaf.validity().not_after.timestamp() > seconds + 89 * 86_400);
     }
     let same = authority
-        .certificates(hosts.into_iter(), now, &entropy)
+        .certificates_below(parents(&hosts), now, &entropy)
         .unwrap();
     assert!(
         made.iter()
@@ -56,7 +62,7 @@ async fn certificates_are_signed_by_one_authority_and_renewed_in_time() {
     );
     let later = now.plus(Duration::from_secs(61 * 86_400));
     let renewed = authority
-        .certificates(hosts.into_iter(), later, &entropy)
+        .certificates_below(parents(&hosts), later, &entropy)
         .unwrap();
     assert!(
         made.iter()
@@ -65,7 +71,7 @@ async fn certificates_are_signed_by_one_authority_and_renewed_in_time() {
     );
     assert_eq!(
         authority
-            .certificates([].into_iter(), later, &entropy)
+            .certificates_below(parents(&[]), later, &entropy)
             .unwrap()
             .len(),
         1
@@ -80,14 +86,14 @@ async fn the_authority_is_stored_encrypted_and_reused() {
     assert!(!documents[0].body.contains("PRIVATE KEY"));
     let again = Authority::open(
         &rig.store,
-        &rig.control.seal,
+        &rig.control.kernel.seal,
         &*rig.clock,
         &SeededEntropy::new(9),
         HostName::parse("culvert.localhost").unwrap(),
     )
     .await
     .unwrap();
-    assert_eq!(again.ca_pem(), rig.control.ca_pem());
+    assert_eq!(again.ca_pem(), rig.control.certificates.ca_pem());
     let other = Seal::new(&Secret::new("another master".into()));
     let domain = HostName::parse("culvert.localhost").unwrap();
     let entropy = SeededEntropy::new(9);

@@ -1,5 +1,6 @@
 //! An agent of an inactive owner can bind nothing, although its session ends only a moment later.
 
+use culvert_certificates::ssh::PublicKey;
 use culvert_tunnel::server::{AgentAuthRequest, AgentAuthorizer, Proof, SessionGrant, Transport};
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
 use tokio::task::JoinSet;
@@ -8,12 +9,11 @@ use tokio_util::sync::CancellationToken;
 use super::agents::{Open, code, hello, http};
 use super::ssh::new_key;
 use super::*;
-use crate::ssh::PublicKey;
 
 /// A server whose task that ends sessions does not run.
 async fn open() -> Open {
     let rig = Rig::with(None, AGENTS).await;
-    rig.control.begin_agents().await.unwrap();
+    rig.control.agents.begin_agents().await.unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn(Arc::clone(&rig.control).run(CancellationToken::new()));
     Open { rig, tasks }
@@ -58,8 +58,13 @@ async fn refusals(open: &Open, grant: &SessionGrant, endpoint: &str) -> Vec<Opti
     };
     vec![
         open.bind(grant, http("")).await.err(),
-        control.patch(grant, &patch).await.err().map(code),
-        control.bind_labels(grant, &labels).await.err().map(code),
+        control.agents.patch(grant, &patch).await.err().map(code),
+        control
+            .agents
+            .bind_labels(grant, &labels)
+            .await
+            .err()
+            .map(code),
     ]
 }
 
@@ -75,7 +80,7 @@ async fn an_agent_of_an_inactive_owner_binds_nothing() {
         let refused = refusals(&open, &grant, &bound.id).await;
         assert_eq!(refused, [Some(636); 3], "{transport:?}");
         // It may still take its endpoint offline.
-        AgentAuthorizer::unbind(&*open.rig.control, &grant, &bound.id).await;
+        AgentAuthorizer::unbind(&*open.rig.control.agents, &grant, &bound.id).await;
         assert!(open.collection("endpoints").await.is_empty());
         open.rig.patch(&one, json!({"active": true})).await.body();
         open.bind(&grant, http("")).await.unwrap();

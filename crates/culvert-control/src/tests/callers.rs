@@ -130,14 +130,16 @@ async fn bootstrap_runs_once_and_its_key_event_has_no_principal() {
     let rig = Rig::start().await;
     assert!(rig.control.bootstrap(None).await.unwrap().is_none());
     let (reported, _) = rig.events_after(0).await;
-    assert_eq!(reported.len(), 1);
-    assert_eq!(reported[0]["event_type"], "api_key_created.v0");
-    assert_eq!(reported[0]["principal"], Value::Null);
+    assert_eq!(reported.len(), 2);
+    assert_eq!(reported[0]["event_type"], "user_created.v0");
+    assert_eq!(reported[0]["object"]["role"], "admin");
+    assert_eq!(reported[1]["event_type"], "api_key_created.v0");
+    assert_eq!(reported[1]["principal"], Value::Null);
     assert_eq!(
-        reported[0]["object"]["uri"],
+        reported[1]["object"]["uri"],
         format!("{BASE}/api_keys/{}", rig.admin.key_id)
     );
-    assert_eq!(reported[0]["object"]["token"], Value::Null);
+    assert_eq!(reported[1]["object"]["token"], Value::Null);
     assert_eq!(rig.store.all("user").await.unwrap().len(), 1);
 }
 

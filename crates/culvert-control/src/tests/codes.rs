@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
+use culvert_event_config::destination::model::EventDestination;
+
 use super::*;
 
 #[tokio::test]
@@ -257,9 +259,10 @@ async fn destination_secrets_are_shown_once_encrypted_and_kept_by_updates() {
         .unwrap()
         .unwrap();
     assert!(!document.body.contains(&secret) && !document.body.contains("hush"));
-    let stored: resource::model::event_destination::EventDestination =
-        stored::read(&document).unwrap();
-    let (_, whole) = stored.target(&rig.control.seal, &document.head).unwrap();
+    let stored: EventDestination = stored::read(&document).unwrap();
+    let (_, whole) = stored
+        .target(&rig.control.kernel.seal, &document.head)
+        .unwrap();
     assert_eq!(whole["secrets"][0], *secret);
     let (reported, _) = rig.events_after(0).await;
     hidden(&Value::from(reported));
@@ -290,7 +293,7 @@ async fn event_subscription_errors_have_their_codes() {
         (json!({}), 238),
         (json!({"type": "api_key_created"}), 238),
         (json!({"type": "test"}), 238),
-        (json!({"type": "endpoint_created.v0"}), 238),
+        (json!({"type": "endpoint_eaten.v0"}), 238),
         (
             json!({"type": "api_key_created.v0", "fields": ["id"]}),
             5401,

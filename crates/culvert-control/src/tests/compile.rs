@@ -1,9 +1,9 @@
 //! Compilation: from a commit to the edge and delivery.
 
+use culvert_resources::stored::informer_cache::InformerCache;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::informer_cache::InformerCache;
 
 #[tokio::test]
 async fn a_commit_reaches_the_edge_and_delivery() {
@@ -45,7 +45,7 @@ async fn a_commit_reaches_the_edge_and_delivery() {
     );
     let destination = destination.await.body()["id"].as_str().unwrap().to_owned();
     let kind = &culvert_events::HTTP_REQUEST_COMPLETE;
-    let recorder = rig.control.delivery.recorder();
+    let recorder = rig.control.events.delivery.recorder();
     assert!(recorder.capture(kind).is_none());
     let body = json!({
         "sources": [{"type": kind.name, "fields": ["conn.server_port"], "filter": "ev.conn.client_ip != ''"}],
@@ -69,10 +69,15 @@ async fn a_tail_of_unknown_kinds_is_refused() {
     };
     assert!(
         rig.control
+            .events
             .tail(&rig.admin, spec("api_key_created.v0"))
             .is_ok()
     );
-    let refused = rig.control.tail(&rig.admin, spec("nope.v0")).unwrap_err();
+    let refused = rig
+        .control
+        .events
+        .tail(&rig.admin, spec("nope.v0"))
+        .unwrap_err();
     assert_eq!(refused.code, Some(code::EVENT_TYPE_UNKNOWN));
 }
 
@@ -148,7 +153,7 @@ async fn a_document_that_is_added_during_a_refresh_hides_no_removed_one() {
     assert!(!cache.contains(id));
     // The next refresh has the later one.
     cache.refresh(&rig.store, |_| ()).await.unwrap();
-    assert_eq!(cache.len(), 101);
+    assert_eq!(cache.count(), 101);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -173,7 +178,7 @@ async fn a_document_that_is_removed_while_all_are_read_does_not_stay() {
         }
     });
     let changes = changes.await.unwrap();
-    assert_eq!(cache.len(), 1);
+    assert_eq!(cache.count(), 1);
     assert!(cache.contains(&first));
     // What was made of it is reported, so that it can be dropped.
     assert!(changes.contains(&(second, None)));
@@ -191,7 +196,7 @@ async fn a_change_reads_one_document_however_many_there_are() {
         made.set(0);
         let count = |_: Document| made.set(made.get() + 1);
         cache.refresh(&rig.store, count).await.unwrap();
-        (made.get(), cache.len())
+        (made.get(), cache.count())
     };
     let like = rig.store.get("ip_policy", id).await.unwrap().unwrap();
     let quiet = AuditEvent::Suppress { reason: "a test" };

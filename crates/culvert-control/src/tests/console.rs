@@ -9,11 +9,11 @@ const HERE: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOS
 
 async fn sign_in(rig: &Rig) -> Secret {
     let caller = rig.admin.clone();
-    rig.control.sign_in(caller, HERE).await.unwrap().0
+    rig.control.identity.sign_in(caller, HERE).await.unwrap().0
 }
 
 async fn is_valid(rig: &Rig, cookie: &Secret) -> bool {
-    let session = rig.control.console_session(cookie.reveal(), HERE);
+    let session = rig.control.identity.console_session(cookie.reveal(), HERE);
     session.await.is_ok()
 }
 
@@ -51,7 +51,13 @@ async fn too_many_console_sessions_end_the_oldest() {
     }
     // A cookie is not valid as a key, nor a key as a cookie.
     let header = format!("Bearer {}", first.reveal());
-    assert!(rig.control.authenticate(Some(&header)).await.is_err());
+    assert!(
+        rig.control
+            .identity
+            .authenticate(Some(&header))
+            .await
+            .is_err()
+    );
     assert!(!is_valid(&rig, &rig.token).await);
 }
 
@@ -60,17 +66,25 @@ async fn ended_console_sessions_are_deleted() {
     let rig = Rig::start().await;
     let cookie = sign_in(&rig).await;
     let stored = async || rig.store.count("console_sessions").await.unwrap();
-    rig.control.clean_console_sessions().await.unwrap();
+    rig.control.identity.clean_console_sessions().await.unwrap();
     assert_eq!(stored().await, 1);
     rig.clock.advance(31 * MINUTE);
-    rig.control.clean_console_sessions().await.unwrap();
+    rig.control.identity.clean_console_sessions().await.unwrap();
     assert_eq!(stored().await, 0);
     assert!(!is_valid(&rig, &cookie).await);
 
     let cookie = sign_in(&rig).await;
-    rig.control.sign_out(cookie.reveal()).await.unwrap();
+    rig.control
+        .identity
+        .sign_out(cookie.reveal(), HERE)
+        .await
+        .unwrap();
     assert_eq!(stored().await, 0);
-    rig.control.sign_out(cookie.reveal()).await.unwrap();
+    rig.control
+        .identity
+        .sign_out(cookie.reveal(), HERE)
+        .await
+        .unwrap();
 }
 
 /// A session never lives longer than the token that it began with.
@@ -81,7 +95,12 @@ async fn a_console_session_ends_with_its_key() {
     let path = format!("/api_keys/{}/rotate", made["id"].as_str().unwrap());
     let begin = async |token: &Value| {
         let caller = rig.authenticate(token.as_str().unwrap()).await.unwrap();
-        let (cookie, session) = rig.control.sign_in(caller.clone(), HERE).await.unwrap();
+        let (cookie, session) = rig
+            .control
+            .identity
+            .sign_in(caller.clone(), HERE)
+            .await
+            .unwrap();
         (caller, cookie, session)
     };
     let rotate = async |overlap: u32| {
@@ -99,16 +118,31 @@ async fn a_console_session_ends_with_its_key() {
     for cookie in [&first, &late, &of_second] {
         assert!(is_valid(&rig, cookie).await);
     }
-    let shown = rig.control.console_session(first.reveal(), HERE).await;
+    let shown = rig
+        .control
+        .identity
+        .console_session(first.reveal(), HERE)
+        .await;
     assert!(shown.unwrap().expires_at <= end);
-    let again = rig.control.caller_again(&caller, HERE).await.unwrap();
+    let again = rig
+        .control
+        .identity
+        .caller_again(&caller, HERE)
+        .await
+        .unwrap();
     assert!(again.ends_at().unwrap() <= end);
     rig.clock.advance(25 * MINUTE);
     assert!(!is_valid(&rig, &first).await);
     assert!(!is_valid(&rig, &late).await);
     assert!(is_valid(&rig, &of_second).await);
     // Work that the token began ends with it too.
-    assert!(rig.control.caller_again(&caller, HERE).await.is_err());
+    assert!(
+        rig.control
+            .identity
+            .caller_again(&caller, HERE)
+            .await
+            .is_err()
+    );
 
     // Two rotations end the session of the token before them immediately.
     let third = rotate(3_600).await;
@@ -118,7 +152,13 @@ async fn a_console_session_ends_with_its_key() {
     assert!(is_valid(&rig, &of_third).await);
     rotate(0).await;
     assert!(!is_valid(&rig, &of_third).await);
-    assert!(rig.control.caller_again(&caller, HERE).await.is_err());
+    assert!(
+        rig.control
+            .identity
+            .caller_again(&caller, HERE)
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test]
@@ -127,12 +167,16 @@ async fn a_console_session_has_the_restrictions_and_expiry_of_its_key() {
     let made = rig.post("/api_keys", json!({})).await.body();
     let token = made["token"].as_str().unwrap();
     let caller = rig.authenticate(token).await.unwrap();
-    let (cookie, _) = rig.control.sign_in(caller, HERE).await.unwrap();
+    let (cookie, _) = rig.control.identity.sign_in(caller, HERE).await.unwrap();
     let path = format!("/api_keys/{}/restrictions", made["id"].as_str().unwrap());
     let end = rig.clock.now().plus(10 * MINUTE).whole_seconds();
     let narrowed = json!({"role": "read_only", "expires_at": end.to_string()});
     rig.patch(&path, narrowed).await.body();
-    let session = rig.control.console_session(cookie.reveal(), HERE).await;
+    let session = rig
+        .control
+        .identity
+        .console_session(cookie.reveal(), HERE)
+        .await;
     let session = session.unwrap();
     assert_eq!(session.expires_at, end);
     assert_eq!(session.caller.role, Role::ReadOnly);
@@ -149,9 +193,9 @@ async fn a_console_session_has_the_restrictions_and_expiry_of_its_key() {
 #[tokio::test]
 async fn a_sign_in_link_works_once_within_an_hour() {
     let rig = Rig::start().await;
-    let make = || rig.control.make_console_link(&rig.token);
+    let make = || rig.control.identity.make_console_link(&rig.token);
     let works = async |link: &Secret| {
-        let used = rig.control.use_console_link(link.reveal()).await;
+        let used = rig.control.identity.use_console_link(link.reveal()).await;
         used.map(|(caller, link_use)| {
             link_use.complete();
             caller
@@ -179,15 +223,21 @@ async fn a_sign_in_link_works_once_within_an_hour() {
     // It is not a token of the API, nor a cookie.
     let link = make();
     let header = format!("Bearer {}", link.reveal());
-    assert!(rig.control.authenticate(Some(&header)).await.is_err());
+    assert!(
+        rig.control
+            .identity
+            .authenticate(Some(&header))
+            .await
+            .is_err()
+    );
     assert!(!is_valid(&rig, &link).await);
 }
 
 #[tokio::test]
 async fn a_refused_sign_in_leaves_the_link_valid_ten_times() {
     let rig = Rig::start().await;
-    let link = rig.control.make_console_link(&rig.token);
-    let begin = async || rig.control.use_console_link(link.reveal()).await;
+    let link = rig.control.identity.make_console_link(&rig.token);
+    let begin = async || rig.control.identity.use_console_link(link.reveal()).await;
     let (_, link_use) = begin().await.unwrap();
     assert!(begin().await.is_err(), "a second use at the same time");
     drop(link_use);
@@ -196,12 +246,12 @@ async fn a_refused_sign_in_leaves_the_link_valid_ten_times() {
     }
     assert!(begin().await.is_err());
     // An abandoned use does not bring a replaced link back.
-    let first = rig.control.make_console_link(&rig.token);
-    let used = rig.control.use_console_link(first.reveal()).await;
-    let second = rig.control.make_console_link(&rig.token);
+    let first = rig.control.identity.make_console_link(&rig.token);
+    let used = rig.control.identity.use_console_link(first.reveal()).await;
+    let second = rig.control.identity.make_console_link(&rig.token);
     drop(used);
-    let used = rig.control.use_console_link(first.reveal()).await;
+    let used = rig.control.identity.use_console_link(first.reveal()).await;
     assert!(used.is_err());
-    let used = rig.control.use_console_link(second.reveal()).await;
+    let used = rig.control.identity.use_console_link(second.reveal()).await;
     assert!(used.is_ok());
 }

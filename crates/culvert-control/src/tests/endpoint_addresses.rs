@@ -4,9 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn private_upstreams_are_refused_if_disabled() {
-    let mut rig = Rig::start().await;
-    let control = Arc::get_mut(&mut rig.control).unwrap();
-    control.settings.allow_private_upstreams = false;
+    let rig = Rig::adjusted(|settings| settings.allow_private_upstreams = false).await;
     let body = json!({"url": "https://", "upstream_url": "http://127.0.0.1:9"});
     assert_eq!(rig.post("/endpoints", body).await.code(), Some(18014));
 }

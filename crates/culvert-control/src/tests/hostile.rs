@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use culvert_identity::ip::policy_rule;
+use culvert_resources::resource::Life;
 use rcgen::{CertificateParams, KeyPair};
 
-use crate::resource::resource_type::Life;
-use crate::resource::{ALL, ip_policy_rule};
+use crate::operations::resources::ALL;
 use crate::tests::*;
 
 /// Far above the time that any of these takes, even on a busy machine.
@@ -276,7 +277,7 @@ async fn invalid_ip_prefixes_are_refused() {
 
 #[tokio::test]
 async fn rules_of_an_ip_policy_are_limited_and_deleted_with_it() {
-    const MOST: usize = ip_policy_rule::RULES_MAX;
+    const MOST: usize = policy_rule::RULES_MAX;
     let rig = Rig::start().await;
     let policy = rig.ip_policy().await;
     let rule = |cidr: String| json!({"ip_policy_id": policy, "action": "deny", "cidr": cidr});
@@ -296,6 +297,7 @@ async fn rules_of_an_ip_policy_are_limited_and_deleted_with_it() {
             document.head.id = format!(
                 "ipr_{}",
                 rig.control
+                    .kernel
                     .ids
                     .next(&*rig.clock, &SeededEntropy::new(*n as u64))
             );

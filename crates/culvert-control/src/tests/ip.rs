@@ -1,9 +1,9 @@
 //! IP policies, their rules, and their enforcement.
 
-use crate::restriction::Restrictions;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use culvert_identity::ip::restrictions::Restrictions;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -208,7 +208,7 @@ async fn ip_restrictions_apply_soon_after_a_commit() {
     let inside: IpAddr = "10.0.0.1".parse().unwrap();
     let outside: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
     let refused = |caller: &Caller, address| {
-        let admitted = rig.control.admit(caller, address);
+        let admitted = rig.control.identity.admit(caller, address);
         admitted.err().map(|refusal| refusal.code.unwrap().number())
     };
     let policy = rig.ip_policy().await;
@@ -266,7 +266,7 @@ async fn bootstrap_lifts_the_restriction_of_the_api() {
         store: &rig.store,
         clock: &*rig.clock,
         entropy: &SeededEntropy::new(7),
-        pepper: &rig.control.pepper,
+        pepper: &rig.control.kernel.pepper,
         base: BASE,
         domain: "culvert.localhost",
     };

@@ -25,7 +25,7 @@ async fn restricted(rig: &Rig, restrictions: Value) -> (String, Caller) {
 /// Whether the caller may call from this address; the code of the refusal.
 fn admitted(rig: &Rig, caller: &Caller, address: &str) -> Option<u16> {
     let address: IpAddr = address.parse().unwrap();
-    let refusal = rig.control.admit(caller, address).err()?;
+    let refusal = rig.control.identity.admit(caller, address).err()?;
     codes::note(refusal.code);
     refusal.code.map(Code::number)
 }
@@ -59,6 +59,7 @@ async fn restrictions_are_set_shown_and_removed() {
     let lifted = json!({"role": "", "scopes": [], "expires_at": ""});
     let lifted = rig.patch(&path, lifted).await.body();
     assert_eq!(lifted["networks"], shown["networks"]);
+    let lifted_networks = lifted["networks"].clone();
     assert_eq!(rig.delete(&path).await, Answered::NoContent);
     assert_eq!(rig.get(&path).await.body(), none);
     let caller = rig.authenticate(&token).await.unwrap();
@@ -78,11 +79,16 @@ async fn restrictions_are_set_shown_and_removed() {
     ];
     assert_eq!(fields, contract);
     let (reported, _) = rig.events_after(start).await;
-    assert_eq!(reported.len(), 4);
-    for event in reported {
-        assert_eq!(event["event_type"], "api_key_updated.v0");
+    let restricted = ["api_key_updated.v0", "api_key_restricted.v0"];
+    let lifted = ["api_key_updated.v0", "api_key_unrestricted.v0"];
+    let kinds: Vec<_> = reported.iter().map(|event| &event["event_type"]).collect();
+    assert_eq!(kinds, [restricted, restricted, restricted, lifted].concat());
+    for event in &reported {
         assert_eq!(event["object"]["id"], *id);
     }
+    let last = &reported[7]["object"];
+    assert_eq!(last["before"]["networks"], lifted_networks);
+    assert_eq!(last["after"], json!({}));
 }
 
 #[tokio::test]
@@ -163,7 +169,7 @@ pub(super) async fn a_restricted_key_may_do_less_than_its_owner() {
     assert_eq!(call("POST", "/vaults").await, Some(642));
     assert_eq!(call("GET", "/endpoints").await, Some(642));
     assert_eq!(call("GET", "/events").await, Some(642));
-    let tail = rig.control.tail(&caller, TailSpec::default());
+    let tail = rig.control.events.tail(&caller, TailSpec::default());
     assert_eq!(tail.unwrap_err().code.map(Code::number), Some(642));
 
     let caller = restrict(json!({"scopes": [], "networks": ["192.0.2.0/24"]})).await;
@@ -176,13 +182,29 @@ pub(super) async fn a_restricted_key_may_do_less_than_its_owner() {
     let caller = restrict(json!({"networks": [], "expires_at": end})).await;
     let caller = caller.unwrap();
     let here = IpAddr::from([127, 0, 0, 1]);
-    let (cookie, _) = rig.control.sign_in(caller.clone(), here).await.unwrap();
-    let session = async || rig.control.console_session(cookie.reveal(), here).await;
+    let (cookie, _) = rig
+        .control
+        .identity
+        .sign_in(caller.clone(), here)
+        .await
+        .unwrap();
+    let session = async || {
+        rig.control
+            .identity
+            .console_session(cookie.reveal(), here)
+            .await
+    };
     assert!(session().await.is_ok());
     rig.clock.advance(HOUR);
     assert_eq!(rig.authenticate(&token).await, Err(Some(640)));
     assert!(session().await.is_err());
-    assert!(rig.control.caller_again(&caller, here).await.is_err());
+    assert!(
+        rig.control
+            .identity
+            .caller_again(&caller, here)
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test]
@@ -231,6 +253,7 @@ pub(super) async fn a_restricted_key_grants_no_more_than_it_has() {
     call("PATCH", &of(&id), body).await.body();
     let narrowed = rig
         .control
+        .identity
         .caller_again(&caller, [192, 0, 2, 200].into())
         .await;
     let narrowed = narrowed.unwrap();
@@ -371,11 +394,12 @@ async fn both_tokens_of_a_rotated_key_work_during_the_overlap() {
     // Without overlap, the token and what was begun with it ends.
     let here = IpAddr::from([127, 0, 0, 1]);
     let caller = rig.authenticate(&fourth).await.unwrap();
-    let (cookie, _) = rig.control.sign_in(caller, here).await.unwrap();
+    let (cookie, _) = rig.control.identity.sign_in(caller, here).await.unwrap();
     let fifth = rotate(Value::Null).await;
     assert!(!works(&third).await && !works(&fourth).await && works(&fifth).await);
     assert!(
         rig.control
+            .identity
             .console_session(cookie.reveal(), here)
             .await
             .is_err()
@@ -404,7 +428,7 @@ async fn the_last_use_of_a_key_is_stored() {
     assert_eq!(last().await, (Value::Null, json!("")));
     let noted = |address: &str| {
         let address = address.parse().unwrap();
-        rig.control.note_key_use(&caller, address);
+        rig.control.identity.note_key_use(&caller, address);
         (
             json!(rig.clock.now().to_string()),
             json!(address.to_string()),
@@ -412,22 +436,22 @@ async fn the_last_use_of_a_key_is_stored() {
     };
     let first = noted("192.0.2.1");
     assert_eq!(last().await, first);
-    rig.control.write_key_uses().await.unwrap();
+    rig.control.identity.write_key_uses().await.unwrap();
     let revision = rig.store.revision().await.unwrap();
     // Nothing to write.
-    rig.control.write_key_uses().await.unwrap();
+    rig.control.identity.write_key_uses().await.unwrap();
     assert_eq!(rig.store.revision().await.unwrap(), revision);
     rig.clock.advance(HOUR);
     let second = noted("2001:db8::1");
     assert_eq!(last().await, second);
-    rig.control.write_key_uses().await.unwrap();
+    rig.control.identity.write_key_uses().await.unwrap();
     assert_eq!(rig.store.count("key_uses").await.unwrap(), 1);
 
     // The use of a deleted key is not written, and what was written goes.
     noted("192.0.2.3");
     rig.delete(&format!("/api_keys/{id}")).await;
-    rig.control.write_key_uses().await.unwrap();
-    rig.control.clean_key_uses().await.unwrap();
+    rig.control.identity.write_key_uses().await.unwrap();
+    rig.control.identity.clean_key_uses().await.unwrap();
     assert_eq!(rig.store.count("key_uses").await.unwrap(), 0);
 }
 

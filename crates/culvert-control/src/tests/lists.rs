@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::listfilter::Shape;
-use crate::resource::ALL;
-use crate::resource::resource_type::{Life, ResourceType};
+use culvert_resources::list::listfilter::Shape;
+use culvert_resources::resource::{Life, ResourceType};
+
+use crate::operations::resources::ALL;
 use crate::tests::*;
 
 #[tokio::test]
@@ -248,7 +249,11 @@ async fn selective_filters_find_few_objects_among_many() {
     for some in numbers.chunks(1000) {
         let changes = some.iter().fold(Changes::default(), |changes, n| {
             let mut document = document.clone();
-            let id = rig.control.ids.next(&*rig.clock, &SeededEntropy::new(*n));
+            let id = rig
+                .control
+                .kernel
+                .ids
+                .next(&*rig.clock, &SeededEntropy::new(*n));
             document.head.id = format!("ak_{id}");
             document.body = document.body.replace("needle", "straw");
             document.keys.clear();
@@ -287,7 +292,7 @@ async fn a_filter_reads_a_fixed_number_of_objects() {
         let changes = numbers.fold(Changes::default(), |changes, n| {
             let mut document = document.clone();
             let entropy = SeededEntropy::new(n);
-            let id = rig.control.ids.next(&*rig.clock, &entropy);
+            let id = rig.control.kernel.ids.next(&*rig.clock, &entropy);
             document.head.id = format!("ak_{id}");
             document.keys.clear();
             document.refs.clear();

@@ -272,7 +272,7 @@ async fn the_command_line_makes_an_admin_again() {
             store: &rig.store,
             clock: &*rig.clock,
             entropy: &SeededEntropy::new(7),
-            pepper: &rig.control.pepper,
+            pepper: &rig.control.kernel.pepper,
             base: BASE,
             domain: "culvert.localhost",
         };
@@ -521,17 +521,25 @@ async fn deactivation_ends_console_sessions_for_good() {
             .authenticate(made["token"].as_str().unwrap())
             .await
             .unwrap();
-        let mut cookies = vec![rig.control.sign_in(caller.clone(), HERE).await.unwrap().0];
+        let mut cookies = vec![
+            rig.control
+                .identity
+                .sign_in(caller.clone(), HERE)
+                .await
+                .unwrap()
+                .0,
+        ];
         if owner.starts_with("usr") {
             let person = Caller {
                 key_id: String::new(),
                 token: None,
                 ..caller
             };
-            cookies.push(rig.control.sign_in(person, HERE).await.unwrap().0);
+            cookies.push(rig.control.identity.sign_in(person, HERE).await.unwrap().0);
         }
         let is_valid = async |cookie: &Secret| {
             rig.control
+                .identity
                 .console_session(cookie.reveal(), HERE)
                 .await
                 .is_ok()

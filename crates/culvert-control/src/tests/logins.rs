@@ -24,7 +24,12 @@ impl JournalRig {
         let (journal, entries) = mpsc::channel(8);
         let mut running = JoinSet::new();
         let stop = CancellationToken::new();
-        running.spawn(rig.control.clone().keep_logins(entries, stop.clone()));
+        running.spawn(
+            rig.control
+                .identity
+                .clone()
+                .keep_logins(entries, stop.clone()),
+        );
         running.spawn(rig.control.clone().run(stop));
         Self {
             rig,
@@ -84,6 +89,43 @@ impl JournalRig {
 
 fn session_id(number: u32) -> String {
     format!("as_{number:027}")
+}
+
+/// The use of a session is written once a minute, so it has no event.
+#[tokio::test]
+async fn the_use_of_a_session_has_no_event() {
+    let kept = JournalRig::start().await;
+    let (_, seq) = kept.rig.events_after(0).await;
+    let first = kept.sighting(1, "ann");
+    kept.tell(first.clone()).await;
+    let kinds = |reported: Vec<Value>| -> Vec<String> {
+        let kinds = reported.iter().map(|event| event["event_type"].as_str());
+        kinds.map(|kind| kind.unwrap().to_owned()).collect()
+    };
+    let (reported, seq) = kept.rig.events_after(seq).await;
+    let begun = [
+        "application_user_created.v0",
+        "application_session_created.v0",
+    ];
+    assert_eq!(kinds(reported), begun);
+    let used = Sighting {
+        seen_at: first.seen_at.plus(Duration::from_secs(90)),
+        expires_at: first.expires_at.plus(Duration::from_secs(90)),
+        ..first.clone()
+    };
+    kept.tell(used.clone()).await;
+    assert_eq!(kept.rig.events_after(seq).await.0, Vec::<Value>::new());
+    let renamed = Sighting {
+        person: Person {
+            name: "Ann".to_owned(),
+            ..used.person.clone()
+        },
+        ..used
+    };
+    kept.tell(renamed).await;
+    let (reported, _) = kept.rig.events_after(seq).await;
+    assert_eq!(reported[0]["previous"], json!({"name": "ann"}));
+    assert_eq!(kinds(reported), ["application_user_updated.v0"]);
 }
 
 #[tokio::test]
@@ -189,6 +231,97 @@ async fn an_ended_application_session_is_not_restored() {
     assert_ne!(new_id, user_id);
 }
 
+/// How a session ends.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    /// Through the API.
+    Alone,
+    /// With its user, through the API.
+    WithUser,
+    /// By the user, who signs out.
+    SignedOut,
+}
+
+/// A session that ended accepts no request again, whichever way the clock is set before and after its end. Nodes whose
+/// clocks differ are the same case.
+#[tokio::test]
+async fn an_ended_application_session_stays_ended_when_the_clock_is_set() {
+    const DAY: u64 = 24 * 3600;
+    let kept = JournalRig::start().await;
+    let clock = &kept.rig.clock;
+    let start = clock.now();
+    let by = |seconds: i64| {
+        let by = Duration::from_secs(seconds.unsigned_abs());
+        clock.set(match seconds < 0 {
+            true => clock.now().minus(by),
+            false => clock.now().plus(by),
+        });
+    };
+    let far = i64::try_from(400 * DAY).unwrap();
+    let steps = [0, 3600, -3600, far, -far];
+    let id_at = |at: Timestamp, number: u32| {
+        let mut random = [0; 16];
+        random[..4].copy_from_slice(&number.to_be_bytes());
+        format!("as_{}", culvert_base::Ksuid::new(at, random))
+    };
+    let mut number = 0;
+    for ends in [Ends::Alone, Ends::WithUser, Ends::SignedOut] {
+        for before in steps {
+            for after in steps {
+                let case = format!("{ends:?} {before} {after}");
+                clock.set(start);
+                number += 1;
+                let user = format!("user{number}");
+                let mut session = kept.sighting(number, &user);
+                session.session = id_at(start, number);
+                let Noted::Stored(user_id) = kept.tell(session.clone()).await else {
+                    panic!("{case}: it is not noted");
+                };
+                kept.rig.control.identity.clean_logins().await.unwrap();
+                by(before);
+                match ends {
+                    Ends::Alone => {
+                        let path = format!("/app/sessions/{}", session.session);
+                        assert_eq!(kept.rig.delete(&path).await, Answered::NoContent);
+                    }
+                    Ends::WithUser => {
+                        let path = format!("/app/users/{user_id}");
+                        assert_eq!(kept.rig.delete(&path).await, Answered::NoContent);
+                    }
+                    Ends::SignedOut => {
+                        let ending = Ending {
+                            session: session.session.clone(),
+                            account: session.account.clone(),
+                            user: session.user(),
+                            until: session.expires_at,
+                        };
+                        let ending = JournalEntry::Ended(Box::new(ending));
+                        kept.journal.send(ending).await.unwrap();
+                        eventually("it is gone", async || {
+                            let path = format!("/app/sessions/{}", session.session);
+                            !matches!(kept.rig.get(&path).await, Answered::Ok(_))
+                        })
+                        .await;
+                    }
+                }
+                assert_eq!(kept.tell(session.clone()).await, Noted::Ended, "{case}");
+                by(after);
+                kept.rig.control.identity.clean_logins().await.unwrap();
+                // Another end of the user's sessions at that time.
+                let mut other = kept.sighting(100_000 + number, &user);
+                other.session = id_at(clock.now(), 100_000 + number);
+                if let Noted::Stored(user_id) = kept.tell(other).await {
+                    let path = format!("/app/users/{user_id}");
+                    assert_eq!(kept.rig.delete(&path).await, Answered::NoContent);
+                }
+                clock.set(start);
+                kept.rig.control.identity.clean_logins().await.unwrap();
+                assert_eq!(kept.tell(session).await, Noted::Ended, "{case}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn application_sessions_of_a_user_are_limited() {
     let kept = JournalRig::start().await;
@@ -206,10 +339,10 @@ async fn expired_application_sessions_are_deleted() {
     let kept = JournalRig::start().await;
     kept.tell(kept.sighting(1, "ann")).await;
     kept.rig.clock.advance(Duration::from_secs(3600 + 599));
-    kept.rig.control.clean_logins().await.unwrap();
+    kept.rig.control.identity.clean_logins().await.unwrap();
     assert_eq!(kept.sessions().await.len(), 1);
     kept.rig.clock.advance(Duration::from_secs(2));
-    kept.rig.control.clean_logins().await.unwrap();
+    kept.rig.control.identity.clean_logins().await.unwrap();
     assert!(kept.sessions().await.is_empty());
 }
 

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use culvert_agents::ingress;
 use culvert_base::Entropy;
 use culvert_cel::{Value as CelValue, ValueRef};
+use culvert_certificates::ssh::{PublicKey, public_key};
+use culvert_endpoints::traffic_policy::Compiled;
+use culvert_endpoints::traffic_policy::model::StoredPolicy;
+use culvert_endpoints::vault::secret;
 use culvert_policy::Scheme;
 
-use crate::resource::model::traffic_policy::StoredPolicy;
-use crate::resource::{agent_ingress, ssh_public_key, vault_secret};
-use crate::ssh::PublicKey;
 use crate::tests::*;
-use crate::traffic_policy::Compiled;
 
 /// A random sequence.
 struct Choices(SeededEntropy);
@@ -136,7 +137,7 @@ impl NamedKind {
             }
             "vault_secrets" => {
                 let account = &rig.admin.account;
-                let found = vault_secret::find(store, account, "v", name).await;
+                let found = secret::find(store, account, "v", name).await;
                 id_of(found.unwrap())
             }
             "users" => {
@@ -151,12 +152,12 @@ impl NamedKind {
                 given("/endpoints", body, "domain").await
             }
             "agent_ingresses" => {
-                let found = agent_ingress::find(store, &format!("connect.{name}")).await;
+                let found = ingress::find(store, &format!("connect.{name}")).await;
                 id_of(found.unwrap())
             }
             "ssh_credentials" => {
                 let key = PublicKey::parse(name).unwrap();
-                let found = ssh_public_key::find(store, &key.fingerprint, false).await;
+                let found = public_key::find(store, &key.fingerprint, false).await;
                 id_of(found.unwrap())
             }
             _ => return None,
@@ -249,8 +250,8 @@ async fn a_secret_is_found_by_the_current_names_of_its_vault_and_itself() {
         secrets_by: String::new(),
         warnings: Vec::new(),
     };
-    let mut compiled = Compiled::new(Arc::clone(&rig.control.logins));
-    let seal = &rig.control.seal;
+    let mut compiled = Compiled::new(Arc::clone(&rig.control.kernel.logins));
+    let seal = &rig.control.kernel.seal;
     let owner = (&head, &*rig.admin.owner_id);
     let policy = compiled
         .policy(seal, owner, &stored, Scheme::Http, true)
@@ -334,7 +335,7 @@ async fn a_secret_is_found_by_the_current_names_of_its_vault_and_itself() {
                 };
                 let expected = secrets.iter().find(is_it);
                 let account = &rig.admin.account;
-                let found = vault_secret::find(&rig.store, account, vault, name).await;
+                let found = secret::find(&rig.store, account, vault, name).await;
                 let found = found.unwrap().map(|document| document.head.id);
                 assert_eq!(found.as_ref(), expected.map(|(id, _)| id), "{what}");
                 let value = match seen.get(ValueRef::String(vault)) {

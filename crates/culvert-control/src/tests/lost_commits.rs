@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use tokio_util::sync::CancellationToken;
 
+use super::rights::Cast;
 use super::uses::Database;
 use super::*;
 
-const SAVE: &str = "CREATE SCHEMA saved; DO $$ DECLARE t text; BEGIN \
+const SAVE: &str = "DROP SCHEMA IF EXISTS saved CASCADE; CREATE SCHEMA saved; DO $$ DECLARE t text; BEGIN \
      FOR t IN SELECT tablename FROM pg_tables WHERE schemaname = 'culvert' LOOP \
        EXECUTE format('CREATE TABLE saved.%I AS TABLE culvert.%I', t, t); \
      END LOOP; END $$";
@@ -76,4 +77,232 @@ async fn changes_after_a_loss_of_commits_reach_the_edge() {
     rig.store.close().await;
     rig.queue.close().await;
     database.remove().await;
+}
+
+/// What happens to the right of one owner's endpoint to forward to an internal endpoint of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Nothing,
+    /// The owner grants it.
+    Give,
+    /// The owner ends all grants.
+    Revoke,
+    /// The grant ends, and a new one is given.
+    GiveAgain,
+    /// The name gets another owner, who grants it too.
+    Take,
+}
+
+const STEPS: [Step; 5] = [
+    Step::Nothing,
+    Step::Give,
+    Step::Revoke,
+    Step::GiveAgain,
+    Step::Take,
+];
+
+/// Two owners' endpoints with a name between them.
+struct Forwarding<'c> {
+    cast: &'c Cast,
+    /// The endpoint that forwards.
+    from: String,
+}
+
+impl Forwarding<'_> {
+    const URL: &'static str = "http://a.internal";
+
+    /// The endpoint that has the internal name, and the index of its owner.
+    async fn target(&self) -> (String, usize) {
+        let rig = &self.cast.rig;
+        let list = rig.get("/endpoints?limit=100").await.body();
+        let mut list = list["endpoints"].as_array().unwrap().iter();
+        let one = list.find(|one| one["url"] == Self::URL).unwrap();
+        let owner = one["principal"]["id"].as_str().unwrap();
+        let mut callers = self.cast.callers.iter();
+        let owner = callers.position(|caller| caller.owner_id == owner).unwrap();
+        (one["id"].as_str().unwrap().to_owned(), owner)
+    }
+
+    /// The grants on an object.
+    async fn grants(&self, object: &str) -> Vec<String> {
+        let list = self.cast.rig.get("/grants?limit=100").await.body();
+        let list = list["grants"].as_array().unwrap().iter();
+        let of_object = list.filter(|grant| grant["object_id"] == object);
+        let id = |grant: &Value| grant["id"].as_str().unwrap().to_owned();
+        of_object.map(id).collect()
+    }
+
+    async fn serve(&self, by: &Caller) -> String {
+        let body = json!({"url": Self::URL, "upstream_url": "http://127.0.0.1:9"});
+        let made = self.cast.rig.call(by, "POST", "/endpoints", body).await;
+        made.body()["id"].as_str().unwrap().to_owned()
+    }
+
+    async fn give(&self, by: &Caller, object: &str) {
+        let grant = json!({"object_id": object, "grantee": self.from});
+        self.cast
+            .rig
+            .call(by, "POST", "/grants", grant)
+            .await
+            .body();
+    }
+
+    async fn revoke(&self, object: &str) {
+        for grant in self.grants(object).await {
+            let path = format!("/grants/{grant}?force=true");
+            assert_eq!(self.cast.rig.delete(&path).await, Answered::NoContent);
+        }
+    }
+
+    async fn take(&self, step: Step) {
+        let (target, owner) = self.target().await;
+        let callers = &self.cast.callers;
+        match step {
+            Step::Nothing => {}
+            Step::Give if self.grants(&target).await.is_empty() => {
+                self.give(&callers[owner], &target).await;
+            }
+            Step::Give => {}
+            Step::Revoke => self.revoke(&target).await,
+            Step::GiveAgain => {
+                self.revoke(&target).await;
+                self.give(&callers[owner], &target).await;
+            }
+            Step::Take => {
+                self.revoke(&target).await;
+                let path = format!("/endpoints/{target}");
+                assert_eq!(self.cast.rig.delete(&path).await, Answered::NoContent);
+                // The admin and the first owner by turns.
+                let next = &callers[1 - owner];
+                let taken = self.serve(next).await;
+                self.give(next, &taken).await;
+            }
+        }
+    }
+
+    /// Waits until the edge has the endpoint of the database at the name, and forwards to it by the grants of the
+    /// database.
+    async fn is_at_edge(&self, case: &str) {
+        let rig = &self.cast.rig;
+        let (target, _) = self.target().await;
+        let may = !self.grants(&target).await.is_empty();
+        assert!(rig.control.is_applied(culvert_testing::PATIENCE).await);
+        eventually(&format!("{case}: the edge forwards: {may}"), async || {
+            let snapshot = rig.edge.0.borrow();
+            let Some(snapshot) = snapshot.as_ref() else {
+                return false;
+            };
+            let one = |id: &str| snapshot.endpoints().find(|one| one.id == id);
+            let (Some(from), Some(to)) = (one(&self.from), one(&target)) else {
+                return false;
+            };
+            snapshot.endpoints().count() == 2 && snapshot.may_forward(from, "a.internal", to) == may
+        })
+        .await;
+    }
+}
+
+/// Grants, and the owner of an internal name, are those of the database that lost commits, whatever was lost and whatever
+/// is done then.
+#[tokio::test]
+async fn rights_to_forward_follow_a_loss_of_commits() {
+    let Some(database) = Database::new("lost_grants").await else {
+        return;
+    };
+    let rig = Rig::on(Some(database.url.clone()), None, AGENTS).await;
+    let cast = Cast::of(rig).await;
+    let cancel = CancellationToken::new();
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(cast.rig.control.clone().run(cancel.clone()));
+    let computed = json!({"on_http_request": [{"actions": [{
+        "type": "forward-internal", "config": {"url": "http://${req.headers['x'][0]}.internal"}}]}]});
+    let front = json!({
+        "url": "https://from.culvert.localhost",
+        "traffic_policy": computed.to_string(),
+    });
+    let from = cast.rig.call(&cast.callers[2], "POST", "/endpoints", front);
+    let from = from.await.body()["id"].as_str().unwrap().to_owned();
+    let forwarding = Forwarding { cast: &cast, from };
+    forwarding.serve(&cast.callers[1]).await;
+    for before in [Step::Revoke, Step::Give] {
+        for lost in STEPS {
+            for then in STEPS {
+                let case = format!("{before:?}, lost {lost:?}, then {then:?}");
+                forwarding.take(before).await;
+                forwarding.is_at_edge(&case).await;
+                database.run(SAVE).await;
+                forwarding.take(lost).await;
+                forwarding.is_at_edge(&case).await;
+                database.run(RESTORE).await;
+                forwarding.take(then).await;
+                forwarding.is_at_edge(&case).await;
+            }
+        }
+    }
+    cancel.cancel();
+    tasks.join_next().await.unwrap().unwrap();
+    cast.rig.store.close().await;
+    cast.rig.queue.close().await;
+    database.remove().await;
+}
+
+/// Each file causes one event, also one that was set aside while the clock was behind.
+#[tokio::test]
+async fn files_of_events_that_were_set_aside_are_told_of_once() {
+    let rig = Rig::start().await;
+    let events = &rig.control.events;
+    let lost = |file: &str| LostEvents::with_damaged(file.to_owned(), Some(3));
+    let (_, mut seq) = rig.events_after(0).await;
+    let both = || vec![lost("events.db.damaged-2"), lost("events.db.damaged-1")];
+    for (noted, n_events) in [
+        (vec![lost("events.db.damaged-2")], 1),
+        (both(), 1),
+        (both(), 0),
+    ] {
+        events.note_lost_events(noted).await.unwrap();
+        events.report_lost_events().await.unwrap();
+        events.report_lost_events().await.unwrap();
+        let (reported, last) = rig.events_after(seq).await;
+        seq = last;
+        let dropped = |event: &&Value| event["event_type"] == "events_dropped.v0";
+        assert_eq!(reported.iter().filter(dropped).count(), n_events);
+    }
+}
+
+/// A missing file of events causes one event, whether the process that noticed it tells of it or only a later one, and
+/// whether that learns that the event was written.
+#[tokio::test]
+async fn a_missing_file_of_events_is_told_of_once() {
+    let rig = Rig::start().await;
+    let events = &rig.control.events;
+    let (_, mut seq) = rig.events_after(0).await;
+    let now = rig.clock.now();
+    let missing = async |file| {
+        LostEvents::with_missing(&rig.store, file, now)
+            .await
+            .unwrap()
+    };
+    assert_eq!(missing(None).await, None);
+    let noted = missing(Some("events.db")).await.unwrap();
+    assert_eq!(
+        (&*noted.file, noted.reason),
+        ("events.db", Loss::FileMissing)
+    );
+    // The process ends here, and the next one finds the file that this one began, or none again.
+    assert_eq!(missing(None).await.unwrap(), noted);
+    assert_eq!(missing(Some("events.db")).await.unwrap(), noted);
+    for n_events in [1, 0] {
+        // Twice, as if the answer to the first commit had been lost.
+        let twice = vec![noted.clone(), noted.clone()];
+        events.note_lost_events(twice).await.unwrap();
+        events.report_lost_events().await.unwrap();
+        let (reported, last) = rig.events_after(seq).await;
+        seq = last;
+        let dropped = |event: &&Value| event["event_type"] == "events_dropped.v0";
+        assert_eq!(reported.iter().filter(dropped).count(), n_events);
+        assert_eq!(missing(None).await, None);
+    }
+    rig.clock.advance(std::time::Duration::from_secs(1));
+    let later = LostEvents::with_missing(&rig.store, Some("events.db"), rig.clock.now());
+    assert_ne!(later.await.unwrap().unwrap().id, noted.id, "another loss");
 }

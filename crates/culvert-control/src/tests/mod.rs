@@ -3,13 +3,16 @@
 mod addresses;
 mod agent_runs;
 mod agents;
+mod audit;
 mod authority;
 mod bind_owners;
 mod callers;
 mod certificates;
+mod clock_steps;
 mod codes;
 mod compile;
 mod console;
+mod copied;
 mod domains;
 mod endpoint_addresses;
 mod every_resource;
@@ -51,14 +54,19 @@ use std::sync::{Arc, Mutex};
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Code, IdMaker, ManualClock, Secret, SeededEntropy, Timestamp, code};
 use culvert_delivery::{Delivery, TargetSettings};
+use culvert_endpoints::host;
+use culvert_event_config::event_kinds;
+use culvert_event_config::replay;
+use culvert_resources::access::tenant::Account;
+use culvert_resources::access::user::User;
+use culvert_resources::keyed_mutex;
+use culvert_resources::resource::model::Model;
+use culvert_resources::stored::{self, Format};
 use culvert_store::{AuditEvent, Changes, Document, Head, Queue, Store, StoreUrl};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::resource::model::Model;
-use crate::resource::model::user::User;
-use crate::stored::Format;
-use crate::tenant::Account;
+use crate::upgrade::{relink, upgrade_grants};
 
 /// Public base of these tests.
 const BASE: &str = "http://api.example";
@@ -86,6 +94,8 @@ pub(crate) struct Rig {
     edge: Arc<HeldEdge>,
     /// The edge's sign-in entries.
     entries: Mutex<Option<tokio::sync::mpsc::Receiver<culvert_login::JournalEntry>>>,
+    /// The position of the last event that a test has seen.
+    last_seq: Mutex<i64>,
     _folder: tempfile::TempDir,
 }
 
@@ -106,6 +116,8 @@ impl EdgePort for HeldEdge {
         });
         Box::pin(async {})
     }
+
+    fn confirm(&self, _: std::time::Instant) {}
 
     fn replay(
         &self,
@@ -157,11 +169,6 @@ async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     waited.unwrap_or_else(|_| panic!("waited in vain: {what}"));
 }
 
-/// From here on, objects share this many locks.
-fn set_locks(control: &mut Arc<Control>, count: usize) {
-    Arc::get_mut(control).unwrap().locks = keyed_mutex::KeyedMutex::of_size(count);
-}
-
 impl Rig {
     pub(crate) async fn start() -> Self {
         Self::with(None, AGENTS).await
@@ -176,6 +183,24 @@ impl Rig {
         url: Option<StoreUrl>,
         certificates: Option<Certificates>,
         limits: AgentLimits,
+    ) -> Self {
+        // Work that locks an object while it holds the lock of another waits for itself.
+        let locks = keyed_mutex::KeyedMutex::of_size(1);
+        Self::build(url, certificates, limits, locks, |_| ()).await
+    }
+
+    /// With other settings.
+    async fn adjusted(adjust: fn(&mut Settings)) -> Self {
+        let locks = keyed_mutex::KeyedMutex::of_size(1);
+        Self::build(None, None, AGENTS, locks, adjust).await
+    }
+
+    async fn build(
+        url: Option<StoreUrl>,
+        certificates: Option<Certificates>,
+        limits: AgentLimits,
+        locks: keyed_mutex::KeyedMutex,
+        adjust: fn(&mut Settings),
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000)));
@@ -201,34 +226,36 @@ impl Rig {
         let edge = Arc::new(HeldEdge(tokio::sync::watch::Sender::new(None)));
         let keys = LoginKeys::new([[1; 32]]);
         let (logins, entries) = Logins::new(keys, LoginSettings::default());
-        let mut control = Control::open(Parts {
+        let mut settings = Settings {
+            edge_domain: HostName::parse("culvert.localhost").unwrap(),
+            public_ports: Default::default(),
+            tcp_ports: 20000..=20002,
+            allow_private_upstreams: true,
+            has_tls_before_edge: false,
+            domains_of_owner: false,
+            allow_public_calls: false,
+            on_expression_error: culvert_policy::OnExpressionError::default(),
+            strict_rights: false,
+            ip_data: Default::default(),
+            own_names: vec!["own.example".to_owned()],
+            kubernetes_ingress: "operators.culvert.example:8442".into(),
+            targets: Arc::new(Targets(targets)),
+            base_url: BASE.to_owned(),
+            agent_minimum: Some(AgentMinimum {
+                version: "3.5.0".to_owned(),
+                date: "2027-01-31".to_owned(),
+                message: "Update the agent.".to_owned(),
+            }),
+        };
+        adjust(&mut settings);
+        let parts = Parts {
             ids: Arc::default(),
             store: store.clone(),
             clock: clock.clone(),
             entropy,
             seal: Seal::new(&Secret::new("a master key of the tests".into())),
             pepper: Pepper::new(&Secret::new("a pepper of the tests".into())),
-            settings: Settings {
-                edge_domain: HostName::parse("culvert.localhost").unwrap(),
-                public_ports: Default::default(),
-                tcp_ports: 20000..=20002,
-                allow_private_upstreams: true,
-                has_tls_before_edge: false,
-                domains_of_owner: false,
-                allow_public_calls: false,
-                on_expression_error: culvert_policy::OnExpressionError::default(),
-                strict_rights: false,
-                ip_data: Default::default(),
-                own_names: vec!["own.example".to_owned()],
-                kubernetes_ingress: "operators.culvert.example:8442".into(),
-                targets,
-                base_url: BASE.to_owned(),
-                agent_minimum: Some(AgentMinimum {
-                    version: "3.5.0".to_owned(),
-                    date: "2027-01-31".to_owned(),
-                    message: "Update the agent.".to_owned(),
-                }),
-            },
+            settings,
             delivery,
             edge: Some(edge.clone()),
             logins,
@@ -252,14 +279,11 @@ impl Rig {
                 "a node".to_owned(),
                 StatisticsSettings::default(),
             ),
-        })
-        .await
-        .unwrap();
-        // Work that locks an object while it holds the lock of another waits for itself.
-        set_locks(&mut control, 1);
+        };
+        let control = Control::open_with(parts, locks).await.unwrap();
         let token = control.bootstrap(None).await.unwrap().unwrap();
         let header = format!("Bearer {}", token.reveal());
-        let admin = control.authenticate(Some(&header)).await.unwrap();
+        let admin = control.identity.authenticate(Some(&header)).await.unwrap();
         Self {
             control,
             clock,
@@ -269,6 +293,7 @@ impl Rig {
             admin,
             edge,
             entries: Mutex::new(Some(entries)),
+            last_seq: Mutex::new(0),
             _folder: folder,
         }
     }
@@ -347,7 +372,7 @@ impl Rig {
 
     /// The result of authenticating an `Authorization` header.
     async fn judged(&self, header: Option<&str>) -> Result<Caller, Option<u16>> {
-        match self.control.authenticate(header).await {
+        match self.control.identity.authenticate(header).await {
             Ok(caller) => Ok(caller),
             Err(Error::Refused(refusal)) => {
                 codes::note(refusal.code);
@@ -384,6 +409,7 @@ impl Rig {
             account: account.to_owned(),
             restrictions: None,
             token: None,
+            context: None,
         }
     }
 
@@ -409,7 +435,11 @@ impl Rig {
         form: &impl serde::Serialize,
         keys: Vec<culvert_store::Key>,
     ) -> String {
-        let id = self.control.ids.next(&*self.clock, &SeededEntropy::new(99));
+        let id = self
+            .control
+            .kernel
+            .ids
+            .next(&*self.clock, &SeededEntropy::new(99));
         let head = Head {
             id: format!("{prefix}_{id}"),
             kind: kind.to_owned(),

@@ -103,7 +103,7 @@ impl Owner {
 
     pub(super) async fn give_up(&self, open: &Open, kind: Kind, id: &str) {
         match kind {
-            Kind::Agent => open.rig.control.unbind(&self.grant, id).await,
+            Kind::Agent => open.rig.control.agents.unbind(&self.grant, id).await,
             Kind::Cloud => {
                 let path = format!("/endpoints/{id}");
                 let gone = open.rig.call(&self.caller, "DELETE", &path, Value::Null);
@@ -319,7 +319,7 @@ async fn random_names_and_ports_return_to_their_owner() {
         let full = open.bind(&other.grant, wants[1].clone()).await;
         assert!(full.is_err(), "no port is left but the reserved one");
         for port in ports {
-            open.rig.control.unbind(&other.grant, &port.id).await;
+            open.rig.control.agents.unbind(&other.grant, &port.id).await;
         }
     }
     let back = open.authorize(hello(&holder.token)).await.unwrap();
@@ -329,7 +329,7 @@ async fn random_names_and_ports_return_to_their_owner() {
         port.url, had[1].url,
         "the other two are reserved for the other"
     );
-    open.rig.control.unbind(&back, &port.id).await;
+    open.rig.control.agents.unbind(&back, &port.id).await;
     for (want, had) in wants.iter().zip(&had) {
         let kept = open.bind(&back, again(want, had)).await.unwrap();
         assert_eq!((&kept.id, &kept.url), (&had.id, &had.url));
@@ -337,14 +337,14 @@ async fn random_names_and_ports_return_to_their_owner() {
     // A name that an agent unbinds stays reserved like those of an ended session: the agent may be connecting
     // to another node, or restarting.
     for had in &had {
-        open.rig.control.unbind(&back, &had.id).await;
+        open.rig.control.agents.unbind(&back, &had.id).await;
         let taken = open.bind(&other.grant, wanted(&had.url)).await;
         assert!(matches!(taken, Err(307 | 320)), "{} {taken:?}", had.url);
     }
     for (want, had) in wants.iter().zip(&had) {
         let kept = open.bind(&back, again(want, had)).await.unwrap();
         assert_eq!(kept.url, had.url);
-        open.rig.control.unbind(&back, &kept.id).await;
+        open.rig.control.agents.unbind(&back, &kept.id).await;
     }
     open.rig.clock.advance(Duration::from_secs(181));
     let taken = open.bind(&other.grant, wanted(&had[0].url)).await;

@@ -1,7 +1,9 @@
 //! Resources that callers do not create: their views, and the refusal to create or change them.
 
-use crate::resource::ALL;
-use crate::resource::resource_type::{Life, ResourceType};
+use culvert_identity::application;
+use culvert_resources::resource::{Life, ResourceType};
+
+use crate::operations::resources::ALL;
 use crate::tests::*;
 
 /// A stored form of each, by collection.
@@ -46,7 +48,11 @@ fn not_configured() -> impl Iterator<Item = &'static &'static ResourceType> {
 /// Inserts one into the store. Refers to `user_id` where the resource refers to a user.
 pub(super) async fn stored_one(rig: &Rig, ty: &ResourceType, user_id: &str) -> String {
     let form = stored_form(ty.collection, user_id);
-    let id = rig.control.ids.next(&*rig.clock, &SeededEntropy::new(7));
+    let id = rig
+        .control
+        .kernel
+        .ids
+        .next(&*rig.clock, &SeededEntropy::new(7));
     let refs = form
         .get("user_id")
         .and_then(Value::as_str)
@@ -126,7 +132,7 @@ fn observed_objects_cannot_be_created_or_changed() {
 async fn observed_objects_have_every_key_of_their_schema() {
     let rig = Rig::start().await;
     let stranger = rig.stranger().await;
-    let users = &resource::application_user::TYPE;
+    let users = &application::user::TYPE;
     let user = stored_one(&rig, users, "").await;
     for ty in not_configured() {
         let id = stored_one(&rig, ty, &user).await;
@@ -163,10 +169,7 @@ async fn observed_objects_have_every_key_of_their_schema() {
 #[tokio::test]
 async fn an_application_user_is_deleted_with_its_sessions() {
     let rig = Rig::start().await;
-    let (users, sessions) = (
-        &resource::application_user::TYPE,
-        &resource::application_session::TYPE,
-    );
+    let (users, sessions) = (&application::user::TYPE, &application::session::TYPE);
     let user = stored_one(&rig, users, "").await;
     let other = stored_one(&rig, users, "").await;
     let first = stored_one(&rig, sessions, &user).await;
@@ -186,7 +189,10 @@ async fn an_application_user_is_deleted_with_its_sessions() {
     assert_eq!(left.len(), 1);
     assert_eq!(left[0]["id"], *kept);
     assert_eq!(left[0]["application_user"]["id"], *other);
-    assert_eq!(rig.events_after(start).await.0, Vec::<Value>::new());
+    let (reported, _) = rig.events_after(start).await;
+    let kinds: Vec<_> = reported.iter().map(|event| &event["event_type"]).collect();
+    let session = "application_session_deleted.v0";
+    assert_eq!(kinds, [session, session, "application_user_deleted.v0"]);
 }
 
 #[tokio::test]

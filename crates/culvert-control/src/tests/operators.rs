@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use culvert_endpoints::kubernetes_operator::active_operators::ActiveOperators;
 use rcgen::{CertificateParams, KeyPair};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::*;
-use crate::active_operators::ActiveOperators;
 
 fn csr() -> String {
     let key = KeyPair::generate().unwrap();

@@ -26,7 +26,7 @@ fn token_of(invited: &Value) -> String {
 
 /// Accepts an invitation; the code of the refusal.
 async fn accept(rig: &Rig, token: &str) -> Result<Accepted, Option<u16>> {
-    match rig.control.accept_invitation(token, HERE).await {
+    match rig.control.identity.accept_invitation(token, HERE).await {
         Ok(accepted) => Ok(accepted),
         Err(Error::Refused(refusal)) => {
             codes::note(refusal.code);
@@ -38,8 +38,7 @@ async fn accept(rig: &Rig, token: &str) -> Result<Accepted, Option<u16>> {
 
 #[tokio::test]
 async fn an_invitation_is_accepted_if_its_user_and_its_session_share_a_lock() {
-    let mut rig = Rig::start().await;
-    set_locks(&mut rig.control, 1);
+    let rig = Rig::start().await;
     let (_, token) = invite(&rig, "ada@x.example", "").await;
     let accepted = tokio::time::timeout(culvert_testing::PATIENCE, accept(&rig, &token));
     assert!(accepted.await.expect("it waited for itself").is_ok());
@@ -66,18 +65,31 @@ async fn an_invitation_link_works_once() {
     let caller = rig.authenticate(accepted.token.reveal()).await.unwrap();
     assert_eq!((&caller.owner_id, caller.role), (&id, Role::Member));
     assert_eq!(caller.subject, "Ada@x.example");
-    let session = rig.control.console_session(accepted.cookie.reveal(), HERE);
+    let session = rig
+        .control
+        .identity
+        .console_session(accepted.cookie.reveal(), HERE);
     assert_eq!(session.await.unwrap().caller, caller);
     let shown = rig.get(&path).await.body();
     assert_eq!(shown["active"], true);
     assert_eq!(shown["invitation_expires_at"], Value::Null);
 
     let (reported, _) = rig.events_after(0).await;
-    let last = reported.last().unwrap();
-    assert_eq!(last["event_type"], "api_key_created.v0");
-    assert_eq!(last["principal"]["subject"], "Ada@x.example");
-    assert_eq!(last["principal"]["source"], "Dashboard");
-    assert_eq!(last["principal"]["credential"], Value::Null);
+    let kinds: Vec<_> = reported.iter().map(|event| &event["event_type"]).collect();
+    let expected = [
+        "user_updated.v0",
+        "invitation_deleted.v0",
+        "api_key_created.v0",
+        "sign_in.v0",
+        "console_session_created.v0",
+    ];
+    assert_eq!(kinds[kinds.len() - 5..], expected);
+    let user = &reported[kinds.len() - 5];
+    assert_eq!(user["previous"]["active"], false);
+    let key = &reported[kinds.len() - 3];
+    assert_eq!(key["principal"]["subject"], "Ada@x.example");
+    assert_eq!(key["principal"]["source"], "Dashboard");
+    assert_eq!(key["principal"]["credential"], Value::Null);
     let kept = format!("{reported:?}{:?}", rig.store.all("user").await.unwrap());
     assert!(!kept.contains(&token[28..]) && !kept.contains(&accepted.token.reveal()[28..]));
 }
@@ -179,7 +191,10 @@ async fn a_changed_role_and_a_removal_take_effect_at_once() {
     let path = format!("/users/{id}");
     let key = async || rig.authenticate(accepted.token.reveal()).await;
     let session = async || {
-        let session = rig.control.console_session(accepted.cookie.reveal(), HERE);
+        let session = rig
+            .control
+            .identity
+            .console_session(accepted.cookie.reveal(), HERE);
         session.await.map(|session| session.caller.role).ok()
     };
     for (role, expected) in [("admin", Role::Admin), ("read_only", Role::ReadOnly)] {
@@ -197,11 +212,24 @@ async fn a_changed_role_and_a_removal_take_effect_at_once() {
         token: None,
         ..key().await.unwrap()
     };
-    let (cookie, _) = rig.control.sign_in(person.clone(), HERE).await.unwrap();
-    let found = rig.control.console_session(cookie.reveal(), HERE).await;
+    let (cookie, _) = rig
+        .control
+        .identity
+        .sign_in(person.clone(), HERE)
+        .await
+        .unwrap();
+    let found = rig
+        .control
+        .identity
+        .console_session(cookie.reveal(), HERE)
+        .await;
     assert_eq!(found.unwrap().caller, person);
     assert_eq!(
-        rig.control.caller_again(&person, HERE).await.unwrap(),
+        rig.control
+            .identity
+            .caller_again(&person, HERE)
+            .await
+            .unwrap(),
         person
     );
     let shown = rig.call(&person, "GET", "/self", Value::Null).await.body();
@@ -214,14 +242,26 @@ async fn a_changed_role_and_a_removal_take_effect_at_once() {
     assert_eq!(session().await, None);
     assert!(
         rig.control
+            .identity
             .console_session(cookie.reveal(), HERE)
             .await
             .is_err()
     );
-    assert!(rig.control.caller_again(&person, HERE).await.is_err());
+    assert!(
+        rig.control
+            .identity
+            .caller_again(&person, HERE)
+            .await
+            .is_err()
+    );
     let (reported, _) = rig.events_after(start).await;
     let kinds: Vec<_> = reported.iter().map(|event| &event["event_type"]).collect();
-    assert_eq!(kinds, ["api_key_deleted.v0"]);
+    let expected = [
+        "api_key_deleted.v0",
+        "console_session_deleted.v0",
+        "user_deleted.v0",
+    ];
+    assert_eq!(kinds, expected);
 }
 
 #[tokio::test]
@@ -267,7 +307,12 @@ async fn come(
     identity: &culvert_login::Identity,
     role: Option<Role>,
 ) -> Result<Caller, Option<u16>> {
-    match rig.control.person_of(identity, role, HERE).await {
+    match rig
+        .control
+        .identity
+        .person_of(identity, role, &HERE.into())
+        .await
+    {
         Ok(caller) => Ok(caller),
         Err(Error::Refused(refusal)) => {
             codes::note(refusal.code);

@@ -2,14 +2,14 @@
 
 use culvert_base::Refusal;
 use culvert_delivery::batch::OpenBatch;
+use culvert_event_config::event_kinds::event_types;
+use culvert_event_config::subscription;
 use culvert_tunnel::server::{AgentAuthorizer, Proof};
 
 use super::agents::{Open, hello};
 use super::names::{Kind, LIMITS, Owner};
-use super::rights::{Cast, PRIVATE};
+use super::rights::Cast;
 use super::*;
-use crate::event_kinds::event_types;
-use crate::resource::event_subscription;
 
 const KEYS: [&str; 5] = [
     "api_key_created.v0",
@@ -32,13 +32,16 @@ fn events_of_private_resources_are_recognised_by_kind() {
         .into_iter()
         .filter(|name| event_kinds::is_private(name))
         .collect();
-    // Each private resource has three kinds, and so have subscriptions, destinations and grants. Agent sessions have
-    // two, which name the credential, and the installation has one.
-    assert_eq!(
-        private.len(),
-        3 * (PRIVATE.len() + 3) + 2 + 1,
-        "{private:?}"
-    );
+    // All others report writes of what everyone in the account sees.
+    let public = ["user", "vault", "ip_policy", "domain", "agent_ingress"];
+    for name in public {
+        let kind = format!("{name}_created.v0");
+        assert!(!private.contains(&kind), "{kind}");
+    }
+    for name in ["endpoint", "application_user", "grant", "event_destination"] {
+        let kind = format!("{name}_created.v0");
+        assert!(private.contains(&kind), "{kind}");
+    }
     for kind in KEYS {
         assert!(private.iter().any(|name| name == kind), "{kind}");
     }
@@ -50,16 +53,19 @@ async fn only_admins_follow_events_about_keys() {
     let rig = &cast.rig;
     let code = |refusal: Refusal| refusal.code.map(Code::number);
     for kind in KEYS {
-        rig.control.tail(&rig.admin, spec(&[kind])).unwrap();
+        rig.control.events.tail(&rig.admin, spec(&[kind])).unwrap();
         for caller in &cast.callers[1..4] {
-            let refused = rig.control.tail(caller, spec(&["vault_created.v0", kind]));
+            let refused = rig
+                .control
+                .events
+                .tail(caller, spec(&["vault_created.v0", kind]));
             assert_eq!(code(refused.unwrap_err()), Some(630), "{kind}");
         }
     }
     for caller in &cast.callers[..4] {
-        rig.control.tail(caller, spec(&[])).unwrap();
+        rig.control.events.tail(caller, spec(&[])).unwrap();
         let traffic = spec(&["http_request_complete.v0", "vault_created.v0"]);
-        rig.control.tail(caller, traffic).unwrap();
+        rig.control.events.tail(caller, traffic).unwrap();
     }
 }
 
@@ -132,7 +138,7 @@ async fn a_subscription_follows_the_rights_of_its_owner() {
     let mut running = tokio::task::JoinSet::new();
     let cancel = tokio_util::sync::CancellationToken::new();
     running.spawn(Arc::clone(&rig.control).run(cancel.clone()));
-    running.spawn(Arc::clone(&rig.control.delivery).run(cancel.clone()));
+    running.spawn(Arc::clone(&rig.control.events.delivery).run(cancel.clone()));
     let former = rig.user("former@x.example", Role::Admin, true).await;
     // No server listens there.
     let hook =
@@ -246,7 +252,7 @@ async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
         }
         write(document).await;
     }
-    let prefix = event_subscription::TYPE.id_prefix;
+    let prefix = subscription::TYPE.id_prefix;
     let account = &rig.admin.account;
     let unlogged = rig.insert(KIND, prefix, account, &older, Vec::new()).await;
 
@@ -670,7 +676,7 @@ async fn an_ssh_certificate_authenticates_only_its_issuing_owner() {
             proof: proof.clone(),
             ..hello("")
         };
-        AgentAuthorizer::authorize(&*rig.control, hello)
+        AgentAuthorizer::authorize(&*rig.control.agents, hello)
             .await
             .map(drop)
             .map_err(agents::code)
@@ -709,6 +715,22 @@ async fn an_ssh_certificate_authenticates_only_its_issuing_owner() {
     }
     assert_eq!(admit(&silent).await, Err(1102));
     assert_eq!(admit(&before[1]).await, Err(1102));
+
+    // Its connections end with the certificate, also if the clock was behind when they began.
+    let agents = rig.control.agents.agents.as_ref().unwrap();
+    let expiring = || {
+        agents
+            .lock()
+            .values()
+            .filter(|live| live.expires_at.is_some())
+            .count()
+    };
+    assert_eq!(expiring(), 2);
+    let valid_until = i64::try_from(valid_until.unwrap()).unwrap();
+    rig.clock.set(Timestamp::from_unix_seconds(valid_until));
+    // A commit wakes the task.
+    rig.ip_policy().await;
+    eventually("they are closed", async || expiring() == 0).await;
 }
 
 /// A policy can send the secrets that it names to any upstream.

@@ -233,9 +233,9 @@ async fn interrupted<T, U>(
 /// The same with the rename between any two steps of the request with the policy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_is_renamed_at_each_step_of_a_policy_that_names_it() {
-    let mut rig = Rig::start().await;
     // A write that is interrupted keeps its lock, which must not be that of the other.
-    set_locks(&mut rig.control, 1 << 16);
+    let locks = keyed_mutex::KeyedMutex::of_size(1 << 16);
+    let rig = Rig::build(None, None, AGENTS, locks, |_| ()).await;
     let endpoint = |n: usize, policy: Option<&str>| {
         json!({
             "url": format!("https://p{n}.culvert.localhost"),

@@ -1,9 +1,11 @@
 //! Rotation of the master key: re-encrypts the secrets of every resource, even after interruptions.
 
-use crate::resource::ALL;
-use crate::resource::resource_type::Life;
+use culvert_resources::resource::Life;
+
+use crate::Reencrypted;
+use crate::operations::resources::ALL;
+use crate::reencrypt;
 use crate::tests::*;
-use crate::{Reencrypted, reencrypt};
 
 fn sealed_under(seal: &Seal, body: &Value, id: &str) -> usize {
     match body {

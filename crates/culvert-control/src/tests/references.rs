@@ -5,8 +5,10 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use culvert_resources::resource::Life;
+
 use super::*;
-use crate::resource::ALL;
+use crate::operations::resources::ALL;
 
 /// The result of removing a referenced object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,10 +220,7 @@ async fn every_field_that_refers_to_an_object_is_in_the_table() {
     }
     // The stored form of one object of each resource, and of each field.
     let rig = Rig::start().await;
-    for ty in ALL
-        .iter()
-        .filter(|ty| ty.life == resource::resource_type::Life::Configured)
-    {
+    for ty in ALL.iter().filter(|ty| ty.life == Life::Configured) {
         let sample = rig.sample(ty.collection, 1).await;
         rig.post(&format!("/{}", ty.collection), sample)
             .await

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use culvert_base::Class;
+use culvert_resources::access::key_restrictions::KeyRestrictions;
+use culvert_resources::resource::Life;
 use rcgen::{CertificateParams, KeyPair};
 
 use super::rights::{CALLERS, Cast, Who, caller_of};
 use super::*;
-use crate::key_restrictions::KeyRestrictions;
-use crate::resource::ALL;
-use crate::resource::resource_type::Life;
+use crate::operations::resources::ALL;
 
 fn csr() -> String {
     let key = KeyPair::generate().unwrap();

@@ -3,9 +3,10 @@
 
 use May::{Do, Not, NotSee};
 use Who::{Admin, OtherBot, Owner, OwnerReading, OwnerScoped, Reader, Stranger};
+use culvert_resources::resource::Life;
 
-use crate::resource::ALL;
-use crate::resource::resource_type::Life;
+use crate::operations::resources::ALL;
+use crate::tests::audit;
 use crate::tests::observed::stored_one;
 use crate::tests::*;
 use crate::{KeyRestrictions, Scope};
@@ -366,7 +367,7 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
     let rule = Rule::of(collection, name, object)
         .unwrap_or_else(|| panic!("say who may {name} one of {collection}"));
     for (caller, who) in cast.callers.iter().zip(CALLERS) {
-        let caller = &caller_of(who, caller, operation);
+        let caller = &audit::with_context(caller_of(who, caller, operation));
         let n = N.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let id = cast.object(collection, n).await;
         let is_there = cast.becomes(collection, &id, object).await;
@@ -395,6 +396,7 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
             };
             let method = operation.method.as_str();
             let before = stored(rig, &id).await;
+            let seq = audit::end_of_log(rig).await;
             let call = async |id: &str| rig.call(caller, method, &path(id), body.clone()).await;
             let nothing = call(&absent).await;
             let answered = call(&id).await;
@@ -408,6 +410,15 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
             if may != Do {
                 assert_eq!(stored(rig, &id).await, before, "{who:?} {method} {id}");
             }
+            let is_of_account = who != Stranger;
+            audit::check_trace(
+                rig,
+                (caller, is_of_account),
+                operation,
+                (&id, &answered),
+                seq,
+            )
+            .await;
         }
         // Some resources allow only a few objects.
         let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();

@@ -1,10 +1,10 @@
 //! Compares the schemas of bodies with the server: the server refuses what a schema refuses, and accepts the
 //! values that a schema lists. Generated from the table of operations.
 
+use culvert_resources::resource::Life;
 use serde_json::Map;
 
-use crate::resource::ALL;
-use crate::resource::resource_type::Life;
+use crate::operations::resources::ALL;
 use crate::tests::*;
 
 /// A step on the path to a value within a body.

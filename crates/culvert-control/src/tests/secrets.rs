@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use culvert_endpoints::secret_rights;
 use culvert_policy::policy::compiled::SecretRight;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::secret_rights;
 
 /// A place of a policy: the policy with `GET` for the expression, and whether a secret is confined there.
 const PLACES: [(&str, bool); 6] = [
@@ -271,13 +271,13 @@ async fn policies_of_an_earlier_version_echo_secrets_for_30_days() {
     let noted = (end.unix_millis() / 1_000).to_string();
     store.meta_set("secret_echo_until", &noted).await.unwrap();
     drop(store);
-    let rig = Rig::on(Some(url), None, AGENTS).await;
+    let rig = Rig::on(Some(url.clone()), None, AGENTS).await;
     let cancel = CancellationToken::new();
     let mut running = tokio::task::JoinSet::new();
     running.spawn(rig.control.clone().run(cancel.clone()));
     let admin = rig.user("second@x.example", Role::Admin, true).await;
     let id = vault(&rig, &rig.admin, "granted").await;
-    grant(&rig, &id, &admin.owner_id).await;
+    let granted = grant(&rig, &id, &admin.owner_id).await;
     let (echo, _) = PLACES[2];
     let made = Endpoints(500)
         .make(&rig, &admin, policy(echo, "granted"))
@@ -304,6 +304,18 @@ async fn policies_of_an_earlier_version_echo_secrets_for_30_days() {
     // A commit wakes the compiler.
     rig.ip_policy().await;
     state("refused", true).await;
+    // `culvert doctor` sees the same without the server.
+    let seal = Seal::new(&Secret::new("a master key of the tests".into()));
+    let listed = async || policy_misuses(&url, &seal, rig.clock.now()).await.unwrap();
+    let found = listed().await;
+    assert_eq!(found.len(), 1);
+    assert_eq!((&found[0].endpoint_id, found[0].is_echo), (&made, true));
+    assert!(found[0].message.contains("`s` of the vault `granted`"));
+    rig.delete(&format!("{granted}?force=true")).await;
+    let found = listed().await;
+    assert_eq!((found.len(), found[0].is_echo), (1, false));
+    rig.delete(&format!("/endpoints/{made}")).await;
+    assert_eq!(listed().await, []);
     cancel.cancel();
     running.join_all().await;
 }

@@ -5,9 +5,9 @@ use std::process::{Command, Output};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use culvert_certificates::ssh::{SigningKey, Spec};
 
 use super::*;
-use crate::ssh::{SigningKey, Spec};
 
 /// A new public key with a comment.
 pub(super) fn new_key() -> String {
@@ -176,7 +176,7 @@ pub(super) async fn ssh_certificate_authorities_are_validated() {
             .unwrap();
         let form: Value = serde_json::from_str(&stored.body).unwrap();
         let sealed = form["sealed_key"].as_str().unwrap();
-        let text = rig.control.seal.open(id, sealed).unwrap();
+        let text = rig.control.kernel.seal.open(id, sealed).unwrap();
         assert!(!stored.body.contains(text.reveal()) && !made.to_string().contains(sealed));
     }
 }
@@ -557,8 +557,11 @@ async fn a_stock_ssh_server_accepts_issued_certificates() {
 #[tokio::test]
 async fn the_host_key_is_generated_once_and_stored_encrypted() {
     let rig = Rig::start().await;
-    let seed = rig.control.ssh_host_seed().await.unwrap();
-    assert_eq!(rig.control.ssh_host_seed().await.unwrap(), seed);
+    let seed = rig.control.certificates.ssh_host_seed().await.unwrap();
+    assert_eq!(
+        rig.control.certificates.ssh_host_seed().await.unwrap(),
+        seed
+    );
     assert_ne!(*seed, [0; 32]);
     let documents = rig.store.documents_after("", 10_000).await.unwrap();
     let kept: Vec<_> = documents

@@ -1,5 +1,6 @@
 //! Statistics: counts of nodes are folded, kept for their retention, and read only by callers with the right.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use culvert_statistics::{Field, Frame, Key, Point, SubjectKind};
@@ -8,12 +9,16 @@ use culvert_store::{Queue, StoreUrl};
 use crate::tests::*;
 
 /// A node whose source counts the same at each reading.
-#[derive(Debug)]
-struct Constant(Mutex<Vec<(Key, Point)>>);
+#[derive(Debug, Default)]
+struct Constant {
+    points: Mutex<Vec<(Key, Point)>>,
+    readings: AtomicU64,
+}
 
 impl StatisticsSource for Constant {
     fn read(&self, frame: &mut Frame) {
-        for (key, point) in &*self.0.lock().unwrap() {
+        self.readings.fetch_add(1, Ordering::SeqCst);
+        for (key, point) in &*self.points.lock().unwrap() {
             frame.add(key.clone(), point);
         }
     }
@@ -40,7 +45,7 @@ struct Node {
 
 impl Node {
     fn new(queue: &Queue, name: &str, settings: StatisticsSettings) -> Self {
-        let source = Arc::new(Constant(Mutex::default()));
+        let source = Arc::<Constant>::default();
         Self {
             statistics: Statistics::new(queue.clone(), name.to_owned(), settings),
             keeper: Keeper::new(source.clone()),
@@ -50,18 +55,22 @@ impl Node {
 
     fn counts(&self, kind: SubjectKind, account: &str, id: &str, point: Point) {
         let key = Key::new(kind, account, id);
-        self.source.0.lock().unwrap().push((key, point));
+        self.source.points.lock().unwrap().push((key, point));
     }
 
-    async fn look(&mut self, now: Timestamp) {
-        self.keeper.look(&self.statistics, now).await.unwrap();
+    fn readings(&self) -> u64 {
+        self.source.readings.load(Ordering::SeqCst)
+    }
+
+    async fn look(&mut self, clock: &ManualClock) {
+        self.keeper.look(&self.statistics, clock).await.unwrap();
     }
 
     /// Calls `look` every ten seconds, starting at the clock's time, and advances the clock.
     async fn run(&mut self, clock: &ManualClock, span: Duration) {
         for _ in 0..span.as_secs() / 10 {
             clock.advance(Duration::from_secs(10));
-            self.look(clock.now()).await;
+            self.look(clock).await;
         }
     }
 }
@@ -95,8 +104,8 @@ async fn folding_does_not_change_two_hours_of_statistics() {
     let begin = rig.clock.now();
     for _ in 0..2 * 360 + 40 {
         rig.clock.advance(Duration::from_secs(10));
-        node.look(rig.clock.now()).await;
-        other.look(rig.clock.now()).await;
+        node.look(&rig.clock).await;
+        other.look(&rig.clock).await;
     }
     let total = 2 * 10 * (2 * 360 + 40);
 
@@ -267,10 +276,10 @@ async fn frames_of_a_lost_node_are_folded_by_another() {
     let mut gone = rig.node("gone").await;
     gone.run(&rig.clock, 2 * MINUTE).await;
     let mut node = rig.node("a").await;
-    node.source.0.lock().unwrap().clear();
+    node.source.points.lock().unwrap().clear();
     node.counts(SubjectKind::Node, "", "a", requests());
     rig.clock.advance(120 * MINUTE);
-    node.look(rig.clock.now()).await;
+    node.look(&rig.clock).await;
     let frames = rig
         .queue
         .statistic_frames(10, (0, i64::MAX), Some("gone"), 100)
@@ -325,7 +334,7 @@ async fn an_unavailable_store_delays_statistics_and_drops_the_oldest() {
     dead.close().await;
     let account = rig.admin.account.clone();
     let mut node = Node::new(&dead, "a", StatisticsSettings::default());
-    // The store is there for the first look, which reads the last step.
+    // The store is there for the first look.
     node.statistics = Statistics::new(
         rig.queue.clone(),
         "a".to_owned(),
@@ -336,8 +345,8 @@ async fn an_unavailable_store_delays_statistics_and_drops_the_oldest() {
     let gone = Statistics::new(dead, "a".to_owned(), StatisticsSettings::default());
     for _ in 0..70 {
         rig.clock.advance(Duration::from_secs(10));
-        let now = rig.clock.now();
-        node.keeper.look(&gone, now).await.unwrap_err();
+        let looked = node.keeper.look(&gone, &*rig.clock).await;
+        looked.unwrap_err();
     }
     assert_eq!(gone.meters().lost.get(), 10);
     node.run(&rig.clock, Duration::from_secs(10)).await;
@@ -380,4 +389,67 @@ async fn nodes_describe_themselves() {
     rig.clock.advance(MINUTE);
     let list = rig.get("/nodes").await.body();
     assert_eq!(list["nodes"][0]["is_online"], false);
+}
+
+/// Each reading counts once, also those while the clock showed a time that has counts already.
+#[tokio::test]
+async fn a_clock_that_jumps_loses_no_statistics_and_deletes_none() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let rig = Rig::start().await;
+    let mut node = rig.node("a").await;
+    let begin = rig.clock.now();
+    node.run(&rig.clock, 20 * MINUTE).await;
+
+    rig.clock.set(rig.clock.now().plus(400 * DAY));
+    let before = node.readings();
+    node.run(&rig.clock, 7 * MINUTE).await;
+    let n_ahead = node.readings() - before;
+    assert!(n_ahead >= 41, "{n_ahead}");
+
+    // Back to the true time: counts have their steps again immediately.
+    rig.clock.set(begin.plus(27 * MINUTE));
+    let before = node.readings();
+    node.run(&rig.clock, 20 * MINUTE).await;
+    let n_then = node.readings() - before;
+    assert!(n_then >= 119, "{n_then}");
+
+    // An hour back, to times before the first counts, and then to times that have counts.
+    rig.clock.set(begin.minus(13 * MINUTE));
+    node.run(&rig.clock, 13 * MINUTE).await;
+    let before = node.readings();
+    node.run(&rig.clock, 19 * MINUTE).await;
+    let n_again = node.readings() - before;
+    assert!(n_again <= 1, "{n_again}");
+    rig.clock.set(begin.plus(80 * MINUTE));
+    node.run(&rig.clock, 10 * MINUTE).await;
+    let now = rig.clock.now();
+    node.keeper.finish(&node.statistics, now).await.unwrap();
+
+    let total = async || {
+        let from = begin.minus(60 * MINUTE);
+        let query = format!("?subject=endpoint&id=ep_1&step=300&from={from}");
+        rig.statistics(&query).await["total"]["traffic"]["requests"].as_u64()
+    };
+    rig.clock.advance(MINUTE);
+    let wanted = Some(10 * (node.readings() - n_ahead));
+    assert_eq!(total().await, wanted);
+    // The same when all of it is folded.
+    node.run(&rig.clock, 10 * MINUTE).await;
+    let wanted = Some(10 * (node.readings() - n_ahead));
+    assert_eq!(total().await, wanted);
+}
+
+#[tokio::test]
+async fn the_last_counts_of_a_process_whose_clock_was_set_back_are_written() {
+    let rig = Rig::start().await;
+    let mut node = rig.node("a").await;
+    let begin = rig.clock.now();
+    node.run(&rig.clock, 2 * MINUTE).await;
+    rig.clock.set(rig.clock.now().minus(MINUTE));
+    let now = rig.clock.now();
+    node.keeper.finish(&node.statistics, now).await.unwrap();
+    rig.clock.advance(2 * MINUTE);
+    let query = format!("?subject=endpoint&id=ep_1&step=10&from={begin}");
+    let total = rig.statistics(&query).await["total"]["traffic"]["requests"].as_u64();
+    assert_eq!(total, Some(10 * node.readings()));
 }

@@ -1,13 +1,13 @@
 //! Rights that follow references: an object of one owner that an object of another owner refers to. Every field that
 //! refers to an object, with every kind of grant, on both stores. The outcomes are those of the table of rights.
 
+use culvert_resources::access::rights::{Change, Use};
+use culvert_resources::resource::ResourceType;
 use culvert_store::StoreUrl;
 
 use super::references::{PLACES, ReferenceField, named_by, naming};
 use super::rights::Cast;
-use crate::resource::ALL;
-use crate::resource::resource_type::ResourceType;
-use crate::rights::{Change, Use};
+use crate::operations::resources::ALL;
 use crate::tests::*;
 
 /// The grant on the object that is referred to.
@@ -522,7 +522,7 @@ async fn destinations_of_others_show_only_an_outline() {
 /// A name of another owner's reservation is not taken by deleting the reservation.
 #[tokio::test]
 async fn domains_of_others_are_neither_deleted_nor_served_by_setting() {
-    let mut cast = Cast::start().await;
+    let cast = Cast::start().await;
     let (owner, other) = (cast.callers[1].clone(), cast.callers[2].clone());
     let domain = json!({"domain": "*.d.example"});
     let made = cast
@@ -543,10 +543,15 @@ async fn domains_of_others_are_neither_deleted_nor_served_by_setting() {
         .call(&other, "POST", "/endpoints", body(1))
         .await
         .body();
-    Arc::get_mut(&mut cast.rig.control)
-        .unwrap()
-        .settings
-        .domains_of_owner = true;
+
+    let rig = Rig::adjusted(|settings| settings.domains_of_owner = true).await;
+    let cast = Cast::of(rig).await;
+    let (owner, other) = (cast.callers[1].clone(), cast.callers[2].clone());
+    let domain = json!({"domain": "*.d.example"});
+    cast.rig
+        .call(&owner, "POST", "/reserved_domains", domain)
+        .await
+        .body();
     let refused = cast.rig.call(&other, "POST", "/endpoints", body(2)).await;
     assert_eq!(refused.code(), Some(650));
     cast.rig
@@ -643,12 +648,12 @@ async fn an_upgrade_recovers_owners_and_grants_what_is_used() {
         patched(owner, path).await.body();
     }
     let maker = upgrade_grants::Maker {
-        store: &rig.control.store,
-        seal: &rig.control.seal,
-        clock: &*rig.control.clock,
-        entropy: &*rig.control.entropy,
-        ids: &rig.control.ids,
-        base: rig.control.base(BASE),
+        store: &rig.control.kernel.store,
+        seal: &rig.control.kernel.seal,
+        clock: &*rig.control.kernel.clock,
+        entropy: &*rig.control.kernel.entropy,
+        ids: &rig.control.kernel.ids,
+        base: rig.control.kernel.base(BASE),
     };
     let (_, start) = rig.events_after(0).await;
     maker.run().await.unwrap();
@@ -692,6 +697,7 @@ async fn an_upgrade_recovers_owners_and_grants_what_is_used() {
         .meta_set("grants_of_references", "")
         .await
         .unwrap();
+    let (_, last) = rig.events_after(last).await;
     maker.run().await.unwrap();
     let (reported, _) = rig.events_after(last).await;
     assert_eq!(reported, Vec::<Value>::new());
@@ -798,4 +804,80 @@ async fn a_freed_internal_name_gets_no_requests_for_its_next_owner() {
     }
     cancel.cancel();
     running.join_all().await;
+}
+
+/// The health of an endpoint explains why its policy may not forward: who was meant, who has the name, and what to do.
+#[tokio::test]
+async fn health_explains_a_forward_target_of_another_owner() {
+    let cast = Cast::start().await;
+    let rig = &cast.rig;
+    let (first, second) = (&cast.callers[1], &cast.callers[2]);
+    let serve = async |by: &Caller| {
+        let body = json!({"url": "http://a.internal", "upstream_url": "http://127.0.0.1:9"});
+        id(&rig.call(by, "POST", "/endpoints", body).await.body())
+    };
+    let remove = async |by: &Caller, id: &str| {
+        let path = format!("/endpoints/{id}");
+        let gone = rig.call(by, "DELETE", &path, Value::Null).await;
+        assert_eq!(gone, Answered::NoContent);
+    };
+    let named = json!({"on_http_request": [{"actions": [{
+        "type": "forward-internal", "config": {"url": "http://a.internal"}}]}]});
+    let front = json!({
+        "url": "https://front.culvert.localhost",
+        "traffic_policy": named.to_string(),
+    });
+    let to = serve(first).await;
+    let front = id(&rig.call(first, "POST", "/endpoints", front).await.body());
+    let path = format!("/endpoints/{front}");
+    let health = async || {
+        let path = format!("{path}/health");
+        let health = rig.call(first, "GET", &path, Value::Null).await.body();
+        let problems = health["problems"].as_array().unwrap();
+        let text = |problem: &Value| {
+            assert_eq!(problem["code"], "ERR_NGROK_3618");
+            problem["message"].as_str().unwrap().to_owned()
+        };
+        let texts: Vec<String> = problems.iter().map(text).collect();
+        (
+            health["state"].as_str().unwrap().to_owned(),
+            texts.join("\n"),
+        )
+    };
+    let fine = ("ok".to_owned(), String::new());
+    assert_eq!(health().await, fine);
+    remove(first, &to).await;
+    assert_eq!(health().await, fine, "nothing is there");
+    let taken = serve(second).await;
+    let (state, why) = health().await;
+    assert_eq!(state, "warning");
+    let owners = [&first.subject, &second.subject].map(|subject| format!("`{subject}`"));
+    for part in [
+        "`a.internal`",
+        &owners[0],
+        &owners[1],
+        "Write the policy again",
+    ] {
+        assert!(why.contains(part), "{why}");
+    }
+    // Written again, it means the new owner, who has not granted it.
+    remove(second, &taken).await;
+    let grant = async |to: &str| {
+        let grant = json!({"object_id": to, "grantee": first.owner_id});
+        id(&rig.call(second, "POST", "/grants", grant).await.body())
+    };
+    let taken = serve(second).await;
+    let given = grant(&taken).await;
+    let approved = json!({"traffic_policy": format!(" {named}")});
+    rig.call(first, "PATCH", &path, approved).await.body();
+    assert_eq!(health().await, fine);
+    rig.delete(&format!("/grants/{given}?force=true")).await;
+    let (state, why) = health().await;
+    assert_eq!(state, "warning");
+    assert!(
+        why.contains(&owners[1]) && why.contains("Ask for a grant"),
+        "{why}"
+    );
+    grant(&taken).await;
+    assert_eq!(health().await, fine);
 }

@@ -1,6 +1,7 @@
 //! Vaults and their secrets: codes, and values that are never shown.
 
-use crate::resource::model::vault_secret::VaultSecret;
+use culvert_endpoints::vault::secret_model::VaultSecret;
+
 use crate::tests::*;
 
 async fn vault(rig: &Rig, name: &str) -> String {
@@ -128,7 +129,12 @@ async fn vault_secrets_are_encrypted_and_never_shown() {
     let stored = async || {
         let document = rig.store.get("secret", &id).await.unwrap().unwrap();
         let secret: VaultSecret = stored::read(&document).unwrap();
-        let value = rig.control.seal.open(&id, &secret.sealed_value).unwrap();
+        let value = rig
+            .control
+            .kernel
+            .seal
+            .open(&id, &secret.sealed_value)
+            .unwrap();
         (document.body, value.reveal().to_owned())
     };
     let (before, value) = stored().await;

@@ -2,10 +2,10 @@
 
 use culvert_base::Refusal;
 
-use crate::aws::Aws;
-use crate::aws::arn::{Arn, ResourceType};
-use crate::aws::auth::Auth;
-use crate::destination_ids::DestinationIds;
+use crate::client::aws::Aws;
+use crate::client::aws::arn::{Arn, ResourceType};
+use crate::client::aws::auth::Auth;
+use crate::config::destination_ids::DestinationIds;
 use crate::target::context::TargetContext;
 
 /// Checks the credentials and the ARN in a configuration.

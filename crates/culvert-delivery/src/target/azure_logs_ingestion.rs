@@ -13,13 +13,13 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp, code};
 
-use crate::batch::{Batch, BatchLimits};
+use crate::client::net::{Http, HttpRequest, HttpResponse, Net};
+use crate::client::request_body::{form, form_headers, gzipped};
+use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, checked_url, hide, invalid, keep_secret, parse, stored};
-use crate::destination_ids::DestinationIds;
+use crate::failure::http_failure::{class_of_status, failed};
 use crate::failure::{Failure, FailureClass};
-use crate::http_failure::{class_of_status, failed};
-use crate::net::{Http, HttpRequest, HttpResponse, Net};
-use crate::request_body::{form, form_headers, gzipped};
+use crate::queue::batch::{Batch, BatchLimits};
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};

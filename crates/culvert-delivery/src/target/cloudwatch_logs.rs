@@ -14,14 +14,14 @@ use serde_json::{Value, json};
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Timestamp};
 
-use crate::aws::Aws;
-use crate::aws::arn::ResourceType;
-use crate::aws::auth::{self, Auth};
-use crate::batch::{Batch, BatchLimits};
+use crate::client::aws::Aws;
+use crate::client::aws::arn::ResourceType;
+use crate::client::aws::auth::{self, Auth};
+use crate::client::net::Net;
+use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, parse, stored};
-use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
-use crate::net::Net;
+use crate::queue::batch::{Batch, BatchLimits};
 use crate::target::aws_resource;
 use crate::target::context::TargetContext;
 use crate::target::envelope::event_time;

@@ -6,7 +6,7 @@ use culvert_base::{Clock, Entropy};
 
 use super::file::rotating_file::FileRoots;
 use super::settings::TargetSettings;
-use crate::net::Net;
+use crate::client::net::Net;
 
 /// The network client, the settings and the open files that targets use.
 #[derive(Clone, Debug)]

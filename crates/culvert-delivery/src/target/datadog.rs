@@ -11,13 +11,13 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, code};
 
-use crate::batch::{Batch, BatchLimits};
+use crate::client::net::{Http, HttpRequest};
+use crate::client::request_body::gzipped;
+use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::destination_ids::DestinationIds;
 use crate::failure::Failure;
-use crate::http_failure::{class_of_status, failed};
-use crate::net::{Http, HttpRequest};
-use crate::request_body::gzipped;
+use crate::failure::http_failure::{class_of_status, failed};
+use crate::queue::batch::{Batch, BatchLimits};
 use crate::target::context::TargetContext;
 use crate::target::envelope::event_time;
 use crate::target::settings::TargetSettings;

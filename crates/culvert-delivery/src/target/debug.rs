@@ -11,12 +11,12 @@ use serde_json::Value;
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
 
-use crate::batch::{Batch, BatchLimits};
+use crate::client::guard::CheckedUrl;
+use crate::client::net::Http;
+use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, checked_url, invalid, parse};
-use crate::destination_ids::DestinationIds;
-use crate::guard::CheckedUrl;
-use crate::http_failure::judge;
-use crate::net::Http;
+use crate::failure::http_failure::judge;
+use crate::queue::batch::{Batch, BatchLimits};
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};

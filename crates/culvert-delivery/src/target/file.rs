@@ -19,11 +19,11 @@ use culvert_base::{BoxFuture, Entropy, Refusal};
 
 use rotating_file::{Escape, Fsync, Rotation, Slot, stays_inside};
 
-use crate::batch::{Batch, BatchLimits};
+use crate::client::net::Net;
+use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, ConfigDuration, invalid, parse};
-use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
-use crate::net::Net;
+use crate::queue::batch::{Batch, BatchLimits};
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};

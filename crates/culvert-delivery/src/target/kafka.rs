@@ -16,20 +16,21 @@ use tokio::sync::Mutex;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
+use crate::client::kafka::errors::{self, DUPLICATE_SEQUENCE_NUMBER};
+use crate::client::kafka::records::{self, Record};
+use crate::client::kafka::{Link, Login, Mechanism, ProducerId};
+use crate::client::kept::Kept;
+use crate::client::net::Net;
+use crate::client::tls_client::{Peer, Scheme};
+use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass};
-use crate::kafka::errors::{self, DUPLICATE_SEQUENCE_NUMBER};
-use crate::kafka::records::{self, Record};
-use crate::kafka::{Link, Login, Mechanism, ProducerId};
-use crate::net::Net;
+use crate::queue::batch::{Batch, BatchLimits, Delivery};
 use crate::target::context::TargetContext;
 use crate::target::envelope::{event_time, event_type};
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::{Outcome, Verdict, verdict};
-use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "kafka";
 const SCHEMES: &[Scheme] = &[Scheme {
@@ -39,9 +40,6 @@ const SCHEMES: &[Scheme] = &[Scheme {
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
 /// How long the topic's metadata is used before it is read again.
 const KNOWN_FOR: Duration = Duration::from_secs(300);
-/// A connection that was idle for longer is not used again, because the broker may be about to
-/// close it.
-const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// This target.
 pub static TYPE: TargetType = TargetType {
@@ -210,8 +208,8 @@ struct State {
     /// Whether the metadata may be outdated.
     is_stale: bool,
     producer: Option<Producer>,
-    /// Connections by broker ID, and when they were last used.
-    links: HashMap<i32, (Link, Instant)>,
+    /// Connections by broker ID.
+    links: HashMap<i32, Kept<Link>>,
     /// Selects the partition of records without a key, round robin.
     turn: usize,
 }
@@ -353,7 +351,7 @@ impl Kafka {
         if is_doubtful {
             // The broker may have used these sequence numbers already, and would drop other records
             // under them as duplicates. So a new producer ID is needed.
-            state.links.insert(leader, (link, Instant::now()));
+            state.links.insert(leader, link);
             state.producer = None;
             if let Err(failure) = self.look_around(state).await {
                 return all(failure);
@@ -373,14 +371,14 @@ impl Kafka {
         for ((partition, _), batch) in parts.iter().zip(&batches) {
             producer.doubts.insert(*partition, batch.digest());
         }
-        let results = match link.produce(&self.topic, &finished).await {
+        let results = match link.connection.produce(&self.topic, &finished).await {
             Ok(results) => results,
             Err(failure) => {
                 state.is_stale = true;
                 return all(failure);
             }
         };
-        state.links.insert(leader, (link, Instant::now()));
+        state.links.insert(leader, link);
         let mut failures = Vec::with_capacity(parts.len());
         let mut is_forgotten = false;
         for ((partition, _), batch) in parts.iter().zip(&batches) {
@@ -435,10 +433,11 @@ impl Kafka {
         records::Batch::of(&records, self.packs)
     }
 
-    /// A connection to a leader. It is removed from the state while in use.
-    async fn link(&self, state: &mut State, leader: i32) -> Result<Link, Failure> {
-        if let Some((link, used)) = state.links.remove(&leader)
-            && used.elapsed() < KEPT_FOR
+    /// A connection to a leader. It is removed from the state while in use. Sequence numbers belong to the producer, so a
+    /// new connection continues them.
+    async fn link(&self, state: &mut State, leader: i32) -> Result<Kept<Link>, Failure> {
+        if let Some(link) = state.links.remove(&leader)
+            && let Ok(link) = link.again()
         {
             return Ok(link);
         }
@@ -450,7 +449,7 @@ impl Kafka {
                 "a partition has no leader",
             ));
         };
-        self.open_link(peer).await
+        self.open_link(peer).await.map(Kept::opened)
     }
 
     async fn open_link(&self, peer: &Peer) -> Result<Link, Failure> {

@@ -11,12 +11,12 @@ use serde_json::Value;
 use culvert_base::{BoxFuture, Entropy, Refusal};
 use culvert_store::BatchClass;
 
-use crate::aws::Aws;
-use crate::aws::arn::ResourceType;
-use crate::aws::auth::{self, Auth};
-use crate::batch::{Batch, BatchLimits};
+use crate::client::aws::Aws;
+use crate::client::aws::arn::ResourceType;
+use crate::client::aws::auth::{self, Auth};
+use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, parse, stored};
-use crate::destination_ids::DestinationIds;
+use crate::queue::batch::{Batch, BatchLimits};
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};

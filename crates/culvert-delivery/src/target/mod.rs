@@ -27,7 +27,7 @@ pub(crate) mod verdict;
 pub mod webhook;
 
 pub use crate::config::Checked;
-pub use crate::destination_ids::DestinationIds;
+pub use crate::config::destination_ids::DestinationIds;
 pub use crate::failure::{FAILURE_TEXT_MAX, Failure};
 pub use context::TargetContext;
 pub use settings::TargetSettings;

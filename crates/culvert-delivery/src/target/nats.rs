@@ -20,17 +20,18 @@ use tokio::sync::Mutex;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 use culvert_store::BatchClass;
 
-use crate::batch::{Batch, BatchLimits, Delivery};
+use crate::client::kept::Kept;
+use crate::client::net::Net;
+use crate::client::tls_client::{Peer, Scheme};
+use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass, scrub};
-use crate::net::Net;
+use crate::queue::batch::{Batch, BatchLimits, Delivery};
 use crate::target::context::TargetContext;
 use crate::target::envelope::event_type;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::{Outcome, Verdict, is_stuck, verdict_of_line};
-use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "nats";
 const PREFIX: &str = "culvert.events";
@@ -290,7 +291,7 @@ struct Nats {
     credentials: Credentials,
     secrets: Vec<Secret>,
     /// An idle connection whose last publish succeeded. Taken out while in use.
-    idle: Mutex<Option<Client>>,
+    idle: Mutex<Option<Kept<Client>>>,
     net: Net,
 }
 
@@ -306,17 +307,18 @@ impl Target for Nats {
     fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
             let mut idle = self.idle.lock().await;
-            let connected = |client: &Client| {
-                client.connection_state() == async_nats::connection::State::Connected
+            let is_connected = |kept: &Kept<Client>| {
+                kept.connection.connection_state() == async_nats::connection::State::Connected
             };
-            let client = match idle.take().filter(connected) {
+            let kept = idle.take().filter(is_connected).map(Kept::again);
+            let client = match kept.and_then(Result::ok) {
                 Some(client) => client,
                 None => match self.connect().await {
-                    Ok(client) => client,
+                    Ok(client) => Kept::opened(client),
                     Err(failure) => return Verdict::Failed(failure),
                 },
             };
-            let outcomes = self.publish(&client, batch).await;
+            let outcomes = self.publish(&client.connection, batch).await;
             if !outcomes
                 .iter()
                 .any(|outcome| matches!(outcome, Outcome::Failed(_)))

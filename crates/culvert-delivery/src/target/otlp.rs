@@ -23,14 +23,14 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
+use crate::client::net::{Http, HttpRequest, HttpResponse, Net};
+use crate::client::request_body::gzipped;
+use crate::config::destination_ids::DestinationIds;
+use crate::config::headers;
 use crate::config::{Checked, checked_url, invalid, parse, stored};
-use crate::destination_ids::DestinationIds;
+use crate::failure::http_failure::failed;
 use crate::failure::{Failure, FailureClass};
-use crate::headers;
-use crate::http_failure::failed;
-use crate::net::{Http, HttpRequest, HttpResponse, Net};
-use crate::request_body::gzipped;
+use crate::queue::batch::{Batch, BatchLimits, Delivery};
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};

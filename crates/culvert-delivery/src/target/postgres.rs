@@ -30,16 +30,17 @@ use tokio_rustls::client;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 
-use crate::batch::{Batch, BatchLimits};
+use crate::client::kept::{CLOSE_DEADLINE, Kept};
+use crate::client::net::Net;
+use crate::client::tls_client::{Peer, Scheme};
+use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass, scrub};
-use crate::net::Net;
+use crate::queue::batch::{Batch, BatchLimits};
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::Verdict;
-use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "postgres";
 const TABLE: &str = "culvert_events";
@@ -177,7 +178,7 @@ struct Postgres {
     table: String,
     creates: bool,
     /// An idle connection whose last insert succeeded. Taken out while in use.
-    idle: Mutex<Option<Live>>,
+    idle: Mutex<Option<Kept<OpenConnection>>>,
     net: Net,
 }
 
@@ -189,11 +190,22 @@ impl std::fmt::Debug for Postgres {
     }
 }
 
-struct Live {
+struct OpenConnection {
     client: Client,
     insert: Statement,
     /// The task that drives the connection. It ends when this is dropped.
-    _driver: JoinSet<()>,
+    driver: JoinSet<()>,
+}
+
+impl OpenConnection {
+    /// Ends the session as the protocol says, so that the database logs no lost connection.
+    async fn close(self) {
+        let Self {
+            client, mut driver, ..
+        } = self;
+        drop(client);
+        drop(tokio::time::timeout(CLOSE_DEADLINE, driver.join_next()).await);
+    }
 }
 
 impl Target for Postgres {
@@ -214,14 +226,24 @@ impl Target for Postgres {
 impl Postgres {
     async fn insert(&self, batch: &Batch) -> Result<(), Failure> {
         let mut idle = self.idle.lock().await;
-        let live = match idle.take().filter(|live| !live.client.is_closed()) {
-            Some(live) => live,
+        let is_open = |kept: &Kept<OpenConnection>| !kept.connection.client.is_closed();
+        let kept = match idle.take().filter(is_open).map(Kept::again) {
+            Some(Ok(kept)) => Some(kept),
+            Some(Err(old)) => {
+                old.close().await;
+                None
+            }
+            None => None,
+        };
+        let kept = match kept {
+            Some(kept) => kept,
             None => tokio::time::timeout(CONNECT_DEADLINE, self.connect())
                 .await
                 .map_err(|_| {
                     let text = "authentication with the database took longer than 10 s";
                     Failure::new(FailureClass::Retryable, "timeout", text)
-                })??,
+                })?
+                .map(Kept::opened)?,
         };
         let lines: Vec<&str> = batch
             .deliveries()
@@ -238,20 +260,21 @@ impl Postgres {
             .deliveries()
             .map(|delivery| &**delivery.subscription)
             .collect();
+        let live = &kept.connection;
         let inserted = live
             .client
             .execute(&live.insert, &[&lines, &subscriptions])
             .await;
         match inserted {
             Ok(_) => {
-                *idle = Some(live);
+                *idle = Some(kept);
                 Ok(())
             }
             Err(error) => Err(self.blame(&error, true)),
         }
     }
 
-    async fn connect(&self) -> Result<Live, Failure> {
+    async fn connect(&self) -> Result<OpenConnection, Failure> {
         let stream = self.net.dial(&self.peer.host, self.peer.port).await?;
         let mut config = tokio_postgres::Config::new();
         config
@@ -305,10 +328,10 @@ impl Postgres {
             .prepare(&insert)
             .await
             .map_err(|error| self.blame(&error, false))?;
-        Ok(Live {
+        Ok(OpenConnection {
             client,
             insert,
-            _driver: driver,
+            driver,
         })
     }
 

@@ -4,7 +4,7 @@
 //! and is not lost. Its id is the idempotency key. Audit events are sent one at a time, in order.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,18 +14,19 @@ use tokio::sync::Mutex;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 use culvert_store::BatchClass;
 
-use crate::amqp::{Broken, Confirmed, Login, Message, Publisher};
-use crate::batch::{Batch, BatchLimits, Delivery};
+use crate::client::amqp::{Broken, Confirmed, Login, Message, Publisher};
+use crate::client::kept::Kept;
+use crate::client::net::Net;
+use crate::client::tls_client::{Peer, Scheme};
+use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::destination_ids::DestinationIds;
 use crate::failure::{Failure, FailureClass, scrub};
-use crate::net::Net;
+use crate::queue::batch::{Batch, BatchLimits, Delivery};
 use crate::target::context::TargetContext;
 use crate::target::envelope::{event_time, event_type};
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::{Outcome, Verdict, is_stuck, verdict_of_line};
-use crate::tls_client::{Peer, Scheme};
 
 const NAME: &str = "rabbitmq";
 const EXCHANGE: &str = "amq.topic";
@@ -45,9 +46,6 @@ const SCHEMES: &[Scheme] = &[
 const SHORT_BYTES_MAX: usize = 255;
 const OPEN_DEADLINE: Duration = Duration::from_secs(10);
 const CONFIRM_DEADLINE: Duration = Duration::from_secs(10);
-/// A connection that was idle for longer is not used again, because the broker may be about to
-/// close it.
-const KEPT_FOR: Duration = Duration::from_secs(45);
 /// Maximum number of traffic messages that wait for their confirm.
 const PIPELINE: usize = 256;
 
@@ -170,8 +168,8 @@ struct Rabbitmq {
     exchange: String,
     routing_key: Option<String>,
     account: String,
-    /// An idle connection whose last publish succeeded, and when. Taken out while in use.
-    idle: Mutex<Option<(Publisher, Instant)>>,
+    /// An idle connection whose last publish succeeded. Taken out while in use.
+    idle: Mutex<Option<Kept<Publisher>>>,
     net: Net,
 }
 
@@ -187,19 +185,24 @@ impl Target for Rabbitmq {
     fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
             let mut idle = self.idle.lock().await;
-            let fresh = |(publisher, used): (Publisher, Instant)| {
-                (used.elapsed() < KEPT_FOR).then_some(publisher)
+            let kept = match idle.take().map(Kept::again) {
+                Some(Ok(kept)) => Some(kept),
+                Some(Err(old)) => {
+                    old.close().await;
+                    None
+                }
+                None => None,
             };
-            let mut publisher = match idle.take().and_then(fresh) {
+            let mut publisher = match kept {
                 Some(publisher) => publisher,
                 None => match self.connect().await {
-                    Ok(publisher) => publisher,
+                    Ok(publisher) => Kept::opened(publisher),
                     Err(failure) => return Verdict::Failed(failure),
                 },
             };
-            let (verdict, is_whole) = self.publish(&mut publisher, batch).await;
+            let (verdict, is_whole) = self.publish(&mut publisher.connection, batch).await;
             if is_whole {
-                *idle = Some((publisher, Instant::now()));
+                *idle = Some(publisher);
             }
             verdict
         })

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::aws::{Aws, answer};
+use crate::client::aws::{Aws, answer};
 use crate::failure::{Failure, FailureClass};
 use crate::target::verdict::{Outcome, Verdict, verdict};
 

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use culvert_io::forward_proxy::Proxies;
 use url::Url;
 
-use crate::aws::settings::AwsSettings;
-use crate::guard::Rules;
-use crate::net::NetSettings;
+use crate::client::aws::settings::AwsSettings;
+use crate::client::guard::Rules;
+use crate::client::net::NetSettings;
 
 /// Server configuration of targets: the `destinations.*` settings.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,8 @@ pub struct TargetSettings {
     /// PEM file of certificates that are trusted besides the system's
     /// (`destinations.tls.extra_ca_file`).
     pub extra_ca_file: Option<PathBuf>,
+    /// Proxies of HTTP requests (`destinations.proxy_from_environment`).
+    pub proxies: Proxies,
     /// Directory under which `file` destinations write (`destinations.file.root`). If `None`, such
     /// destinations are rejected.
     pub file_root: Option<PathBuf>,
@@ -40,6 +43,7 @@ impl TargetSettings {
         NetSettings {
             rules: self.rules.clone(),
             extra_ca_file: self.extra_ca_file.clone(),
+            proxies: self.proxies.clone(),
         }
     }
 }

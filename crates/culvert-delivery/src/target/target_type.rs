@@ -12,14 +12,15 @@ use culvert_store::Gathering;
 use super::context::TargetContext;
 use super::settings::TargetSettings;
 use super::verdict::Verdict;
-use crate::batch::{Batch, BatchLimits};
 use crate::config::Checked;
-use crate::destination_ids::DestinationIds;
+use crate::config::destination_ids::DestinationIds;
 use crate::failure::Failure;
+use crate::queue::batch::{Batch, BatchLimits};
 
 /// An open target.
 pub trait Target: Send + Sync + fmt::Debug {
-    /// Sends a batch once and returns the result. The caller drops the future after 30 s.
+    /// Sends a batch once and returns the result. Its future is dropped after
+    /// [`Settings::send_deadline`](crate::Settings::send_deadline).
     fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict>;
 
     /// Limits of a batch.
@@ -36,8 +37,8 @@ pub trait Gathers: Send + Sync {
     /// When an object is due.
     fn gathering(&self) -> Gathering;
 
-    /// Writes an object of a run, once. The caller drops the future after
-    /// [`PUT_DEADLINE`](crate::settings::PUT_DEADLINE).
+    /// Writes an object of a run, once. Its future is dropped after
+    /// [`PUT_DEADLINE`](crate::plane::settings::PUT_DEADLINE).
     fn put<'a>(&'a self, run: &'a dyn Run) -> BoxFuture<'a, Result<(), Failure>>;
 }
 

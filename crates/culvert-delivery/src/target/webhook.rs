@@ -22,14 +22,14 @@ use sha2::Sha256;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
+use crate::client::guard::CheckedUrl;
+use crate::client::net::{Http, Net};
+use crate::config::destination_ids::DestinationIds;
+use crate::config::headers;
 use crate::config::{Checked, ConfigDuration, checked_url, invalid, parse};
-use crate::destination_ids::DestinationIds;
+use crate::failure::http_failure::judge;
 use crate::failure::{Failure, FailureClass};
-use crate::guard::CheckedUrl;
-use crate::headers;
-use crate::http_failure::judge;
-use crate::net::{Http, Net};
+use crate::queue::batch::{Batch, BatchLimits, Delivery};
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};

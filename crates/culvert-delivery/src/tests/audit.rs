@@ -8,14 +8,14 @@ use culvert_store::Range;
 
 use super::bench::{AUDIT_KIND, Bench, Scripted};
 use crate::Replay;
-use crate::fake::until;
+use crate::dispatch::replayer::{Replayer, needed_from};
 use crate::plane::Plane;
-use crate::replayer::{Replayer, needed_from};
-use crate::retention::prune;
+use crate::retained_events::retention::prune;
+use crate::tests::fake::until;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-fn replay(id: &str, first: i64, last: i64) -> Replay {
+pub(super) fn replay(id: &str, first: i64, last: i64) -> Replay {
     Replay {
         id: format!("replay_{id}"),
         destination: "ed_1".to_owned(),

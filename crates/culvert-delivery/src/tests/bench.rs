@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use culvert_base::{BoxFuture, Clock, Event, ManualClock, SeededEntropy, Timestamp};
-use culvert_events::{
-    Capture, HTTP_REQUEST_COMPLETE, Int32, Record, Selection, Slot, Text, encode,
-};
+use culvert_events::{Audit, Capture, HTTP_REQUEST_COMPLETE, Int32, Record, Selection, Slot, Text};
 use culvert_store::{
     AuditEvent, BatchClass, Changes, Document, Head, NewBatch, Queue, Store, StoreUrl, Texts, Topic,
 };
@@ -16,11 +14,11 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::batch::{Batch, BatchLimits, OpenBatch};
-use crate::delivery::Delivery;
-use crate::dispatcher::Dispatcher;
+use crate::dispatch::dispatcher::Dispatcher;
 use crate::failure::{Failure, FailureClass};
-use crate::settings::{DESTINATION_KIND, Settings};
+use crate::plane::delivery::Delivery;
+use crate::plane::settings::{DESTINATION_KIND, Settings};
+use crate::queue::batch::{Batch, BatchLimits, OpenBatch};
 use crate::subscription::tests::whole::Table;
 use crate::subscription::{Destination, Source};
 use crate::target::target_type::{Target, TargetType};
@@ -192,7 +190,7 @@ impl Bench {
                 id: "ed_1".to_owned(),
                 account: "ac_1".to_owned(),
                 revision: 1,
-                target: (ty.open)(&stored, context, crate::fake::DESTINATION_IDS).unwrap(),
+                target: (ty.open)(&stored, context, crate::tests::fake::DESTINATION_IDS).unwrap(),
             }],
             private_kinds: private.iter().map(|kind| (*kind).to_owned()).collect(),
             ..Table::default()
@@ -284,8 +282,8 @@ impl Bench {
         for (account, kind, n) in reported {
             let id = format!("ev_audit{n}");
             let object = json!({"id": "ak_1"});
-            let event: Event =
-                encode::audit(kind, self.clock.now(), &id, account, None, &object).unwrap();
+            let audit = Audit::by_server(kind, self.clock.now(), &id, account);
+            let event: Event = audit.about(&object).unwrap();
             changes = changes.and(Changes::tell(event));
         }
         self.store.commit(changes).await.unwrap();

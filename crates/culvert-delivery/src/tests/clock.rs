@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{Clock, RetryAfter, Timestamp};
+use culvert_base::{Clock, Ksuid, RetryAfter, Timestamp};
 use culvert_store::BatchClass;
 
-use super::bench::{Bench, Scripted, failure, record, source};
+use super::audit::replay;
+use super::bench::{AUDIT_KIND, Bench, Scripted, failure, record, source};
+use crate::dispatch::replayer::Replayer;
+use crate::failure::retry::CIRCUIT_FAILURES;
 use crate::failure::{Failure, FailureClass};
-use crate::fake::until;
-use crate::retry::CIRCUIT_FAILURES;
 use crate::target::verdict::Verdict;
+use crate::tests::fake::until;
 use crate::worker::{Step, Worker};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -150,4 +152,75 @@ async fn the_whole_plane_delivers_while_the_clock_jumps_both_ways() {
     }
     running.stop().await;
     assert_eq!(bench.meters().dropped.total(), 0);
+}
+
+const JUMPS: [fn(Timestamp) -> Timestamp; 4] = [
+    |now| now.minus(HOUR),
+    |now| now.plus(400 * DAY),
+    |now| now.minus(400 * DAY),
+    |now| now.plus(HOUR),
+];
+
+#[tokio::test]
+async fn audit_events_are_dispatched_once_and_in_order_while_the_clock_jumps_both_ways() {
+    let bench = Bench::new().await;
+    bench.subscribe("esb_1", "ed_1").await;
+    let target = Scripted::new(500);
+    bench.publish_replays(&target, &[]);
+    let running = bench.run();
+    let start = bench.clock.now();
+    let mut told = 0;
+    for jump in JUMPS {
+        bench.tell(told).await;
+        bench.clock.set(jump(start));
+        bench.tell(told + 1).await;
+        told += 2;
+        let wanted = usize::try_from(told).unwrap();
+        until("both events", || target.keys().len() >= wanted).await;
+    }
+    running.stop().await;
+    let wanted: Vec<String> = (0..told).map(|n| format!("ev_audit{n}:esb_1")).collect();
+    assert_eq!(target.keys(), wanted);
+}
+
+#[tokio::test]
+async fn a_replay_is_complete_while_the_clock_jumps_both_ways() {
+    const EVENTS: u32 = 1200;
+    let bench = Bench::new().await;
+    let told = (0..EVENTS).map(|n| ("ac_1", AUDIT_KIND, n));
+    bench.tell_all(told).await;
+    let mut dispatcher = bench.dispatcher();
+    while dispatcher.pass().await.unwrap() {}
+    let target = Scripted::new(100);
+    bench.publish_replays(&target, &[replay("1", 1, EVENTS.into())]);
+    let running = bench.run();
+    let start = bench.clock.now();
+    for (round, jump) in (1..).zip(JUMPS) {
+        let wanted = round * EVENTS as usize / 5;
+        until("some of the events", || target.keys().len() >= wanted).await;
+        bench.clock.set(jump(start));
+    }
+    until("all events", || target.keys().len() >= EVENTS as usize).await;
+    running.stop().await;
+    let wanted: Vec<String> = (0..EVENTS)
+        .map(|n| format!("ev_audit{n}:esb_now"))
+        .collect();
+    assert_eq!(target.keys(), wanted);
+}
+
+/// Without its cursor, a replay that this node's table does not have yet would begin again.
+#[tokio::test]
+async fn a_clock_that_is_set_forward_makes_no_replay_old() {
+    let bench = Bench::new().await;
+    bench.tell(1).await;
+    let id = Ksuid::new(bench.clock.now(), [7; 16]).to_string();
+    let target = Scripted::new(500);
+    bench.publish_replays(&target, &[replay(&id, 1, 1)]);
+    let plane = bench.delivery.plane.clone();
+    let mut replayer = Replayer::new(plane.clone());
+    while replayer.pass().await.unwrap() == Duration::ZERO {}
+    bench.publish_replays(&target, &[]);
+    bench.clock.set(bench.clock.now().plus(DAY));
+    Replayer::new(plane).pass().await.unwrap();
+    assert_eq!(bench.queue.cursors("replay:").await.unwrap().len(), 1);
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use culvert_base::Clock;
 use culvert_store::BatchClass;
 
 use super::bench::{Bench, Scripted, failure, record, source};
 use super::until;
 use crate::failure::FailureClass;
 use crate::health::DestinationState;
+use crate::plane::cluster::Sharing;
 use crate::target::verdict::Verdict;
 use crate::{Tail, TailSpec, Tailed};
 
@@ -134,5 +136,30 @@ async fn a_tail_shows_traffic_of_every_node_and_ends_on_all() {
     .await;
     for running in running {
         running.stop().await;
+    }
+}
+
+/// A tail that was announced before the clock was set forward is announced again, before the other node looks.
+#[tokio::test]
+async fn a_tail_goes_on_while_the_clock_jumps_both_ways() {
+    let [one, other] = two().await;
+    let _tail = one.delivery.tail(TailSpec::default()).unwrap();
+    let mut announcing = Sharing::new(one.delivery.plane.clone());
+    announcing.pass().await.unwrap();
+    let start = one.clock.now();
+    let hour = Duration::from_secs(3600);
+    for now in [
+        start.plus(hour),
+        start.minus(hour),
+        start.plus(24 * hour),
+        start,
+    ] {
+        one.clock.set(now);
+        announcing.pass().await.unwrap();
+        // A node that starts now looks immediately.
+        let mut following = Sharing::new(other.delivery.plane.clone());
+        following.pass().await.unwrap();
+        let followed = other.delivery.plane.tails.captures();
+        assert!(!followed.is_empty(), "at {now:?}");
     }
 }

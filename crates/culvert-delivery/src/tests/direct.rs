@@ -7,8 +7,8 @@ use culvert_store::BatchClass;
 
 use super::bench::{Bench, Scripted, failure, record, source};
 use crate::failure::FailureClass;
-use crate::fake::until;
 use crate::target::verdict::Verdict;
+use crate::tests::fake::until;
 
 #[tokio::test]
 async fn immediately_delivered_events_are_never_queued() {

@@ -141,7 +141,7 @@ async fn batches_whose_leases_were_kept_are_counted_though_others_were_lost() {
     target.gate();
     let plane = bench.delivery.plane.clone();
     let stolen = async {
-        crate::fake::until("a joined send", || target.sizes().len() == 2).await;
+        crate::tests::fake::until("a joined send", || target.sizes().len() == 2).await;
         bench.clock.advance(plane.settings.lease);
         let now = bench.clock.now();
         let lease = bench

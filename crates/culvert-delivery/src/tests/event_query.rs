@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::bench::{Bench, record};
 use crate::Settings;
-use crate::event_query::{EventQuery, LoggedEvent, page_within};
-use crate::fake::until;
+use crate::retained_events::event_query::{EventQuery, LoggedEvent, page_within};
 use crate::subscription::tests::whole::Table;
+use crate::tests::fake::until;
 
 const PATH: Slot<Text> = HTTP_REQUEST_COMPLETE.slot("http.request.url.path");
 
@@ -209,5 +209,42 @@ async fn a_page_may_end_within_a_stored_piece() {
         let (events, n_pages) = walk(&bench, query(order, Some(none)), 100_000).await;
         assert!(events.is_empty());
         assert!(n_pages > 5, "{n_pages}");
+    }
+}
+
+/// As after a fail-over to a standby without the last events, or after a backup was restored.
+#[tokio::test]
+async fn a_cursor_behind_a_shortened_log_continues_at_its_end() {
+    let bench = Bench::with(keeps).await;
+    fill(&bench).await;
+    let read = async |from: &str| {
+        let query = EventQuery {
+            from: Some(from.parse().unwrap()),
+            limit: 100,
+            is_followed: true,
+            ..query(Order::OldestFirst, None)
+        };
+        let page = page_within(&bench.delivery.plane, &query, u64::MAX).await;
+        page.unwrap()
+    };
+    let end = bench.delivery.events_end().await.unwrap().to_string();
+    let end = read(&end).await.next.to_string();
+    let mut cursors = Vec::new();
+    for cursor in ["o1000-1000-0", "o9223372036854775807-9223372036854775807-7"] {
+        let page = read(cursor).await;
+        assert!(page.events.is_empty() && page.is_end);
+        assert_eq!(page.next.to_string(), end, "{cursor}");
+        cursors.push(page.next.to_string());
+    }
+    // A plane runs once, so another node writes on.
+    let other = bench.beside(keeps).await;
+    other.delivery.publish(Table::default());
+    let running = other.run();
+    other.delivery.recorder().offer(record(&other, 77));
+    until("it is kept", || other.meters().retained.get() == 1).await;
+    other.tell_all([("ac_1", "vault_created.v0", 7)]).await;
+    running.stop().await;
+    for cursor in &cursors {
+        assert_eq!(ids(&read(cursor).await.events).len(), 2, "{cursor}");
     }
 }

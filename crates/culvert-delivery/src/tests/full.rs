@@ -7,9 +7,9 @@ use super::bench::{Bench, Scripted, failure, record, source};
 use culvert_store::BatchClass;
 
 use crate::failure::FailureClass;
-use crate::fake::until;
-use crate::losses::{Losses, Lost};
+use crate::recorder::losses::{Losses, Lost};
 use crate::target::verdict::Verdict;
+use crate::tests::fake::until;
 
 #[tokio::test]
 async fn a_full_queue_drops_the_newest_events_without_delaying_traffic() {

@@ -8,12 +8,12 @@ use culvert_store::{BatchClass, Gathering, NewBatch};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, record};
-use crate::batch::{Batch, BatchLimits, OpenBatch};
 use crate::failure::{Failure, FailureClass};
-use crate::fake::{Fake, Reply, envelope, local_settings, until};
+use crate::queue::batch::{Batch, BatchLimits, OpenBatch};
 use crate::target::s3;
 use crate::target::target_type::{Gathers, Run, Target};
 use crate::target::verdict::Verdict;
+use crate::tests::fake::{Fake, Reply, envelope, local_settings, until};
 use crate::worker::{Step, Worker};
 
 /// A plane with one destination, a bucket at `fake`.

@@ -6,7 +6,7 @@ use culvert_base::Clock;
 use culvert_store::BatchClass;
 
 use super::bench::{Bench, Scripted, record, source};
-use crate::fake::until;
+use crate::tests::fake::until;
 use crate::worker::{Step, Worker};
 
 #[tokio::test]

@@ -9,13 +9,14 @@ use culvert_store::{Bound, Range};
 use serde_json::{Value, json};
 
 use super::bench::{Bench, Scripted, record, source};
-use crate::fake::until;
-use crate::replay::TrafficRange;
-use crate::settings::Settings;
-use crate::stored_piece::StoredEvent;
+use crate::dispatch::replay::TrafficRange;
+use crate::plane::settings::Settings;
+use crate::retained_events::retained;
+use crate::retained_events::stored_piece::StoredEvent;
 use crate::subscription::tests::whole::Table;
 use crate::subscription::{Destination, Source};
-use crate::{Replay, TailSpec, Tailed, retained};
+use crate::tests::fake::until;
+use crate::{Replay, TailSpec, Tailed};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

@@ -9,8 +9,8 @@ use culvert_store::BatchClass;
 
 use crate::DestinationState;
 use crate::failure::{Failure, FailureClass};
-use crate::fake::until;
 use crate::target::verdict::{Outcome, Verdict};
+use crate::tests::fake::until;
 use crate::worker::{Step, Worker};
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use culvert_events::{Capture, Filter, HTTP_REQUEST_COMPLETE, Selection, TCP_CONN
 use serde_json::{Value, json};
 
 use crate::TailSpec;
-use crate::fake::until;
+use crate::tests::fake::until;
 
 #[tokio::test]
 async fn each_subscription_gets_matching_events_with_its_fields() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::bench::{Bench, record};
 
-use crate::fake::until;
+use crate::tests::fake::until;
 use crate::{TAIL_LINES_MAX, TailSpec, Tailed};
 
 #[tokio::test]

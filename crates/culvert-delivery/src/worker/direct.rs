@@ -11,8 +11,8 @@ use culvert_store::{BatchClass, Lease, NewBatch};
 use tokio::time::Instant;
 
 use super::{Step, Worker};
-use crate::batch::Batch;
-use crate::buffer::BufferedBatch;
+use crate::queue::batch::Batch;
+use crate::queue::buffer::BufferedBatch;
 use crate::subscription::CompiledDestination;
 use crate::target::verdict::Verdict;
 

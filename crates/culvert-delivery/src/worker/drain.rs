@@ -11,9 +11,9 @@ use culvert_base::{Fault, Timestamp};
 use culvert_store::Lease;
 
 use super::{Step, Worker, bytes_of, is_final};
-use crate::batch::{Batch, OpenBatch};
-use crate::event_log::Settlement;
 use crate::failure::{Failure, FailureClass};
+use crate::queue::batch::{Batch, OpenBatch};
+use crate::queue::event_log::Settlement;
 use crate::subscription::CompiledDestination;
 use crate::target::verdict::{Outcome, Verdict};
 
@@ -241,10 +241,9 @@ fn next(
     let mut joined: Option<OpenBatch> = None;
     while let Some((_, next)) = waiting.front() {
         let open = joined.get_or_insert_with(|| held[0].1.reopened());
-        if !open.has_room_for_batch(next, destination.limits) {
+        if !open.join_batch_within(destination.limits, next) {
             break;
         }
-        open.join(&next.reopened());
         held.extend(waiting.pop_front());
     }
     let class = held[0].0.class;

@@ -13,12 +13,12 @@ use culvert_store::{DeadLetterReason, Lease};
 use futures_util::FutureExt;
 
 use super::{AFTER_FAULT, Step, Worker};
-use crate::batch::Batch;
-use crate::event_log::Settlement;
+use crate::failure::retry::Next;
 use crate::failure::{Failure, FailureClass};
 use crate::plane::Plane;
-use crate::retry::Next;
-use crate::settings::PUT_DEADLINE;
+use crate::plane::settings::PUT_DEADLINE;
+use crate::queue::batch::Batch;
+use crate::queue::event_log::Settlement;
 use crate::subscription::CompiledDestination;
 use crate::target::target_type::{Gathers, Run};
 

@@ -9,13 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use crate::plane::Plane;
-use crate::settings::PUT_DEADLINE;
+use crate::plane::settings::PUT_DEADLINE;
 
 /// Interval of reading the backlog, for missed wake-ups and appends of other nodes.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The interval on a node that does not send: only the backlog shows what other nodes have sent.
 const LOOK_EVERY_WITHOUT_SENDING: Duration = Duration::from_millis(500);
-/// Interval of pruning dead letters.
+/// Interval of pruning dead letters and of bounding leases.
 const PRUNE_EVERY: Duration = Duration::from_secs(600);
 
 /// Runs one worker for each destination with waiting events, if this node sends, and reads the backlog at
@@ -31,7 +31,8 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
     // The backlog was read before anything was appended. Reading it beside the first append could miss that append.
     let mut looked_at = tokio::time::Instant::now();
     let mut times_set = plane.clock.times_set();
-    let mut pruned_at: Option<tokio::time::Instant> = None;
+    let mut bounding = Periodic::new();
+    let mut pruning = Periodic::new();
     while !cancel.is_cancelled() {
         if looked_at.elapsed() >= look_every {
             looked_at = tokio::time::Instant::now();
@@ -57,14 +58,15 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
                 plane.notifier.wake(&destination);
             }
         }
-        if was_set || pruned_at.is_none_or(|at| at.elapsed() >= PRUNE_EVERY) {
-            bound_leases(&plane).await;
+        if was_set || bounding.is_due() {
+            bounding.ended(bound_leases(&plane).await);
         }
-        if pruned_at.is_none_or(|at| at.elapsed() >= PRUNE_EVERY) {
-            pruned_at = Some(tokio::time::Instant::now());
-            if let Err(fault) = plane.queue.prune(plane.cutoff(Duration::ZERO)).await {
+        if pruning.is_due() {
+            let pruned = plane.queue.prune(plane.cutoff(Duration::ZERO)).await;
+            let pruned = pruned.inspect_err(|fault| {
                 tracing::error!(cause = %fault.chain(), "cannot prune dead letters");
-            }
+            });
+            pruning.ended(pruned.is_ok());
         }
         running.retain(|_, worker| !worker.is_finished());
         let wanted = if plane.settings.sends {
@@ -98,11 +100,59 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
     while workers.join_next().await.is_some() {}
 }
 
-/// Ends leases that are longer than leases can be, as of a node whose clock was wrong, at their longest time.
-async fn bound_leases(plane: &Plane) {
+/// Work that is done at the start and every [`PRUNE_EVERY`]. If it fails, it is done again at the next look: a database
+/// that takes no writes at the start must not delay a delivery for the rest of the interval.
+struct Periodic {
+    due: tokio::time::Instant,
+}
+
+impl Periodic {
+    fn new() -> Self {
+        Self {
+            due: tokio::time::Instant::now(),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        tokio::time::Instant::now() >= self.due
+    }
+
+    fn ended(&mut self, is_done: bool) {
+        let wait = if is_done { PRUNE_EVERY } else { LOOK_EVERY };
+        self.due = tokio::time::Instant::now() + wait;
+    }
+}
+
+/// Ends leases that are longer than leases can be, as of a node whose clock was wrong, at their longest time. Returns
+/// whether it could.
+async fn bound_leases(plane: &Plane) -> bool {
     let longest = plane.settings.lease.max(2 * PUT_DEADLINE);
     let bounded = plane.queue.bound_leases(plane.clock.now().plus(longest));
-    if let Err(fault) = bounded.await {
-        tracing::error!(cause = %fault.chain(), "cannot bound the leases of batches");
+    match bounded.await {
+        Ok(_) => true,
+        Err(fault) => {
+            tracing::error!(cause = %fault.chain(), "cannot bound the leases of batches");
+            false
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_is_done_again_at_the_next_look() {
+        let mut work = Periodic::new();
+        assert!(work.is_due());
+        work.ended(false);
+        assert!(!work.is_due());
+        tokio::time::advance(LOOK_EVERY).await;
+        assert!(work.is_due());
+        work.ended(true);
+        tokio::time::advance(LOOK_EVERY).await;
+        assert!(!work.is_due());
+        tokio::time::advance(PRUNE_EVERY).await;
+        assert!(work.is_due());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use culvert_http::http1::RawRequest;
 use http::{Version, request};
 
-use crate::downstream::Downstream;
+use crate::connection::downstream::Downstream;
 use crate::http::pipeline;
 use crate::http::plain::{self, ClientResponse, NotPlain, PlainExchange};
 use crate::http::request_body::Upload;

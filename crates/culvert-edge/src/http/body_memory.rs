@@ -9,7 +9,7 @@ use culvert_base::{FairPermit, FairPermits, Share};
 use culvert_http::http1::Violation;
 use culvert_policy::problem::Problem;
 
-use crate::conn_state::ConnState;
+use crate::connection::conn_state::ConnState;
 
 /// How long buffering a body may take.
 pub(crate) const BUFFERED_WITHIN: Duration = Duration::from_secs(60);

@@ -18,7 +18,7 @@ use http::header::HOST;
 use http::{HeaderValue, request};
 use url::Position;
 
-use crate::downstream::Downstream;
+use crate::connection::downstream::Downstream;
 use crate::http::body_memory::{BodyReservation, NotBuffered};
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;

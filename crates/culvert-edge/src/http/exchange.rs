@@ -14,12 +14,12 @@ use culvert_io::{Alarm, UploadProgress};
 use http::header::{HeaderMap, HeaderName};
 use http::{StatusCode, Version};
 
-use crate::counting::ExchangeCount;
-use crate::downstream::Downstream;
+use crate::connection::downstream::Downstream;
+use crate::connection::http1_state::Http1Turn;
 use crate::http::request_body::BodyLimit;
-use crate::http1_state::Http1Turn;
+use crate::recording::counting::ExchangeCount;
 use crate::recording::{FieldLines, RecordedRequest, Recording, lines};
-use crate::rules::Timeouts;
+use crate::settings::rules::Timeouts;
 use crate::snapshot::group::{Group, Member};
 
 /// Header bytes that the open requests of an HTTP/2 connection may hold together.

@@ -32,7 +32,8 @@ use http::{HeaderValue, Method, Request, StatusCode, Version, request, response}
 use http_body::Body;
 use tokio::time::Instant;
 
-use crate::downstream::Downstream;
+use crate::connection::downstream::Downstream;
+use crate::connection::http1_state::Broken;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::forward_request::{ForwardRequest, OutgoingRequest, Reuse};
@@ -42,7 +43,6 @@ use crate::http::response::{Abandoned, PendingResponse};
 use crate::http::response_body::Source;
 use crate::http::upgrade;
 use crate::http::upgrade::UpgradeRequest;
-use crate::http1_state::Broken;
 use crate::pools::{Lease, PendingStream, Pool};
 use crate::snapshot::group::{Member, StandIn};
 

@@ -16,7 +16,7 @@ use culvert_upstream::Protocol;
 use http::header::{AUTHORIZATION, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHORIZATION, TE};
 use http::{Method, Version, request};
 
-use crate::downstream::Downstream;
+use crate::connection::downstream::Downstream;
 use crate::http::body_memory::NotBuffered;
 use crate::http::call::member_for;
 use crate::http::exchange::HttpExchange;

@@ -19,7 +19,7 @@ use culvert_policy::reply;
 use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
 use http::{Method, Response, Version, request};
 
-use crate::downstream::Downstream;
+use crate::connection::downstream::Downstream;
 use crate::http::exchange::{FIELD_OVERHEAD, HttpExchange, can_hold_head};
 use crate::http::fields;
 use crate::http::forward::forward;
@@ -50,7 +50,10 @@ pub(crate) async fn serve(
     let mut exchange = HttpExchange::begin(Arc::clone(&down), parts.version);
     let traits = RequestTraits::of(&parts);
     let admitted = match admit(&mut exchange, &parts) {
-        Ok(None) if culvert_login::may_be_callback(parts.uri.path()) => {
+        Ok(None)
+            if culvert_login::may_be_callback(parts.uri.path())
+                && !down.edge.freshness.is_outdated() =>
+        {
             Ok(Box::pin(central_callback(&down, &parts)).await)
         }
         admitted => admitted,
@@ -190,6 +193,9 @@ async fn central_callback(
         let live = down.edge.live.load();
         let callback = CentralCallback::read(live.logins.as_ref()?, parts, now)?;
         callback.and_then(|callback| {
+            if down.edge.policy.is_from_copy {
+                return Err(Problem::NeedsDatabase);
+            }
             let member = signing_member(down, &live, &callback)?;
             Ok((callback, member))
         })

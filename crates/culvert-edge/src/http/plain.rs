@@ -14,7 +14,7 @@ use culvert_policy::reply;
 use http::header::CONNECTION;
 use http::{Method, Response, StatusCode, Version, response};
 
-use crate::downstream::Downstream;
+use crate::connection::downstream::Downstream;
 use crate::http::exchange::{HttpExchange, can_hold_head};
 use crate::http::forward::{general, send_to};
 use crate::http::forward_request::{Reuse, client_body};
@@ -119,7 +119,8 @@ fn find<'x>(
     let is_other = down.bound.get().is_some()
         || culvert_login::may_be_callback(target)
         || target.starts_with(WELL_KNOWN)
-        || down.edge.state.level() == Level::Full;
+        || down.edge.state.level() == Level::Full
+        || down.edge.freshness.is_outdated();
     if is_other {
         return None;
     }

@@ -37,7 +37,7 @@ pub(crate) struct PlainRequest {
 
 /// What becomes of a field of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum FieldUse {
     Sent,
     Removed,
     /// It needs the general path.
@@ -82,36 +82,36 @@ impl PlainRequest {
         let mut is_plain_head = *raw.method() != Method::TRACE && raw.method().as_str() != "PRI";
         for (position, field) in raw.fields().iter().enumerate() {
             let fate = if !is_plain(field.name) {
-                Fate::Unusual
+                FieldUse::Unusual
             } else if !may_be_ours(field.name) {
                 match field.is("authorization") && authenticates_connection(field.value) {
-                    true => Fate::Unusual,
-                    false => Fate::Sent,
+                    true => FieldUse::Unusual,
+                    false => FieldUse::Sent,
                 }
             } else if field.is("host") {
                 host = Some(position);
-                Fate::Sent
+                FieldUse::Sent
             } else if field.is("accept") {
                 accept = accept.or(Some(position));
-                Fate::Sent
+                FieldUse::Sent
             } else if field.is("user-agent") {
                 user_agent = user_agent.or(Some(position));
-                Fate::Sent
+                FieldUse::Sent
             } else if field.is("connection") {
                 connection(field, &mut keeps_alive)
             } else if field.is("content-length") {
                 length = plain_number(field.value);
                 match length {
-                    Some(_) => Fate::Sent,
-                    None => Fate::Unusual,
+                    Some(_) => FieldUse::Sent,
+                    None => FieldUse::Unusual,
                 }
             } else {
                 other(field, trusted)
             };
             match fate {
-                Fate::Sent => {}
-                Fate::Removed => without.add(position),
-                Fate::Unusual => {
+                FieldUse::Sent => {}
+                FieldUse::Removed => without.add(position),
+                FieldUse::Unusual => {
                     is_plain_head = false;
                     break;
                 }
@@ -177,39 +177,39 @@ fn plain_number(digits: &[u8]) -> Option<u64> {
 }
 
 /// A `connection` field: the usual options name no other field.
-fn connection(field: RawField<'_>, keeps_alive: &mut bool) -> Fate {
+fn connection(field: RawField<'_>, keeps_alive: &mut bool) -> FieldUse {
     if field.value.eq_ignore_ascii_case(b"keep-alive") {
-        Fate::Removed
+        FieldUse::Removed
     } else if field.value.eq_ignore_ascii_case(b"close") {
         *keeps_alive = false;
-        Fate::Removed
+        FieldUse::Removed
     } else {
-        Fate::Unusual
+        FieldUse::Unusual
     }
 }
 
 /// A field that the callers have no rule for.
-fn other(field: RawField<'_>, trusted: bool) -> Fate {
+fn other(field: RawField<'_>, trusted: bool) -> FieldUse {
     let mut room = [0; NAME_BYTES_MAX];
     let Some(name) = lower(field.name, &mut room) else {
         // Forwarding fields have a common beginning, so a long name may be one.
         return match field.name.get(..12) {
-            Some(start) if start.eq_ignore_ascii_case(b"x-forwarded-") => Fate::Unusual,
-            _ => Fate::Sent,
+            Some(start) if start.eq_ignore_ascii_case(b"x-forwarded-") => FieldUse::Unusual,
+            _ => FieldUse::Sent,
         };
     };
     match name {
-        "expect" | "te" | "transfer-encoding" | "upgrade" => Fate::Unusual,
-        "trailer" => Fate::Removed,
+        "expect" | "te" | "transfer-encoding" | "upgrade" => FieldUse::Unusual,
+        "trailer" => FieldUse::Removed,
         // The general path removes the edge's cookies.
-        "cookie" if own_cookies::has_own(field.value) => Fate::Unusual,
-        _ if is_edges_request(name) => Fate::Unusual,
-        _ if is_of_one_hop(name) => Fate::Removed,
+        "cookie" if own_cookies::has_own(field.value) => FieldUse::Unusual,
+        _ if is_edges_request(name) => FieldUse::Unusual,
+        _ if is_of_one_hop(name) => FieldUse::Removed,
         _ if says_who_calls(name) => match trusted {
-            true => Fate::Unusual,
-            false => Fate::Removed,
+            true => FieldUse::Unusual,
+            false => FieldUse::Removed,
         },
-        _ => Fate::Sent,
+        _ => FieldUse::Sent,
     }
 }
 

@@ -22,14 +22,14 @@ use http::header::SET_COOKIE;
 use http::request;
 use http::uri::PathAndQuery;
 
-use crate::connection_phase;
-use crate::downstream::Downstream;
+use crate::connection::connection_phase;
+use crate::connection::downstream::Downstream;
+use crate::connection::http1_state::Broken;
 use crate::http::exchange::HttpExchange;
 use crate::http::forward_request::ForwardRequest;
 use crate::http::request_body::Upload;
 use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
 use crate::http::upgrade::UpgradeRequest;
-use crate::http1_state::Broken;
 use crate::recording::ReceivedCounter;
 use crate::snapshot::group::Member;
 

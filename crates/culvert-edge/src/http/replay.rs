@@ -27,9 +27,10 @@ use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName};
 use http::{HeaderValue, Method, StatusCode, Version, request};
 use http_body::Body;
 
-use crate::connection_phase::{self, Admission};
-use crate::downstream::Downstream;
-use crate::edge_context::EdgeContext;
+use crate::connection::connection_phase::{self, Admission};
+use crate::connection::downstream::Downstream;
+use crate::connection::replay_state::{REPLAY_OF, ReplayState};
+use crate::edge::edge_context::EdgeContext;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::forward::forward;
@@ -40,7 +41,6 @@ use crate::http::response::{PendingResponse, RequestTraits};
 use crate::http::send_response::send;
 use crate::http::upgrade::UpgradeRequest;
 use crate::recording::recorded;
-use crate::replay_state::{REPLAY_OF, ReplayState};
 use crate::snapshot::group::{Group, Member};
 
 /// How long a replay may take.
@@ -103,7 +103,7 @@ pub(crate) async fn replay(
     edge: &Arc<EdgeContext>,
     request: ReplayRequest,
 ) -> Result<Replayed, NotReplayed> {
-    if edge.state.is_closing() {
+    if edge.state.is_closing() || edge.freshness.is_outdated() {
         return Err(NotReplayed::Unavailable);
     }
     let (sender, receiver) = tokio::sync::oneshot::channel();

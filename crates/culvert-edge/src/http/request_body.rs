@@ -14,7 +14,7 @@ use culvert_policy::capture::RequestTap;
 use culvert_upstream::UploadError;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::conn_state::ConnState;
+use crate::connection::conn_state::ConnState;
 use crate::http::body_memory::{BUFFERED_WITHIN, BodyReservation, NotBuffered};
 use crate::http::fields;
 use crate::http1::server::Http1Body;
@@ -58,12 +58,12 @@ pub(crate) enum Upload {
     /// A client that speaks HTTP/2.
     Http2(Receiver),
     /// A buffer.
-    Held(Box<Held>),
+    Held(Box<BufferedBody>),
 }
 
 /// A buffered body.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct BufferedBody {
     bytes: Bytes,
     room: Option<BodyReservation>,
 }
@@ -119,7 +119,7 @@ impl Upload {
         if bytes.is_empty() {
             return Self::None;
         }
-        Self::Held(Box::new(Held { bytes, room: None }))
+        Self::Held(Box::new(BufferedBody { bytes, room: None }))
     }
 
     /// Buffers the whole body without trailers, until it is forwarded.
@@ -147,7 +147,7 @@ impl Upload {
             return Err(NotBuffered::TooLong);
         }
         let received = received();
-        let mut held = Held {
+        let mut held = BufferedBody {
             bytes: Bytes::new(),
             room: None,
         };
@@ -170,7 +170,7 @@ impl Upload {
     }
 }
 
-impl Held {
+impl BufferedBody {
     async fn read(
         &mut self,
         incoming: &mut Upload,

@@ -15,7 +15,7 @@ use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderVa
 use http::uri::Authority;
 use http::{Method, Response, StatusCode, Version, request, response};
 
-use crate::conn_state::ConnState;
+use crate::connection::conn_state::ConnState;
 use crate::http::body_memory::NotBuffered;
 use crate::http::encoded::Encoded;
 use crate::http::plain_head::PlainRequest;

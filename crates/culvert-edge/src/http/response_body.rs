@@ -15,7 +15,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Instant;
 
-use crate::conn_state::ConnState;
+use crate::connection::conn_state::ConnState;
 use crate::http::body_memory::{BUFFERED_WITHIN, BodyReservation, NotBuffered};
 use crate::http::encoded::Encoded;
 use crate::http::exchange::HttpExchange;
@@ -138,8 +138,7 @@ impl ResponseBody {
         }
     }
 
-    /// Moves some of these bytes into a pipe, which is empty. If it moves none, the body must be
-    /// [polled](Body::poll_frame), which says why.
+    /// Moves some of these bytes into an empty pipe. If it moves none, [polling](Body::poll_frame) the body says why.
     pub(crate) fn poll_move(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> usize {
         let Source::Http1(lease) = &mut self.source else {
             return 0;

@@ -12,7 +12,7 @@ use http::header::{HOST, HeaderValue, LOCATION};
 use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, request};
 
-use crate::downstream::{Bound, Downstream};
+use crate::connection::downstream::{Bound, Downstream};
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::recording::recorded;
@@ -27,11 +27,21 @@ pub(super) enum Route {
     Redirect(Response<Bytes>),
 }
 
-/// Finds the endpoint of a request.
+/// Finds the endpoint of a request. With a configuration that is too old there is none: the host may have another
+/// owner, or exist only since.
 pub(super) fn route(
     exchange: &mut HttpExchange,
     parts: &mut request::Parts,
 ) -> Result<Route, Problem> {
+    let down = Arc::clone(exchange.down());
+    match find(exchange, parts) {
+        Ok(_) | Err(Problem::UnknownHost) if down.edge.refuses_outdated() => Err(Problem::Outdated),
+        found => found,
+    }
+}
+
+/// Finds the endpoint of a request in the current configuration.
+fn find(exchange: &mut HttpExchange, parts: &mut request::Parts) -> Result<Route, Problem> {
     let down = Arc::clone(exchange.down());
     let down = &*down;
     merge_slashes(down, parts)?;
@@ -65,10 +75,7 @@ pub(super) fn route(
         {
             exchange.attribute(group, recorded(parts), &authority);
             exchange.served_by(group.first());
-            if !group.admits(down.conn.info.client.ip()) {
-                exchange.recording.blocked();
-                return Err(Problem::Restricted);
-            }
+            admitted(exchange, group)?;
             return redirect(group, &authority.host, parts).map(Route::Redirect);
         }
         down.edge.state.meters.unknown_hosts.up();
@@ -85,10 +92,9 @@ pub(super) fn route(
         return Err(Problem::Misdirected);
     }
     exchange.attribute(group, recorded(parts), &authority);
-    if !group.admits(down.conn.info.client.ip()) {
+    if let Err(refused) = admitted(exchange, group) {
         exchange.served_by(group.first());
-        exchange.recording.blocked();
-        return Err(Problem::Restricted);
+        return Err(refused);
     }
     let member = match group.edge_path_member(parts.uri.path()) {
         Some(member) => Arc::clone(member),
@@ -96,6 +102,15 @@ pub(super) fn route(
     };
     exchange.served_by(&member);
     Ok(Route::Endpoint(member, host_value(host, &authority)?))
+}
+
+/// Rejects a request whose client the IP restriction of its endpoints does not admit, and records that.
+fn admitted(exchange: &mut HttpExchange, group: &Group) -> Result<(), Problem> {
+    if group.admits(exchange.down().conn.info.client.ip()) {
+        return Ok(());
+    }
+    exchange.recording.blocked();
+    Err(Problem::Restricted)
 }
 
 /// The authority of a request, in normal form, as a header value.
@@ -154,10 +169,7 @@ fn bound_route(
     };
     exchange.attribute(group, recorded(parts), authority);
     exchange.served_by(member);
-    if !group.admits(down.conn.info.client.ip()) {
-        exchange.recording.blocked();
-        return Err(Problem::Restricted);
-    }
+    admitted(exchange, group)?;
     let value = host_value(parts.headers.get(HOST), authority)?;
     Ok(Route::Endpoint(Arc::clone(member), value))
 }

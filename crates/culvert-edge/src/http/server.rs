@@ -17,9 +17,10 @@ use http::{Method, Version};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-use crate::conn_state::{ConnState, HeldBytes};
-use crate::downstream::Downstream;
-use crate::edge_state::Phase;
+use crate::connection::conn_state::{ConnState, HeldBytes};
+use crate::connection::downstream::Downstream;
+use crate::connection::socket::Wire;
+use crate::edge::edge_state::Phase;
 use crate::http::begun::Begun;
 use crate::http::plain::ClientResponse;
 use crate::http::request_body::Upload;
@@ -27,7 +28,6 @@ use crate::http::response::Abandoned;
 use crate::http::response_body::ResponseBody;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::{Http1Body, Http1Server, Next};
-use crate::socket::Wire;
 use crate::tcp;
 
 /// How much of an unread request is read, and for how long, so that the response is not lost.
@@ -122,6 +122,7 @@ async fn answer(
     };
     if let Some(head) = begun.parts() {
         version = head.version;
+        // RFC 9110 6.5.1: other clients may drop trailers, so they get none.
         with_trailers = has_token(&head.headers, &TE, b"trailers");
     }
     let body = body.map_or(Upload::None, |body| Upload::Http1(Box::new(body)));
@@ -129,6 +130,7 @@ async fn answer(
     let answered = poll_fn(|cx| {
         let answered = exchange.as_mut().poll(cx);
         for interim in down.conn.take_interim() {
+            // RFC 9110 15.2: HTTP/1.0 has no interim responses.
             if version == Version::HTTP_11 {
                 client.inform(cx, &interim);
             }

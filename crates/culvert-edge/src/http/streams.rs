@@ -21,8 +21,9 @@ use http_body::Body;
 use tokio::io::AsyncWriteExt;
 use tokio::time::Instant;
 
-use crate::downstream::Downstream;
-use crate::edge_state::Phase;
+use crate::connection::downstream::Downstream;
+use crate::connection::socket::Wire;
+use crate::edge::edge_state::Phase;
 use crate::http::begun::Begun;
 use crate::http::plain::{ClientHead, ClientResponse};
 use crate::http::request_body::Upload;
@@ -30,7 +31,6 @@ use crate::http::response_body::ResponseBody;
 use crate::http::server::{CLOSES_WITHIN, discard_input};
 use crate::http2::server::{Http2Server, Over};
 use crate::http2::stream::{Receiver, Sender, Tunnelled};
-use crate::socket::Wire;
 use crate::tcp;
 
 /// Streams of a connection that may be reset because their client does not read them. With one more the

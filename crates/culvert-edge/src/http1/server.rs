@@ -22,9 +22,9 @@ use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Instant;
 
-use crate::conn_state::ConnState;
-use crate::http1_state::{Broken, Http1Turn};
-use crate::socket::Wire;
+use crate::connection::conn_state::ConnState;
+use crate::connection::http1_state::{Broken, Http1Turn};
+use crate::connection::socket::Wire;
 
 /// Initial size of a read.
 const READ_BYTES_MIN: usize = 4 << 10;
@@ -56,7 +56,7 @@ pub(crate) struct Http1Body {
     is_ended: bool,
 }
 
-/// The body is incomplete. [`Http1State::broken`](crate::http1_state::Http1State::broken) has the reason.
+/// The body is incomplete. [`Http1State::broken`](crate::connection::http1_state::Http1State::broken) has the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the client aborted the request")]
 pub(crate) struct BodyAborted;

@@ -15,9 +15,9 @@ use culvert_io::{write, yield_turn};
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
 
-use crate::conn_state::ConnState;
+use crate::connection::conn_state::ConnState;
+use crate::connection::socket::Wire;
 use crate::http2::stream::{Receiver, Sender};
-use crate::socket::Wire;
 
 /// Size of a read, unless the next frame needs more.
 const READ_BYTES: usize = 8 << 10;

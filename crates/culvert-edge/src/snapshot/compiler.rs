@@ -13,7 +13,6 @@ use culvert_upstream::Upstream;
 use rustls_pki_types::CertificateDer;
 
 use crate::pools::Pool;
-use crate::route::Hosts;
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::change::Change;
 use crate::snapshot::endpoint::{Endpoint, EndpointBinding, Restriction};
@@ -22,6 +21,7 @@ use crate::snapshot::input::{NamedCertificate, Snapshot};
 use crate::snapshot::live::Live;
 use crate::snapshot::operators::OperatorTable;
 use crate::snapshot::removal::Removal;
+use crate::snapshot::route::Hosts;
 
 /// Compiles snapshots, and keeps what outlives one.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use culvert_policy::policy::compiled::Policy;
 use culvert_policy::scheme::Scheme;
 use culvert_upstream::Upstream;
 
-use crate::rules::Timeouts;
+use crate::settings::rules::Timeouts;
 
 /// An address at which traffic arrives, and its upstream.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use culvert_policy::policy::run::EDGE_PATHS;
 use culvert_statistics::{EndpointCounters, Slot};
 use culvert_upstream::{Dial, Protocol};
 
-use crate::edge_state::EdgeState;
+use crate::edge::edge_state::EdgeState;
 use crate::pools::Pool;
 use crate::snapshot::endpoint::{Endpoint, Restriction};
 use crate::snapshot::removal::Removal;

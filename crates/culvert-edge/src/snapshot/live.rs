@@ -9,13 +9,13 @@ use culvert_policy::scheme::Scheme;
 use culvert_tls::acme::ChallengeAnswers;
 use culvert_tls::server_certificate::ServerCertificate;
 
-use crate::route::Hosts;
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::data_readers::DataReaders;
 use crate::snapshot::endpoint::{Endpoint, ForwardRights};
 use crate::snapshot::group::Group;
 use crate::snapshot::input::may_forward;
 use crate::snapshot::operators::OperatorTable;
+use crate::snapshot::route::Hosts;
 
 /// A snapshot in use.
 ///

@@ -15,7 +15,7 @@ use super::harness::*;
 use super::mutual::client_hello;
 use super::proxied::behind;
 use crate::Snapshot;
-use crate::bounds::{BOUNDS, Beyond};
+use crate::settings::bounds::{BOUNDS, Beyond};
 
 /// An edge that serves `app.example` over plain HTTP from an origin that responds as the path says, and over
 /// TLS from one that never responds, so that no request body is read. A second edge is behind a load

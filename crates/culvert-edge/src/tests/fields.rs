@@ -57,10 +57,18 @@ fn http_fields() -> Vec<(&'static str, &'static str, Value)> {
         ("http.response.headers", "recording", Value::Null),
         ("http.response.status_code", "recording", json!(200)),
         ("ip_policy.decision", "action/restrict_ips", json!("allow")),
-        ("oauth.app_client_id", "session_middleware", json!("app")),
-        ("oauth.decision", "session_middleware", json!("allow")),
-        ("oauth.user.id", "session_middleware", json!("u7")),
-        ("oauth.user.name", "session_middleware", json!("Ann")),
+        (
+            "oauth.app_client_id",
+            "action/session_middleware",
+            json!("app"),
+        ),
+        (
+            "oauth.decision",
+            "action/session_middleware",
+            json!("allow"),
+        ),
+        ("oauth.user.id", "action/session_middleware", json!("u7")),
+        ("oauth.user.name", "action/session_middleware", json!("Ann")),
         (
             "tls.cipher_suite",
             "handshake",
@@ -84,8 +92,8 @@ fn http_fields() -> Vec<(&'static str, &'static str, Value)> {
 
 fn tcp_fields() -> Vec<(&'static str, &'static str, Value)> {
     vec![
-        ("conn.bytes_in", "socket", Value::Null),
-        ("conn.bytes_out", "socket", json!(15)),
+        ("conn.bytes_in", "connection/socket", Value::Null),
+        ("conn.bytes_out", "connection/socket", json!(15)),
         ("conn.client_ip", "conn", json!("127.0.0.1")),
         ("conn.end_ts", "conn", Value::Null),
         ("conn.server_ip", "conn", json!("127.0.0.1")),
@@ -244,7 +252,10 @@ fn compare(
         let crates = ["edge", "http", "login", "policy", "tls", "upstream"];
         let is_there = crates.iter().any(|name| {
             let source = format!("{}/../culvert-{name}/src", env!("CARGO_MANIFEST_DIR"));
-            std::path::Path::new(&format!("{source}/{module}.rs")).exists()
+            let files = [format!("{module}.rs"), format!("{module}/mod.rs")];
+            files
+                .iter()
+                .any(|file| std::path::Path::new(&source).join(file).exists())
         });
         assert!(is_there, "{module}");
     }

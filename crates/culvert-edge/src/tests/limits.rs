@@ -63,6 +63,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         http2_requests,
         parting,
         drain,
+        copy_age_max,
     ]
 }
 
@@ -603,6 +604,43 @@ async fn drain() {
     asked(&rig, 1).await;
     rig.cancel.cancel();
     assert_eq!(client.rest().await, b"");
+}
+
+/// With a configuration that was current too long ago, no host is served, until it is current again.
+async fn copy_age_max() {
+    const UNKNOWN: &str = "GET / HTTP/1.1\r\nHost: unknown.example\r\n\r\n";
+    let (rig, _) = serving(Limits {
+        copy_age_max: Some(SHORT),
+        ..Limits::default()
+    })
+    .await;
+    let becomes = async |status: u16| {
+        soon("the status", async {
+            while rig.ask(GET).await.status != status {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    };
+    // Without another process that could change it, it is never too old.
+    assert_eq!(rig.edge.outdated_for(), None);
+    assert_eq!(rig.ask(GET).await.status, 200);
+    let began = std::time::Instant::now();
+    rig.edge.confirm(began);
+    becomes(503).await;
+    assert!(began.elapsed() > SHORT);
+    assert!(rig.edge.outdated_for().is_some_and(|age| age > SHORT));
+    for request in [GET, UNKNOWN] {
+        let refused = rig.ask(request).await;
+        assert_eq!(refused.status, 503);
+        assert_eq!(refused.header("ngrok-error-code"), Some("ERR_NGROK_3624"));
+        assert_eq!(refused.header("retry-after"), Some("30"));
+    }
+    assert!(rig.edge.meters().outdated_refused.get() >= 3);
+    rig.edge.confirm(began + Duration::from_secs(3_600));
+    becomes(200).await;
+    assert_eq!(rig.ask(UNKNOWN).await.status, 404);
+    assert_eq!(rig.edge.outdated_for(), None);
 }
 
 /// An HTTP/2 connection with hand-made frames.

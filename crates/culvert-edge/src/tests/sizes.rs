@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::harness::*;
-use crate::conn_state::ConnState;
-use crate::downstream::Downstream;
+use crate::connection::conn_state::ConnState;
+use crate::connection::downstream::Downstream;
+use crate::connection::socket::Carrier;
 use crate::http1::server::Http1Server;
-use crate::socket::Carrier;
 
 /// The whole of an idle connection: its task, what it is known by, and its timer. Protocol buffers
 /// are freed by then.
@@ -19,8 +19,12 @@ async fn an_idle_connection_is_small() {
     let address = rig.edge.http_addr().unwrap();
     let client = tokio::net::TcpStream::connect(address).await.unwrap();
     let down = Downstream::new(shared, address, address, None);
-    let socket = crate::socket::Counted::new(Carrier::Tcp(client), Arc::clone(&down.conn));
-    let task = crate::http::server::http1(crate::socket::Wire::Plain(socket), Arc::clone(&down));
+    let socket =
+        crate::connection::socket::CountedSocket::new(Carrier::Tcp(client), Arc::clone(&down.conn));
+    let task = crate::http::server::http1(
+        crate::connection::socket::Wire::Plain(socket),
+        Arc::clone(&down),
+    );
     let bytes =
         size_of_val(&task) + size_of::<Downstream>() + size_of::<ConnState>() + Http1Server::SIZE;
     // The rest is for the runtime's part of task, socket and timer, and for a TLS session.

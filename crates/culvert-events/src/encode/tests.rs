@@ -1,5 +1,6 @@
 use culvert_base::Ksuid;
 use proptest::prelude::*;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::*;
@@ -155,6 +156,12 @@ fn shrunk(record: &Record, expected: &[&str]) -> Value {
     let truncated = event(record, &Selection::all(HTTP), ID, &mut out);
     assert_eq!(truncated.reasons().collect::<Vec<_>>(), expected);
     assert!(out.len() - 6 <= EVENT_BYTES_MAX, "{}", out.len());
+    let written: Value = serde_json::from_slice(&out[6..]).unwrap();
+    let paths = written["truncated"].as_array().unwrap();
+    assert_eq!(paths[0], "http.request.headers");
+    let has = |path: &str| paths.iter().any(|one| one == path);
+    assert_eq!(has("traffic_policy.logs"), truncated.logs);
+    assert_eq!(has("http.request.url.raw"), truncated.url);
     serde_json::from_slice(&out[6..]).unwrap()
 }
 
@@ -215,26 +222,23 @@ fn audit_events() {
     let principal = Principal {
         id: "usr_1".to_owned(),
         subject: "a\"b@example.test".to_owned(),
-        source: "API",
+        source: Source::Api,
         credential: Some(Reference {
             id: "ak_1".to_owned(),
             uri: "https://h/api_keys/ak_1".to_owned(),
         }),
+        context: None,
     };
     let view = View {
         uri: "u",
         id: "i",
         token: None,
     };
-    let event = audit(
-        "api_key_created.v0",
-        at,
-        ID,
-        ACCOUNT,
-        Some(&principal),
-        &view,
-    )
-    .unwrap();
+    let by_a_key = Audit {
+        principal: Some(&principal),
+        ..Audit::by_server("api_key_created.v0", at, ID, ACCOUNT)
+    };
+    let event = by_a_key.about(&view).unwrap();
     assert_eq!(
         event.body,
         r#"{"event_id":"ev_3MNwake7NlaYWxjRh9bXOmHaq4T","event_type":"api_key_created.v0","event_timestamp":"2026-11-20T19:53:18.000Z","account_id":"ac_2OtNvAlhso10Gx6s7eupzX3F98q","principal":{"id":"usr_1","subject":"a\"b@example.test","source":"API","credential":{"id":"ak_1","uri":"https://h/api_keys/ak_1"}},"object":{"uri":"u","id":"i","token":null}}"#
@@ -245,7 +249,8 @@ fn audit_events() {
     );
     assert_eq!(event.account, ACCOUNT);
 
-    let by_the_server = audit("x.v0", at, ID, ACCOUNT, None, &json!({})).unwrap();
+    let by_server = Audit::by_server("x.v0", at, ID, ACCOUNT);
+    let by_the_server = by_server.about(&json!({})).unwrap();
     assert!(
         by_the_server
             .body
@@ -253,12 +258,48 @@ fn audit_events() {
     );
 
     let unwritable = std::collections::HashMap::from([((1, 2), 3)]);
-    let fault = audit("x.v0", at, ID, ACCOUNT, None, &unwritable).unwrap_err();
+    let fault = by_server.about(&unwritable).unwrap_err();
     assert!(
         fault.chain().starts_with("writing the object of a x.v0: "),
         "{}",
         fault.chain()
     );
+}
+
+#[test]
+fn audit_events_say_how_the_call_came_and_how_it_was_before() {
+    let at = Timestamp::parse("2026-11-20T19:53:18Z").unwrap();
+    let principal = Principal {
+        id: "usr_1".to_owned(),
+        subject: "a@example.test".to_owned(),
+        source: Source::Dashboard,
+        credential: None,
+        context: Some(CallContext {
+            client_ip: Some("192.0.2.1".parse().unwrap()),
+            client_port: None,
+            user_agent: "x/1".to_owned(),
+            operation_id: "op_1".to_owned(),
+            node: "n1".to_owned(),
+            via: Some(Via::Console),
+        }),
+    };
+    let previous = serde_json::value::to_raw_value(&json!({"name": "old"})).unwrap();
+    let event = Audit {
+        principal: Some(&principal),
+        previous: Some(&previous),
+        truncated: &["previous.traffic_policy".to_owned()],
+        ..Audit::by_server("x_updated.v0", at, ID, ACCOUNT)
+    };
+    let event: Value = serde_json::from_str(&event.about(&json!({})).unwrap().body).unwrap();
+    assert_eq!(
+        event["principal"]["context"],
+        json!({
+            "client_ip": "192.0.2.1", "client_port": null, "user_agent": "x/1",
+            "operation_id": "op_1", "node": "n1", "via": "console",
+        })
+    );
+    assert_eq!(event["previous"], json!({"name": "old"}));
+    assert_eq!(event["truncated"], json!(["previous.traffic_policy"]));
 }
 
 #[test]

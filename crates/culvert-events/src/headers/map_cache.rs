@@ -51,7 +51,7 @@ struct CachedLine {
 
 /// The number of lines at the start of a message that equal those of a cached map.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Known {
+pub(super) struct CachedLines {
     place: usize,
     n_lines: usize,
 }
@@ -65,9 +65,9 @@ impl MapCache {
         cookies: Cookies,
         next: &mut Option<Line<'a>>,
         lines: &mut impl Iterator<Item = Line<'a>>,
-    ) -> Known {
+    ) -> CachedLines {
         let place = next.map_or(0, place_of);
-        let mut known = Known { place, n_lines: 0 };
+        let mut known = CachedLines { place, n_lines: 0 };
         let are_joined = cookies == Cookies::Joined;
         let map = self.maps.get(place);
         let Some(map) =
@@ -89,7 +89,7 @@ impl MapCache {
     }
 
     /// The JSON of the known lines, if they are a whole map.
-    pub(super) fn whole(&mut self, known: Known) -> Option<&[u8]> {
+    pub(super) fn whole(&mut self, known: CachedLines) -> Option<&[u8]> {
         let map = self.maps.get_mut(known.place)?;
         let is_whole = known.n_lines > 0 && map.lines.len() == known.n_lines;
         map.is_used |= is_whole;
@@ -97,7 +97,7 @@ impl MapCache {
     }
 
     /// The known lines. Those that are redacted have no values.
-    pub(super) fn first_lines(&self, known: Known) -> impl Iterator<Item = Line<'_>> {
+    pub(super) fn first_lines(&self, known: CachedLines) -> impl Iterator<Item = Line<'_>> {
         let (map, mut start) = (self.maps.get(known.place), 0);
         (0..known.n_lines).map_while(move |n| {
             let line = map?.line(n, start);

@@ -1,9 +1,9 @@
 //! `http_request_complete.v0`: one HTTP request, recorded when it has ended (contract: events 7).
 
 use super::{DECISIONS, NOT_RUN};
-use crate::field::Type::{Bool, Headers, Int32, Int64, Logs, Text, Timestamp};
-use crate::field::field;
-use crate::kind::EventKind;
+use crate::catalogue::field::Type::{Bool, Headers, Int32, Int64, Logs, Text, Timestamp};
+use crate::catalogue::field::field;
+use crate::catalogue::kind::EventKind;
 
 const NO_CERTIFICATE: &str = "the client presented no certificate";
 const NO_USER: &str = "no user was authenticated";

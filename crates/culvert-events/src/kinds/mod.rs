@@ -3,7 +3,7 @@
 mod http_request_complete;
 mod tcp_connection_closed;
 
-use crate::kind::EventKind;
+use crate::catalogue::kind::EventKind;
 
 /// The name in code of each kind.
 pub use http_request_complete::KIND as HTTP_REQUEST_COMPLETE;

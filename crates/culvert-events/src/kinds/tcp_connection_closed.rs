@@ -2,9 +2,9 @@
 //! (contract: events 8).
 
 use super::{DECISIONS, NOT_RUN};
-use crate::field::Type::{Int32, Int64, Logs, Text, Timestamp};
-use crate::field::field;
-use crate::kind::EventKind;
+use crate::catalogue::field::Type::{Int32, Int64, Logs, Text, Timestamp};
+use crate::catalogue::field::field;
+use crate::catalogue::kind::EventKind;
 
 /// The kind.
 #[rustfmt::skip]

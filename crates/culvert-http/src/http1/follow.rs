@@ -20,8 +20,8 @@ const EMPTY_LINE_BYTES: usize = 2;
 /// The next part of the bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum MessagePart<'a> {
-    /// A complete head. The caller must call [`expect`](Follower::expect) or [`expect_head`](Follower::expect_head) before
-    /// the next part.
+    /// A complete head. The next part follows once [`expect`](Follower::expect) or [`expect_head`](Follower::expect_head)
+    /// says what it is.
     Head(Cow<'a, [u8]>),
     /// A part of a body as sent, with its chunk framing.
     Body(&'a [u8]),

@@ -2,7 +2,7 @@
 //!
 //! A state machine over bytes without I/O or clock. Its verdict does not depend on how the bytes are split into
 //! reads. It buffers at most one incomplete line, and refuses a head or chunk that two parsers could read
-//! differently. After a refusal the caller must respond, close, and forward nothing of the message.
+//! differently. After a refusal it reads nothing more.
 
 use bytes::BytesMut;
 use http::Version;
@@ -171,9 +171,17 @@ impl Framing {
     ///
     /// # Errors
     ///
-    /// When the body is ambiguous. The caller must then refuse the message.
-    pub(crate) fn take_body(&mut self, buffer: &mut BytesMut) -> Result<BodyPart, &'static str> {
-        self.payload.take(buffer)
+    /// When the message is refused, for example because its body is ambiguous.
+    pub(crate) fn take_body(&mut self, buffer: &mut BytesMut) -> Result<BodyPart, Violation> {
+        if let Some(violation) = self.refused() {
+            return Err(violation);
+        }
+        debug_assert!(self.has_head(), "a head comes before its body");
+        self.payload.take(buffer).map_err(|what| {
+            let violation = Violation::Malformed(what);
+            self.refuse(violation);
+            violation
+        })
     }
 
     /// Consumes the next piece of the body: its length, and its kind.

@@ -70,7 +70,7 @@ impl RequestReader {
     ///
     /// # Errors
     ///
-    /// When the request is refused. The caller must respond with the violation's status and close the connection.
+    /// When the request is refused: then no other request follows on the connection.
     pub fn head(&mut self, buffer: &mut BytesMut) -> Result<Option<RequestHead>, Violation> {
         let is_first = self.framing.is_untouched();
         if is_first
@@ -105,27 +105,25 @@ impl RequestReader {
         }
     }
 
-    /// Takes the next part of the body off the front of `buffer`. Call it after [`head`](Self::head) returned the head.
+    /// Takes the next part of the body off the front of `buffer`.
     ///
     /// # Errors
     ///
     /// When the request is refused.
     pub fn body(&mut self, buffer: &mut BytesMut) -> Result<BodyPart, Violation> {
-        if let Some(violation) = self.framing.refused() {
-            return Err(violation);
-        }
-        self.framing.take_body(buffer).map_err(|what| {
-            self.refuse(Violation::Malformed(what));
-            Violation::Malformed(what)
-        })
+        self.framing.take_body(buffer)
     }
 
-    /// Starts the next message. The response to the last one is complete, and so is its body.
+    /// Starts the next message, if the last one is complete. Otherwise the bytes of a body, or those behind a refused
+    /// message, could be read as a request.
     pub fn next_message(&mut self) {
-        *self = Self {
-            reads_maps: self.reads_maps,
-            ..Self::default()
-        };
+        debug_assert!(self.is_ended(), "the last message is incomplete");
+        if self.is_ended() {
+            *self = Self {
+                reads_maps: self.reads_maps,
+                ..Self::default()
+            };
+        }
     }
 
     /// Reads the fields of all later heads into maps, because those of this one are needed so.
@@ -158,7 +156,7 @@ impl RequestReader {
         self.framing.refused()
     }
 
-    /// Refuses the message, for example because it took too long. The caller must drop the buffer.
+    /// Refuses the message, for example because it took too long. What the buffer holds is not read.
     pub fn refuse(&mut self, violation: Violation) {
         self.framing.refuse(violation);
         self.fed = 0;

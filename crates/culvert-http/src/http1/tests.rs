@@ -399,3 +399,28 @@ proptest! {
         prop_assert_eq!(&responses(&bytes, &heads, &read_cuts), &whole);
     }
 }
+
+/// What follows a message of unknown length could be its body.
+#[test]
+fn nothing_is_read_behind_a_refused_message() {
+    let body = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nx\r\n";
+    let next = b"GET /next HTTP/1.1\r\nhost: a\r\n\r\n";
+    let mut buffer = BytesMut::from(&[&body[..], next].concat()[..]);
+    let mut reader = RequestReader::default();
+    assert!(reader.head(&mut buffer).unwrap().is_some());
+    let violation = reader.body(&mut buffer).unwrap_err();
+    assert_eq!(reader.refused(), Some(violation));
+    let mut next = BytesMut::from(&next[..]);
+    assert_eq!(reader.body(&mut next).unwrap_err(), violation);
+    assert_eq!(reader.head(&mut next).unwrap_err(), violation);
+}
+
+#[cfg(debug_assertions)]
+#[test]
+#[should_panic(expected = "incomplete")]
+fn no_message_begins_inside_another() {
+    let mut buffer = BytesMut::from("PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nGET");
+    let mut reader = RequestReader::default();
+    reader.head(&mut buffer).unwrap();
+    reader.next_message();
+}

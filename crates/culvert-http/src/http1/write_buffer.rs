@@ -4,7 +4,7 @@ use bytes::{Buf, Bytes};
 
 /// Data up to this size is copied.
 const COPIED_MAX: usize = 4 << 10;
-/// When this many bytes wait, they must be written before more are added.
+/// When this many bytes wait, writers wait until they are written.
 const GATHERED_MAX: usize = 16 << 10;
 
 /// Bytes to write.
@@ -21,13 +21,13 @@ pub struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    /// The buffer for small pieces. Append to it only while [`has_capacity`](Self::has_capacity) is true.
+    /// The buffer for small pieces. Large data that was pushed before is copied to it, unless it was written.
     pub fn front(&mut self) -> &mut Vec<u8> {
         self.settle();
         &mut self.front
     }
 
-    /// Adds `data`, and `back` behind it. Call it only while [`has_capacity`](Self::has_capacity) is true.
+    /// Adds `data`, and `back` behind it. Large data that was pushed before is copied, unless it was written.
     pub fn push(&mut self, data: Bytes, back: &'static [u8]) {
         self.settle();
         if data.len() <= COPIED_MAX {
@@ -86,7 +86,7 @@ impl WriteBuffer {
     /// Appends the large data to `front`, so that more can follow it.
     fn settle(&mut self) {
         if !self.data.is_empty() {
-            // Unused as long as callers check `has_capacity`; keeps the order otherwise.
+            // Rare, because writers wait for `has_capacity`.
             let data = std::mem::take(&mut self.data);
             self.front.extend_from_slice(&data);
         }

@@ -11,8 +11,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use subtle::{Choice, ConstantTimeEq};
 
-use crate::action_type::ActionType;
-use crate::event_slots;
+use crate::action::action_type::ActionType;
+use crate::event::event_slots;
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
@@ -20,7 +20,7 @@ use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::secret::REDACTED;
 use crate::policy::template::Template;
 use crate::policy::values::map;
-use crate::reply::Rejection;
+use crate::response::reply::Rejection;
 
 const CREDENTIALS_MAX: usize = 10;
 const REALM_BYTES_MAX: usize = 128;

@@ -9,8 +9,8 @@ use regex::RegexBuilder;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action_type::ActionType;
-use crate::capture::{BODY_BYTES_MAX, CaptureRules, JsonPath, Redaction, header_key};
+use crate::action::action_type::ActionType;
+use crate::event::capture::{BODY_BYTES_MAX, CaptureRules, JsonPath, Redaction, header_key};
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;

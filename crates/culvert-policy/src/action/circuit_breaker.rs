@@ -11,13 +11,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use crate::action_type::ActionType;
-use crate::event_slots;
+use crate::action::action_type::ActionType;
+use crate::event::event_slots;
 use crate::policy::context::GoDuration;
 use crate::policy::exchange::{Exchange, Watch};
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, Flow};
-use crate::problem::Problem;
+use crate::response::problem::Problem;
 
 /// Parts of the window. The window advances by one part at a time.
 const BUCKETS: u32 = 10;

@@ -9,8 +9,8 @@ use http::{Response, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action_type::ActionType;
-use crate::fields::{Field, FieldTemplates};
+use crate::action::action_type::ActionType;
+use crate::headers::fields::{Field, FieldTemplates};
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, Flow};

@@ -4,11 +4,11 @@ use http::StatusCode;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action_type::ActionType;
+use crate::action::action_type::ActionType;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, Flow};
-use crate::reply::Rejection;
+use crate::response::reply::Rejection;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "deny",

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
-use crate::action_type::ActionType;
+use crate::action::action_type::ActionType;
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
@@ -15,7 +15,7 @@ use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::secret::REDACTED;
 use crate::policy::template::Template;
 use crate::policy::values::map;
-use crate::problem::Problem;
+use crate::response::problem::Problem;
 use crate::scheme::Scheme;
 
 /// Maximum number of endpoints after the first.

@@ -14,9 +14,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use url::Url;
 
-use crate::action_type::ActionType;
-use crate::fields::{Field, FieldTemplates, is_framing};
-use crate::host::{Called, ConnContext, EndpointInfo, NotCalled, NotReached};
+use crate::action::action_type::ActionType;
+use crate::headers::fields::{Field, FieldTemplates, is_framing};
 use crate::policy::context::{GoDuration, PolicyContext};
 use crate::policy::exchange::Exchange;
 use crate::policy::expression::Condition;
@@ -25,9 +24,10 @@ use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::policy::variables;
-use crate::problem::{Problem, is_edges_request};
+use crate::ports::host::{Called, ConnContext, EndpointInfo, NotCalled, NotReached};
+use crate::ports::services::Call;
+use crate::response::problem::{Problem, is_edges_request};
 use crate::scheme::Scheme;
-use crate::services::Call;
 
 const PARAMETERS_MAX: usize = 32;
 const PARAMETER_KEY_BYTES_MAX: usize = 128;

@@ -12,17 +12,17 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 use url::Url;
 
-use crate::action_type::ActionType;
+use crate::action::action_type::ActionType;
 use crate::identity::{ForwardIdentity, ForwardIdentityConfig, VerifiedUser};
-use crate::jws::{self, Algorithm, Expected, KeySet, TOKEN_BYTES_MAX, Unbelieved};
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, EdgePaths, Flow};
 use crate::policy::values::{map, of_json};
-use crate::problem::Problem;
-use crate::services::PolicyServices;
-use crate::unique_json;
+use crate::ports::services::PolicyServices;
+use crate::response::problem::Problem;
+use crate::token::jws::{self, Algorithm, Expected, KeySet, TOKEN_BYTES_MAX, Unbelieved};
+use crate::token::unique_json;
 
 /// Maximum number of entries of each list in the configuration.
 const ENTRIES_MAX: usize = 10;

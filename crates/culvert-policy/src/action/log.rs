@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::action_type::ActionType;
+use crate::action::action_type::ActionType;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, ActionResult, Flow};

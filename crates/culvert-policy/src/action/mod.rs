@@ -5,6 +5,7 @@
 //! later expressions ([`Exchange::result`](crate::policy::exchange::Exchange::result)), and decides how the exchange
 //! continues ([`Flow`](crate::policy::run::Flow)).
 
+pub mod action_type;
 mod add_headers;
 mod basic_auth;
 mod capture;
@@ -29,7 +30,7 @@ mod terminate_tls;
 mod url_rewrite;
 mod verify_webhook;
 
-use crate::action_type::ActionType;
+use crate::action::action_type::ActionType;
 
 /// The actions of this crate, sorted by name.
 pub static ALL: &[&ActionType] = &[
@@ -61,7 +62,7 @@ pub static ALL: &[&ActionType] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::action_type::NOT_BUILT;
+    use crate::action::action_type::NOT_BUILT;
 
     #[test]
     fn each_action_is_complete_and_listed_once() {

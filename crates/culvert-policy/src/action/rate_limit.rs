@@ -14,9 +14,8 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-use crate::action_type::ActionType;
+use crate::action::action_type::ActionType;
 use crate::conn::{source, source_number};
-use crate::fair_table::FairTable;
 use crate::policy::context::GoDuration;
 use crate::policy::exchange::Exchange;
 use crate::policy::expression::Expression;
@@ -24,8 +23,10 @@ use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::values::text;
 use crate::policy::variables;
-use crate::reply::Rejection;
-use crate::shared_counts::{ASIDE_MAX, BUCKETS_MAX, Bucket, LazyTable, window_of};
+use crate::rate_limit::fair_table::FairTable;
+use crate::rate_limit::shared_counts::{ASIDE_MAX, BUCKETS_MAX, Bucket, LazyTable, window_of};
+use crate::response::problem::Problem;
+use crate::response::reply::Rejection;
 
 const NAME_BYTES_MAX: usize = 1023;
 const KEYS_MAX: usize = 10;
@@ -36,7 +37,7 @@ const STEP: Duration = Duration::from_secs(10);
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "rate-limit",
-    doc: "Allows `capacity` requests per bucket in each window of `rate`, counted in a sliding window. Other requests get 429 with `retry-after`. With `scope: node` the limit applies to each node. With `scope: cluster` all nodes share it, approximately: a bucket exceeds its limit by at most the requests that the other nodes admit in 200 ms plus the time of a message through the database, and never by more than (N - 1) times `capacity` with N nodes. A node that cannot reach the others continues with its own counts and those it has received.",
+    doc: "Allows `capacity` requests per bucket in each window of `rate`, counted in a sliding window. Other requests get 429 with `retry-after`. With `scope: node` the limit applies to each node. With `scope: cluster` all nodes share it, approximately: a bucket exceeds its limit by at most the requests that the other nodes admit in 200 ms plus the time of a message through the database, and never by more than (N - 1) times `capacity` with N nodes. A node that cannot reach the others continues with its own counts and those it has received; one that serves from its copy of the configuration, after a start without the database, refuses the request with 503.",
     phases: &[Phase::Request],
     ends: Ends::Sometimes,
     schema: Some(|generator| generator.subschema_for::<Config>()),
@@ -160,6 +161,10 @@ impl Counts {
 }
 
 impl RateLimit {
+    fn is_of_cluster(&self) -> bool {
+        matches!(self.counts, Counts::Cluster { .. })
+    }
+
     fn take(&self, key: &str, x: &Exchange<'_>) -> Result<(), Duration> {
         let client = source_number(x.conn.info.client.ip());
         match &self.counts {
@@ -245,6 +250,10 @@ impl Action for RateLimit {
             key.push('\0');
         }
         key.truncate(key.floor_char_boundary(KEY_BYTES_MAX));
+        // Alone, this node would admit the share of the others too.
+        if self.enforce && self.is_of_cluster() && x.conn.services.is_from_copy {
+            return x.refuse(Problem::NeedsDatabase).into();
+        }
         let taken = self.take(&key, x);
         let error = x.error();
         if x.wants_results() {

@@ -5,8 +5,8 @@ use http::header::{HOST, HeaderName, USER_AGENT};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action_type::ActionType;
-use crate::fields;
+use crate::action::action_type::ActionType;
+use crate::headers::fields;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, ActionResult, Flow};

@@ -1,6 +1,6 @@
 //! request-body-find-replace: replaces text in the request's body.
 
-use crate::action_type::ActionType;
+use crate::action::action_type::ActionType;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::replace::{Config, FindReplace};

@@ -1,6 +1,6 @@
 //! response-body-find-replace: replaces text in the response's body.
 
-use crate::action_type::ActionType;
+use crate::action::action_type::ActionType;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::replace::{Config, FindReplace};

@@ -7,14 +7,14 @@ use culvert_cel::Value;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action_type::ActionType;
+use crate::action::action_type::ActionType;
 use crate::address::{Addresses, IpPolicy, prefix};
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
-use crate::problem::Problem;
+use crate::response::problem::Problem;
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "restrict-ips",

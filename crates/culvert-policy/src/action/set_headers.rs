@@ -6,8 +6,8 @@ use http::header::{HOST, HeaderName};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action_type::ActionType;
-use crate::fields::{self, FieldTemplates};
+use crate::action::action_type::ActionType;
+use crate::headers::fields::{self, FieldTemplates};
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::run::{Action, ActionResult, Flow};

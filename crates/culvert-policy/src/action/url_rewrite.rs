@@ -7,7 +7,7 @@ use http::header::{HOST, HeaderValue};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::action_type::ActionType;
+use crate::action::action_type::ActionType;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::Phase;
 use crate::policy::rewrite::{self, Matches, Rewrite};

@@ -11,15 +11,15 @@ use http::{Response, request};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use crate::action_type::ActionType;
-use crate::event_slots;
+use crate::action::action_type::ActionType;
+use crate::event::event_slots;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
 use crate::policy::values::map;
-use crate::problem::Problem;
-use crate::services::{FetchScope, PolicyServices};
+use crate::ports::services::{FetchScope, PolicyServices};
+use crate::response::problem::Problem;
 use crate::webhook::{self, Provider, Unverified, sns};
 
 /// Maximum size of a webhook's body, in bytes.

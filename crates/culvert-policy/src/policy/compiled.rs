@@ -9,13 +9,13 @@ use culvert_cel::Slot;
 use http::header::HeaderName;
 use serde_json::Value as Json;
 
-use crate::forward_target::ForwardTarget;
 use crate::ipdata::IpFields;
 use crate::policy::expression::Condition;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, EDGE_PATHS, EdgePaths, KEY_SET_PATH};
 use crate::policy::secret::REDACTED;
 use crate::policy::secrets::Secrets;
+use crate::ports::forward_target::ForwardTarget;
 
 /// Shorter values are part of too many texts to be replaced.
 const SCRUBBED_BYTES_MIN: usize = 4;
@@ -135,7 +135,7 @@ pub struct Rule {
     pub types: Box<[(&'static str, Ends)]>,
     /// Whether it has an action that configures TLS handshakes.
     pub terminates_tls: bool,
-    /// Whether it has an action that restricts access ([`ActionType::guards`](crate::action_type::ActionType)), so that
+    /// Whether it has an action that restricts access ([`ActionType::guards`](crate::action::action_type::ActionType)), so that
     /// a failed expression must not skip it.
     pub guards: bool,
     /// Counts expressions that failed.

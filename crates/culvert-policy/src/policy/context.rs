@@ -19,7 +19,6 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::address::IpPolicy;
-use crate::forward_target::ForwardTarget;
 use crate::identity::AssertionKeys;
 use crate::ipdata::IpData;
 use crate::policy::environments;
@@ -28,6 +27,7 @@ use crate::policy::phase::Phase;
 use crate::policy::secrets::Secrets;
 use crate::policy::taint::{Feeds, Mark, Reading};
 use crate::policy::template::{self, Template, ValueTemplate};
+use crate::ports::forward_target::ForwardTarget;
 use crate::scheme::Scheme;
 
 /// Objects that policies may name.

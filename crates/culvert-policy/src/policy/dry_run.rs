@@ -14,11 +14,6 @@ use culvert_http::fields::strip_named;
 use http::{request, response};
 
 use crate::conn::{ConnCounters, ConnInfo};
-use crate::documents::Documents;
-use crate::error_page::ErrorPages;
-use crate::host::{
-    Called, ConnContext, EndpointInfo, NextEndpoint, NotCalled, NotReached, PolicyHost,
-};
 use crate::ipdata::IpDatabases;
 use crate::policy::compiled::{Policy, Rule};
 use crate::policy::conn_state::PolicyConnState;
@@ -26,9 +21,14 @@ use crate::policy::exchange::{Exchange, Memory};
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{OnExpressionError, Verdict};
 use crate::policy::variables;
+use crate::ports::host::{
+    Called, ConnContext, EndpointInfo, NextEndpoint, NotCalled, NotReached, PolicyHost,
+};
+use crate::ports::services::{Call, Cause, Fetch, FetchScope, PolicyServices, Spawn};
+use crate::rate_limit::shared_counts::SharedCounts;
+use crate::response::error_page::ErrorPages;
 use crate::scheme::Scheme;
-use crate::services::{Call, Cause, Fetch, FetchScope, PolicyServices, Spawn};
-use crate::shared_counts::SharedCounts;
+use crate::token::documents::Documents;
 
 /// A past request, as far as it is recorded.
 #[derive(Debug)]
@@ -111,6 +111,7 @@ impl DryRun {
             bodies: None,
             network: Arc::new(Nowhere),
             tasks: Box::new(Nowhere),
+            is_from_copy: false,
             clock,
             entropy,
         };
@@ -157,7 +158,7 @@ impl DryRun {
             if phase == Phase::Response {
                 x.response = past.response.as_ref();
             }
-            let known = Known {
+            let known = RecordedVariables {
                 x: &x,
                 is_tls: past.is_tls,
                 missing: RefCell::default(),
@@ -184,14 +185,14 @@ impl DryRun {
 }
 
 /// Resolves the variables that are recorded.
-struct Known<'x, 'e> {
+struct RecordedVariables<'x, 'e> {
     x: &'x Exchange<'e>,
     is_tls: bool,
     /// Variables that were read but not recorded.
     missing: RefCell<Vec<&'static str>>,
 }
 
-impl Known<'_, '_> {
+impl RecordedVariables<'_, '_> {
     fn judge(&self, rule: &Rule) -> (RuleResult, Vec<&'static str>) {
         let mut all = Vec::new();
         let mut failed = None;
@@ -251,7 +252,7 @@ impl Known<'_, '_> {
     }
 }
 
-impl Resolver for Known<'_, '_> {
+impl Resolver for RecordedVariables<'_, '_> {
     fn value(&self, slot: Slot) -> Option<ValueRef<'_>> {
         let variable = variables::ALL.get(usize::from(slot))?;
         if self.has(&variable.path) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::own_cookies;
+use crate::headers::own_cookies;
 use culvert_http::coding::Coding;
 use culvert_http::fields::strip_spellings;
 use culvert_tls::tls_policy::TlsPolicy;

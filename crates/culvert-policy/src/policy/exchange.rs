@@ -12,17 +12,17 @@ use http::header::{ACCEPT, HeaderName, HeaderValue};
 use http::{StatusCode, request, response};
 use tokio::time::Instant;
 
+use crate::event::event_slots;
 use crate::event::{EventDraft, Hidden};
-use crate::event_slots;
-use crate::host::{BodyReader, ConnContext, EndpointInfo, Reservation, Unread};
 use crate::ipdata::IpData;
 use crate::policy::compiled::Policy;
 use crate::policy::edits::Edits;
 use crate::policy::phase::Phase;
 use crate::policy::run::Flow;
 use crate::policy::values::{check_size, map};
-use crate::problem::Problem;
-use crate::reply::{self, Rejection, ReplyContext};
+use crate::ports::host::{BodyReader, ConnContext, EndpointInfo, Reservation, Unread};
+use crate::response::problem::Problem;
+use crate::response::reply::{self, Rejection, ReplyContext};
 
 /// One phase of one connection or exchange: the inputs of expressions and the changes of actions.
 #[derive(Debug)]

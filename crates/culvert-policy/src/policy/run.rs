@@ -9,12 +9,12 @@ use culvert_cel::{EvalError, Slot};
 use http::header::HeaderName;
 use http::{Response, request};
 
-use crate::host::NextEndpoint;
 use crate::policy::compiled::Rule;
 use crate::policy::exchange::{Exchange, undecidable};
 use crate::policy::handshake;
 use crate::policy::phase::Phase;
-use crate::problem::Problem;
+use crate::ports::host::NextEndpoint;
+use crate::response::problem::Problem;
 
 /// Paths below this one belong to the edge at an endpoint whose policy has an action with [`EdgePaths`].
 pub const EDGE_PATHS: &str = "/culvert/";
@@ -291,7 +291,7 @@ pub(super) enum Verdict {
 /// Rules with `terminate-tls` reject too: one that requires client certificates must not be skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExpressionError {
-    /// A rule with an action that restricts access ([`guards`](crate::action_type::ActionType::guards)) rejects the
+    /// A rule with an action that restricts access ([`guards`](crate::action::action_type::ActionType::guards)) rejects the
     /// request. Other rules do not apply.
     #[default]
     Auto,

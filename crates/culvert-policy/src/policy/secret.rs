@@ -5,12 +5,12 @@ use std::ops::Range;
 use culvert_base::{Refusal, code};
 use serde_json::Value;
 
-use crate::action_type::{ActionType, Actions};
-use crate::document::{Node, Text};
+use crate::action::action_type::{ActionType, Actions};
 use crate::policy::context::refusal;
 use crate::policy::phase::Phase;
 pub use crate::policy::redacted::REDACTED;
 use crate::policy::source::Source;
+use culvert_yaml::{Node, Text};
 
 impl Source {
     /// The text with redacted secrets; `None` if it has none. All other bytes are unchanged, except if a

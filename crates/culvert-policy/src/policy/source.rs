@@ -9,8 +9,7 @@ use culvert_http::fields::folded;
 use http::header::HOST;
 use url::Url;
 
-use crate::action_type::{ActionType, Actions, NOT_BUILT};
-use crate::document::{Node, Unreadable};
+use crate::action::action_type::{ActionType, Actions, NOT_BUILT};
 use crate::ipdata::IpFields;
 use crate::policy::compiled::{Policy, PolicySecrets, Rule};
 use crate::policy::context::{PolicyContext, Resources, refusal};
@@ -20,6 +19,7 @@ use crate::policy::run::Action;
 use crate::policy::taint::{Feeds, Flow, Mark, Reading};
 use crate::policy::{environments, template, variables};
 use crate::scheme::Scheme;
+use culvert_yaml::{Node, Unreadable};
 
 /// Most rules of a phase.
 const RULES_MAX: usize = 100;
@@ -175,27 +175,7 @@ impl Source {
         let Node::Object(phases) = &self.root else {
             return Err(refusal(code::POLICY_UNREADABLE, "", "it must be an object"));
         };
-        for (key, _) in phases {
-            let why = match key.as_str() {
-                key if Phase::ALL.iter().any(|phase| phase.name() == key) => continue,
-                "inbound" => "`inbound` has been renamed to `on_http_request`",
-                "outbound" => "`outbound` has been renamed to `on_http_response`",
-                "on_event_stream_message" => {
-                    let why = "`on_event_stream_message` is not supported";
-                    return Err(refusal(code::POLICY_VALUE_INVALID, "", why));
-                }
-                _ => {
-                    let shown: String = key.chars().take(64).collect();
-                    let names = Phase::ALL.map(|phase| format!("`{}`", phase.name()));
-                    let why = format!(
-                        "unknown phase `{shown}`; valid phases: {}",
-                        names.join(", ")
-                    );
-                    return Err(refusal(code::POLICY_UNREADABLE, "", &why));
-                }
-            };
-            return Err(refusal(code::POLICY_UNREADABLE, "", why));
-        }
+        check_phases(phases.iter().map(|(key, _)| key.as_str()))?;
         let mut reader = Reader {
             actions: self.known,
             scheme,
@@ -641,4 +621,30 @@ fn constant(url: &str) -> &str {
         .split_once("://")
         .is_some_and(|(_, rest)| rest.contains([':', '/', '?', '#', '\\']));
     if is_whole { before } else { "" }
+}
+
+/// Refuses keys of a policy that are no phases.
+fn check_phases<'a>(keys: impl Iterator<Item = &'a str>) -> Result<(), Refusal> {
+    for key in keys {
+        let why = match key {
+            key if Phase::ALL.iter().any(|phase| phase.name() == key) => continue,
+            "inbound" => "`inbound` has been renamed to `on_http_request`",
+            "outbound" => "`outbound` has been renamed to `on_http_response`",
+            "on_event_stream_message" => {
+                let why = "`on_event_stream_message` is not supported";
+                return Err(refusal(code::POLICY_VALUE_INVALID, "", why));
+            }
+            _ => {
+                let shown: String = key.chars().take(64).collect();
+                let names = Phase::ALL.map(|phase| format!("`{}`", phase.name()));
+                let why = format!(
+                    "unknown phase `{shown}`; valid phases: {}",
+                    names.join(", ")
+                );
+                return Err(refusal(code::POLICY_UNREADABLE, "", &why));
+            }
+        };
+        return Err(refusal(code::POLICY_UNREADABLE, "", why));
+    }
+    Ok(())
 }

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use culvert_base::Refusal;
 
 use crate::action;
-use crate::action_type::Actions;
+use crate::action::action_type::Actions;
 use crate::address::IpPolicy;
-use crate::document::TEXT_BYTES_MAX;
 use crate::policy::compiled::Policy;
 use crate::policy::context::Resources;
 use crate::policy::phase::Phase;
 use crate::policy::source::Source;
 use crate::policy::variables;
 use crate::scheme::Scheme;
+use culvert_yaml::TEXT_BYTES_MAX;
 
 /// The actions of this crate.
 const ACTIONS: Actions = Actions(&[action::ALL]);

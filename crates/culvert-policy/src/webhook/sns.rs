@@ -1,6 +1,6 @@
 //! Verification of Amazon SNS, whose messages name the certificate of the signing key.
 //!
-//! Reading and verifying are separate steps: between them, the caller fetches the certificate from
+//! Reading and verifying are separate steps, because the certificate is fetched between them from
 //! [`Message::certificate`]. Only addresses of Amazon are accepted.
 
 use std::fmt::Write;

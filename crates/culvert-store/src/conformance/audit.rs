@@ -8,13 +8,14 @@ use tokio::task::JoinSet;
 use super::on_both_engines;
 use super::store::{at, document, event};
 use super::test_database::TestDatabase;
-use crate::chain::Link;
-use crate::commit_error::CommitError;
+use crate::audit_log::chain::Link;
+use crate::commit::commit_error::CommitError;
+use crate::database::dialect::Access;
+use crate::database::migrate;
 use crate::database::{Database, DatabasePart};
-use crate::dialect::Access;
 use crate::store::Store;
 use crate::{
-    AuditError, AuditEvent, AuditLog, Bound, Changes, Damage, NotedHead, RangeError, migrate,
+    AuditError, AuditEvent, AuditLog, Bound, Changes, Damage, Expired, NotedHead, RangeError,
 };
 
 on_both_engines!(
@@ -229,7 +230,7 @@ async fn pruning_leaves_an_anchor(db: &TestDatabase) {
     let second: NotedHead = format!("2:{}", log.hash_at(2).await.unwrap().unwrap())
         .parse()
         .unwrap();
-    assert_eq!(store.prune_outbox(3).await.unwrap(), 3);
+    assert_eq!(store.prune_outbox(Expired(3)).await.unwrap(), 3);
     let extent = log.verify(None).await.unwrap();
     assert_eq!(extent.anchor.to_string(), format!("3:{third}"));
     assert_eq!(extent.events(), 2);
@@ -242,18 +243,18 @@ async fn pruning_leaves_an_anchor(db: &TestDatabase) {
         "{refused:?}"
     );
     // Pruning again changes nothing, and all rows may be pruned.
-    assert_eq!(store.prune_outbox(3).await.unwrap(), 0);
+    assert_eq!(store.prune_outbox(Expired(3)).await.unwrap(), 0);
     assert_eq!(log.extent().await.unwrap(), extent);
-    assert_eq!(store.prune_outbox(i64::MAX).await.unwrap(), 2);
+    assert_eq!(store.prune_outbox(Expired(i64::MAX)).await.unwrap(), 2);
     let empty = log.verify(None).await.unwrap();
     assert_eq!((empty.events(), empty.anchor), (0, extent.head));
     tell(&store, 6).await;
     let extent = log.verify(None).await.unwrap();
     assert_eq!((extent.events(), extent.head.seq), (1, 6));
     // The ages of the oldest rows.
-    assert_eq!(log.older(at(1), 9, 9).await.unwrap(), None);
-    assert_eq!(log.older(at(2), 9, 9).await.unwrap(), Some(6));
-    assert_eq!(log.older(at(2), 5, 9).await.unwrap(), None);
+    assert_eq!(log.expired(at(1), 9, 9).await.unwrap(), None);
+    assert_eq!(log.expired(at(2), 9, 9).await.unwrap(), Some(Expired(6)));
+    assert_eq!(log.expired(at(2), 5, 9).await.unwrap(), None);
 }
 
 /// The database as a program of format 1 leaves it.
@@ -391,7 +392,7 @@ async fn ranges_by_time_and_event(db: &TestDatabase) {
 
 async fn reading_makes_nothing(db: &TestDatabase) {
     assert!(AuditLog::open(&db.url).await.is_err());
-    if let crate::store_url::StoreUrl::Sqlite(path) = &db.url {
+    if let crate::database::store_url::StoreUrl::Sqlite(path) = &db.url {
         assert!(!path.exists());
     }
     let (store, _) = five(db).await;
@@ -403,7 +404,10 @@ async fn reading_makes_nothing(db: &TestDatabase) {
         for n in 6..60 {
             tell(&writer, n).await;
             if n % 10 == 0 {
-                writer.prune_outbox(i64::from(n) - 5).await.unwrap();
+                writer
+                    .prune_outbox(Expired(i64::from(n) - 5))
+                    .await
+                    .unwrap();
             }
         }
     });

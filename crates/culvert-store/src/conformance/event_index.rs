@@ -6,12 +6,12 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::on_both_engines;
 use super::store::event;
 use super::test_database::TestDatabase;
-use crate::database::{Database, STATE};
-use crate::dialect::{Access, Connection};
-use crate::statements::{
+use crate::database::dialect::{Access, Connection};
+use crate::database::statements::{
     AUDIT_NEWEST_OF, AUDIT_OLDEST_OF, TRAFFIC_OF_NEWEST, TRAFFIC_OF_OLDEST, events, state,
 };
-use crate::{AuditKey, Changes, NewPiece, Order, Store};
+use crate::database::{Database, STATE};
+use crate::{AuditKey, Changes, NewPiece, Order, Store, TrafficEnds};
 
 on_both_engines!(
     audit_events_are_found_by_object_actor_and_kind,
@@ -105,12 +105,13 @@ async fn pieces_are_found_by_endpoint(db: &TestDatabase) {
         endpoints: vec![format!("ep_{}", n % 3), "ep_all".to_owned()],
         body: format!("{n}").into_bytes(),
     };
-    assert_eq!(queue.settled_ends().await.unwrap(), (1, 0));
+    let ends = queue.traffic_ends().await.unwrap();
+    assert_eq!((ends.first, ends.settled, ends.last), (1, 0, 0));
     queue
         .keep_traffic((0..9).map(piece).collect())
         .await
         .unwrap();
-    let (first, last) = queue.settled_ends().await.unwrap();
+    let TrafficEnds { first, last, .. } = queue.traffic_ends().await.unwrap();
     assert_eq!(last - first, 8);
     let texts = async |endpoint, order, limit| -> Vec<String> {
         let pieces = queue

@@ -7,6 +7,7 @@ use culvert_testing::{PATIENCE, Postgres};
 use super::proxy::{Proxy, Server};
 use super::store::document;
 use super::test_database::{TestDatabase, run, texts};
+use crate::database::trouble::{self, Trouble};
 use crate::{AuditEvent, BatchClass, Body, Changes, CommitError, NewBatch, Queue, Store, StoreUrl};
 
 const NOTHING: AuditEvent = AuditEvent::Suppress { reason: "a test" };
@@ -94,9 +95,16 @@ async fn a_store_that_does_not_commit_says_so() {
     let store = db.store().await;
     store.commit(insert("before")).await.unwrap();
     let site = &store.shared.database.site;
-    let mut other = site.connect(crate::dialect::Access::Write).await.unwrap();
+    let mut other = site
+        .connect(crate::database::dialect::Access::Write)
+        .await
+        .unwrap();
     other
-        .script("BEGIN; LOCK TABLE ledger IN EXCLUSIVE MODE".to_owned())
+        .script(
+            "SET idle_in_transaction_session_timeout = 0; BEGIN; \
+             LOCK TABLE ledger IN EXCLUSIVE MODE"
+                .to_owned(),
+        )
         .await
         .unwrap();
     eventually("the store is not usable", async || {
@@ -109,6 +117,32 @@ async fn a_store_that_does_not_commit_says_so() {
     other.close().await;
     eventually("it commits", async || store.usable().await.is_ok()).await;
     assert_eq!(store.trouble(), None);
+    store.close().await;
+}
+
+/// As a paused process, or one whose machine is cut off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_stops_in_the_middle_of_a_commit_makes_no_other_fail() {
+    let Some(db) = TestDatabase::postgres().await else {
+        return;
+    };
+    let store = db.store().await;
+    store.commit(insert("before")).await.unwrap();
+    let site = &store.shared.database.site;
+    let mut stopped = site
+        .connect(crate::database::dialect::Access::Write)
+        .await
+        .unwrap();
+    stopped
+        .script("BEGIN; LOCK TABLE ledger IN EXCLUSIVE MODE".to_owned())
+        .await
+        .unwrap();
+    store.commit(insert("during")).await.unwrap();
+    store.commit(insert("after")).await.unwrap();
+    // The stopped one learns of it as of a lost connection, so that its commit is repeated and no caller gets a 500.
+    let ended = stopped.script("SELECT 1".to_owned()).await.unwrap_err();
+    assert!(trouble::ends_transaction(&ended), "{ended}");
+    assert_eq!(Trouble::of(&ended), Some(Trouble::Unreachable), "{ended}");
     store.close().await;
 }
 
@@ -233,7 +267,10 @@ async fn a_deadlock_refuses_nothing() {
     let (store, queue) = (db.store().await, db.queue().await);
     queue.append(vec![batch()], None).await.unwrap();
     let site = &store.shared.database.site;
-    let mut other = site.connect(crate::dialect::Access::Write).await.unwrap();
+    let mut other = site
+        .connect(crate::database::dialect::Access::Write)
+        .await
+        .unwrap();
     let lock = "BEGIN; LOCK TABLE culvert_events.batch IN EXCLUSIVE MODE";
     other.script(lock.to_owned()).await.unwrap();
     let mut appending = tokio::task::JoinSet::new();

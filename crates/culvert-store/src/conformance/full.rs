@@ -9,8 +9,8 @@ use std::time::Duration;
 use culvert_base::Clock;
 
 use super::test_database::{TestDatabase, texts};
+use crate::database::store_url::StoreUrl;
 use crate::store::Store;
-use crate::store_url::StoreUrl;
 use crate::{AuditEvent, Changes, Document, Head, Queue};
 
 /// A separate file system, small enough to be filled.

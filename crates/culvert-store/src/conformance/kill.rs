@@ -16,8 +16,8 @@ use tokio::task::JoinSet;
 use super::on_both_engines;
 use super::store::{document, event};
 use super::test_database::TestDatabase;
+use crate::database::store_url::StoreUrl;
 use crate::store::Store;
-use crate::store_url::StoreUrl;
 use crate::{
     AuditEvent, BatchClass, Body, Changes, CursorMove, NewBatch, OutboxRow, Queue, QueueError,
 };

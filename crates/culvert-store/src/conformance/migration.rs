@@ -6,12 +6,12 @@ use culvert_base::Clock;
 
 use super::on_both_engines;
 use super::test_database::{TestDatabase, texts};
+use crate::database::dialect::{Access, Arg};
+use crate::database::migrate::{self, Step};
+use crate::database::statements::meta;
+use crate::database::store_url::StoreUrl;
 use crate::database::{Database, DatabasePart};
-use crate::dialect::{Access, Arg};
-use crate::migrate::{self, Step};
-use crate::statements::meta;
 use crate::store::Store;
-use crate::store_url::StoreUrl;
 
 on_both_engines!(
     a_step_is_applied_once_and_the_last_two_copies_are_kept,
@@ -170,7 +170,7 @@ async fn a_disk_error_is_distinguished_from_a_refusal() {
         .connect(Access::Write)
         .await
         .unwrap();
-    let health = crate::health::Health::good();
+    let health = crate::database::health::Health::good();
     let refused = connection.run("SELECT nothing FROM nowhere", &[]).await;
     health.judge(&refused.unwrap_err(), "reading");
     assert!(health.check().is_ok());

@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 use super::on_both_engines;
 use super::store::document;
 use super::test_database::{TestDatabase, run};
-use crate::dialect::Access;
-use crate::postgres::Schema;
+use crate::database::dialect::Access;
+use crate::database::postgres::Schema;
 use crate::{AuditEvent, Changes, Revision, Store, StoreUrl, Touched};
 
 on_both_engines!(

@@ -11,15 +11,16 @@ use culvert_base::Clock;
 
 use super::on_both_engines;
 use super::test_database::TestDatabase;
+use crate::database::dialect::{Access, Arg};
+use crate::database::migrate;
+use crate::database::sqlite::WAL_BYTES_MAX;
+use crate::database::statements::events;
+use crate::database::store_url::StoreUrl;
 use crate::database::{Database, DatabasePart};
-use crate::dialect::{Access, Arg};
 use crate::queue::{EVENTS, checksum};
-use crate::sqlite::WAL_BYTES_MAX;
-use crate::statements::events;
-use crate::store_url::StoreUrl;
 use crate::{
     BatchClass, Body, CursorMove, DEAD_LETTERS_FOR, DeadLetterReason, Lease, NewBatch, Queue,
-    QueueError, migrate,
+    QueueError,
 };
 
 on_both_engines!(

@@ -6,9 +6,9 @@ use sqlx::{AssertSqlSafe, Executor as _, Row as _, SqlSafeStr as _, SqlStr};
 use super::on_both_engines;
 use super::store::document;
 use super::test_database::TestDatabase;
+use crate::database::dialect::{Access, Connection};
+use crate::database::statements::{PAIRS, TEXTS_ONE_OF, WRITTEN_SINCE, events, meta, state};
 use crate::database::{Database, DatabasePart};
-use crate::dialect::{Access, Connection};
-use crate::statements::{PAIRS, TEXTS_ONE_OF, WRITTEN_SINCE, events, meta, state};
 use crate::{AuditEvent, Changes, Document, OnDelete, Ref};
 
 on_both_engines!(

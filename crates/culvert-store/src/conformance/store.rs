@@ -9,12 +9,12 @@ use tokio::task::JoinSet;
 
 use super::on_both_engines;
 use super::test_database::{TestDatabase, texts};
-use crate::commit_error::CommitError;
-use crate::dialect::{Access, Arg};
-use crate::statements::{state, transaction};
+use crate::commit::commit_error::CommitError;
+use crate::database::dialect::{Access, Arg};
+use crate::database::statements::{state, transaction};
+use crate::database::store_url::StoreUrl;
 use crate::store::Store;
-use crate::store_url::StoreUrl;
-use crate::{AuditEvent, Changes, Document, Head, Key, OnDelete, PageQuery, Ref, Topic};
+use crate::{AuditEvent, Changes, Document, Expired, Head, Key, OnDelete, PageQuery, Ref, Topic};
 
 on_both_engines!(
     a_document_comes_back_as_it_went,
@@ -692,21 +692,36 @@ async fn settings_and_pruning(db: &TestDatabase) {
     store.meta_set("node", "a").await.unwrap();
     store.meta_set("node", "b").await.unwrap();
     assert_eq!(store.meta_get("node").await.unwrap().as_deref(), Some("b"));
+    // In a commit, with all of it or not at all.
+    let set = |value: &str| Changes::meta("node", value.to_owned());
+    store.commit(set("c")).await.unwrap();
+    assert_eq!(store.meta_get("node").await.unwrap().as_deref(), Some("c"));
+    let head = Head {
+        id: "none".to_owned(),
+        kind: "kind".to_owned(),
+        account: "a".to_owned(),
+        revision: 1,
+        created_at: Timestamp::default(),
+        updated_at: Timestamp::default(),
+    };
+    let stale = set("d").and(Changes::while_at(&head));
+    assert!(store.commit(stale).await.is_err());
+    assert_eq!(store.meta_get("node").await.unwrap().as_deref(), Some("c"));
     for n in 1..=3 {
         store
             .commit(Changes::tell(event("k.v0", &format!("ev_{n}"))))
             .await
             .unwrap();
     }
-    assert_eq!(store.prune_outbox(2).await.unwrap(), 2);
-    assert_eq!(store.prune_outbox(3).await.unwrap(), 1);
+    assert_eq!(store.prune_outbox(Expired(2)).await.unwrap(), 2);
+    assert_eq!(store.prune_outbox(Expired(3)).await.unwrap(), 1);
     // Positions are never assigned twice, even when all rows have been removed.
     store
         .commit(Changes::tell(event("k.v0", "ev_4")))
         .await
         .unwrap();
     assert_eq!(store.outbox_after(0, 9).await.unwrap()[0].seq, 4);
-    assert_eq!(store.revision().await.unwrap().number, 4);
+    assert_eq!(store.revision().await.unwrap().number, 5);
 }
 
 async fn a_copy_opens_and_holds_everything(db: &TestDatabase) {
@@ -764,6 +779,11 @@ async fn a_blocked_store_refuses_in_time_and_recovers(db: &TestDatabase) {
         .connect(Access::Write)
         .await
         .unwrap();
+    if let StoreUrl::Postgres(_) = &db.url {
+        // Else the database ends an idle transaction before the time limit of a commit.
+        let endless = "SET idle_in_transaction_session_timeout = 0";
+        other.script(endless.to_owned()).await.unwrap();
+    }
     other.begin().await.unwrap();
     let nobody = [Arg::Text(""), Arg::Text("")];
     other.run(state::LOCK, &nobody).await.unwrap();

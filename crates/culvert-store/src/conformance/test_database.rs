@@ -6,8 +6,8 @@ use std::sync::Arc;
 use culvert_base::{Entropy, ManualClock, OsEntropy, Timestamp};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
+use crate::database::store_url::StoreUrl;
 use crate::store::Store;
-use crate::store_url::StoreUrl;
 use crate::{Queue, TextField, Texts};
 
 /// The texts by which the tests find documents.

@@ -12,8 +12,8 @@ use serde_json::json;
 use super::on_both_engines;
 use super::store::document;
 use super::test_database::{TestDatabase, texts};
-use crate::dialect::Access;
-use crate::migrate::STATE;
+use crate::database::dialect::Access;
+use crate::database::migrate::STATE;
 use crate::store::Store;
 use crate::{AuditEvent, Changes, Document, Like, PageQuery, TextField, TextQuery, Texts};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
 
-use crate::dialect::Row;
+use crate::database::dialect::Row;
 
 /// The class of a batch; each destination has a queue for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,10 +7,10 @@ use std::time::Duration;
 use culvert_base::{Fault, Timestamp};
 
 use super::{Queue, checksum};
-use crate::dialect::{Arg, While};
+use crate::database::dialect::{Arg, While};
+use crate::database::statements::events;
 use crate::queue::queue_log::QueueCommand;
 use crate::queue::queue_log::bodies::NewTrafficBody;
-use crate::statements::events;
 
 /// Rows read in one step.
 const STEP: i64 = 256;

@@ -5,9 +5,9 @@
 use culvert_base::{Fault, Timestamp};
 
 use super::Queue;
-use crate::dialect::{Arg, While};
+use crate::database::dialect::{Arg, While};
+use crate::database::statements::events;
 use crate::queue::queue_log::QueueCommand;
-use crate::statements::events;
 
 /// A live tail of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]

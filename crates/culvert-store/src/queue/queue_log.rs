@@ -19,9 +19,9 @@ use super::batch::{
     CursorMove, DeadBatch, DeadLetterBounds, DeadLetterReason, Gathering, Lease, NewBatch,
     NewPiece, QueueError, Run, WHY_BYTES_MAX, cut,
 };
-use crate::dialect::{Arg, Connection};
-use crate::statements::{LOCK_HELD, LOCK_WRITER, events, transaction};
-use crate::writer::{Outcome, WriteBackend};
+use crate::commit::writer::{Outcome, WriteBackend};
+use crate::database::dialect::{Arg, Connection};
+use crate::database::statements::{LOCK_HELD, LOCK_WRITER, events, transaction};
 
 use append::{append, append_leased, keep_traffic};
 use bodies::NewTrafficBody;

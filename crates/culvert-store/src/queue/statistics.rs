@@ -10,12 +10,12 @@ use std::time::Duration;
 use culvert_base::Fault;
 
 use super::Queue;
-use crate::dialect::{Arg, Row, While};
+use crate::database::dialect::{Arg, Row, While};
+use crate::database::statements::events;
 use crate::queue::queue_log::QueueCommand;
 use crate::queue::queue_log::statistics::{
     FrameRange, PRUNED_AT_ONCE, StatisticChunk, StatisticFrame,
 };
-use crate::statements::events;
 
 impl Queue {
     /// Writes frames and chunks and deletes a range of frames, all or nothing. Existing rows stay.
@@ -125,17 +125,6 @@ impl Queue {
             })
         };
         rows.iter().map(|row| chunk(row).during(doing)).collect()
-    }
-
-    /// The start of the last frame of a node, if it has any.
-    pub async fn last_statistic_frame(&self, step: i64, node: &str) -> Result<Option<i64>, Fault> {
-        let doing = "reading statistics";
-        let arguments = [Arg::Int(step), Arg::Text(node)];
-        let row = self
-            .pool()
-            .row(doing, events::LAST_STATISTIC_FRAME, &arguments)
-            .await?;
-        row.map_or(Ok(None), |row| row.get(0)).during(doing)
     }
 
     /// Bytes of all chunks.

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::Queue;
 use super::batch::{NewPiece, checksum};
-use crate::dialect::{Arg, While};
+use crate::database::dialect::{Arg, While};
+use crate::database::statements::{UNSETTLED, events};
 use crate::queue::queue_log::QueueCommand;
-use crate::statements::{UNSETTLED, events};
 
 /// A retained piece.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Queue {
     pub async fn traffic(&self) -> Result<RetainedTraffic, Fault> {
         let doing = "reading the extent of the traffic log";
         let row = self.pool().row(doing, events::TRAFFIC_EXTENT, &[]).await?;
-        let read = |row: &crate::dialect::Row| {
+        let read = |row: &crate::database::dialect::Row| {
             let bytes: i64 = row.get(2)?;
             Ok::<_, sqlx::Error>(RetainedTraffic {
                 first: row.get(0)?,
@@ -83,8 +83,8 @@ impl Queue {
     }
 
     /// The last position up to `last` before which no further piece can appear. Positions are
-    /// assigned before the commit, so nodes may commit in another order. Must be called after `last`
-    /// was read. Waits for no other transaction, however long one is open.
+    /// assigned before the commit, so nodes may commit in another order: `last` is read before the
+    /// open transactions are. Waits for no other transaction, however long one is open.
     pub(crate) async fn settled(&self, last: i64) -> Result<i64, Fault> {
         let doing = "looking for traffic events that are being written";
         let unsettled = self.shared.database.site.spell(UNSETTLED);
@@ -106,7 +106,7 @@ impl Queue {
             .pool()
             .rows(doing, events::TRAFFIC_PIECES, &arguments)
             .await?;
-        let piece = |row: &crate::dialect::Row| {
+        let piece = |row: &crate::database::dialect::Row| {
             let crc: i64 = row.get(1)?;
             let body: Vec<u8> = row.get(2)?;
             Ok::<_, sqlx::Error>(Piece {

@@ -25,7 +25,7 @@ pub use open::OpenError;
 use super::backoff::Backoff;
 use super::endpoint::Endpoint;
 use super::exchanges::{Exchanges, ReplayError};
-use super::forward::{self, Edit, Held};
+use super::forward::{self, BytesInFlight, Edit};
 use super::further::{Load, Others};
 use super::meter;
 use super::network;
@@ -79,7 +79,7 @@ pub struct Agent {
     resumption: Mutex<Resumption>,
     /// One permit per open stream.
     places: Semaphore,
-    held: Held,
+    held: BytesInFlight,
     /// The agent's connections, including those that ended recently.
     sessions: Mutex<Vec<Leg>>,
     pub(super) numbers: Numbers,
@@ -213,7 +213,7 @@ impl Agent {
             slots: watch::Sender::new(slots),
             resumption: Mutex::default(),
             places: Semaphore::new(places.min(Semaphore::MAX_PERMITS)),
-            held: Held::default(),
+            held: BytesInFlight::default(),
             sessions: Mutex::default(),
             numbers: Numbers::default(),
             network: watch::Sender::new(0),
@@ -270,6 +270,9 @@ impl Agent {
     /// The server refused permanently, or stopped the last endpoint.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) -> Result<(), AgentError> {
         let (mut backoff, mut was_online) = (Backoff::default(), false);
+        // Grows apart from the other: a server that has just started, and refuses only until its database is back, is
+        // not punished for the time in which it could not be reached.
+        let mut refused = Backoff::default();
         let (mut started, mut others) = (None, Others::new());
         let mut watching = JoinSet::new();
         watching.spawn(network::announce(self.network.clone()));
@@ -289,14 +292,13 @@ impl Agent {
                 });
                 self.tell(Event::Connecting { address });
             }
-            let mut is_online = false;
-            let began = Instant::now();
+            let mut online_at: Option<Instant> = None;
             let left = self
                 .serve(
                     started.take(),
                     &number,
                     &stop,
-                    &mut is_online,
+                    &mut online_at,
                     was_online,
                     &mut others,
                 )
@@ -305,11 +307,12 @@ impl Agent {
                 *lock(&self.main) = None;
             }
             while others.connections.try_join_next().is_some() {}
-            if is_online {
+            if let Some(at) = online_at {
                 was_online = true;
-                backoff.lasted(began.elapsed());
+                backoff.lasted(at.elapsed());
+                refused.lasted(at.elapsed());
             }
-            let why = match left {
+            let (why, after) = match left {
                 Ok(Left::Stopped) => {
                     stop.cancel();
                     let cut: usize = others.connections.join_all().await.into_iter().sum();
@@ -336,15 +339,19 @@ impl Agent {
                     others.connections.join_all().await;
                     return Err(AgentError::Taken(message));
                 }
-                Ok(Left::Lost(why)) | Err(Trouble::Lost(why)) => why,
+                Ok(Left::Lost(why)) | Err(Trouble::Lost(why)) => {
+                    (why, backoff.next(&*self.entropy))
+                }
                 Err(Trouble::Refused(text, code)) => {
                     if self.is_final(code, was_online) {
                         return Err(AgentError::Refused(text, code));
                     }
-                    text
+                    // Another server may take it.
+                    self.settings.servers.move_on();
+                    backoff = Backoff::default();
+                    (text, refused.next(&*self.entropy))
                 }
             };
-            let after = backoff.next(&*self.entropy);
             self.status.send_modify(|status| {
                 status.phase = Phase::Waiting;
                 status.latency = None;
@@ -453,13 +460,13 @@ impl Agent {
         started: Option<Started>,
         number: &Number,
         stop: &CancellationToken,
-        is_online: &mut bool,
+        online_at: &mut Option<Instant>,
         again: bool,
         others: &mut Others,
     ) -> Result<Left, Trouble> {
         let started = match started {
             Some(started) => {
-                *is_online = true;
+                online_at.get_or_insert_with(Instant::now);
                 self.come_online(&started.session, again);
                 started
             }
@@ -507,7 +514,7 @@ impl Agent {
                     }
                     Ok(Done::Nothing) | Err(_) => {}
                 },
-                () = self.restarts.notified(), if *is_online && successors.is_empty() => {
+                () = self.restarts.notified(), if online_at.is_some() && successors.is_empty() => {
                     successors.spawn(Arc::clone(self).succeed(number.clone()));
                 }
                 Some(started) = successors.join_next(), if !successors.is_empty() => {
@@ -519,7 +526,7 @@ impl Agent {
                 },
                 Some(chore) = it.chores.join_next() => match chore {
                     Ok(Chore::Bound(Ok(()))) => {
-                        *is_online = true;
+                        online_at.get_or_insert_with(Instant::now);
                         self.come_online(&it.session, again);
                     }
                     Ok(Chore::Bound(Err(trouble))) => {
@@ -531,7 +538,7 @@ impl Agent {
                     }
                     Ok(Chore::Ended | Chore::Silent) | Err(_) => {}
                 },
-                () = others.look(), if *is_online => others.open_if_needed(self, stop),
+                () = others.look(), if online_at.is_some() => others.open_if_needed(self, stop),
                 () = stop.cancelled() => break Left::Stopped,
             }
         };
@@ -571,7 +578,8 @@ impl Agent {
         Load {
             connections: serving().count(),
             streams: serving().map(Session::stream_count).sum(),
-            is_congested: serving().all(Session::is_congested),
+            is_congested: serving().all(|one| one.is_congested() || one.is_held_back()),
+            is_held_back: serving().any(Session::is_held_back),
         }
     }
 

@@ -6,6 +6,8 @@ use culvert_base::Entropy;
 
 /// The delay after the first failure.
 const FIRST: Duration = Duration::from_millis(500);
+/// Less time online is as good as none.
+const LASTED: Duration = Duration::from_secs(2);
 /// The maximum delay.
 const LONGEST: Duration = Duration::from_secs(30);
 
@@ -14,22 +16,27 @@ const LONGEST: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Backoff {
     failures: u32,
+    /// The next delay is no longer.
+    at_most: Option<Duration>,
 }
 
 impl Backoff {
     /// The delay after another failure.
     pub(crate) fn next(&mut self, entropy: &dyn Entropy) -> Duration {
-        let whole = whole(self.failures);
+        let whole = whole(self.failures).min(self.at_most.take().unwrap_or(LONGEST));
         self.failures = self.failures.saturating_add(1);
         let chance = f64::from(u32::from_be_bytes(entropy.bytes())) / f64::from(u32::MAX);
         whole.mul_f64(0.5 + chance / 2.0)
     }
 
-    /// Resets the delay after a connection that lasted at least as long as the delay before it. A server that accepts
-    /// connections and closes them does not get them faster than one that refuses them.
+    /// Resets the delay after an agent was online for at least as long as the delay before. If it was online for less,
+    /// the next delay is no longer than that, and those after it go on growing. A server that accepts connections and
+    /// closes them immediately does not get them faster than one that refuses them.
     pub(crate) fn lasted(&mut self, duration: Duration) {
         if duration >= whole(self.failures.saturating_sub(1)) {
-            self.failures = 0;
+            *self = Self::default();
+        } else if duration >= LASTED {
+            self.at_most = Some(duration);
         }
     }
 }
@@ -68,6 +75,25 @@ mod tests {
             backoff.lasted(Duration::from_millis(20));
         }
         assert!(waited > 10 * LONGEST / 2, "{waited:?}");
+    }
+
+    #[test]
+    fn an_agent_that_was_online_for_a_while_is_not_away_for_longer() {
+        let entropy = SeededEntropy::new(1);
+        for lasted in [LASTED, Duration::from_millis(4700), LONGEST / 2] {
+            let mut backoff = Backoff::default();
+            for _ in 0..8 {
+                backoff.next(&entropy);
+            }
+            // Again and again, without a reset.
+            for _ in 0..20 {
+                backoff.lasted(lasted);
+                let wait = backoff.next(&entropy);
+                assert!(wait <= lasted, "{wait:?} after {lasted:?}");
+                assert!(wait >= lasted / 2, "{wait:?} after {lasted:?}");
+            }
+            assert!(backoff.next(&entropy) >= LONGEST / 2, "it was not online");
+        }
     }
 
     #[test]

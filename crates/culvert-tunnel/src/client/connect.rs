@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_io::forward_proxy::Proxy;
 use culvert_mux::{Limits, Side};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -14,7 +15,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::interface::{self, Interface};
-use super::proxy::Proxy;
+use crate::congestion_control::CongestionControl;
 use crate::driver::{self, Driver, Session};
 use crate::socket::Socket;
 
@@ -31,6 +32,7 @@ pub struct Dialing {
     tls: TlsConnector,
     proxy: Option<Proxy>,
     interface: Option<Interface>,
+    congestion_control: CongestionControl,
     timeout: Duration,
 }
 
@@ -74,6 +76,7 @@ impl Dialing {
             tls: TlsConnector::from(Arc::new(client_config(roots))),
             proxy: None,
             interface: None,
+            congestion_control: CongestionControl::default(),
             timeout: CONNECT_TIME,
         })
     }
@@ -88,6 +91,15 @@ impl Dialing {
     #[must_use]
     pub fn from_interface(self, interface: Option<Interface>) -> Self {
         Self { interface, ..self }
+    }
+
+    /// Has the kernel use this congestion control for the bytes that the agent sends.
+    #[must_use]
+    pub fn with_congestion_control(self, congestion_control: CongestionControl) -> Self {
+        Self {
+            congestion_control,
+            ..self
+        }
     }
 
     /// Sets the timeout of the TCP connection and the TLS handshake together.
@@ -106,15 +118,22 @@ impl Dialing {
         let connecting = async {
             let interface = self.interface.as_ref();
             let socket = match &self.proxy {
-                Some(proxy) => proxy.connect(&self.address, interface).await?,
+                Some(proxy) => {
+                    let socket = interface::connect(interface, proxy.address()).await?;
+                    let tunnel = proxy.tunnel(socket, &self.address).await;
+                    tunnel.map_err(|error| {
+                        let proxy = proxy.address();
+                        io::Error::other(format!("connecting through {proxy}: {error}"))
+                    })?
+                }
                 None => interface::connect(interface, &self.address).await?,
             };
-            let local = socket.local_addr()?.ip();
-            let socket = Socket::new(socket)?;
+            let ends = (socket.local_addr()?, socket.peer_addr()?);
+            let socket = Socket::new(socket, &self.congestion_control)?;
             let socket = self.tls.connect(self.name.clone(), socket).await?;
-            io::Result::Ok((socket, local))
+            io::Result::Ok((socket, ends))
         };
-        let (socket, local) = tokio::time::timeout(self.timeout, connecting)
+        let (socket, (local, peer)) = tokio::time::timeout(self.timeout, connecting)
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         let limits = Limits {
@@ -122,7 +141,8 @@ impl Dialing {
             ..Limits::for_ours()
         };
         let (session, driver) = driver::connect(socket, Side::Client, limits);
-        Ok((session, driver, local))
+        session.watch_path(local, peer);
+        Ok((session, driver, local.ip()))
     }
 }
 

@@ -11,7 +11,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::TlsAcceptor;
 
-use super::flags::Wanted;
+use super::flags::RequestedEndpoint;
 use super::meter::EndpointMeters;
 use super::upstream::Upstream;
 use crate::wire::BindRequest;
@@ -153,7 +153,11 @@ impl Endpoint {
     /// # Errors
     ///
     /// The error is a sentence without a full stop.
-    pub fn new(kind: Protocol, wanted: Wanted, upstream: Upstream) -> Result<Self, String> {
+    pub fn new(
+        kind: Protocol,
+        wanted: RequestedEndpoint,
+        upstream: Upstream,
+    ) -> Result<Self, String> {
         let http2 = wanted.http2;
         let name = wanted.name().to_owned();
         let (protocol, request) = wanted.bind(kind, upstream.as_str())?;
@@ -208,7 +212,7 @@ impl Endpoint {
         let trust = super::upstream::UpstreamTrust::Only(Vec::new());
         let upstream = Upstream::parse("8080", Protocol::Http, false, &trust);
         let upstream = upstream.expect("it is a port");
-        Self::new(Protocol::Http, Wanted::default(), upstream).expect("it is valid")
+        Self::new(Protocol::Http, RequestedEndpoint::default(), upstream).expect("it is valid")
     }
 }
 
@@ -220,7 +224,7 @@ mod tests {
     #[test]
     fn other_sessions_ask_for_the_name_that_the_first_one_got() {
         let pooled = |kind, domain: &str, url: &str| {
-            let mut wanted = Wanted::default();
+            let mut wanted = RequestedEndpoint::default();
             wanted.set_host(domain);
             let upstream = Upstream::parse("8080", kind, false, &UpstreamTrust::System).unwrap();
             let endpoint = Endpoint::new(kind, wanted, upstream).unwrap();

@@ -25,7 +25,7 @@ pub struct Flag {
     /// The help text.
     pub doc: &'static str,
     /// Applies the value, or the content of a named file. The error is a sentence without a full stop.
-    pub apply: fn(&mut Wanted, &str) -> Result<(), String>,
+    pub apply: fn(&mut RequestedEndpoint, &str) -> Result<(), String>,
 }
 
 /// The kind of a flag's value.
@@ -85,7 +85,7 @@ const NAMED: FlagScope = FlagScope {
 
 /// The endpoint that a user requests.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted {
+pub struct RequestedEndpoint {
     url: String,
     host: String,
     subdomain: String,
@@ -97,7 +97,7 @@ pub struct Wanted {
     extra: BindExtra,
 }
 
-impl Wanted {
+impl RequestedEndpoint {
     /// Sets the host to listen on, as an SSH client requests it.
     pub fn set_host(&mut self, host: &str) {
         self.host = host.to_owned();
@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     fn bind(kind: Protocol, given: &[(&str, &str)]) -> Result<(Protocol, BindRequest), String> {
-        let mut wanted = Wanted::default();
+        let mut wanted = RequestedEndpoint::default();
         for (name, value) in given {
             let flag = FLAGS.iter().find(|flag| flag.name == *name).unwrap();
             (flag.apply)(&mut wanted, value)?;

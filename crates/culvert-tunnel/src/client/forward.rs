@@ -63,9 +63,9 @@ pub(crate) async fn header(stream: &mut Stream) -> Option<ProxyHeader> {
 
 /// Bytes that connections have read from one side and not yet written to the other.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held(Arc<AtomicUsize>);
+pub(crate) struct BytesInFlight(Arc<AtomicUsize>);
 
-impl Held {
+impl BytesInFlight {
     /// Number of bytes of all connections.
     pub(crate) fn bytes(&self) -> usize {
         self.0.load(Ordering::Relaxed)
@@ -74,7 +74,7 @@ impl Held {
 
 /// The bytes that one connection holds.
 struct Share {
-    all: Held,
+    all: BytesInFlight,
     bytes: usize,
 }
 
@@ -114,7 +114,7 @@ pub(crate) async fn forward(
     endpoint: &Endpoint,
     mut tap: Option<Tap>,
     draining: CancellationToken,
-    held: &Held,
+    held: &BytesInFlight,
 ) -> Result<(), Unreached> {
     let mut forwarded = forward_to(stream, endpoint, &mut tap, draining, held).await;
     if let (Err(Unreached(error, Some(stream))), Some(tap)) = (&mut forwarded, &mut tap) {
@@ -140,7 +140,7 @@ async fn forward_to(
     endpoint: &Endpoint,
     tap: &mut Option<Tap>,
     draining: CancellationToken,
-    held: &Held,
+    held: &BytesInFlight,
 ) -> Result<(), Unreached> {
     // Only HTTP connections have a point at which no request is open.
     let is_http2 = endpoint.protocol.is_http() && endpoint.http2;
@@ -171,7 +171,7 @@ async fn encrypted(
     (connector, name): &(TlsConnector, ServerName<'static>),
     tap: &mut Option<Tap>,
     draining: Option<Draining>,
-    held: &Held,
+    held: &BytesInFlight,
 ) -> Result<(), Unreached> {
     let mut first = Bytes::new();
     if endpoint.proxied {
@@ -276,7 +276,15 @@ pub(crate) async fn relay<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    carry(stream, first, socket, tap, draining, &Held::default()).await
+    carry(
+        stream,
+        first,
+        socket,
+        tap,
+        draining,
+        &BytesInFlight::default(),
+    )
+    .await
 }
 
 /// As [`relay`], but counts held bytes in `held`.
@@ -286,7 +294,7 @@ async fn carry<S>(
     socket: S,
     mut tap: Option<Tap>,
     draining: Option<Draining>,
-    held: &Held,
+    held: &BytesInFlight,
 ) -> Result<(), Unreached>
 where
     S: AsyncRead + AsyncWrite + Unpin,

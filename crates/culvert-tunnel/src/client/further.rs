@@ -1,13 +1,15 @@
 //! Additional connections of an agent: opened under load, and retired when no longer needed. The server
-//! spreads the streams of an endpoint over all of them.
+//! spreads the streams of an endpoint over all of them. The rules are those of `crates/culvert-tunnel/src/path.rs`.
 //!
 //! A retired connection takes no new streams and ends with its last one. If it is needed again before, it
 //! serves again.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use culvert_base::Entropy;
+use culvert_base::sync::lock;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -24,6 +26,8 @@ const STREAMS_EACH: usize = 512;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Number of consecutive checks that must find every connection congested before another is opened.
 const CONGESTED_LOOKS: u32 = 8;
+/// A lost connection that lasted for less is replaced after a delay.
+const SHORT: Duration = Duration::from_secs(1);
 /// How long a connection must be unneeded before it is retired.
 const UNNEEDED_FOR: Duration = Duration::from_secs(10);
 
@@ -35,6 +39,28 @@ pub(super) struct Others {
     superseded: CancellationToken,
     looks: tokio::time::Interval,
     congested: u32,
+    attempts: Arc<Mutex<Attempts>>,
+}
+
+/// The attempts to open another connection. One that fails delays the next.
+#[derive(Debug, Default)]
+struct Attempts {
+    backoff: Backoff,
+    not_before: Option<Instant>,
+}
+
+impl Attempts {
+    fn may_begin(&self, now: Instant) -> bool {
+        self.not_before.is_none_or(|at| at <= now)
+    }
+
+    fn failed(&mut self, now: Instant, entropy: &dyn Entropy) {
+        self.not_before = Some(now + self.backoff.next(entropy));
+    }
+
+    fn succeeded(&mut self) {
+        *self = Self::default();
+    }
 }
 
 impl Others {
@@ -46,6 +72,7 @@ impl Others {
             superseded: CancellationToken::new(),
             looks,
             congested: 0,
+            attempts: Arc::default(),
         }
     }
 
@@ -70,12 +97,15 @@ impl Others {
             self.congested = 0;
             return;
         }
+        if !lock(&self.attempts).may_begin(Instant::now()) {
+            return;
+        }
         let Some(number) = agent.numbers.take() else {
             return;
         };
         self.congested = 0;
-        let serving =
-            Arc::clone(agent).serve_further(number, self.superseded.clone(), stop.clone());
+        let (superseded, attempts) = (self.superseded.clone(), Arc::clone(&self.attempts));
+        let serving = Arc::clone(agent).serve_further(number, superseded, stop.clone(), attempts);
         self.connections.spawn(serving);
     }
 
@@ -90,15 +120,19 @@ impl Others {
 pub(super) struct Load {
     pub(super) connections: usize,
     pub(super) streams: usize,
-    /// Whether every connection is congested.
+    /// Whether every connection is congested, or held back by losses.
     pub(super) is_congested: bool,
+    /// Whether one is held back by losses.
+    pub(super) is_held_back: bool,
 }
 
 impl Load {
     /// Whether one connection fewer would suffice.
     fn has_one_too_many(self) -> bool {
-        !self.is_congested && self.streams < STREAMS_EACH / 2 * self.connections.saturating_sub(1)
-            || self.streams < STREAMS_EACH / 2
+        let few = |connections: usize| self.streams < STREAMS_EACH / 2 * connections;
+        // With losses, few streams need several connections too.
+        !self.is_held_back
+            && (!self.is_congested && few(self.connections.saturating_sub(1)) || few(1))
     }
 }
 
@@ -117,6 +151,7 @@ impl Agent {
         number: Number,
         superseded: CancellationToken,
         stop: CancellationToken,
+        attempts: Arc<Mutex<Attempts>>,
     ) -> usize {
         let over = async {
             tokio::select! {
@@ -127,16 +162,29 @@ impl Agent {
         tokio::pin!(over);
         // If it fails, a later check tries again if the connection is still needed.
         let mut joined = self.join(&number).await.ok();
+        match &joined {
+            Some(_) => lock(&attempts).succeeded(),
+            None => lock(&attempts).failed(Instant::now(), &*self.entropy),
+        }
+        let mut backoff = Backoff::default();
         while let Some(started) = joined {
+            let began = Instant::now();
             let ended = self
                 .serve_until_retired(started, &number, &superseded, &stop)
                 .await;
             if let Some(cut) = ended {
                 return cut;
             }
-            // The server may not know yet that the connection is lost, and would open streams on it.
+            let lasted = began.elapsed();
+            backoff.lasted(lasted);
+            // The server may not know yet that the connection is lost, and would open streams on it. A server that
+            // accepts connections and ends them is left in peace for longer each time.
+            let pause = match lasted < SHORT {
+                true => backoff.next(&*self.entropy),
+                false => Duration::ZERO,
+            };
             joined = tokio::select! {
-                joined = self.join_again(&number) => joined,
+                joined = self.join_again(&number, pause) => joined,
                 () = &mut over => return 0,
             };
         }
@@ -156,7 +204,8 @@ impl Agent {
     }
 
     /// Replaces a lost connection at the server, until the server would notice the loss itself.
-    async fn join_again(self: &Arc<Self>, number: &Number) -> Option<Started> {
+    async fn join_again(self: &Arc<Self>, number: &Number, pause: Duration) -> Option<Started> {
+        tokio::time::sleep(pause).await;
         let beats = self.settings.heartbeat;
         let deadline = Instant::now() + beats.interval + beats.tolerance;
         let mut backoff = Backoff::default();
@@ -253,5 +302,35 @@ impl Agent {
                 () = stop.cancelled() => return Left::Over,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_base::SeededEntropy;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_attempts_are_repeated_after_longer_and_longer_delays() {
+        let entropy = SeededEntropy::new(1);
+        let mut attempts = Attempts::default();
+        let mut n_attempts = 0;
+        let began = Instant::now();
+        // As a server that refuses every further connection for ten minutes.
+        while began.elapsed() < Duration::from_secs(600) {
+            if attempts.may_begin(Instant::now()) {
+                n_attempts += 1;
+                attempts.failed(Instant::now(), &entropy);
+            }
+            tokio::time::advance(LOOK_EVERY).await;
+        }
+        assert!((20..50).contains(&n_attempts), "{n_attempts} of 2400 looks");
+        assert!(!attempts.may_begin(Instant::now()));
+        tokio::time::advance(Duration::from_secs(30)).await;
+        assert!(attempts.may_begin(Instant::now()), "the delay has a bound");
+        attempts.failed(Instant::now(), &entropy);
+        attempts.succeeded();
+        assert!(attempts.may_begin(Instant::now()));
     }
 }

@@ -95,12 +95,12 @@ impl Reading {
 
 /// An event that ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct MeteredEvent {
     meter: Arc<RateMeter>,
     began: Instant,
 }
 
-impl Drop for Counted {
+impl Drop for MeteredEvent {
     fn drop(&mut self) {
         self.meter.end(self.began.elapsed());
     }
@@ -131,9 +131,9 @@ impl Default for RateMeter {
 
 impl RateMeter {
     /// Counts an event from now until the result is dropped.
-    pub(crate) fn count(self: &Arc<Self>) -> Counted {
+    pub(crate) fn count(self: &Arc<Self>) -> MeteredEvent {
         self.begin();
-        Counted {
+        MeteredEvent {
             meter: Arc::clone(self),
             began: Instant::now(),
         }

@@ -62,7 +62,6 @@ pub(crate) async fn call_plain(
     kind: StreamType,
     request: &impl Serialize,
 ) -> io::Result<Value> {
-    // Type and request must be sent in one frame.
     let mut stream = session.open(wire::call(kind, request)).map_err(|refused| {
         io::Error::other(format!("the request to the server failed: {refused:?}"))
     })?;

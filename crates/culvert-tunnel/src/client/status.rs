@@ -66,7 +66,7 @@ pub enum Event {
     },
 }
 
-/// Receives events. It must not block.
+/// Receives events, on the task of the session.
 pub type Observer = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// The status of an agent.

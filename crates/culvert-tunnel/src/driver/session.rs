@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,9 +16,12 @@ use tokio::sync::futures::OwnedNotified;
 
 use super::shared::{ReleaseAndWakeDriver, SessionTraffic, Shared, Wakers, wake};
 use super::stream::{SILENT, Stream};
+use crate::path::Candidate;
 
 /// Half of the limit of queued bytes: see [`Limits::queue_bytes_max`].
 const CONGESTED_BYTES: usize = 512 << 10;
+/// More than the driver takes for one write.
+const WAITING_BYTES: usize = 64 << 10;
 
 /// A handle to a running connection.
 #[derive(Clone)]
@@ -119,7 +123,7 @@ impl Session {
     }
 
     /// Queues for a stream. The result is ready when there may be capacity, or when the connection has ended.
-    /// Keep it until [`Session::open`] has returned.
+    /// It holds the place in the queue until it is dropped, so it outlives the call of [`Session::open`].
     pub fn queue(&self) -> Queued {
         let mut state = self.shared.lock();
         let mut notified = Box::pin(Arc::clone(&state.room).notified_owned());
@@ -241,6 +245,29 @@ impl Session {
     /// Whether the queue is so long that writers must wait.
     pub fn is_congested(&self) -> bool {
         self.shared.lock().mux.queued_bytes() > CONGESTED_BYTES
+    }
+
+    /// Has the kernel say what it knows of the TCP connection between these addresses.
+    pub(crate) fn watch_path(&self, own: SocketAddr, peer: SocketAddr) {
+        self.shared.path.begin(own, peer);
+    }
+
+    /// Whether bytes wait because packets are lost on a path that is not full.
+    pub(crate) fn is_held_back(&self) -> bool {
+        let waiting = self.shared.lock().mux.queued_bytes();
+        waiting > WAITING_BYTES && self.shared.path.now(Instant::now()).loses
+    }
+
+    /// Its room for a new stream.
+    pub(crate) fn room(&self) -> Candidate {
+        let state = self.shared.lock();
+        let (streams, waiting) = (state.mux.busy_count(), state.mux.queued_bytes());
+        drop(state);
+        Candidate {
+            streams,
+            waiting,
+            path: self.shared.path.now(Instant::now()),
+        }
     }
 
     /// Number of bytes that its streams hold: received and not read, or written and not sent.

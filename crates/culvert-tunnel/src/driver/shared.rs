@@ -9,11 +9,14 @@ use std::time::Instant;
 use culvert_mux::{Connection, Event, StreamId};
 use tokio::sync::Notify;
 
+use crate::path::PathWatch;
+
 pub(super) struct Shared {
     state: Mutex<State>,
     pub(super) counts: Counts,
     /// Notified when a stream is opened.
     pub(super) opened: Notify,
+    pub(super) path: PathWatch,
 }
 
 /// What was counted of a connection and not read yet.
@@ -80,6 +83,7 @@ impl Shared {
             }),
             counts: Counts::default(),
             opened: Notify::new(),
+            path: PathWatch::default(),
         }
     }
 

@@ -36,9 +36,9 @@ impl Stream {
         self.shared.lock().mux.stream_count()
     }
 
-    /// Reads at most `max` bytes, without a copy if they arrived in one piece. Empty at the end.
+    /// Reads at most `max` bytes, but at least one, without a copy if they arrived in one piece. Empty at the end.
     pub fn poll_read_bytes(&mut self, cx: &mut Context<'_>, max: usize) -> Poll<io::Result<Bytes>> {
-        let read = |mux: &mut Connection, id| mux.read(id, max.max(1), Instant::now());
+        let read = |mux: &mut Connection, id| mux.read(id, max, Instant::now());
         self.poll_dequeue(cx, read)
     }
 

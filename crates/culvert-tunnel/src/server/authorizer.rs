@@ -77,8 +77,7 @@ pub enum Proof {
     /// A public key whose private key signed the connection: `SHA256:` and the digest in base64, as
     /// `ssh-keygen -l` prints it.
     PublicKey(String),
-    /// A certificate whose key signed the connection. The caller has checked the certificate's restrictions
-    /// on connections.
+    /// A certificate whose key signed the connection, and whose restrictions on connections are met.
     Certificate {
         /// The public key of the CA that signed it, as in [`Self::PublicKey`].
         authority: String,

@@ -12,6 +12,7 @@ use super::EndReason;
 use super::command::Abilities;
 use super::dial::{DialError, open_first, open_in_turn, source_of};
 use crate::driver::{Session, SessionTraffic, Stream};
+use crate::path::{Candidate, with_most_room};
 use crate::wire::ProxyHeader;
 
 /// One connection of a session, identified among all past and present connections.
@@ -113,7 +114,8 @@ impl Bindings {
         }
     }
 
-    /// The connections that serve an endpoint, in round-robin order.
+    /// The connections that serve an endpoint, in round-robin order. Of those of the agent whose turn it is, the one with
+    /// the most room is the first.
     fn sessions_of(&self, endpoint: &str) -> Vec<Session> {
         let mut state = self.lock();
         let Some(endpoint) = state.endpoints.get_mut(endpoint) else {
@@ -122,9 +124,22 @@ impl Bindings {
         let count = endpoint.served_by.len();
         let first = endpoint.turn;
         endpoint.turn = (first + 1) % count.max(1);
-        (0..count)
-            .map(|nth| endpoint.served_by[(first + nth) % count].1.clone())
-            .collect()
+        let in_turn = || (0..count).filter_map(|nth| endpoint.served_by.get((first + nth) % count));
+        let mut sessions: Vec<Session> = in_turn().map(|(_, session)| session.clone()).collect();
+        let agent = in_turn().next().map(|(leg, _)| &leg.session_id);
+        let of_agent = in_turn().enumerate();
+        let of_agent = of_agent.filter(|(_, (leg, _))| Some(&leg.session_id) == agent);
+        let of_agent: Vec<usize> = of_agent.map(|(nth, _)| nth).collect();
+        drop(state);
+        if of_agent.len() > 1 {
+            let room = |nth: &usize| sessions.get(*nth).map(Session::room);
+            let rooms: Vec<Candidate> = of_agent.iter().filter_map(room).collect();
+            let best = with_most_room(&rooms).and_then(|best| of_agent.get(best));
+            if let Some(ahead) = best.and_then(|best| sessions.get_mut(..=*best)) {
+                ahead.rotate_right(1);
+            }
+        }
+        sessions
     }
 
     /// As [`Self::dial_in_turn`], for a stream that another node forwarded because an agent of this node

@@ -54,7 +54,7 @@ pub(crate) async fn request(stream: &mut Stream, deadline: ReadDeadline) -> Resu
                 return Err(unreadable());
             }
             bytes.extend_from_slice(&piece);
-            match object.scan(&bytes) {
+            match object.scan(&piece) {
                 Scanned::Whole(length) if length > deadline.bytes => return Err(too_long()),
                 Scanned::Whole(length) => {
                     return serde_json::from_slice(&bytes[..length]).map_err(|_| unreadable());

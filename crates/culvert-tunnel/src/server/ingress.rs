@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::accept::{ConnectionLimits, UnauthenticatedPermit, accept};
 use super::session::{Origin, Server};
+use crate::congestion_control::CongestionControl;
 use crate::socket::Socket;
 
 /// Timeout of the TLS handshake.
@@ -30,6 +31,7 @@ pub struct Ingress {
     server: Arc<Server>,
     limits: ConnectionLimits,
     next_runtime: Arc<NextRuntime>,
+    congestion_control: CongestionControl,
 }
 
 impl fmt::Debug for Ingress {
@@ -55,6 +57,7 @@ impl Ingress {
             server,
             limits,
             next_runtime: Arc::new(|| None),
+            congestion_control: CongestionControl::default(),
         }
     }
 
@@ -68,6 +71,15 @@ impl Ingress {
         }
     }
 
+    /// Has the kernel use this congestion control for the bytes that the server sends to agents.
+    #[must_use]
+    pub fn with_congestion_control(self, congestion_control: CongestionControl) -> Self {
+        Self {
+            congestion_control,
+            ..self
+        }
+    }
+
     /// Serves agents until `stop`; then closes their connections and ends their sessions. The listener closes
     /// earlier, when [`Server::closing`] is cancelled.
     pub async fn run(self, stop: CancellationToken) {
@@ -77,6 +89,7 @@ impl Ingress {
             server,
             limits,
             next_runtime,
+            congestion_control,
         } = self;
         let accepting = stop.child_token();
         let closing = async {
@@ -94,9 +107,10 @@ impl Ingress {
                 let tls = TlsAcceptor::from(Arc::clone(&tls));
                 let (server, stop) = (Arc::clone(&server), stop.clone());
                 let next_runtime = Arc::clone(&next_runtime);
+                let congestion_control = congestion_control.clone();
                 async move {
                     let greeted = tokio::select! {
-                        greeted = greet(socket, peer, tls, &permit) => greeted,
+                        greeted = greet(socket, &congestion_control, peer, tls, &permit) => greeted,
                         () = permit.displaced() => None,
                         () = stop.cancelled() => None,
                     };
@@ -122,6 +136,7 @@ impl Ingress {
 /// Performs the TLS handshake, within a timeout.
 async fn greet(
     socket: TcpStream,
+    congestion_control: &CongestionControl,
     peer: SocketAddr,
     tls: TlsAcceptor,
     permit: &UnauthenticatedPermit,
@@ -131,7 +146,8 @@ async fn greet(
     let to_socket = Arc::clone(&prompt);
     let handshake = async {
         permit.begins(&socket).await?;
-        tls.accept(Socket::prompt(socket, to_socket)?).await
+        let socket = Socket::prompt(socket, congestion_control, to_socket)?;
+        tls.accept(socket).await
     };
     let socket = tokio::time::timeout(HANDSHAKE_TIME, handshake)
         .await

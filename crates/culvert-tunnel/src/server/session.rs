@@ -103,7 +103,7 @@ impl Server {
     }
 
     /// Sets the addresses, each `host:port`, that are offered to agents which support several connections.
-    /// All must lead to this server; the first replaces the one that the agent connected to.
+    /// All lead to this server; the first replaces the one that the agent connected to.
     #[must_use]
     pub fn with_connect_addresses(self, connect_addresses: Vec<String>) -> Self {
         Self {
@@ -162,6 +162,7 @@ impl Server {
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let (session, driver) = driver::connect(socket, Side::Server, Limits::unauthenticated());
+        session.watch_path(origin.local, origin.peer);
         // A task, so that bytes do not wake the conversation. It ends if this future is dropped.
         let mut driving = JoinSet::new();
         driving.spawn_on(async { drop(driver.run().await) }, runtime);
@@ -257,6 +258,7 @@ impl Connection {
                 } => break EndReason::Silent,
                 accepted = self.session.accept() => match accepted {
                     Some(mut stream) => {
+                        // The type may arrive late, and delays no other stream.
                         tasks.spawn(async move {
                             match call::kind(&mut stream).await {
                                 Some(kind) => Done::Kind(kind, stream),
@@ -322,32 +324,53 @@ impl Connection {
                 Done::Admitted(grant, auth, stream) => {
                     is_deciding = false;
                     drop(permit.take());
-                    self.session.set_limits(limits_of(&auth));
-                    if auth.extra.user_agent.starts_with(wire::OWN_AGENT) {
-                        // culvert's agent does not use Nagle's algorithm, so acknowledgements may travel with
-                        // replies.
-                        self.origin.prompt.store(false, Ordering::Relaxed);
-                    }
                     expires = grant.duration.map(|duration| Instant::now() + duration);
-                    let it = self.enter(grant, &auth);
-                    self.beat();
-                    let session = self.session.clone();
-                    tasks.spawn(async move {
-                        link_watch::watch(session).await;
-                        Done::Nothing
-                    });
-                    let reply = wire::reply(&self.welcome(&it.grant, auth.extra.leg));
-                    admitted = Some(it);
-                    tasks.spawn(async move {
-                        call::answer(stream, &reply).await;
-                        Done::Nothing
-                    });
+                    admitted = Some(self.admit(grant, &auth, stream, &mut tasks));
                 }
                 Done::RefusalSent => break EndReason::Stopped("refused".into()),
                 Done::Nothing => {}
             }
         };
         tracing::debug!(%reason, "agent connection ended");
+        self.finish(tasks, admitted, is_deciding, reason).await;
+    }
+
+    /// Begins the session of an accepted agent, and sends the reply.
+    fn admit(
+        &self,
+        grant: SessionGrant,
+        auth: &AuthRequest,
+        stream: Stream,
+        tasks: &mut JoinSet<Done>,
+    ) -> Arc<Admitted> {
+        self.session.set_limits(limits_of(auth));
+        if auth.extra.user_agent.starts_with(wire::OWN_AGENT) {
+            // culvert's agent does not use Nagle's algorithm, so acknowledgements may travel with replies.
+            self.origin.prompt.store(false, Ordering::Relaxed);
+        }
+        let admitted = self.enter(grant, auth);
+        self.beat();
+        let session = self.session.clone();
+        tasks.spawn(async move {
+            link_watch::watch(session).await;
+            Done::Nothing
+        });
+        let reply = wire::reply(&self.welcome(&admitted.grant, auth.extra.leg));
+        tasks.spawn(async move {
+            call::answer(stream, &reply).await;
+            Done::Nothing
+        });
+        admitted
+    }
+
+    /// Ends the connection, and the session that it was granted or is being granted.
+    async fn finish(
+        &self,
+        mut tasks: JoinSet<Done>,
+        mut admitted: Option<Arc<Admitted>>,
+        mut is_deciding: bool,
+        reason: EndReason,
+    ) {
         self.session.hang_up();
         // The authorizer may be granting a session now, and a granted session must be ended.
         while is_deciding {

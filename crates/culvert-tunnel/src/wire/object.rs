@@ -11,12 +11,13 @@ pub enum Scanned {
     Nonsense,
 }
 
-/// Finds the end of an object. Scans each byte once, regardless of how the object arrives.
+/// Finds the end of an object in pieces, each of which is scanned once.
 ///
 /// Counts brackets outside of strings, and leaves validation to the parser.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Object {
-    looked_at: usize,
+    /// Bytes of earlier pieces.
+    scanned: usize,
     depth: u32,
     in_text: bool,
     escaped: bool,
@@ -26,10 +27,11 @@ pub struct Object {
 const DEPTH_MAX: u32 = 32;
 
 impl Object {
-    /// Scans the bytes that were added since the last call. Earlier bytes must be unchanged.
-    pub fn scan(&mut self, bytes: &[u8]) -> Scanned {
-        for (at, byte) in bytes.iter().enumerate().skip(self.looked_at) {
-            self.looked_at = at + 1;
+    /// Scans the next piece. A length in the result counts from the beginning of the first one.
+    pub fn scan(&mut self, piece: &[u8]) -> Scanned {
+        let before = self.scanned;
+        self.scanned += piece.len();
+        for (at, byte) in (before..).zip(piece) {
             if self.in_text {
                 match byte {
                     _ if self.escaped => self.escaped = false,
@@ -66,7 +68,7 @@ mod tests {
         let mut dripped = Object::default();
         let mut of_drips = Scanned::Part;
         for end in 1..=text.len() {
-            of_drips = dripped.scan(&text.as_bytes()[..end]);
+            of_drips = dripped.scan(&text.as_bytes()[end - 1..end]);
             if of_drips != Scanned::Part {
                 break;
             }

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use culvert_base::{Refusal, Secret, SeededEntropy, SystemClock, code};
 use culvert_tunnel::client::{
-    Agent, AgentError, Dialing, Endpoint, Event, Exchanges, FLAGS, Heartbeat, Protocol, Settings,
-    Status, Upstream, UpstreamTrust, Wanted,
+    Agent, AgentError, Dialing, Endpoint, Event, Exchanges, FLAGS, Heartbeat, Protocol,
+    RequestedEndpoint, Settings, Status, Upstream, UpstreamTrust,
 };
 use culvert_tunnel::server::{Command, EndReason};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -36,7 +36,7 @@ fn trusting(
     flags: &[(&str, &str)],
     trust: &UpstreamTrust,
 ) -> Endpoint {
-    let mut wanted = Wanted::default();
+    let mut wanted = RequestedEndpoint::default();
     for (name, value) in flags {
         let flag = FLAGS.iter().find(|flag| flag.name == *name).unwrap();
         (flag.apply)(&mut wanted, value).unwrap();
@@ -208,6 +208,50 @@ async fn a_wrong_token_is_the_end_and_a_server_that_is_away_is_not() {
     let mut own = run(&running, "right", vec![endpoint(Protocol::Http, "1", &[])]);
     own.heard(|event| matches!(event, Event::Waiting { .. }))
         .await;
+    own.stop.cancel();
+    assert_eq!(own.ended().await, Ok(()));
+}
+
+/// The server is away, and refuses for a while when it is back.
+#[tokio::test]
+async fn the_wait_for_a_server_that_refuses_begins_anew() {
+    const AWAY: usize = 4;
+    let running = start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let between = Running {
+        address: listener.local_addr().unwrap(),
+        authority: running.authority.clone(),
+        ..start().await
+    };
+    let (address, mut tasks) = (running.address, JoinSet::new());
+    tasks.spawn(async move {
+        for n in 0.. {
+            let (mut agent, _) = listener.accept().await.unwrap();
+            if n >= AWAY {
+                let mut server = TcpStream::connect(address).await.unwrap();
+                tokio::io::copy_bidirectional(&mut agent, &mut server)
+                    .await
+                    .ok();
+            }
+        }
+    });
+    let mut own = run(
+        &between,
+        "not now",
+        vec![endpoint(Protocol::Http, "1", &[])],
+    );
+    let is_refusal =
+        |event: &Event| matches!(event, Event::Waiting { why, .. } if why.contains("not now"));
+    own.heard(is_refusal).await;
+    let events = own.events.borrow().clone();
+    let waits = events.iter().filter_map(|event| match event {
+        Event::Waiting { after, .. } => Some(*after),
+        _ => None,
+    });
+    let waits: Vec<_> = waits.collect();
+    assert_eq!(waits.len(), AWAY + 1);
+    assert!(waits[AWAY - 1] >= Duration::from_secs(2), "{waits:?}");
+    assert!(waits[AWAY] <= Duration::from_millis(500), "{waits:?}");
     own.stop.cancel();
     assert_eq!(own.ended().await, Ok(()));
 }

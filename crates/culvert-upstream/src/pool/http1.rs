@@ -283,7 +283,7 @@ impl<B: UploadBody> Lease<B> {
         self.link.connection.movable()
     }
 
-    /// Moves some of these bytes into a pipe, which is empty. 0 means that the connection has ended.
+    /// Moves some of these bytes into an empty pipe. 0 means that the connection has ended.
     pub fn poll_move(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
         self.link.connection.poll_move(cx, pipe)
     }

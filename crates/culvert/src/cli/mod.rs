@@ -1,82 +1,36 @@
-//! The command line: a table of commands, with one file for each.
-//!
-//! Exit codes: 0 success, 1 failure, 2 usage error, 3 differences found, 70 disk failure, 78 invalid configuration. Errors are one
-//! sentence on standard error. Machine-readable output is JSON on standard output.
-#![allow(
-    clippy::print_stdout,
-    reason = "the command line is the one place that prints"
-)]
+//! The command line: the commands of all crates, and those that need all others, with one file for each.
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use clap::{Arg, Command};
 
-pub mod admin;
-pub mod api;
-pub mod apply;
-pub mod audit;
-mod command;
 pub mod completions;
 pub mod demo;
-pub mod diff;
-pub mod doctor;
-pub mod events;
-pub mod health;
-pub mod http;
-pub mod import;
-pub mod login;
-pub mod logout;
 pub mod man;
-pub mod openapi;
-mod output;
-mod prompt;
-pub mod serve;
-pub mod service;
-pub mod settings;
-pub mod start;
-pub mod status;
-mod table;
-pub mod tcp;
-pub mod tls;
-pub mod upgrade;
-pub mod version;
-pub mod whoami;
 
-pub use crate::failure::Failure;
-pub(crate) use crate::failure::say;
-pub use command::{CommandType, settings_of, with_settings};
+use culvert_command::version;
+pub use culvert_command::{CommandType, Failure};
 
-/// Every command, sorted by name.
-pub static ALL: &[&CommandType] = &[
-    &admin::TYPE,
-    &api::TYPE,
-    &apply::TYPE,
-    &audit::TYPE,
-    &completions::TYPE,
-    &demo::TYPE,
-    &diff::TYPE,
-    &doctor::TYPE,
-    &events::TYPE,
-    &health::TYPE,
-    &http::TYPE,
-    &import::TYPE,
-    &login::TYPE,
-    &logout::TYPE,
-    &man::TYPE,
-    &openapi::TYPE,
-    &serve::TYPE,
-    &service::TYPE,
-    &settings::TYPE,
-    &start::TYPE,
-    &status::TYPE,
-    &tcp::TYPE,
-    &tls::TYPE,
-    &upgrade::TYPE,
-    &version::TYPE,
-    &whoami::TYPE,
-];
+/// The commands of this crate, sorted by name.
+pub static ALL: &[&CommandType] = &[&completions::TYPE, &demo::TYPE, &man::TYPE];
+
+/// Every command of the program, sorted by name.
+pub fn commands() -> &'static [&'static CommandType] {
+    static COMMANDS: LazyLock<Vec<&CommandType>> = LazyLock::new(|| {
+        let mut commands = [
+            culvert_agent::commands::ALL,
+            culvert_cli::commands::ALL,
+            culvert_server::commands::ALL,
+            ALL,
+        ]
+        .concat();
+        commands.sort_by_key(|command| command.name);
+        commands
+    });
+    &COMMANDS
+}
 
 /// The commands in the order of the help text, by purpose. Others follow them.
 const GROUPS: &[(&str, &[&str])] = &[
@@ -102,73 +56,7 @@ const GROUPS: &[(&str, &[&str])] = &[
 
 /// Parses the arguments and runs the command.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let matches = match command().try_get_matches_from(arguments) {
-        Ok(matches) => matches,
-        Err(error) => {
-            // Help and version are successes; all other cases are usage errors.
-            let code = if error.use_stderr() { 2 } else { 0 };
-            return match error.print() {
-                Ok(()) => ExitCode::from(code),
-                Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::from(code),
-                Err(_) => ExitCode::FAILURE,
-            };
-        }
-    };
-    let Some((name, matches)) = matches.subcommand() else {
-        return ExitCode::from(2);
-    };
-    let Some(command) = ALL.iter().find(|command| command.name == name) else {
-        return ExitCode::from(2);
-    };
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .on_thread_park(crate::memory::collect)
-        .enable_all()
-        .build()
-    {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("culvert: cannot start the runtime: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let outcome = runtime.block_on((command.run)(matches.clone()));
-    // The command has waited for its work. A blocked thread must not keep the process alive.
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-    match outcome {
-        Ok(()) | Err(Failure::ReaderLeft) => ExitCode::SUCCESS,
-        Err(Failure::Differs) => ExitCode::from(3),
-        Err(Failure::Failed(message)) => {
-            eprintln!("culvert: {message}");
-            ExitCode::FAILURE
-        }
-        Err(Failure::Usage(message)) => {
-            eprintln!("culvert: {message}");
-            ExitCode::from(2)
-        }
-        Err(Failure::Broken(message)) => {
-            eprintln!("culvert: {message}");
-            ExitCode::from(70)
-        }
-        Err(Failure::Configuration(invalid)) => {
-            eprintln!("culvert: {invalid}");
-            ExitCode::from(78)
-        }
-    }
-}
-
-/// The version, with the commit if the build names one, and the platform: `0.2.0 (1a2b3c4d5e6f, x86_64-linux-musl)`.
-fn version() -> String {
-    let libc = if cfg!(target_env = "musl") {
-        "musl"
-    } else {
-        "gnu"
-    };
-    let platform = format!("{}-{}-{libc}", std::env::consts::ARCH, std::env::consts::OS);
-    let version = env!("CARGO_PKG_VERSION");
-    match option_env!("CULVERT_COMMIT") {
-        Some(commit) if !commit.is_empty() => format!("{version} ({commit}, {platform})"),
-        _ => format!("{version} ({platform})"),
-    }
+    culvert_command::run(command(), commands(), arguments)
 }
 
 /// The whole command line. Completions and the reference use it too.
@@ -178,7 +66,7 @@ pub fn command() -> Command {
         .about("Self-hosted ingress with traffic policies, agents and an audit trail")
         .subcommand_required(true)
         .arg_required_else_help(true);
-    for command in ALL {
+    for command in commands() {
         root = root.subcommand((command.arguments)(Command::new(command.name)));
     }
     let commands = grouped(&root);
@@ -284,7 +172,7 @@ mod tests {
 
     #[test]
     fn error_pages_name_commands_and_settings_that_exist() {
-        let settings = crate::config::keys();
+        let settings = culvert_installation::config::keys();
         for problem in Problem::ALL {
             for code in problem.owner_help().split('`').skip(1).step_by(2) {
                 if code.starts_with("culvert ") {

@@ -48,10 +48,17 @@ fn write(folder: &Path, name: &str, text: &str) {
     std::fs::write(folder.join(name), text).unwrap();
 }
 
-/// ID of the newest event.
+/// ID of the newest event of a write. Reads have events too.
 async fn newest_event(server: &Harness) -> Value {
-    let page = server.call(Method::GET, "/events?limit=1", None).await;
-    page.body["events"][0]["event"]["event_id"].clone()
+    let page = server.call(Method::GET, "/events?limit=100", None).await;
+    let events = page.body["events"].as_array().unwrap();
+    let is_write = |event: &&Value| {
+        let kind = event["event"]["event_type"].as_str().unwrap();
+        ["_created.", "_updated.", "_deleted."]
+            .iter()
+            .any(|verb| kind.contains(verb))
+    };
+    events.iter().find(is_write).unwrap()["event"]["event_id"].clone()
 }
 
 const OFFICE: &str = "kind: ip_policies\nname: office\nlabels: {app: shop}\nspec:\n  description: The office\n---\nkind: ip_policy_rules\nname: office-lan\nlabels: {app: shop}\nspec: {ip_policy_id: '${ip_policies/office}', cidr: 192.0.2.0/24, action: allow}\n";

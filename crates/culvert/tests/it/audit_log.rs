@@ -92,14 +92,14 @@ async fn the_audit_log_is_verified_and_exported_beside_a_running_server() {
 
         let (code, out, _) = offline(&settings, &["audit", "verify", "--head", &noted]);
         assert_eq!(code, 0);
-        assert!(out.contains(" events=6 first=1 last=6 head=6:"), "{out}");
+        assert!(out.contains(" events=7 first=1 last=7 head=7:"), "{out}");
         let head = out.trim().rsplit_once(':').unwrap().1.to_owned();
         let (code, checked, _) = offline(&settings, &["admin", "check"]);
         assert_eq!((code, checked.contains(out.trim())), (0, true), "{checked}");
         eventually("the head is in the metrics", async || {
             metrics_of(culvert.metrics)
                 .await
-                .contains("culvert_audit_head 6")
+                .contains("culvert_audit_head 7")
         })
         .await;
 
@@ -109,9 +109,9 @@ async fn the_audit_log_is_verified_and_exported_beside_a_running_server() {
             .lines()
             .map(|line| serde_json::from_str(line).unwrap())
             .collect();
-        assert_eq!(lines.len(), 6);
+        assert_eq!(lines.len(), 7);
         assert_eq!(lines[0]["previous"], "0".repeat(64));
-        assert_eq!(lines[5]["hash"], head);
+        assert_eq!(lines[6]["hash"], head);
         for (line, text) in lines.iter().zip(out.lines()) {
             assert_eq!(line["hash"], hash_of(line, text), "{text}");
         }
@@ -168,26 +168,26 @@ async fn the_audit_log_is_verified_and_exported_beside_a_running_server() {
         // An attacker modifies and then deletes an event.
         execute(
             &settings,
-            "UPDATE outbox SET body = replace(body, 'key 1', 'key X') WHERE seq = 3",
+            "UPDATE outbox SET body = replace(body, 'key 1', 'key X') WHERE seq = 4",
         )
         .await;
         let (code, out, error) = offline(&settings, &["audit", "verify"]);
         assert_eq!((code, out.as_str()), (1, ""));
-        assert!(error.contains("event 3 does not match"), "{error}");
+        assert!(error.contains("event 4 does not match"), "{error}");
         assert_eq!(offline(&settings, &["admin", "check"]).0, 1);
         execute(
             &settings,
-            "UPDATE outbox SET body = replace(body, 'key X', 'key 1') WHERE seq = 3",
+            "UPDATE outbox SET body = replace(body, 'key X', 'key 1') WHERE seq = 4",
         )
         .await;
         assert_eq!(offline(&settings, &["audit", "verify"]).0, 0);
-        execute(&settings, "DELETE FROM outbox WHERE seq = 6").await;
+        execute(&settings, "DELETE FROM outbox WHERE seq = 7").await;
         let (code, _, error) = offline(&settings, &["audit", "verify"]);
         assert_eq!(code, 1);
-        assert!(error.contains("event 6 is missing"), "{error}");
+        assert!(error.contains("event 7 is missing"), "{error}");
         // With the ledger adjusted, the rest verifies. The head noted before is missing from it.
-        let fifth = lines[4]["hash"].as_str().unwrap();
-        let sql = format!("UPDATE ledger SET outbox = 5, chained = 5, head = '{fifth}'");
+        let sixth = lines[5]["hash"].as_str().unwrap();
+        let sql = format!("UPDATE ledger SET outbox = 6, chained = 6, head = '{sixth}'");
         execute(&settings, &sql).await;
         assert_eq!(offline(&settings, &["audit", "verify"]).0, 0);
         let (code, _, error) = offline(&settings, &["audit", "verify", "--head", &head]);
@@ -341,4 +341,53 @@ async fn a_replay_under_way_survives_a_restart() {
     };
     eventually("every key is reported of", async || taken().len() == 21).await;
     assert_eq!(server.terminate(), 0);
+}
+
+/// A stranger, and an owner without the right, are in the log; `culvert audit who` shows what happened to an object.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_calls_are_in_the_audit_log() {
+    for backend in backends().await {
+        let culvert = Harness::start(&backend).await;
+        let bot = culvert.create("bot_users", json!({"name": "b"})).await;
+        let key = culvert
+            .create("api_keys", json!({"owner_id": bot["id"]}))
+            .await;
+        let vault = culvert.create("vaults", json!({"name": "v"})).await;
+        let vault = vault["id"].as_str().unwrap();
+        let path = format!("/vaults/{vault}");
+        for token in ["a-wrong-token", key["token"].as_str().unwrap()] {
+            let client = culvert.client_with(token);
+            let refused = client.call(Method::DELETE, &path, None).await.unwrap();
+            assert!([401, 403].contains(&refused.status), "{refused:?}");
+        }
+        let changed = Some(json!({"name": "w"}));
+        assert_eq!(
+            culvert.call(Method::PATCH, &path, changed).await.status,
+            200
+        );
+        eventually("both refusals are in the log", async || {
+            let found = "/events?type=request_refused.v0";
+            let page = culvert.call(Method::GET, found, None).await.body;
+            page["events"].as_array().unwrap().len() == 2
+        })
+        .await;
+
+        let (code, out, error) = offline(&culvert.settings, &["audit", "who", vault]);
+        assert_eq!(code, 0, "{error}");
+        let lines: Vec<&str> = out.lines().collect();
+        let has = |texts: &[&str]| {
+            let mut lines = lines.iter();
+            lines.any(|line| texts.iter().all(|text| line.contains(text)))
+        };
+        assert!(
+            has(&["vault_created.v0 by admin@", " from 127.", " via cli"]),
+            "{out}"
+        );
+        assert!(has(&["vault_updated.v0 by admin@", ": name"]), "{out}");
+        assert!(has(&["request_refused.v0 by b (API, ak_"]), "{out}");
+        let (code, _, error) = offline(&culvert.settings, &["audit", "who", "vault_1"]);
+        assert_eq!(code, 1, "{error}");
+        assert!(error.contains("no event about `vault_1`"), "{error}");
+        culvert.stop().await;
+    }
 }

@@ -1,14 +1,15 @@
 //! The data directory: one process at a time writes to it, and its master key is never replaced.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use culvert::client::Client;
 use http::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::harness::{backends, binary};
-use crate::kill::Process;
+use crate::events_arrive::subscribe;
+use crate::harness::{Receiver, backends, binary, eventually};
+use crate::kill::{Process, metric};
 
 /// Runs `culvert` on a data directory and waits for its end.
 fn run(data: &Path, url: &str, arguments: &[&str]) -> Output {
@@ -291,18 +292,72 @@ fn no_check_vouches_for_a_file_that_is_missing_foreign_or_damaged() {
     assert!(said.contains("belongs to another installation"), "{said}");
 }
 
-#[test]
-fn missing_or_damaged_events_keep_no_server_down_and_are_told() {
+/// The object of the only event of lost events.
+async fn told_loss(server: &Process, data: &Path) -> Value {
+    let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+    let client = Client::new(&server.api, token).unwrap();
+    let mut told = Value::Null;
+    eventually("the event of the loss arrives", async || {
+        let path = "/events?type=events_dropped.v0";
+        let mut found = client.expect(Method::GET, path, None).await.unwrap();
+        let events = found["events"].as_array_mut().unwrap();
+        assert!(events.len() < 2, "{events:?}");
+        told = events.pop().unwrap_or_default()["event"]["object"].take();
+        !told.is_null()
+    })
+    .await;
+    told
+}
+
+async fn readiness(server: &Process) -> Value {
+    let client = Client::new(&server.api, String::new()).unwrap();
+    let ready = client.call(Method::GET, "/readyz", None).await.unwrap();
+    assert_eq!(ready.status, 200, "{}", ready.body);
+    ready.body
+}
+
+/// A data directory of a server that stopped while a delivery waited, with its first key.
+async fn with_a_waiting_delivery(folder: &Path) -> PathBuf {
+    let data = folder.join("data");
+    let server = Process::start(&data, "");
+    let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+    let client = Client::new(&server.api, token).unwrap();
+    let hook = Receiver::start().await;
+    hook.answer_with(http::StatusCode::SERVICE_UNAVAILABLE);
+    let kinds = json!([{"type": "api_key_created.v0"}]);
+    subscribe(&client, &hook, kinds).await;
+    let key = json!({});
+    let made = client.expect(Method::POST, "/api_keys", Some(&key));
+    made.await.unwrap();
+    eventually("a delivery waits", async || {
+        metric(&server, "culvert_events_waiting").await == 1
+    })
+    .await;
+    assert_eq!(server.terminate(), 0);
+    data
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_or_damaged_events_keep_no_server_down_and_are_told() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
-    assert_eq!(Process::start(&data, "").terminate(), 0);
+    let data = with_a_waiting_delivery(folder.path()).await;
+    let key = std::fs::read_to_string(data.join("bootstrap-key")).unwrap();
+    let copy_of = |data: &Path| {
+        let copy = copy_of(data);
+        culvert::keys::write_private(&copy.path().join("bootstrap-key"), &key).unwrap();
+        copy
+    };
 
     let copy = copy_of(&data);
     std::fs::remove_file(copy.path().join("events.db")).unwrap();
     let said = refusal(&run(copy.path(), "", &["admin", "check"]));
     assert!(said.contains("events.db` is missing or empty"), "{said}");
     assert!(findings(copy.path(), &[]).contains("events.db` is missing or empty"));
-    assert_eq!(Process::start(copy.path(), "").terminate(), 0);
+    let server = Process::start(copy.path(), "");
+    let told = told_loss(&server, copy.path()).await;
+    assert_eq!(told["reason"], "file_missing", "{told}");
+    assert_eq!(told["file"], "events.db", "{told}");
+    assert_eq!(server.terminate(), 0);
     let said = run(copy.path(), "", &["admin", "check"]);
     assert!(said.status.success(), "{said:?}");
 
@@ -312,9 +367,57 @@ fn missing_or_damaged_events_keep_no_server_down_and_are_told() {
     let said = refusal(&run(copy.path(), "", &["admin", "check"]));
     assert!(said.contains("`culvert admin backup`"), "{said}");
     assert!(findings(copy.path(), &["--deep"]).contains("events.db` is damaged"));
-    assert_eq!(Process::start(copy.path(), "").terminate(), 0);
+    let server = Process::start(copy.path(), "");
+    let told = told_loss(&server, copy.path()).await;
+    assert_eq!(told["reason"], "file_damaged", "{told}");
+    let file = told["file"].as_str().unwrap().to_owned();
+    assert!(file.starts_with("events.db.damaged-"), "{told}");
+    let set_aside = "culvert_event_files_set_aside";
+    assert_eq!(metric(&server, set_aside).await, 1);
+    assert!(readiness(&server).await["notices"]["events"].is_string());
+    assert_eq!(server.terminate(), 0);
     let said = findings(copy.path(), &[]);
-    assert!(said.contains("events.db.damaged-"), "{said}");
+    assert!(said.contains(&file), "{said}");
     let said = run(copy.path(), "", &["admin", "check"]);
     assert!(said.status.success(), "{said:?}");
+
+    // The next start tells nothing again, and nothing is shown once the file is removed.
+    let server = Process::start(copy.path(), "");
+    assert_eq!(metric(&server, set_aside).await, 1);
+    std::fs::remove_file(copy.path().join(&file)).unwrap();
+    eventually("the file is forgotten", async || {
+        readiness(&server).await["notices"].is_null()
+    })
+    .await;
+    assert_eq!(metric(&server, set_aside).await, 0);
+    told_loss(&server, copy.path()).await;
+    assert_eq!(server.terminate(), 0);
+}
+
+/// What can still be read of a damaged file is counted, and a new installation reports no loss.
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_in_a_damaged_file_are_counted_if_they_can_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = with_a_waiting_delivery(folder.path()).await;
+    let aside = data.join("events.db.damaged-1700000000");
+    std::fs::copy(data.join("events.db"), &aside).unwrap();
+    let server = Process::start(&data, "");
+    let told = told_loss(&server, &data).await;
+    assert_eq!(told["deliveries"], 1, "{told}");
+    let lost = "culvert_events_dropped_total{reason=\"file_damaged\"}";
+    assert_eq!(metric(&server, lost).await, 1);
+    assert_eq!(server.terminate(), 0);
+
+    let new = folder.path().join("new");
+    let server = run_for_its_log(&new);
+    assert!(!server.contains("events that waited"), "{server}");
+}
+
+/// What a server logs until it is ready.
+fn run_for_its_log(data: &Path) -> String {
+    let log = data.with_extension("log");
+    let mut command = binary();
+    command.stderr(std::fs::File::create(&log).unwrap());
+    assert_eq!(Process::start_as(command, data, "", &[]).terminate(), 0);
+    std::fs::read_to_string(log).unwrap()
 }

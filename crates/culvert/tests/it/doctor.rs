@@ -224,7 +224,7 @@ fn every_command_has_a_manual_page() {
     let (code, _, error) = run(&["man", folder.path().to_str().unwrap()]);
     assert_eq!((code, error.as_str()), (0, ""));
     let page = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
-    for command in culvert::cli::ALL {
+    for command in culvert::cli::commands() {
         assert!(
             page(&format!("culvert-{}.1", command.name)).contains(".TH"),
             "{}",

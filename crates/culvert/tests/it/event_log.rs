@@ -89,6 +89,11 @@ impl Nats {
         self.child = Self::spawn(self.folder.path(), self.port.into()).unwrap();
         self.listening().await;
     }
+
+    /// Deletes all that it stored.
+    fn wipe(&self) {
+        std::fs::remove_dir_all(self.folder.path().join("js")).unwrap();
+    }
 }
 
 impl Drop for Nats {
@@ -301,6 +306,48 @@ async fn a_remaining_node_delivers_the_queued_events_of_both() {
         repeated.len()
     );
     stays.stop().await;
+}
+
+/// Events wait in the stream when the server loses its disks. Each is delivered or counted.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_events_of_a_lost_stream_are_counted() {
+    const EACH: usize = 100;
+    let Some(mut nats) = Nats::start().await else {
+        return;
+    };
+    let url = nats.url();
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| settings.event_log = url).await;
+    let sink = Sink::start().await;
+    let _origin = tell(&culvert, &sink).await;
+    until_reported(culvert.http, &sink, "/live").await;
+    // Reported after all before it.
+    ask(culvert.http, "/mark", 1).await;
+    sink.wait_for("/mark/", 1).await;
+    sink.set_up(false);
+    ask(culvert.http, "/before", EACH).await;
+    eventually("all wait in the log", async || {
+        metric(&culvert, "culvert_destination_queued").await >= EACH.try_into().unwrap()
+    })
+    .await;
+    nats.kill();
+    nats.wipe();
+    nats.restart().await;
+    // On a busy machine, those that were on their way to the log go to the database or to the new log, and are delivered.
+    eventually("it is ready again", async || ready(&culvert).await.0 == 200).await;
+    ask(culvert.http, "/after", EACH).await;
+    sink.set_up(true);
+    sink.wait_for("/after/", EACH).await;
+    for name in ["culvert_events_dropped", "culvert_destination_dropped"] {
+        eventually("each is delivered or counted", async || {
+            let dropped = usize::try_from(metric(&culvert, name).await).unwrap();
+            sink.reported("/before/").len() + dropped == EACH
+        })
+        .await;
+    }
+    let delivered = sink.reported("/before/").len();
+    assert_eq!(metric(&culvert, "culvert_events_lost").await, 0);
+    println!("{EACH} events in the stream, {delivered} delivered, the others counted");
+    culvert.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -21,6 +21,17 @@ async fn text(server: &Postgres, sql: &'static str) -> String {
     text.unwrap()
 }
 
+/// Waits until a standby has all up to a position.
+async fn replayed(standby: &Postgres, position: &str) {
+    eventually("the standby has it", async || {
+        let mut connection = PgConnection::connect(&standby.url()).await.unwrap();
+        let has = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn";
+        let has = sqlx::query_scalar::<_, bool>(has).bind(position);
+        has.fetch_one(&mut connection).await.unwrap()
+    })
+    .await;
+}
+
 /// Makes the address lead to this server.
 fn lead(address: &Path, server: &Path) {
     let new = address.with_extension("new");
@@ -56,13 +67,7 @@ async fn changes_after_a_fail_over_that_lost_commits_are_in_force() {
     let kept = culvert.endpoint("kept", origin.address).await;
     let (_, token) = credential(&culvert, json!([])).await;
     let position = text(&primary, "SELECT pg_current_wal_lsn()::text").await;
-    eventually("the standby has it", async || {
-        let mut connection = PgConnection::connect(&standby.url()).await.unwrap();
-        let has = "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn";
-        let has = sqlx::query_scalar::<_, bool>(has).bind(&position);
-        has.fetch_one(&mut connection).await.unwrap()
-    })
-    .await;
+    replayed(&standby, &position).await;
     let mut connection = PgConnection::connect(&standby.url()).await.unwrap();
     for sql in [
         "ALTER SYSTEM SET primary_conninfo = ''",
@@ -149,5 +154,33 @@ async fn changes_after_a_fail_over_that_lost_commits_are_in_force() {
             .is_some_and(|events| events.len() == 1)
     })
     .await;
+
+    // The former primary follows the new one, and then is the primary again. Nothing is lost. Without a checkpoint, the
+    // new one does not say yet that its history is another.
+    let mut connection = PgConnection::connect(&standby.url()).await.unwrap();
+    let checkpoint = sqlx::raw_sql("CHECKPOINT").execute(&mut connection);
+    checkpoint.await.unwrap();
+    connection.close().await.unwrap();
+    tokio::task::block_in_place(|| primary.follow(&standby));
+    let position = text(&standby, "SELECT pg_current_wal_flush_lsn()::text").await;
+    replayed(&primary, &position).await;
+    tokio::task::block_in_place(|| standby.stop());
+    lead(&address, first);
+    tokio::task::block_in_place(|| primary.promote());
+    eventually("changes are accepted", async || {
+        let answer = culvert.call(Method::POST, "/endpoints", Some(create("back")));
+        answer.await.status == 201
+    })
+    .await;
+    for (name, status) in [("back", 200), ("new", 200), ("kept", 403), ("lost0", 404)] {
+        eventually(name, async || {
+            let host = format!("{name}.culvert.localhost");
+            culvert.get(&host, "/").await.status == status
+        })
+        .await;
+    }
+    let found = culvert.call(Method::GET, "/events?type=commits_lost.v0", None);
+    let found = found.await.body;
+    assert_eq!(found["events"].as_array().unwrap().len(), 1, "{found}");
     culvert.stop().await;
 }

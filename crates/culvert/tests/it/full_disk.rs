@@ -1,7 +1,8 @@
-//! A server that starts on a full disk serves what it served before, says that nothing can be written, and writes
-//! again when there is room.
+//! A server that starts on a disk that takes no writes, or whose disk fails while it runs, serves what it served before,
+//! says that nothing can be written, and writes again when the disk does.
 
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,6 +13,7 @@ use serde_json::json;
 use crate::events_arrive::subscribe;
 use crate::harness::{Receiver, binary, eventually, raw};
 use crate::kill::Process;
+use crate::layers::root;
 
 const HOST: &str = "kept.culvert.localhost";
 
@@ -223,4 +225,187 @@ async fn a_server_on_a_read_only_file_system_serves_its_last_configuration() {
     assert_eq!(made.await.unwrap().status, 201);
     assert_eq!(status_of_edge(&server).await, 200);
     assert_eq!(server.terminate(), 0);
+}
+
+/// What makes the writes of a process fail; `tests/faults/shim.c` has the layout.
+struct FailingDisk {
+    library: PathBuf,
+    control: PathBuf,
+}
+
+impl FailingDisk {
+    /// `None` without a compiler; the test is then reported as ignored.
+    fn build(folder: &Path) -> Option<Self> {
+        let library = folder.join("shim.so");
+        let built = Command::new("cc")
+            .args(["-O2", "-shared", "-fPIC", "-o"])
+            .arg(&library)
+            .arg(root().join("tests/faults/shim.c"))
+            .arg("-ldl")
+            .status();
+        if !built.is_ok_and(|status| status.success()) {
+            culvert_testing::ignore("a failing disk: there is no C compiler");
+            return None;
+        }
+        let control = folder.join("control");
+        std::fs::write(&control, [0; 4096]).unwrap();
+        Some(Self { library, control })
+    }
+
+    fn server(&self) -> Command {
+        let mut command = binary();
+        command.env("LD_PRELOAD", &self.library);
+        command.env("FAULTS_SHIM", &self.control);
+        command
+    }
+
+    /// From here on these operations fail below a folder.
+    fn fail(&self, error: i32, operations: i32, below: &Path) {
+        let file = std::fs::OpenOptions::new().write(true).open(&self.control);
+        let file = file.unwrap();
+        let mut path = below.to_str().unwrap().as_bytes().to_vec();
+        path.push(0);
+        file.write_all_at(&path, 24).unwrap();
+        file.write_all_at(&operations.to_ne_bytes(), 12).unwrap();
+        file.write_all_at(&error.to_ne_bytes(), 8).unwrap();
+    }
+
+    fn heal(&self) {
+        self.fail(0, 0, Path::new(""));
+    }
+}
+
+/// A change is refused with a code, and the edge serves.
+async fn serves_and_refuses(server: &Process, client: &Client) {
+    let body = json!({});
+    eventually("a change is refused", async || {
+        let began = std::time::Instant::now();
+        let made = client.call(Method::POST, "/api_keys", Some(&body));
+        let made = made.await.unwrap();
+        assert!(began.elapsed() < std::time::Duration::from_secs(5));
+        assert!(made.status == 503 || made.status == 201, "{}", made.body);
+        assert!(made.status == 201 || made.body["error_code"].is_string());
+        made.status == 503
+    })
+    .await;
+    assert_eq!(status_of_edge(server).await, 200);
+    for (path, status) in [("/readyz", 503), ("/readyz?role=edge", 200)] {
+        let ready = client.call(Method::GET, path, None).await.unwrap();
+        assert_eq!(ready.status, status, "{path}: {}", ready.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_disk_fails_serves_refuses_writes_and_starts_again() {
+    /// Errors of Linux, and the bits of the shim.
+    const EIO: i32 = 5;
+    const EDQUOT: i32 = 122;
+    const WRITE_SYNC_CREATE: i32 = 7;
+    const WRITE_CREATE: i32 = 5;
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = FailingDisk::build(folder.path()) else {
+        return;
+    };
+    let origin = Receiver::start().await;
+    // After a failed sync the content of the disk is unknown, so the server ends once the disk takes writes.
+    for (error, operations, ends) in [
+        (EDQUOT, WRITE_CREATE, false),
+        (EIO, WRITE_SYNC_CREATE, true),
+    ] {
+        let data = folder.path().join(format!("data{error}"));
+        let allow = ["--edge-allow-private-upstreams", "true"];
+        let start = || Process::start_as(disk.server(), &data, "", &allow);
+        let mut server = start();
+        let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+        let mut client = Client::new(&server.api, token.clone()).unwrap();
+        let endpoint = json!({
+            "url": format!("http://{HOST}"),
+            "upstream_url": format!("http://{}", origin.address),
+        });
+        let made = client.expect(Method::POST, "/endpoints", Some(&endpoint));
+        made.await.unwrap();
+        eventually("the endpoint is live", async || {
+            status_of_edge(&server).await == 200
+        })
+        .await;
+
+        disk.fail(error, operations, &data);
+        serves_and_refuses(&server, &client).await;
+        disk.heal();
+        if ends {
+            assert_eq!(server.ended(), 70);
+            server = start();
+            client = Client::new(&server.api, token.clone()).unwrap();
+        }
+        eventually("changes are taken again", async || {
+            let body = json!({});
+            let made = client.call(Method::POST, "/api_keys", Some(&body));
+            made.await.unwrap().status == 201
+        })
+        .await;
+
+        // It is killed, and starts while the disk still fails.
+        disk.fail(error, operations, &data);
+        serves_and_refuses(&server, &client).await;
+        server.kill();
+        let server = start();
+        let client = Client::new(&server.api, token).unwrap();
+        eventually("the edge serves", async || {
+            status_of_edge(&server).await == 200
+        })
+        .await;
+        serves_and_refuses(&server, &client).await;
+        disk.heal();
+        eventually("changes are taken again", async || {
+            let body = json!({});
+            let made = client.call(Method::POST, "/api_keys", Some(&body));
+            made.await.unwrap().status == 201
+        })
+        .await;
+        assert_eq!(server.terminate(), 0);
+    }
+}
+
+/// A disk with room for the check at the start and for nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_starts_although_its_first_commit_finds_no_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(disk) = Small::mount(&folder.path().join("disk")) else {
+        return;
+    };
+    let data = disk.0.join("data");
+    let origin = Receiver::start().await;
+    let allow = ["--edge-allow-private-upstreams", "true"];
+    let start = || Process::start_as(binary(), &data, "", &allow);
+    let server = start();
+    let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+    let client = Client::new(&server.api, token).unwrap();
+    let endpoint = json!({
+        "url": format!("http://{HOST}"),
+        "upstream_url": format!("http://{}", origin.address),
+    });
+    let made = client.expect(Method::POST, "/endpoints", Some(&endpoint));
+    made.await.unwrap();
+    eventually("the endpoint is live", async || {
+        status_of_edge(&server).await == 200
+    })
+    .await;
+    server.kill();
+
+    // Each size of the rest: somewhere among them the check passes and a commit does not.
+    for pages in [8, 10, 12, 16, 20, 24, 32] {
+        let filler = disk.0.join("filler");
+        let mut file = std::fs::File::create(&filler).unwrap();
+        while file.write_all(&[0; 4096]).is_ok() {}
+        let length = file.metadata().unwrap().len();
+        file.set_len(length - pages * 4096).unwrap();
+        drop(file);
+        let server = start();
+        eventually("the edge serves", async || {
+            status_of_edge(&server).await == 200
+        })
+        .await;
+        server.kill();
+        std::fs::remove_file(filler).unwrap();
+    }
 }

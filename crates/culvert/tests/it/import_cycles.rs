@@ -1,5 +1,6 @@
 //! Which files of a crate refer to each other in a cycle. All paths count: `use`, inline paths, and paths
-//! through a re-export, which lead to the file that defines the item. Tests do not count.
+//! through a re-export, which lead to the file that defines the item. Method calls count too: a call leads to the file
+//! that defines the method, if the crate has one method of that name. Tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,6 +9,31 @@ use crate::layers::root;
 
 /// Files in one cycle, at most.
 const FILES_MAX: usize = 6;
+/// The crates with a larger cycle. The numbers only become smaller.
+const LARGER: [(&str, usize); 13] = [
+    ("culvert-agents", 9),
+    ("culvert-api", 7),
+    ("culvert-cel", 12),
+    ("culvert-edge", 32),
+    ("culvert-events", 7),
+    ("culvert-http", 15),
+    ("culvert-identity", 8),
+    ("culvert-import", 8),
+    ("culvert-login", 8),
+    ("culvert-policy", 8),
+    ("culvert-resources", 11),
+    ("culvert-server", 20),
+    ("culvert-tunnel", 8),
+];
+
+/// Methods of foreign types that one of ours also has.
+const FOREIGN_METHODS: &str = "accept add all and append begin bytes cancel chain changed check chunks clear code collect commit complete contains \
+    content copy count data drain empty encode enter entry event expect extend fields fill filter find finish \
+    first flush get grow hop id insert is_closed is_connected is_done is_empty is_full join keep last len level \
+    limits lines list listen load lock message metadata name names next now open parts path pause pending \
+    poll_close poll_closed poll_next poll_read poll_write pop port position problem push read refresh register \
+    remove replace reset rest retry reverse run save search seek send set size spawn split start status store \
+    stream sum swap table take trim u64 u8 update upgrade values version wait wake with write zip";
 
 #[test]
 fn no_large_group_of_files_imports_in_a_cycle() {
@@ -17,12 +43,61 @@ fn no_large_group_of_files_imports_in_a_cycle() {
         let cycles = Crate::read(&folder.path().join("src")).cycles();
         let largest = cycles.iter().max_by_key(|cycle| cycle.len());
         let n_files = largest.map_or(0, Vec::len);
-        assert!(
-            n_files <= FILES_MAX,
-            "{name}: {n_files} files in a cycle: {}",
-            largest.map_or(String::new(), |cycle| cycle.join(", "))
-        );
+        let files = largest.map_or(String::new(), |cycle| cycle.join(", "));
+        match LARGER.iter().find(|(known, _)| *known == name) {
+            None => assert!(
+                n_files <= FILES_MAX,
+                "{name}: {n_files} files in a cycle: {files}"
+            ),
+            Some((_, most)) => {
+                assert_eq!(n_files, *most, "{name}: write the lower number; {files}")
+            }
+        }
     }
+}
+
+#[test]
+fn calls_of_methods_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    };
+    write("lib.rs", "mod one;\nmod other;\nmod third;\n");
+    let one =
+        "pub struct One;\nimpl One {\n    fn settle(&self, other: impl Copy) { other.weigh(); }\n}";
+    write("one.rs", one);
+    write("third.rs", "");
+    let weigh = "fn weigh(&self) {}";
+    for (other, is_cycle) in [
+        (
+            "use crate::one::One;\npub struct O;\nimpl O { fn weigh(&self) {} }",
+            true,
+        ),
+        (
+            "use crate::one::One;\npub trait O { fn weigh(&self); }",
+            true,
+        ),
+        // Not a method, and the method of a trait that is defined elsewhere.
+        (
+            "use crate::one::One;\nimpl O { fn weigh(other: &O) {} }",
+            false,
+        ),
+        (
+            "use crate::one::One;\nimpl Scale for O { fn weigh(&self) {} }",
+            false,
+        ),
+    ] {
+        write("other.rs", other);
+        let cycles = Crate::read(folder.path()).cycles();
+        assert_eq!(!cycles.is_empty(), is_cycle, "{other}");
+    }
+    // It may be either of two.
+    write(
+        "other.rs",
+        &format!("use crate::one::One;\nimpl O {{ {weigh} }}"),
+    );
+    write("third.rs", &format!("impl Third {{ {weigh} }}"));
+    assert!(Crate::read(folder.path()).cycles().is_empty());
 }
 
 #[test]
@@ -72,6 +147,8 @@ struct Module {
     imported: BTreeMap<String, Names>,
     /// Modules whose items `use` brings in with `*`.
     globs: Vec<Names>,
+    /// Methods that the file defines, for its types or in a trait.
+    methods: BTreeSet<String>,
 }
 
 /// The files of a crate by module.
@@ -138,6 +215,9 @@ impl Crate {
                 paths.push(names);
             }
         }
+        let calls = module
+            .calls()
+            .filter_map(|call| self.only_definition_of(call));
         let items = paths.iter().filter_map(|path| self.resolve(name, path, 0));
         // With `*`, the module is named and the items are not.
         let globs = module.globs.iter().filter_map(|path| {
@@ -145,7 +225,17 @@ impl Crate {
             item.push(String::from("*"));
             self.resolve(name, &item, 0)
         });
-        items.chain(globs).filter(|other| *other != name).collect()
+        let all = items.chain(globs).chain(calls);
+        all.filter(|other| *other != name).collect()
+    }
+
+    /// The one module that defines a method of this name.
+    fn only_definition_of(&self, method: &str) -> Option<&Names> {
+        let mut modules = self.modules.iter();
+        let (name, _) = modules.find(|(_, module)| module.methods.contains(method))?;
+        let is_the_only = !modules.any(|(_, module)| module.methods.contains(method));
+        let is_foreign = FOREIGN_METHODS.split(' ').any(|foreign| foreign == method);
+        (is_the_only && !is_foreign).then_some(name)
     }
 
     /// The module whose file defines the item at `path`, as written in `module`; none if the path names a
@@ -209,11 +299,24 @@ fn read_module(folder: &Path, stem: &str, name: Names, modules: &mut BTreeMap<Na
     let mut module = Module::default();
     let mut depth = 0;
     let mut at = 0;
+    // A method of a trait is defined where the trait is.
+    let mut implements_trait = false;
     while at < tokens.len() {
         let next = tokens.get(at + 1).map_or("", String::as_str);
         match tokens[at].as_str() {
             "{" => depth += 1,
             "}" => depth -= 1,
+            "impl" if depth == 0 => {
+                let mut header = tokens[at..].iter().take_while(|token| *token != "{");
+                implements_trait = header.any(|token| token == "for");
+            }
+            "trait" if depth == 0 => {
+                implements_trait = false;
+                module.defined.insert(next.to_owned());
+            }
+            "fn" if depth == 1 && !implements_trait && takes_self(&tokens[at..]) => {
+                module.methods.insert(next.to_owned());
+            }
             "use" => {
                 let end = at + tokens[at..].iter().position(|t| t == ";").unwrap();
                 module.import(&mut tokens[at + 1..end].iter().peekable(), &[]);
@@ -224,7 +327,7 @@ fn read_module(folder: &Path, stem: &str, name: Names, modules: &mut BTreeMap<Na
                 child.push(next.to_owned());
                 read_module(&inner, next, child, modules);
             }
-            "struct" | "enum" | "trait" | "type" | "fn" | "const" | "static" | "union" | "mod"
+            "struct" | "enum" | "type" | "fn" | "const" | "static" | "union" | "mod"
                 if depth == 0 =>
             {
                 module.defined.insert(next.to_owned());
@@ -243,6 +346,14 @@ fn read_module(folder: &Path, stem: &str, name: Names, modules: &mut BTreeMap<Na
 }
 
 impl Module {
+    /// The methods that the file calls.
+    fn calls(&self) -> impl Iterator<Item = &str> {
+        let calls = self.tokens.windows(3).filter(|three| {
+            three[0] == "." && is_name(&three[1]) && matches!(three[2].as_str(), "(" | "::")
+        });
+        calls.map(|three| three[1].as_str())
+    }
+
     /// Reads one tree of a `use`, whose path so far is `prefix`.
     fn import<'t>(
         &mut self,
@@ -283,6 +394,13 @@ impl Module {
             self.imported.insert(name.clone(), path.clone());
         }
     }
+}
+
+/// Whether the function at the beginning of `tokens` is a method.
+fn takes_self(tokens: &[String]) -> bool {
+    let first = tokens.iter().skip_while(|token| *token != "(").skip(1);
+    let mut first = first.take_while(|token| !matches!(token.as_str(), ":" | "," | ")"));
+    first.any(|token| token == "self")
 }
 
 fn is_name(token: &str) -> bool {

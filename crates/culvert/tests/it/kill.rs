@@ -45,12 +45,10 @@ impl Process {
         arguments: &[&str],
     ) -> Self {
         command.args(["serve", "--destinations-allow-plain-http", "true"]);
-        command.args([
-            "--destinations-allow-networks",
-            "127.0.0.1/32",
-            "--database-url",
-            database_url,
-        ]);
+        command.args(["--database-url", database_url]);
+        if !arguments.contains(&"--destinations-allow-networks") {
+            command.args(["--destinations-allow-networks", "127.0.0.1/32"]);
+        }
         for flag in [
             "--api-addr",
             "--edge-http-addr",
@@ -137,7 +135,7 @@ impl Drop for Process {
 }
 
 /// A value of `/metrics`.
-async fn metric(server: &Process, name: &str) -> usize {
+pub async fn metric(server: &Process, name: &str) -> usize {
     let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let page = raw(server.metrics, request).await.text;
     let value = page.lines().find_map(|line| line.strip_prefix(name));

@@ -8,10 +8,23 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[(&str, &[&str])] = &[
     ("culvert-aws", &["culvert-base"]),
     ("culvert-base", &[]),
+    (
+        "culvert-agent",
+        &[
+            "culvert-base",
+            "culvert-command",
+            "culvert-console",
+            "culvert-http",
+            "culvert-tunnel",
+            "culvert-yaml",
+        ],
+    ),
     ("culvert-cel", &["culvert-base"]),
+    ("culvert-command", &["culvert-base"]),
     ("culvert-events", &["culvert-base", "culvert-cel"]),
     ("culvert-console", &[]),
     ("culvert-http", &[]),
+    ("culvert-import", &[]),
     ("culvert-io", &["culvert-base", "culvert-http"]),
     ("culvert-mux", &[]),
     ("culvert-overload", &["culvert-base"]),
@@ -19,6 +32,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("culvert-store", &["culvert-base"]),
     ("culvert-testing", &[]),
     ("culvert-tls", &["culvert-base"]),
+    ("culvert-yaml", &[]),
     (
         "culvert-dns",
         &["culvert-aws", "culvert-base", "culvert-tls"],
@@ -31,6 +45,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-events",
             "culvert-http",
             "culvert-tls",
+            "culvert-yaml",
         ],
     ),
     (
@@ -80,6 +95,88 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-aws",
             "culvert-base",
             "culvert-events",
+            "culvert-io",
+            "culvert-statistics",
+            "culvert-store",
+        ],
+    ),
+    (
+        "culvert-resources",
+        &[
+            "culvert-base",
+            "culvert-cel",
+            "culvert-events",
+            "culvert-login",
+            "culvert-policy",
+            "culvert-store",
+        ],
+    ),
+    (
+        "culvert-identity",
+        &[
+            "culvert-base",
+            "culvert-edge",
+            "culvert-events",
+            "culvert-login",
+            "culvert-policy",
+            "culvert-resources",
+            "culvert-store",
+        ],
+    ),
+    (
+        "culvert-certificates",
+        &[
+            "culvert-base",
+            "culvert-resources",
+            "culvert-store",
+            "culvert-tls",
+            "culvert-tunnel",
+        ],
+    ),
+    (
+        "culvert-endpoints",
+        &[
+            "culvert-base",
+            "culvert-cel",
+            "culvert-certificates",
+            "culvert-edge",
+            "culvert-events",
+            "culvert-identity",
+            "culvert-login",
+            "culvert-policy",
+            "culvert-resources",
+            "culvert-store",
+            "culvert-tls",
+        ],
+    ),
+    (
+        "culvert-agents",
+        &[
+            "culvert-base",
+            "culvert-certificates",
+            "culvert-endpoints",
+            "culvert-events",
+            "culvert-identity",
+            "culvert-login",
+            "culvert-policy",
+            "culvert-resources",
+            "culvert-statistics",
+            "culvert-store",
+            "culvert-tunnel",
+        ],
+    ),
+    (
+        "culvert-event-config",
+        &[
+            "culvert-base",
+            "culvert-certificates",
+            "culvert-delivery",
+            "culvert-edge",
+            "culvert-endpoints",
+            "culvert-events",
+            "culvert-identity",
+            "culvert-policy",
+            "culvert-resources",
             "culvert-statistics",
             "culvert-store",
         ],
@@ -87,17 +184,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "culvert-control",
         &[
+            "culvert-agents",
             "culvert-base",
-            "culvert-cel",
-            "culvert-events",
-            "culvert-statistics",
-            "culvert-store",
+            "culvert-certificates",
+            "culvert-delivery",
             "culvert-edge",
+            "culvert-endpoints",
+            "culvert-event-config",
+            "culvert-events",
+            "culvert-identity",
             "culvert-login",
             "culvert-policy",
-            "culvert-tls",
+            "culvert-resources",
+            "culvert-store",
             "culvert-tunnel",
-            "culvert-delivery",
         ],
     ),
     (
@@ -105,19 +205,52 @@ const LAYERS: &[(&str, &[&str])] = &[
         &["culvert-base", "culvert-console", "culvert-control"],
     ),
     (
-        "culvert",
+        "culvert-installation",
         &[
-            "culvert-api",
             "culvert-aws",
             "culvert-base",
-            "culvert-cel",
-            "culvert-console",
+            "culvert-command",
             "culvert-control",
             "culvert-delivery",
             "culvert-dns",
             "culvert-edge",
             "culvert-events",
-            "culvert-http",
+            "culvert-login",
+            "culvert-policy",
+            "culvert-store",
+            "culvert-tls",
+            "culvert-tunnel",
+        ],
+    ),
+    (
+        "culvert-cli",
+        &[
+            "culvert-agent",
+            "culvert-base",
+            "culvert-command",
+            "culvert-control",
+            "culvert-events",
+            "culvert-import",
+            "culvert-installation",
+            "culvert-login",
+            "culvert-policy",
+            "culvert-store",
+            "culvert-tls",
+            "culvert-yaml",
+        ],
+    ),
+    (
+        "culvert-server",
+        &[
+            "culvert-api",
+            "culvert-base",
+            "culvert-command",
+            "culvert-control",
+            "culvert-delivery",
+            "culvert-dns",
+            "culvert-edge",
+            "culvert-events",
+            "culvert-installation",
             "culvert-login",
             "culvert-policy",
             "culvert-ssh",
@@ -127,19 +260,35 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-tunnel",
         ],
     ),
+    (
+        "culvert",
+        &[
+            "culvert-agent",
+            "culvert-base",
+            "culvert-cli",
+            "culvert-command",
+            "culvert-installation",
+            "culvert-server",
+        ],
+    ),
 ];
 
 /// Crate of ours, and what it must never name.
 const NEVER: &[(&str, &[&str])] = &[
+    ("culvert-agent", &["sqlx", "axum", "russh"]),
     ("culvert-aws", &["tokio", "sqlx", "hyper"]),
     ("culvert-base", &["tokio", "sqlx", "hyper"]),
     ("culvert-cel", &["tokio", "sqlx", "hyper"]),
     ("culvert-events", &["tokio", "sqlx", "hyper"]),
+    ("culvert-cli", &["sqlx", "axum"]),
+    ("culvert-command", &["sqlx", "hyper"]),
     ("culvert-console", &["tokio", "sqlx", "hyper"]),
     (
         "culvert-http",
         &["tokio", "tokio-util", "hyper", "h2", "rustls", "socket2"],
     ),
+    ("culvert-import", &["tokio", "sqlx", "hyper"]),
+    ("culvert-installation", &["sqlx", "axum", "hyper"]),
     ("culvert-io", &["sqlx", "axum", "hyper"]),
     ("culvert-mux", &["tokio", "sqlx", "hyper"]),
     ("culvert-overload", &["sqlx", "axum", "hyper", "rustls"]),
@@ -155,6 +304,72 @@ const NEVER: &[(&str, &[&str])] = &[
     ("culvert-ssh", &["sqlx", "axum", "hyper"]),
     ("culvert-delivery", &["sqlx", "axum"]),
     (
+        "culvert-identity",
+        &[
+            "sqlx",
+            "axum",
+            "hyper",
+            "hyper-util",
+            "hyper-rustls",
+            "tokio-rustls",
+        ],
+    ),
+    (
+        "culvert-certificates",
+        &[
+            "sqlx",
+            "axum",
+            "hyper",
+            "hyper-util",
+            "hyper-rustls",
+            "tokio-rustls",
+        ],
+    ),
+    (
+        "culvert-endpoints",
+        &[
+            "sqlx",
+            "axum",
+            "hyper",
+            "hyper-util",
+            "hyper-rustls",
+            "tokio-rustls",
+        ],
+    ),
+    (
+        "culvert-agents",
+        &[
+            "sqlx",
+            "axum",
+            "hyper",
+            "hyper-util",
+            "hyper-rustls",
+            "tokio-rustls",
+        ],
+    ),
+    (
+        "culvert-event-config",
+        &[
+            "sqlx",
+            "axum",
+            "hyper",
+            "hyper-util",
+            "hyper-rustls",
+            "tokio-rustls",
+        ],
+    ),
+    (
+        "culvert-resources",
+        &[
+            "sqlx",
+            "axum",
+            "hyper",
+            "hyper-util",
+            "hyper-rustls",
+            "tokio-rustls",
+        ],
+    ),
+    (
         "culvert-control",
         &[
             "sqlx",
@@ -166,6 +381,8 @@ const NEVER: &[(&str, &[&str])] = &[
         ],
     ),
     ("culvert-api", &["sqlx"]),
+    ("culvert-server", &["sqlx", "axum"]),
+    ("culvert-yaml", &["tokio", "sqlx", "hyper"]),
 ];
 
 pub fn root() -> PathBuf {
@@ -228,6 +445,47 @@ fn crates_depend_only_downwards() {
     assert_eq!(seen.len(), LAYERS.len());
 }
 
+/// Crates that no program of an agent may contain, however deep.
+const SERVER: [&str; 18] = [
+    "culvert-agents",
+    "culvert-api",
+    "culvert-certificates",
+    "culvert-cli",
+    "culvert-control",
+    "culvert-delivery",
+    "culvert-edge",
+    "culvert-endpoints",
+    "culvert-event-config",
+    "culvert-identity",
+    "culvert-installation",
+    "culvert-login",
+    "culvert-policy",
+    "culvert-resources",
+    "culvert-server",
+    "culvert-store",
+    "culvert-tls",
+    "culvert-upstream",
+];
+
+#[test]
+fn the_agent_has_no_server_code() {
+    let crates = root().join("crates");
+    let mut named = vec!["culvert-agent".to_owned()];
+    let mut seen = BTreeSet::new();
+    while let Some(name) = named.pop() {
+        let manifest = std::fs::read_to_string(crates.join(&name).join("Cargo.toml")).unwrap();
+        let below = dependencies(&manifest, "[dependencies]");
+        named.extend(below.into_iter().filter(|it| it.starts_with("culvert")));
+        seen.insert(name);
+    }
+    for name in SERVER {
+        assert!(crates.join(name).exists(), "{name} is no crate");
+        assert!(!seen.contains(name), "the agent depends on {name}");
+    }
+    // The walk went below the first level.
+    assert!(seen.contains("culvert-tunnel"), "{seen:?}");
+}
+
 /// Nouns of the product. `culvert-http` speaks the protocol's.
 const PRODUCT: [&str; 15] = [
     "account", "acme", "agent", "audit", "console", "culvert", "edge", "endpoint", "ngrok",
@@ -265,30 +523,75 @@ fn the_lock_file_has_no_banned_crates() {
     }
 }
 
-/// Versions by crate, of all crates in the lock file.
-fn locked() -> BTreeMap<String, Vec<String>> {
+/// A crate and its version.
+type Package = (String, String);
+
+/// All crates in the lock file, with what each depends on.
+fn locked() -> BTreeMap<Package, Vec<Package>> {
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
     let quoted = |text: &str, key: &str| {
         let (_, rest) = text.split_once(&format!("\n{key} = \"")).unwrap();
         rest.split('"').next().unwrap().to_owned()
     };
-    let mut versions: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for package in lock.split("[[package]]").skip(1) {
-        let of_crate = versions.entry(quoted(package, "name")).or_default();
-        of_crate.push(quoted(package, "version"));
-    }
-    versions
+    let sections = || lock.split("[[package]]").skip(1);
+    let package = |section| (quoted(section, "name"), quoted(section, "version"));
+    let versions: BTreeMap<String, String> = sections().map(package).collect();
+    let below = |section: &str| {
+        let (_, rest) = section
+            .split_once("\ndependencies = [\n")
+            .unwrap_or_default();
+        let lines = rest.lines().take_while(|line| *line != "]");
+        lines
+            .map(|line| {
+                // The version stands there if the lock file has several.
+                let mut words = line.trim_matches([' ', '"', ',']).split(' ');
+                let name = words.next().unwrap().to_owned();
+                let version = words.next().map(str::to_owned);
+                let version = version.unwrap_or_else(|| versions[&name].clone());
+                (name, version)
+            })
+            .collect()
+    };
+    sections()
+        .map(|section| (package(section), below(section)))
+        .collect()
+}
+
+/// The crates that a list of `deny.toml` names, with their versions.
+fn listed<'d>(deny: &'d str, list: &str) -> BTreeSet<&'d str> {
+    let (_, rest) = deny.split_once(&format!("\n{list} = [\n")).unwrap();
+    rest.lines()
+        .take_while(|line| *line != "]")
+        .filter_map(|line| line.trim().strip_prefix("{ crate = \"")?.split('"').next())
+        .collect()
 }
 
 #[test]
 fn a_second_version_of_a_crate_has_a_reason() {
     let deny = std::fs::read_to_string(root().join("deny.toml")).unwrap();
-    let mut reasons: BTreeSet<&str> = deny
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("{ crate = \"")?.split('"').next())
+    let mut reasons = listed(&deny, "skip");
+    let locked = locked();
+    let mut trees = listed(&deny, "skip-tree");
+    // Only packages outside these trees; cargo-deny skips all that is below the crates, which is less strict.
+    let mut left: Vec<&Package> = locked
+        .keys()
+        .filter(|(name, _)| name.starts_with("culvert"))
         .collect();
+    let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut in_trees = BTreeSet::new();
+    while let Some(package) = left.pop() {
+        let (name, version) = package;
+        let spelled = format!("{name}@{version}");
+        if trees.contains(spelled.as_str()) {
+            in_trees.insert(spelled);
+        } else if versions.entry(name).or_default().insert(version) {
+            left.extend(&locked[package]);
+        }
+    }
+    trees.retain(|spelled| !in_trees.contains(*spelled));
+    assert!(trees.is_empty(), "no longer in Cargo.lock: {trees:?}");
     let mut missing = Vec::new();
-    for (name, versions) in locked() {
+    for (name, versions) in versions {
         let unwanted = versions
             .iter()
             .filter(|version| !reasons.remove(format!("{name}@{version}").as_str()))
@@ -299,6 +602,22 @@ fn a_second_version_of_a_crate_has_a_reason() {
     }
     assert!(missing.is_empty(), "duplicates without reason: {missing:?}");
     assert!(reasons.is_empty(), "no longer in Cargo.lock: {reasons:?}");
+}
+
+#[test]
+fn skipped_trees_are_of_tests_only() {
+    let deny = std::fs::read_to_string(root().join("deny.toml")).unwrap();
+    let trees = listed(&deny, "skip-tree");
+    assert!(!trees.is_empty());
+    for (layer, _) in LAYERS {
+        let manifest = root().join("crates").join(layer).join("Cargo.toml");
+        let manifest = std::fs::read_to_string(manifest).unwrap();
+        let named = dependencies(&manifest, "[dependencies]");
+        for tree in &trees {
+            let (name, _) = tree.split_once('@').unwrap();
+            assert!(!named.contains(name), "{layer} depends on {name}");
+        }
+    }
 }
 
 /// The text of all Rust files below a folder; empty if there is none.
@@ -355,9 +674,21 @@ fn every_dependency_is_used() {
 }
 
 #[test]
-fn every_path_in_the_architecture_document_exists() {
-    for page in ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"] {
-        let text = std::fs::read_to_string(root().join(page)).unwrap();
+fn every_path_in_documents_of_the_code_exists() {
+    let crates = std::fs::read_dir(root().join("crates")).unwrap();
+    let crates = crates.map(|entry| entry.unwrap().path().join("src/lib.rs"));
+    let pages = ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"].map(|page| root().join(page));
+    for page in pages.into_iter().chain(crates) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let is_page = page.extension().is_some_and(|end| end == "md");
+        let text: String = match is_page {
+            true => text,
+            false => text
+                .lines()
+                .filter_map(|line| line.strip_prefix("//!"))
+                .collect(),
+        };
+        let page = page.display();
         let quoted = text
             .split('`')
             .skip(1)
@@ -367,7 +698,8 @@ fn every_path_in_the_architecture_document_exists() {
             .split("](")
             .skip(1)
             .filter_map(|rest| rest.split(')').next());
-        for path in quoted.chain(linked.filter(|path| !path.starts_with("http"))) {
+        let linked = linked.filter(|path| is_page && !path.starts_with("http"));
+        for path in quoted.chain(linked) {
             assert!(
                 root().join(path).exists(),
                 "{page} names `{path}`, which is not there"
@@ -380,7 +712,7 @@ fn every_path_in_the_architecture_document_exists() {
 fn code_numbers_are_in_one_module() {
     let made = ["Code", "::new("].concat();
     let everywhere = sources(&root().join("crates")).matches(&made).count();
-    let module = root().join("crates/culvert-base/src/code.rs");
+    let module = root().join("crates/culvert-base/src/error/code.rs");
     let there = std::fs::read_to_string(module).unwrap();
     assert_eq!(everywhere, there.matches(&made).count());
 }

@@ -5,24 +5,24 @@ use super::layers::root;
 /// Folders whose `mod.rs` holds a table of what the files export.
 const TABLES: &[(&str, &str)] = &[
     ("crates/culvert/src/cli", "TYPE"),
+    ("crates/culvert-agent/src/commands", "TYPE"),
+    ("crates/culvert-cli/src/commands", "TYPE"),
+    ("crates/culvert-server/src/commands", "TYPE"),
     ("crates/culvert-policy/src/action", "TYPE"),
-    ("crates/culvert-control/src/resource", "TYPE"),
     ("crates/culvert-delivery/src/target", "TYPE"),
     ("crates/culvert-events/src/kinds", ""),
 ];
 
 /// Files that those folders share and that add nothing to the table.
 const SHARED: &[&str] = &[
+    "action_type",
     "aws_resource",
     "command",
     "context",
     "envelope",
-    "ip_rules",
     "output",
     "prompt",
     "record_stream",
-    "resource_type",
-    "row",
     "settings",
     "table",
     "target_type",

@@ -59,7 +59,13 @@ async fn lists(api: &str, token: &str, destinations: &[&str]) -> BTreeMap<String
                 && operation.collection != "nodes"
                 && !operation.path.contains('{')
         })
-        .map(|operation| format!("{}?limit=100", operation.path));
+        .map(|operation| match operation.collection {
+            // Each process reports that the events were read.
+            "events" => {
+                "/events?limit=100&filter=event_type%20!%3D%20%22events_exported.v0%22".to_owned()
+            }
+            _ => format!("{}?limit=100", operation.path),
+        });
     let dead_letters = destinations
         .iter()
         .map(|id| format!("/event_destinations/{id}/dead_letters"));

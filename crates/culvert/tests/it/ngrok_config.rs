@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use culvert::agent::file::{self, Read, Selection};
+use culvert_agent::config::file::{self, Read, Selection};
 
 use crate::harness::binary;
 
@@ -24,6 +24,12 @@ use Fate::{Applied, NoEffect, Refused};
 const AGENT: &[(&str, &str, Fate)] = &[
     ("api_key", "x", NoEffect("culvert login")),
     ("authtoken", "x", Applied),
+    ("congestion_control", "cubic", Applied),
+    (
+        "congestion_control",
+        "'a b'",
+        Refused("not the name of a congestion control"),
+    ),
     ("connect_cas", "host", Applied),
     ("connect_cas", "trusted", Applied),
     ("connect_cas", "ca.pem", Applied),

@@ -2,6 +2,7 @@
 //! all of them, and one that dies takes nothing along.
 
 mod agents;
+mod cut_off;
 mod deliveries;
 mod failover;
 mod identity;

@@ -390,7 +390,16 @@ async fn endless(tasks: &mut JoinSet<()>) -> (String, Arc<AtomicUsize>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_downloads_do_not_delay_others_of_the_client() {
-    const STALLED: usize = 20;
+    others_are_not_delayed_by(20).await;
+}
+
+/// The answer to the next connection is behind data that its client does not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stalled_download_alone_does_not_delay_others_of_the_client() {
+    others_are_not_delayed_by(1).await;
+}
+
+async fn others_are_not_delayed_by(stalled_downloads: usize) {
     let folder = tempfile::tempdir().unwrap();
     let Some(public) = key(folder.path()) else {
         return;
@@ -398,6 +407,8 @@ async fn stalled_downloads_do_not_delay_others_of_the_client() {
     let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
         // Only the tested limit ends a stalled download.
         settings.edge.timeouts.write = Span(Duration::from_secs(600));
+        // On a busy machine the client takes long to connect to the service.
+        settings.edge.timeouts.connect = Span(Duration::from_secs(25));
     })
     .await;
     culvert
@@ -416,16 +427,16 @@ async fn stalled_downloads_do_not_delay_others_of_the_client() {
         .unwrap();
     line(&mut child, "Forwarding").await;
     let mut stalled = Vec::new();
-    for _ in 0..STALLED {
+    for _ in 0..stalled_downloads {
         let mut client = tokio::net::TcpStream::connect(culvert.http).await.unwrap();
         let request = format!("GET /endless HTTP/1.1\r\nhost: {HOST}\r\n\r\n");
         client.write_all(request.as_bytes()).await.unwrap();
         stalled.push(client);
     }
-    // All that can be on its way is.
+    // All that can be on its way is. On a busy machine, much of it arrives only after a pause.
     eventually("the downloads stall, or are cut", async || {
         let before = written.load(Ordering::Relaxed);
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
         before > 0 && written.load(Ordering::Relaxed) == before
     })
     .await;
@@ -433,10 +444,11 @@ async fn stalled_downloads_do_not_delay_others_of_the_client() {
     for _ in 0..20 {
         let began = std::time::Instant::now();
         // It fails after thirty seconds.
-        assert_eq!(culvert.get(HOST, "/").await.status, 200);
+        let answer = culvert.get(HOST, "/").await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
         slowest = slowest.max(began.elapsed());
     }
-    println!("beside {STALLED} stalled downloads the slowest request took {slowest:?}");
+    println!("beside {stalled_downloads} stalled downloads the slowest request took {slowest:?}");
     drop((stalled, child));
     culvert.stop().await;
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{Backend, Database, backends, eventually};
 
 /// All long-lived tasks of a server on SQLite.
-const TASKS: [&str; 33] = [
+pub const TASKS: [&str; 34] = [
     "agent_sessions",
     "agents",
     "api",
@@ -44,6 +44,7 @@ const TASKS: [&str; 33] = [
     "node_note",
     "queue.checkpoint",
     "queue.writer",
+    "refusals",
     "ssh",
     "statistics",
     "store.checkpoint",
@@ -53,8 +54,9 @@ const TASKS: [&str; 33] = [
 ];
 
 /// Additional tasks on PostgreSQL.
-const TASKS_AMONG_NODES: [&str; 7] = [
+pub const TASKS_AMONG_NODES: [&str; 8] = [
     "delivery.cluster",
+    "edge_copy",
     "node_identity",
     "node_listener",
     "nodes",
@@ -63,7 +65,7 @@ const TASKS_AMONG_NODES: [&str; 7] = [
     "store.notifications",
 ];
 
-async fn start(folder: &tempfile::TempDir, database: Option<&Database>) -> Server {
+fn settings(folder: &tempfile::TempDir) -> Settings {
     let mut settings = Settings {
         data_dir: folder.path().join("data"),
         ..Settings::default()
@@ -80,6 +82,11 @@ async fn start(folder: &tempfile::TempDir, database: Option<&Database>) -> Serve
         *address = "127.0.0.1:0".into();
     }
     settings.shutdown.drain.0 = Duration::from_secs(5);
+    settings
+}
+
+async fn start(folder: &tempfile::TempDir, database: Option<&Database>) -> Server {
+    let mut settings = settings(folder);
     if let Some(database) = database {
         settings.database_url = database.url.clone();
     }
@@ -177,4 +184,27 @@ async fn the_server_stops_if_any_task_ends() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_fails_leaves_nothing_running() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings = settings(&folder);
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    settings.metrics.addr = taken.local_addr().unwrap().to_string();
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let http = free.local_addr().unwrap();
+    settings.edge.http_addr = http.to_string();
+    drop(free);
+    // Everything before the metrics runs already.
+    let error = Box::pin(Server::start(settings.clone())).await.unwrap_err();
+    assert!(format!("{error:#}").contains("`metrics.addr`"), "{error:#}");
+    assert!(TcpStream::connect(http).await.is_err());
+
+    settings.metrics.addr = "127.0.0.1:0".into();
+    let server = Box::pin(Server::start(settings)).await.unwrap();
+    assert_eq!(server.http_addr(), Some(http));
+    let stop = CancellationToken::new();
+    stop.cancel();
+    server.run(stop).await.unwrap();
 }

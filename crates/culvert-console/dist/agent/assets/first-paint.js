@@ -6,6 +6,11 @@
   } catch {
     // No storage: the system's scheme counts.
   }
-  const dark = chosen === 'dark' || (chosen !== 'light' && matchMedia('(prefers-color-scheme: dark)').matches);
-  document.documentElement.setAttribute('data-mantine-color-scheme', dark ? 'dark' : 'light');
+  const dark =
+    chosen === 'dark' ||
+    (chosen !== 'light' && matchMedia('(prefers-color-scheme: dark)').matches);
+  document.documentElement.setAttribute(
+    'data-mantine-color-scheme',
+    dark ? 'dark' : 'light',
+  );
 })();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::*;
-use crate::delivery::Delivery as Plane;
+use crate::plane::delivery::Delivery as Plane;
 
 /// Everything that a table has.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@ use culvert_store::BatchClass;
 use serde_json::json;
 
 use super::*;
-use crate::fake::{Fake, Reply, batch, failure, pair, target};
+use crate::tests::fake::{Fake, Reply, batch, failure, pair, target};
 
 const PATH: &str = "/dataCollectionRules/dcr-0123456789abcdef0123456789abcdef/streams/Custom-Events?api-version=2023-01-01";
 

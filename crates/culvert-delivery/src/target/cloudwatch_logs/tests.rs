@@ -1,7 +1,7 @@
 use culvert_store::BatchClass;
 
 use super::*;
-use crate::fake::{Fake, Reply, batch, classes, envelope, failure, pair, target};
+use crate::tests::fake::{Fake, Reply, batch, classes, envelope, failure, pair, target};
 
 fn logs(fake: &Fake) -> Arc<dyn Target> {
     let creds = json!({"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": "s3cr3t-key"});

@@ -1,7 +1,7 @@
 use culvert_store::BatchClass;
 
 use super::*;
-use crate::fake::{Fake, Reply, batch, failure, pair, target};
+use crate::tests::fake::{Fake, Reply, batch, failure, pair, target};
 
 fn datadog(fake: &Fake, more: Value) -> Arc<dyn Target> {
     let mut config = json!({"api_key": "dd-s3cr3t"});

@@ -3,10 +3,10 @@ use culvert_store::BatchClass;
 use serde_json::json;
 
 use super::*;
-use crate::batch::OpenBatch;
+use crate::client::guard::Rules;
 use crate::failure::FailureClass;
-use crate::fake::{DESTINATION_IDS, Fake, Reply};
-use crate::guard::Rules;
+use crate::queue::batch::OpenBatch;
+use crate::tests::fake::{DESTINATION_IDS, Fake, Reply};
 
 fn settings() -> TargetSettings {
     TargetSettings {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::rotating_file::{blame, is_stamp};
 use super::*;
-use crate::batch::OpenBatch;
+use crate::queue::batch::OpenBatch;
 
 struct Bench {
     folder: tempfile::TempDir,
@@ -40,7 +40,7 @@ impl Bench {
         let stored = check(&config, self.context.settings(), &OsEntropy)
             .unwrap()
             .stored;
-        open(&stored, &self.context, crate::fake::DESTINATION_IDS).unwrap()
+        open(&stored, &self.context, crate::tests::fake::DESTINATION_IDS).unwrap()
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 use crate::failure::FailureClass;
-use crate::fake::{Fake, Reply, batch, classes, pair, target};
+use crate::tests::fake::{Fake, Reply, batch, classes, pair, target};
 
 #[tokio::test]
 async fn records_are_lines_and_failed_records_are_identified() {

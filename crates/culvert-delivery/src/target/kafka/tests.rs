@@ -9,8 +9,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::fake::{DESTINATION_IDS, Named, batch, envelope, failure, local_settings, pair, target};
-use crate::kafka::wire::{In, Out};
+use crate::client::kafka::wire::{In, Out};
+use crate::tests::fake::{
+    DESTINATION_IDS, Named, assert_connections_have_a_life, batch, envelope, failure,
+    local_settings, pair, target,
+};
 
 /// A cluster of one broker with configurable behaviour.
 struct Broker {
@@ -427,4 +430,17 @@ fn configurations_are_validated_and_updates_keep_secrets() {
     let shown = (TYPE.redact)(&stored);
     assert_eq!(shown["sasl"]["password"], Value::Null);
     assert_eq!((TYPE.merge)(&stored, shown), stored);
+}
+
+#[tokio::test]
+async fn a_busy_connection_is_replaced_and_its_records_keep_their_numbers() {
+    let broker = Broker::start(1).await;
+    *broker.state.named.lock().unwrap() = ("broker.example".to_owned(), broker.port.into());
+    let config = broker.config(json!({"brokers": [format!("boot.example:{}", broker.port)]}));
+    assert_connections_have_a_life(&TYPE, &config).await;
+    let numbers: Vec<_> = broker.appended();
+    assert_eq!(
+        numbers,
+        [(0, 1, 0, 1), (0, 1, 1, 1), (0, 1, 2, 1), (0, 1, 3, 1)]
+    );
 }

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::failure::FailureClass;
-use crate::fake::{Fake, Reply, batch, classes, failure, pair, target};
+use crate::tests::fake::{Fake, Reply, batch, classes, failure, pair, target};
 
 fn kinesis(fake: &Fake) -> Arc<dyn Target> {
     let creds = json!({"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": "s3cr3t-key"});

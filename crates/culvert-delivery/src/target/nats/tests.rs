@@ -3,9 +3,10 @@ use culvert_base::OsEntropy;
 use serde_json::json;
 
 use super::*;
-use crate::fake::nats::NatsServer as Server;
-use crate::fake::{
-    DESTINATION_IDS, Named, batch, certificate, envelope, failure, local_settings, pair, target,
+use crate::tests::fake::nats::NatsServer as Server;
+use crate::tests::fake::{
+    DESTINATION_IDS, Named, assert_connections_have_a_life, batch, certificate, envelope, failure,
+    local_settings, pair, target,
 };
 
 impl Server {
@@ -210,4 +211,22 @@ fn configurations_are_validated_and_updates_keep_secrets() {
     );
     let token = json!({"credentials": {"token": "t"}});
     assert_eq!((TYPE.merge)(&stored, token.clone()), token);
+}
+
+#[tokio::test]
+async fn a_busy_connection_is_replaced() {
+    let Some(server) = Server::start(&[]).await else {
+        return;
+    };
+    let context = server.jetstream().await;
+    let stream = stream::Config {
+        name: "EVENTS".into(),
+        subjects: vec!["a.events.>".into()],
+        ..stream::Config::default()
+    };
+    let mut stream = context.create_stream(stream).await.unwrap();
+    let mut config = server.config("a.events");
+    config["urls"] = json!([format!("nats://broker.example:{}", server.port)]);
+    assert_connections_have_a_life(&TYPE, &config).await;
+    assert_eq!(stream.info().await.unwrap().state.messages, 4);
 }

@@ -10,9 +10,9 @@ use culvert_base::RetryAfter;
 use http::{HeaderMap, HeaderValue, header};
 use prost::Message;
 
+use crate::client::net::HttpResponse;
+use crate::failure::http_failure::class_of_status;
 use crate::failure::{Failure, FailureClass, scrub};
-use crate::http_failure::class_of_status;
-use crate::net::HttpResponse;
 
 /// Path of the method that accepts log records.
 pub(super) const PATH: &str = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";

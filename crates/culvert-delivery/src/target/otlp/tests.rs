@@ -2,7 +2,7 @@ use culvert_store::BatchClass;
 use serde_json::json;
 
 use super::*;
-use crate::fake::{Fake, Reply, batch, failure, target};
+use crate::tests::fake::{Fake, Reply, batch, failure, target};
 
 const EVENT: &str = r#"{"event_id":"ev_1","event_type":"api_key_created.v0","event_timestamp":"2027-01-15T07:59:59.123Z","account_id":"ac_1","principal":{"id":"usr_1","subject":"a@example.com","source":"API"},"object":{"id":"ak_1","n":3,"big":9007199254740993,"f":0.5,"none":null,"list":[true,"x"]}}"#;
 

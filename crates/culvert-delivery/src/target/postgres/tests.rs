@@ -4,7 +4,9 @@ use serde_json::json;
 use url::Url;
 
 use super::*;
-use crate::fake::{batch, envelope, failure, local_settings, target};
+use crate::tests::fake::{
+    assert_connections_have_a_life, batch, envelope, failure, local_settings, target,
+};
 
 /// The server of the suite and a client; `None`, reported as ignored, if there is no server.
 async fn server() -> Option<(Url, Client, JoinSet<()>)> {
@@ -77,7 +79,7 @@ async fn events_become_rows_and_repeated_events_are_ignored() {
 
     // A text that the database cannot store is the event's fault. The next batch is delivered.
     let nul = who.replace("ev_9", "ev_10").replace("usr_1", "a\\u0000b");
-    let bad = crate::fake::batch(BatchClass::Audit, &[&nul]);
+    let bad = crate::tests::fake::batch(BatchClass::Audit, &[&nul]);
     assert_eq!(
         failure(postgres.send(&bad).await).class,
         FailureClass::Permanent
@@ -167,4 +169,21 @@ fn invalid_configurations_are_refused() {
     }
     let plain = json!({"url": "postgresql://127.0.0.1:6000/events", "user": "u", "tls": false});
     check(&plain, &local_settings(), &OsEntropy).unwrap();
+}
+
+#[tokio::test]
+async fn a_busy_connection_is_replaced() {
+    let Some((server, client, _driver)) = server().await else {
+        return;
+    };
+    let table = name();
+    let mut config = config(&server, &table, json!({}));
+    let url = config["url"].as_str().unwrap();
+    config["url"] = url.replace("127.0.0.1", "db.example").into();
+    assert_connections_have_a_life(&TYPE, &config).await;
+    let count = format!("SELECT count(*) FROM {table}");
+    let count: i64 = client.query_one(&count, &[]).await.unwrap().get(0);
+    assert_eq!(count, 4);
+    let drop = format!("DROP TABLE {table}");
+    client.batch_execute(&drop).await.unwrap();
 }

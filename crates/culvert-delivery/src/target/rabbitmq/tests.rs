@@ -5,8 +5,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::amqp::tests::{Admin, broker};
-use crate::fake::{DESTINATION_IDS, Named, batch, envelope, failure, local_settings, pair, target};
+use crate::client::amqp::tests::{Admin, broker};
+use crate::tests::fake::{
+    DESTINATION_IDS, Named, assert_connections_have_a_life, batch, envelope, failure,
+    local_settings, pair, target,
+};
 
 fn name() -> String {
     let entropy: &dyn Entropy = &OsEntropy;
@@ -158,7 +161,7 @@ async fn tls_verifies_the_name_in_the_url() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let front = crate::fake::tls_front(&folder, "rabbit.example", broker()).await;
+    let front = crate::tests::fake::tls_front(&folder, "rabbit.example", broker()).await;
     let mut settings = local_settings();
     settings.extra_ca_file = Some(folder.path().join("cert.pem"));
     let context = Named::context(&settings);
@@ -218,4 +221,18 @@ fn configurations_are_validated_and_updates_keep_secrets() {
     let shown = (TYPE.redact)(&stored);
     assert_eq!(shown["password"], Value::Null);
     assert_eq!((TYPE.merge)(&stored, shown), stored);
+}
+
+#[tokio::test]
+async fn a_busy_connection_is_replaced() {
+    let Some(mut admin) = Admin::connect().await else {
+        return;
+    };
+    let queue = name();
+    admin.make_queue(&queue, None).await;
+    let url = format!("amqp://{}", broker()).replace("127.0.0.1", "broker.example");
+    let config = config(json!({"urls": [url], "exchange": "", "routing_key": queue}));
+    assert_connections_have_a_life(&TYPE, &config).await;
+    assert_eq!(admin.drain(&queue).await.len(), 4);
+    admin.remove_queue(&queue).await;
 }

@@ -6,7 +6,7 @@ use flate2::read::GzDecoder;
 use serde_json::json;
 
 use super::*;
-use crate::fake::{Fake, RecordedRequest, Reply, batch, failure, pair, target};
+use crate::tests::fake::{Fake, RecordedRequest, Reply, batch, failure, pair, target};
 
 fn config(more: Value) -> Value {
     let creds = json!({"aws_access_key_id": "AKIAEXAMPLE", "aws_secret_access_key": "s3cr3t-key"});
@@ -198,7 +198,7 @@ async fn the_region_of_the_bucket_is_followed_and_errors_are_classified() {
 
 #[test]
 fn buckets_are_in_the_host_name_if_possible() {
-    let context = crate::fake::Named::context(&TargetSettings::default());
+    let context = crate::tests::fake::Named::context(&TargetSettings::default());
     let url = |bucket: &str, settings: &TargetSettings| {
         let mut config = config(json!({}));
         config["bucket_arn"] = format!("arn:aws:s3:::{bucket}").into();
@@ -216,7 +216,7 @@ fn buckets_are_in_the_host_name_if_possible() {
             &auth,
             context.net(),
             &settings.aws,
-            crate::fake::DESTINATION_IDS,
+            crate::tests::fake::DESTINATION_IDS,
         )
         .unwrap();
         let s3 = S3 {

@@ -5,9 +5,9 @@ use culvert_store::BatchClass;
 use sha2::Digest;
 
 use super::*;
-use crate::batch::OpenBatch;
-use crate::fake::{DESTINATION_IDS, Fake, Reply};
-use crate::guard::Rules;
+use crate::client::guard::Rules;
+use crate::queue::batch::OpenBatch;
+use crate::tests::fake::{DESTINATION_IDS, Fake, Reply};
 
 const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 

@@ -4,7 +4,7 @@ use culvert_base::net::HostName;
 use culvert_policy::scheme::Scheme;
 
 use super::*;
-use crate::rules::Timeouts;
+use crate::settings::rules::Timeouts;
 use crate::snapshot::endpoint::EndpointBinding;
 
 /// The result of a look-up of each of `places`: IDs of the endpoints, and the pools of their upstreams.

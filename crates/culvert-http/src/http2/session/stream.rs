@@ -189,7 +189,8 @@ impl Session {
         Poll::Pending
     }
 
-    /// Waits until data can be sent on the stream, and returns how many bytes. Call it only with data at hand.
+    /// Waits until data can be sent on the stream, and returns how many bytes. An empty
+    /// frame needs no window: see [`Self::poll_capacity`].
     pub fn poll_window(&mut self, id: u32, cx: &Context<'_>) -> Poll<Result<usize, StreamClosed>> {
         let window = self.send_window;
         let Some(stream) = self.stream(id) else {
@@ -288,7 +289,9 @@ impl Session {
         let Some(stream) = self.stream(id) else {
             return;
         };
-        let fills = stream.send_window.min(window) <= bytes as i64;
+        let available = stream.send_window.min(window);
+        debug_assert!(bytes == 0 || bytes as i64 <= available, "beyond the window");
+        let fills = available <= bytes as i64;
         stream.send_window -= bytes as i64;
         self.send_window -= bytes as i64;
         self.abuse.sent_data(bytes, fills);

@@ -105,3 +105,16 @@ fn what_waits_for_a_peer_that_does_not_respond_can_be_reset_at_once() {
         .collect();
     assert_eq!(broken, [false, true, true, false]);
 }
+
+#[cfg(debug_assertions)]
+#[test]
+#[should_panic(expected = "a second background stream")]
+fn there_is_one_background_stream() {
+    let mut pair = Pair::server();
+    for _ in 0..2 {
+        let opened = pair
+            .here
+            .open_background(Bytes::from_static(b"x"), pair.now);
+        assert!(opened.is_ok());
+    }
+}

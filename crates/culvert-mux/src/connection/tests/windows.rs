@@ -203,3 +203,13 @@ fn several_pieces_are_read_at_once_up_to_the_limit_and_give_their_credit_back() 
     let read = pair.here.read_all(stream, max, pair.now, &mut more);
     assert_eq!(read, Ok(Read::Wait));
 }
+
+/// An empty piece would look like the end of the stream.
+#[test]
+fn a_read_returns_at_least_one_byte() {
+    let mut pair = Pair::server();
+    pair.send(&[syn(1, b"ab")]);
+    let stream = pair.here.accept().unwrap();
+    let read = pair.here.read(stream, 0, pair.now);
+    assert_eq!(read, Ok(Read::Data(Bytes::from_static(b"a"))));
+}

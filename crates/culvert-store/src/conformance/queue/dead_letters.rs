@@ -9,9 +9,9 @@ use super::{LEASE, audit, batch, lease};
 use crate::conformance::on_both_engines;
 use crate::conformance::test_database::TestDatabase;
 use crate::database::Database;
-use crate::dialect::{Access, Arg};
+use crate::database::dialect::{Access, Arg};
+use crate::database::statements::events;
 use crate::queue::{DeadLetterBounds, EVENTS};
-use crate::statements::events;
 use crate::{BatchClass, DEAD_LETTERS_FOR, DeadBatch, DeadLetterReason, Queue, WHY_BYTES_MAX};
 
 on_both_engines!(

@@ -24,6 +24,7 @@ on_both_engines!(
     pieces_take_the_place_of_the_whole,
     a_cursor_moves_with_its_batches_or_not_at_all,
     a_batch_is_leased_once_however_many_ask,
+    a_lease_that_no_worker_received_is_given_back,
 );
 
 async fn what_waits_can_be_made_due(db: &TestDatabase) {
@@ -303,4 +304,27 @@ async fn a_batch_is_leased_once_however_many_ask(db: &TestDatabase) {
     let mut sent: Vec<String> = workers.join_all().await.concat();
     sent.sort_unstable();
     assert_eq!(sent, bodies);
+}
+
+/// The worker ends after its lease was sent to it and before it reads it.
+async fn a_lease_that_no_worker_received_is_given_back(db: &TestDatabase) {
+    let queue = db.queue().await;
+    queue.append(vec![audit("a")], None).await.unwrap();
+    let mut leasing = Box::pin(queue.lease("ed_1", "node-1", LEASE, db.clock.now()));
+    let first = std::future::poll_fn(|cx| std::task::Poll::Ready(leasing.as_mut().poll(cx)));
+    assert!(first.await.is_pending());
+    // Written after the lease, whose answer was sent before.
+    queue
+        .append(vec![batch("ed_2", BatchClass::Audit, "b")], None)
+        .await
+        .unwrap();
+    drop(leasing);
+    let began = std::time::Instant::now();
+    let again = loop {
+        match lease(db, &queue).await {
+            Some(lease) => break lease,
+            None => assert!(began.elapsed() < Duration::from_secs(30), "it is held"),
+        }
+    };
+    assert_eq!((text(Some(&again)), again.attempt), (Some("a"), 2));
 }

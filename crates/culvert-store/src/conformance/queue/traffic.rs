@@ -7,9 +7,9 @@ use culvert_base::Clock;
 use crate::conformance::on_both_engines;
 use crate::conformance::test_database::TestDatabase;
 use crate::database::Database;
-use crate::dialect::{Access, Arg};
+use crate::database::dialect::{Access, Arg};
+use crate::database::statements::{BEGIN_KEEPING, events, transaction};
 use crate::queue::EVENTS;
-use crate::statements::{BEGIN_KEEPING, events, transaction};
 use crate::{NewPiece, NewTrafficBody, RetainedTraffic};
 
 on_both_engines!(
@@ -54,12 +54,12 @@ async fn the_end_of_the_traffic_log_is_before_what_is_not_committed() {
     other_node.run(events::KEEP_TRAFFIC, &early).await.unwrap();
     keep("late").await;
     // The other node may hang here; no one waits for it.
-    let (_, end) = queue.settled_ends().await.unwrap();
+    let end = queue.traffic_ends().await.unwrap().settled;
     assert_eq!(texts(end).await, ["first"]);
     assert_eq!(queue.settled_traffic().await.unwrap().last, end);
     assert_eq!(queue.traffic().await.unwrap().last, end + 2);
     other_node.run(transaction::COMMIT, &[]).await.unwrap();
-    let (_, end) = queue.settled_ends().await.unwrap();
+    let end = queue.traffic_ends().await.unwrap().settled;
     assert_eq!(texts(end).await, ["first", "early", "late"]);
 }
 
@@ -81,7 +81,8 @@ async fn the_traffic_log_is_read_during_maintenance() {
     vacuum.begin().await.unwrap();
     let lock = "LOCK TABLE traffic IN SHARE UPDATE EXCLUSIVE MODE";
     vacuum.run(lock, &[]).await.unwrap();
-    assert_eq!(queue.settled_ends().await.unwrap(), (1, 0));
+    let ends = queue.traffic_ends().await.unwrap();
+    assert_eq!((ends.first, ends.settled, ends.last), (1, 0, 0));
     assert_eq!(queue.settled_traffic().await.unwrap().last, 0);
     vacuum.run(transaction::COMMIT, &[]).await.unwrap();
 }

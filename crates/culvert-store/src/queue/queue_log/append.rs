@@ -3,10 +3,10 @@
 use culvert_base::Timestamp;
 
 use super::{QueueLog, QueueOutcome, written};
-use crate::dialect::{Arg, Connection, Row};
+use crate::commit::writer::Outcome;
+use crate::database::dialect::{Arg, Connection, Row};
+use crate::database::statements::{BEGIN_KEEPING, INDEX_PIECE, events};
 use crate::queue::batch::{Body, CursorMove, Lease, NewBatch, NewPiece, QueueError, checksum};
-use crate::statements::{BEGIN_KEEPING, INDEX_PIECE, events};
-use crate::writer::Outcome;
 
 pub(super) async fn append(
     connection: &mut Connection,

@@ -4,10 +4,10 @@ use culvert_base::Timestamp;
 
 use super::append::length;
 use super::{QueueLog, written};
-use crate::dialect::{Arg, Connection};
+use crate::commit::writer::Outcome;
+use crate::database::dialect::{Arg, Connection};
+use crate::database::statements::events;
 use crate::queue::batch::checksum;
-use crate::statements::events;
-use crate::writer::Outcome;
 
 /// The captured messages of an event, to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use culvert_base::Timestamp;
 
 use super::{QueueLog, QueueOutcome, Settlement};
-use crate::dialect::{Arg, Connection, Row};
+use crate::commit::writer::Outcome;
+use crate::database::dialect::{Arg, Connection, Row};
+use crate::database::statements::{BODIES, LEASE_LISTED, events};
 use crate::queue::batch::{
     BatchClass, DeadLetterReason, Gathering, Lease, QueueError, Run, checksum, small,
 };
-use crate::statements::{BODIES, LEASE_LISTED, events};
-use crate::writer::Outcome;
 
 pub(super) async fn lease(
     log: &QueueLog,

@@ -7,10 +7,10 @@ use culvert_base::Timestamp;
 
 use super::append::put;
 use super::{QueueLog, QueueOutcome, Settlement};
-use crate::dialect::{Arg, Connection, Row};
+use crate::commit::writer::Outcome;
+use crate::database::dialect::{Arg, Connection, Row};
+use crate::database::statements::events;
 use crate::queue::batch::{BatchClass, DEAD_LETTERS_FOR, NewBatch, WHY_BYTES_MAX, cut};
-use crate::statements::events;
-use crate::writer::Outcome;
 
 impl Settlement {
     /// False if the lease has ended.

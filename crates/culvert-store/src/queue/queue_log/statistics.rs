@@ -1,7 +1,7 @@
 //! Writes and deletes statistics.
 
-use crate::dialect::{Arg, Connection};
-use crate::statements::events;
+use crate::database::dialect::{Arg, Connection};
+use crate::database::statements::events;
 
 /// The counts of a node in one step, for all subjects.
 #[derive(Clone, Debug, PartialEq, Eq)]

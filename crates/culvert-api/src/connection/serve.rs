@@ -1,0 +1,267 @@
+//! Connections: accepted within limits, with or without TLS, served as HTTP/1.1 or HTTP/2, and drained at the stop.
+//!
+//! Each connection is a task, and is closed if a deadline passes (`connection_state`). A stop ends accepting and live tails
+//! immediately, lets requests in flight finish, and closes remaining connections after the drain period.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::access::limits::{Source, SourceConnection};
+use crate::connection::connection_state::{ConnectionState, ConnectionTimeouts, TimedSocket};
+use crate::connection::peer::{self, Ends};
+use crate::{Api, Limits, Meters};
+
+/// Maximum size of the request line and header section.
+const HEAD_BYTES_MAX: usize = (16 + 64) << 10;
+/// Maximum number of fields of a head.
+const HEADERS_MAX: usize = 128;
+/// Limits of HTTP/2: a decoded header section, streams at a time, flow control windows, and data that waits to be sent.
+const HEADER_LIST_BYTES_MAX: u32 = 64 << 10;
+const STREAMS_MAX: u32 = 100;
+const STREAM_WINDOW: u32 = 64 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+const UNSENT_BYTES_MAX: usize = 512 << 10;
+/// Delay after a failed accept: files or memory are exhausted, and an immediate retry would spin.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+impl Api {
+    /// Serves `listener` until `stop` is cancelled, and then requests in flight for the drain period.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
+        self.serve_on(listener, None, stop).await;
+    }
+
+    /// Like [`Api::serve`], over TLS.
+    pub async fn serve_tls(
+        self: Arc<Self>,
+        listener: TcpListener,
+        tls: Arc<ServerConfig>,
+        stop: CancellationToken,
+    ) {
+        self.serve_on(listener, Some(tls.into()), stop).await;
+    }
+
+    /// Accepts connections until `stop` is cancelled, then waits for requests in flight.
+    async fn serve_on(
+        self: Arc<Self>,
+        listener: TcpListener,
+        tls: Option<TlsAcceptor>,
+        stop: CancellationToken,
+    ) {
+        let builder = builder();
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(ended) = connections.join_next() => self.ended(ended),
+                accepted = self.accept_from(&listener) => match accepted {
+                    Ok((socket, from)) => {
+                        // Another listener may have taken the last permit meanwhile.
+                        let permit = Arc::clone(&self.permits).acquire_owned();
+                        let permit = tokio::select! {
+                            biased;
+                            () = stop.cancelled() => break,
+                            permit = permit => permit,
+                        };
+                        if let Some((ends, held)) = self.admit(&socket, from, tls.is_some()) {
+                            let serving = Arc::clone(&self).accepted(
+                                builder.clone(), socket, tls.clone(), ends, held, stop.clone(),
+                            );
+                            connections.spawn(async move {
+                                let _permit = permit;
+                                serving.await;
+                            });
+                            self.meters.connections.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the API cannot accept connections: {error}");
+                        tokio::time::sleep(ACCEPT_AGAIN_AFTER).await;
+                    }
+                },
+            }
+        }
+        drop(listener);
+        self.stopping.cancel();
+        let draining = async {
+            while let Some(ended) = connections.join_next().await {
+                self.ended(ended);
+            }
+        };
+        if tokio::time::timeout(self.settings.limits.drain, draining)
+            .await
+            .is_err()
+        {
+            let left = connections.len();
+            tracing::warn!(
+                left,
+                "{left} API connections were closed at the end of the drain time"
+            );
+            connections.shutdown().await;
+        }
+    }
+
+    /// Accepts a connection once there is a permit for it. All listeners share the permits.
+    async fn accept_from(
+        &self,
+        listener: &TcpListener,
+    ) -> std::io::Result<(TcpStream, SocketAddr)> {
+        drop(self.permits.acquire().await);
+        listener.accept().await
+    }
+
+    /// Counts a connection for its source. `None` if the source has too many, or the socket is already closed.
+    fn admit(
+        &self,
+        socket: &TcpStream,
+        from: SocketAddr,
+        is_tls: bool,
+    ) -> Option<(Ends, Option<SourceConnection>)> {
+        let ends = Ends {
+            peer: from,
+            local: socket.local_addr().ok()?,
+            is_tls,
+        };
+        // Responses are small and written whole, so delaying segments has no benefit.
+        socket.set_nodelay(true).ok()?;
+        if peer::is_trusted(from.ip(), &self.settings.trusted_proxies) {
+            return Some((ends, None));
+        }
+        let most = self.settings.limits.connections_per_source;
+        let held = self.sources.enter(Source::of(from.ip()), most);
+        if held.is_none() {
+            Meters::count(&self.meters.connections_refused);
+        }
+        held.map(|held| (ends, Some(held)))
+    }
+
+    fn ended(&self, ended: Result<(), tokio::task::JoinError>) {
+        self.meters.connections.fetch_sub(1, Ordering::Relaxed);
+        if ended.is_err_and(|error| error.is_panic()) {
+            Meters::count(&self.meters.panics);
+            tracing::error!("an API connection panicked");
+        }
+    }
+
+    /// Completes the TLS handshake, if there is one, and serves the connection.
+    async fn accepted(
+        self: Arc<Self>,
+        builder: Builder<TokioExecutor>,
+        socket: TcpStream,
+        tls: Option<TlsAcceptor>,
+        ends: Ends,
+        _held: Option<SourceConnection>,
+        stop: CancellationToken,
+    ) {
+        let Some(tls) = tls else {
+            return self.connection(builder, socket, ends, stop).await;
+        };
+        let handshake = tokio::time::timeout(self.settings.limits.head, tls.accept(socket));
+        let secured = tokio::select! {
+            secured = handshake => secured,
+            () = stop.cancelled() => return,
+        };
+        match secured {
+            // Boxed because the state of TLS is large.
+            Ok(Ok(socket)) => Box::pin(self.connection(builder, socket, ends, stop)).await,
+            Ok(Err(error)) => {
+                tracing::debug!(peer = %ends.peer, %error, "a TLS handshake of the API failed");
+            }
+            Err(_) => {
+                Meters::count(&self.meters.connections_late);
+                tracing::debug!(peer = %ends.peer, "a TLS handshake of the API timed out");
+            }
+        }
+    }
+
+    async fn connection(
+        self: Arc<Self>,
+        builder: Builder<TokioExecutor>,
+        socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        ends: Ends,
+        stop: CancellationToken,
+    ) {
+        let limits = &self.settings.limits;
+        let timeouts = timeouts(limits);
+        let state = ConnectionState::begin();
+        let service = service_fn(|request: Request<Incoming>| {
+            let busy = state.request();
+            let api = Arc::clone(&self);
+            async move {
+                let mut response = api.answer(request, ends).await;
+                response.body_mut().hold(busy);
+                Ok::<_, Infallible>(response)
+            }
+        });
+        let io = TokioIo::new(TimedSocket::new(socket, state.clone()));
+        let mut connection = Box::pin(builder.serve_connection(io, service));
+        let mut checks = tokio::time::interval(limits.head / 4);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut stopping = false;
+        loop {
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "an API connection ended early: {error}");
+                    }
+                    return;
+                }
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                _ = checks.tick() => if let Some(why) = state.overdue(Instant::now(), &timeouts) {
+                    Meters::count(&self.meters.connections_late);
+                    tracing::debug!(peer = %ends.peer, "an API connection was closed: {why}");
+                    return;
+                },
+            }
+        }
+    }
+}
+
+fn timeouts(limits: &Limits) -> ConnectionTimeouts {
+    ConnectionTimeouts {
+        head: limits.head,
+        idle: limits.idle.0,
+        idle_h2: limits.idle.1,
+        stalled: limits.stalled,
+    }
+}
+
+fn builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // `connection_state` has a deadline for heads; this one would also run while a connection is idle.
+        .header_read_timeout(None)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(HEADER_LIST_BYTES_MAX)
+        .max_send_buf_size(UNSENT_BYTES_MAX);
+    builder
+}

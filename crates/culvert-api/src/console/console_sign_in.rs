@@ -1,0 +1,224 @@
+//! Sign-ins to the console without an API key: by the link of an invitation, and at an OpenID provider.
+//!
+//! ```text
+//! POST /console/invitation         {"token": "…"} accepts an invitation: returns the session and an API key
+//! GET  /console/sign-in/methods    the name of the provider, if there is one
+//! GET  /console/sign-in            to the provider
+//! GET  /console/sign-in/callback   back from it, to the console
+//! ```
+//!
+//! While a browser is at the provider, it keeps a secret in a cookie. That one is `SameSite=Lax`: the provider's
+//! redirect is a navigation from another site. A failed sign-in returns to the console with the number of its code.
+//!
+//! Control decides who comes in.
+
+use culvert_base::{Class, Refusal, Secret, code};
+use culvert_control::{CONSOLE_SESSION_MAX, CONSOLE_SIGN_IN_WITHIN, ConsoleSession};
+use http::header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY, SET_COOKIE};
+use http::{HeaderValue, Method, Response, StatusCode};
+use serde_json::json;
+
+use crate::access::limits::Source;
+use crate::console::{
+    SIGN_IN_BYTES_MAX, check_page, cookie, cookie_of, needs_tls, set_cookie, view,
+};
+use crate::response::answer::{Body, NO_STORE};
+use crate::response::problem::Problem;
+use crate::{Api, Arrival};
+
+const GET: HeaderValue = HeaderValue::from_static("GET");
+const POST: HeaderValue = HeaderValue::from_static("POST");
+
+/// The paths of this module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    Invitation,
+    Methods,
+    Begin,
+    Callback,
+}
+
+impl Step {
+    /// The step of a path behind `/console`.
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        match path {
+            // Browsers open the page of the console at this path, and the page sends the token.
+            "/invitation" => Some(Self::Invitation),
+            "/sign-in/methods" => Some(Self::Methods),
+            "/sign-in" => Some(Self::Begin),
+            "/sign-in/callback" => Some(Self::Callback),
+            _ => None,
+        }
+    }
+}
+
+/// Name and attributes of the cookie of a sign-in, beside those of the session's.
+fn sign_in_cookie(base: &str) -> Option<(&'static str, &'static str)> {
+    let (name, _) = cookie_of(base)?;
+    Some(match name.starts_with("__Host-") {
+        true => (
+            "__Host-culvert-sign-in",
+            "Path=/; Secure; HttpOnly; SameSite=Lax",
+        ),
+        false => (
+            "culvert-sign-in",
+            "Path=/console/sign-in; HttpOnly; SameSite=Lax",
+        ),
+    })
+}
+
+fn to(location: &str) -> Result<Response<Body>, Problem> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    let headers = response.headers_mut();
+    let location = HeaderValue::try_from(location)
+        .map_err(|_| Problem::broken("writing the URL of an identity provider"))?;
+    headers.insert(LOCATION, location);
+    headers.insert(CACHE_CONTROL, NO_STORE);
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    Ok(response)
+}
+
+impl Api {
+    /// Runs a step of a sign-in.
+    pub(crate) async fn console_sign_in(
+        &self,
+        step: Step,
+        mut arrival: Arrival<'_>,
+    ) -> Result<Response<Body>, Problem> {
+        let method = &arrival.parts.method;
+        let base = self.base(arrival.parts, arrival.ends);
+        let body = match step {
+            Step::Invitation if *method == Method::POST => {
+                check_page(arrival.parts, &base)?;
+                arrival.read_up_to(SIGN_IN_BYTES_MAX).await?
+            }
+            Step::Invitation => return Err(Problem::wrong_method(POST)),
+            _ if *method != Method::GET => return Err(Problem::wrong_method(GET)),
+            _ => None,
+        };
+        let source = Source::of(self.client(&arrival));
+        let Some(_entered) = self.turnstile.enter(source).await else {
+            return Err(self.full());
+        };
+        let running = async {
+            match step {
+                Step::Invitation => {
+                    let token = body.as_ref().and_then(|body| body.get("token")?.as_str());
+                    self.accept(token, &base, &arrival).await
+                }
+                Step::Methods => {
+                    let provider = self.control.identity.console_provider();
+                    let methods = json!({"openid": provider.map(|name| json!({"name": name}))});
+                    Ok(crate::json(
+                        StatusCode::OK,
+                        methods.to_string().into(),
+                        true,
+                    ))
+                }
+                Step::Begin => self.begin(&base).await,
+                Step::Callback => self.callback(&base, &arrival).await,
+            }
+        };
+        tokio::time::timeout_at(arrival.deadline, running)
+            .await
+            .unwrap_or_else(|_late| Err(Problem::unavailable("The server is busy; try again.")))
+    }
+
+    async fn accept(
+        &self,
+        token: Option<&str>,
+        base: &str,
+        arrival: &Arrival<'_>,
+    ) -> Result<Response<Body>, Problem> {
+        let (name, attributes) = cookie_of(base).ok_or_else(needs_tls)?;
+        let token = token.ok_or_else(|| {
+            let why = "`token` must be the token of an invitation.";
+            Refusal::new(code::BODY_FIELD_INVALID, why).with("field", "token")
+        })?;
+        let accepted = self
+            .control
+            .identity
+            .accept_invitation(token.trim(), self.origin(arrival));
+        let accepted = accepted.await;
+        let accepted = accepted.map_err(|error| self.failed(error.into(), arrival));
+        let accepted =
+            accepted.inspect_err(|problem| self.note_failed_sign_in(problem, arrival))?;
+        let mut body = view(&accepted.session);
+        body["token"] = accepted.token.reveal().into();
+        let mut response = crate::json(StatusCode::CREATED, body.to_string().into(), true);
+        let cookie = accepted.cookie.reveal();
+        if let Some(set) = set_cookie(name, cookie, attributes, CONSOLE_SESSION_MAX) {
+            response.headers_mut().insert(SET_COOKIE, set);
+        }
+        Ok(response)
+    }
+
+    async fn begin(&self, base: &str) -> Result<Response<Body>, Problem> {
+        let (name, attributes) = sign_in_cookie(base).ok_or_else(needs_tls)?;
+        match self.control.identity.begin_console_sign_in(base).await {
+            Ok((secret, url)) => {
+                let mut response = to(url.as_str())?;
+                let set = set_cookie(name, secret.reveal(), attributes, CONSOLE_SIGN_IN_WITHIN);
+                if let Some(set) = set {
+                    response.headers_mut().insert(SET_COOKIE, set);
+                }
+                Ok(response)
+            }
+            Err(error) => back(error.into()),
+        }
+    }
+
+    async fn callback(&self, base: &str, arrival: &Arrival<'_>) -> Result<Response<Body>, Problem> {
+        let (name, attributes) = sign_in_cookie(base).ok_or_else(needs_tls)?;
+        let finished = self.finish(name, base, arrival).await;
+        let mut response = match finished {
+            Ok((secret, _)) => {
+                let mut response = to("/console/")?;
+                let session = cookie_of(base).and_then(|(name, attributes)| {
+                    set_cookie(name, secret.reveal(), attributes, CONSOLE_SESSION_MAX)
+                });
+                if let Some(set) = session {
+                    response.headers_mut().append(SET_COOKIE, set);
+                }
+                response
+            }
+            Err(problem) => {
+                self.note_failed_sign_in(&problem, arrival);
+                back(self.failed(problem, arrival))?
+            }
+        };
+        if let Some(set) = set_cookie(name, "", attributes, std::time::Duration::ZERO) {
+            response.headers_mut().append(SET_COOKIE, set);
+        }
+        Ok(response)
+    }
+
+    async fn finish(
+        &self,
+        name: &str,
+        base: &str,
+        arrival: &Arrival<'_>,
+    ) -> Result<(Secret, ConsoleSession), Problem> {
+        let kept = cookie(&arrival.parts.headers, name);
+        let kept = kept.ok_or_else(|| Refusal::of(code::CONSOLE_SIGN_IN_FAILED))?;
+        let query = arrival.parts.uri.query().unwrap_or_default();
+        let origin = self.origin(arrival);
+        let finished = self
+            .control
+            .identity
+            .finish_console_sign_in(kept, query, base, origin);
+        Ok(finished.await?)
+    }
+}
+
+/// Returns a browser to the console's page, which says why the sign-in failed. Without a provider, there is no such
+/// page.
+fn back(problem: Problem) -> Result<Response<Body>, Problem> {
+    let refusal = problem.refusal();
+    if refusal.class == Class::NotFound {
+        return Err(problem);
+    }
+    let number = refusal.code.map_or(0, culvert_base::Code::number);
+    to(&format!("/console/?refused={number}"))
+}

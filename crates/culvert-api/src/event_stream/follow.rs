@@ -1,0 +1,283 @@
+//! Following the kept events as server-sent events: `GET /events?follow=true&…`.
+//!
+//! Each message has the id behind which the stream resumes (`Last-Event-ID`), so a reader who reconnects misses
+//! nothing that is kept. The opening and each comment have one too, for readers of a stream without messages. The logs are searched again after commits and every half second. A slow reader
+//! delays only its own messages: the next search for it starts after it has received the results of the last one.
+//! Permissions are checked before each message, and soon after each commit.
+//!
+//! Not here: the search (control), live tails, which show events before they are kept (`tail`).
+
+use std::collections::{HashMap, VecDeque};
+use std::convert::Infallible;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use culvert_base::{Class, Refusal};
+use culvert_control::{Caller, Control, Error, Followed, Message, Revision};
+use futures_util::stream;
+use http::Response;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::event_stream::tail::{COMMENT, COMMENT_EVERY, OPENING, Rights, event_stream};
+use crate::response::answer::Body;
+use crate::response::problem::Problem;
+use crate::{Api, Arrival, Meters};
+
+/// Limit of open streams of kept events.
+const FOLLOWERS_MAX: usize = 64;
+/// Limit for one owner, so that others have streams too.
+const FOLLOWERS_PER_OWNER: usize = 16;
+/// How often the logs are searched for what came without a commit of this node.
+const SEARCH_EVERY: Duration = Duration::from_millis(500);
+/// How soon after a search commits are noticed, however many there are.
+const NOTICE_AFTER: Duration = Duration::from_millis(100);
+/// The operation in audit events.
+const FOLLOW: &str = "events_list";
+/// The header of a reader that resumes.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+impl Api {
+    /// Opens a stream of the kept events that match the query.
+    pub(crate) async fn follow(
+        &self,
+        caller: Caller,
+        is_by_cookie: bool,
+        query: Vec<(String, String)>,
+        mut arrival: Arrival<'_>,
+    ) -> Result<Response<Body>, Problem> {
+        arrival.read().await?;
+        let place = self.followers.enter(&caller.owner_id)?;
+        let last = arrival.parts.headers.get(LAST_EVENT_ID);
+        let last = last.map(|value| value.to_str().unwrap_or("?").to_owned());
+        let revision = self.control.revision();
+        let beginning = self
+            .control
+            .events
+            .follow_events(&caller, &query, last.as_deref());
+        let followed = tokio::time::timeout_at(arrival.deadline, beginning).await;
+        let followed =
+            followed.map_err(|_late| Problem::unavailable("The server is busy; try again."))?;
+        let followed = followed.inspect_err(|error| {
+            if let Error::Refused(refusal) = error {
+                self.control.note_refused(&caller, FOLLOW, refusal);
+            }
+        })?;
+        self.control.record_followed(&caller, FOLLOW).await?;
+        let rights = self.rights(caller, is_by_cookie, &arrival);
+        self.meters.tails.fetch_add(1, Ordering::Relaxed);
+        let reader = Reader {
+            control: Arc::clone(&self.control),
+            followed,
+            rights,
+            revision,
+            waiting: VecDeque::new(),
+            searches_at: Instant::now(),
+            searched_at: Instant::now(),
+            comments_at: Instant::now() + COMMENT_EVERY,
+            is_new: true,
+            stopping: self.stopping.clone(),
+            meters: Arc::clone(&self.meters),
+            _place: place,
+        };
+        let frames = stream::unfold(reader, |mut reader| async move {
+            let text = Box::pin(reader.next()).await?;
+            Some((Ok::<_, Infallible>(Frame::data(text)), reader))
+        });
+        Ok(event_stream(Body::stream(StreamBody::new(frames))))
+    }
+}
+
+/// The open streams of kept events, by their owners.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Followers(Arc<Mutex<HashMap<String, usize>>>);
+
+impl Followers {
+    /// Counts a stream of `owner`, unless a limit is reached.
+    fn enter(&self, owner: &str) -> Result<StreamPermit, Refusal> {
+        let mut owners = self.owners();
+        let of_owner = owners.get(owner).copied().unwrap_or(0);
+        let of_all: usize = owners.values().sum();
+        for (n_open, most, whose) in [
+            (of_all, FOLLOWERS_MAX, "followers of events"),
+            (
+                of_owner,
+                FOLLOWERS_PER_OWNER,
+                "followers of events of one owner",
+            ),
+        ] {
+            if n_open >= most {
+                let why = format!(
+                    "The limit of {most} {whose} is reached; close one or try again later."
+                );
+                return Err(Refusal::uncoded(Class::TooMany, why));
+            }
+        }
+        owners.insert(owner.to_owned(), of_owner + 1);
+        drop(owners);
+        Ok(StreamPermit {
+            followers: self.clone(),
+            owner: owner.to_owned(),
+        })
+    }
+
+    fn owners(&self) -> MutexGuard<'_, HashMap<String, usize>> {
+        self.0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// A counted stream. Dropping an owner's last one removes the owner.
+#[derive(Debug)]
+struct StreamPermit {
+    followers: Followers,
+    owner: String,
+}
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        let mut owners = self.followers.owners();
+        if let Some(n_open) = owners.get_mut(&self.owner) {
+            *n_open = n_open.saturating_sub(1);
+            if *n_open == 0 {
+                owners.remove(&self.owner);
+            }
+        }
+    }
+}
+
+/// One open stream.
+struct Reader {
+    control: Arc<Control>,
+    followed: Followed,
+    rights: Rights,
+    revision: watch::Receiver<Revision>,
+    waiting: VecDeque<Message>,
+    searches_at: Instant,
+    searched_at: Instant,
+    comments_at: Instant,
+    is_new: bool,
+    stopping: CancellationToken,
+    meters: Arc<Meters>,
+    _place: StreamPermit,
+}
+
+impl Reader {
+    /// The next piece of the stream; `None` at the server's stop, when the logs cannot be read, and when the
+    /// caller may no longer follow.
+    async fn next(&mut self) -> Option<Bytes> {
+        if std::mem::take(&mut self.is_new) {
+            return Some(self.comment(OPENING));
+        }
+        loop {
+            if let Some((id, line)) = self.waiting.pop_front() {
+                let text = format!("id: {id}\ndata: {line}\n\n");
+                self.comments_at = Instant::now() + COMMENT_EVERY;
+                return self.rights.hold().await.then(|| text.into());
+            }
+            let ends_in = self.rights.check_in();
+            self.comments_at = self.comments_at.min(Instant::now() + ends_in);
+            if self.comments_at <= Instant::now() {
+                self.comments_at = Instant::now() + COMMENT_EVERY;
+                let comment = self.comment(COMMENT);
+                return self.rights.hold().await.then_some(comment);
+            }
+            let next = self.searches_at.min(self.comments_at);
+            let notices_at = self.searched_at + NOTICE_AFTER;
+            let revision = &mut self.revision;
+            let committed = async {
+                tokio::time::sleep_until(notices_at).await;
+                revision.changed().await
+            };
+            tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => return None,
+                changed = committed => changed.ok()?,
+                () = tokio::time::sleep_until(next) => {}
+            }
+            if !self.rights.hold().await {
+                return None;
+            }
+            self.search().await?;
+        }
+    }
+
+    /// A comment with the ID behind which a reader that has no message yet resumes.
+    fn comment(&self, text: &'static str) -> Bytes {
+        match self.followed.position() {
+            Some(id) => format!("id: {id}\n{text}").into(),
+            None => Bytes::from_static(text.as_bytes()),
+        }
+    }
+
+    async fn search(&mut self) -> Option<()> {
+        self.revision.mark_unchanged();
+        self.searched_at = Instant::now();
+        match self.control.events.followed(&mut self.followed).await {
+            Ok((messages, has_more)) => {
+                // A search that finds nothing among many events leaves room for other work.
+                let goes_on = has_more && !messages.is_empty();
+                let pause = if goes_on {
+                    Duration::ZERO
+                } else {
+                    SEARCH_EVERY
+                };
+                self.waiting = messages.into();
+                self.searches_at = Instant::now() + pause;
+                Some(())
+            }
+            Err(error) => {
+                // The reader resumes when the store is back.
+                tracing::warn!(%error, "cannot follow events");
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.meters.tails.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_owner_leaves_followers_to_others() {
+        let followers = Followers::default();
+        let full = |owner: &str| {
+            let mut places = Vec::new();
+            let refused = loop {
+                match followers.enter(owner) {
+                    Ok(place) => places.push(place),
+                    Err(refused) => break refused,
+                }
+            };
+            (places, refused.message)
+        };
+        let (mut own, refused) = full("usr_1");
+        assert_eq!(own.len(), FOLLOWERS_PER_OWNER);
+        assert!(refused.contains("of one owner"), "{refused}");
+        let others = ["usr_2", "bot_3", "bot_4"].map(|owner| full(owner).0);
+        assert_eq!(others.iter().flatten().count(), 3 * FOLLOWERS_PER_OWNER);
+        let (none, refused) = full("usr_5");
+        assert!(
+            none.is_empty() && !refused.contains("of one owner"),
+            "{refused}"
+        );
+        drop(others);
+        own.pop();
+        assert_eq!(full("usr_1").0.len(), 1);
+        drop(own);
+        assert!(followers.owners().is_empty());
+    }
+}

@@ -1,0 +1,5 @@
+//! Events as server-sent events: live, and those that are retained.
+
+pub(crate) mod follow;
+pub(crate) mod tail;
+pub(crate) mod tail_parameters;

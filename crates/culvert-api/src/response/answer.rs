@@ -1,0 +1,112 @@
+//! The body of a response, and header values that all responses share.
+//!
+//! A body is either whole, which is the usual case and needs one buffer, or a live tail. It also holds values that
+//! must live until its last byte is sent, such as the mark that its connection is busy.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::{HeaderValue, Response, StatusCode};
+use http_body::{Body as _, Frame, SizeHint};
+
+use crate::connection::connection_state::Busy;
+
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub(crate) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+type Stream = Pin<Box<dyn http_body::Body<Data = Bytes, Error = Infallible> + Send>>;
+
+/// The body of a response.
+pub struct Body {
+    content: Content,
+    busy: Option<Busy>,
+}
+
+enum Content {
+    Whole(Option<Bytes>),
+    Stream(Stream),
+}
+
+impl Body {
+    pub(crate) fn empty() -> Self {
+        Self {
+            content: Content::Whole(None),
+            busy: None,
+        }
+    }
+
+    pub(crate) fn whole(bytes: Bytes) -> Self {
+        Self {
+            content: Content::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())),
+            busy: None,
+        }
+    }
+
+    pub(crate) fn stream(
+        stream: impl http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
+    ) -> Self {
+        Self {
+            content: Content::Stream(Box::pin(stream)),
+            busy: None,
+        }
+    }
+
+    /// Marks the connection as busy until this body is sent or dropped.
+    pub(crate) fn hold(&mut self, busy: Busy) {
+        self.busy = Some(busy);
+    }
+}
+
+/// The response to `HEAD`: that to `GET` with the length of its body instead of the body.
+pub(crate) fn without_body(response: Response<Body>) -> Response<Body> {
+    let (mut parts, body) = response.into_parts();
+    let length = body.size_hint().exact();
+    if let Some(length) = length.filter(|_| parts.status != StatusCode::NOT_MODIFIED) {
+        parts.headers.insert(CONTENT_LENGTH, length.into());
+    }
+    Response::from_parts(parts, Body::empty())
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.content {
+            Content::Whole(bytes) => f.debug_tuple("Whole").field(bytes).finish(),
+            Content::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut self.content {
+            Content::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Content::Stream(stream) => stream.as_mut().poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Whole(bytes) => bytes.is_none(),
+            Content::Stream(stream) => stream.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Content::Stream(stream) => stream.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Text with a maximum length in its type. Beside it, the characters that names must not have.
+
+pub mod names;
+
+use std::fmt::Write;
+use std::ops::Deref;
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes as lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a string cannot fail.
+        let _ok = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// Text of at most `MAX` bytes of UTF-8.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Bounded<const MAX: usize>(String);
+
+/// A description for people: at most 255 bytes (contract: management API 1.14).
+pub type Description = Bounded<255>;
+
+/// Data that a user stores with an object: at most 4096 bytes (contract: management API 1.14).
+pub type Metadata = Bounded<4096>;
+
+/// The text exceeds its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("longer than {max} bytes")]
+pub struct TooLong {
+    /// The limit, in bytes.
+    pub max: usize,
+}
+
+impl<const MAX: usize> TryFrom<String> for Bounded<MAX> {
+    type Error = TooLong;
+
+    fn try_from(text: String) -> Result<Self, TooLong> {
+        if text.len() <= MAX {
+            Ok(Self(text))
+        } else {
+            Err(TooLong { max: MAX })
+        }
+    }
+}
+
+impl<const MAX: usize> From<Bounded<MAX>> for String {
+    fn from(text: Bounded<MAX>) -> Self {
+        text.0
+    }
+}
+
+impl<const MAX: usize> Deref for Bounded<MAX> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_counts_bytes_and_is_inclusive() {
+        assert!(Description::try_from("é".repeat(127) + "x").is_ok());
+        assert_eq!(
+            Description::try_from("é".repeat(128)),
+            Err(TooLong { max: 255 })
+        );
+    }
+}

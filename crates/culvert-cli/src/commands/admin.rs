@@ -1,0 +1,238 @@
+//! `culvert admin`: offline maintenance of the data directory or the database.
+
+mod transfer;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Arg, ArgMatches, Command, value_parser};
+use culvert_base::{BoxFuture, OsEntropy, SystemClock};
+
+use super::{CommandType, Failure};
+use culvert_command::with_causes;
+use culvert_installation::config::Settings;
+use culvert_installation::sqlite_files;
+use culvert_installation::{Access, ProcessContext};
+use culvert_installation::{settings_of, with_settings};
+
+/// Registered in [`super::ALL`].
+pub static TYPE: CommandType = CommandType {
+    name: "admin",
+    arguments,
+    run,
+};
+
+fn arguments(command: Command) -> Command {
+    command
+        .about("Maintain an installation directly on its data directory or database")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(with_settings(
+            Command::new("create-key")
+                .about("Create another admin API key and print its token"),
+        ))
+        .subcommand(
+            Command::new("generate-token")
+                .about("Generate a token for `bootstrap.api_key` of a new installation"),
+        )
+        .subcommand(with_settings(Command::new("lift-api-restriction").about(
+            "Disable the IP restriction of the management API, in case it blocks you",
+        )))
+        .subcommand(with_settings(Command::new("rotate-master-key").about(
+            "Re-encrypt all secrets with a new master key; stop all servers first, then copy the key file to every node",
+        )))
+        .subcommand(
+            with_settings(
+                Command::new("backup")
+                    .about("Back up a SQLite installation, running or stopped"),
+            )
+            .arg(
+                Arg::new("folder")
+                    .required(true)
+                    .value_parser(value_parser!(PathBuf))
+                    .help("Directory to create; it must not exist"),
+            )
+            .arg(
+                Arg::new("master-key-to")
+                    .long("master-key-to")
+                    .value_name("FILE")
+                    .value_parser(value_parser!(PathBuf))
+                    .help("Also copy the master key to this file, which must be outside the directory and must not exist"),
+            ),
+        )
+        .subcommand(transfer::command())
+        .subcommand(with_settings(
+            Command::new("check").about("Check the integrity of the database"),
+        ))
+}
+
+fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(async move {
+        let Some((name, given)) = matches.subcommand() else {
+            return Ok(());
+        };
+        if name == "generate-token" {
+            println!(
+                "{}",
+                culvert_control::token::generate(&SystemClock, &OsEntropy).reveal()
+            );
+            return Ok(());
+        }
+        if name == "move" {
+            return transfer::run(given).await;
+        }
+        let settings = settings_of(given)?;
+        // On PostgreSQL, nodes may run on other machines. They notice a rotation and stop on their own.
+        let needs_all_stopped = name == "rotate-master-key" && settings.database_url.is_empty();
+        let access = match needs_all_stopped {
+            true => Access::Exclusive,
+            false => Access::Shared,
+        };
+        let context = existing(&settings, access).await?;
+        let outcome = match name {
+            "create-key" => create_key(&context).await,
+            "lift-api-restriction" => lift_api_restriction(&context).await,
+            "check" => check(&context).await,
+            "rotate-master-key" => rotate_master_key(&context, &settings).await,
+            _ => {
+                let folder = given
+                    .get_one::<PathBuf>("folder")
+                    .cloned()
+                    .unwrap_or_default();
+                let key_file = given.get_one::<PathBuf>("master-key-to");
+                backup(&context, &settings, folder, key_file).await
+            }
+        };
+        context.close().await;
+        Ok(outcome?)
+    })
+}
+
+/// Opens the installation of the settings. Unlike a server, it does not create one.
+async fn existing(settings: &Settings, access: Access) -> Result<ProcessContext, Failure> {
+    sqlite_files::refuse_without_state(settings)?;
+    let files = sqlite_files::files(settings);
+    let lacks = |path: &Path| !sqlite_files::has_content(path);
+    if let Some(files) = &files
+        && lacks(files.state())
+    {
+        let text = format!(
+            "no installation in `{}`; set its directory with `--data-dir`",
+            settings.data_dir.display()
+        );
+        return Err(Failure::Failed(text));
+    }
+    if let Some(files) = &files
+        && lacks(files.events())
+    {
+        let text = format!(
+            "`{}` is missing or empty; {}",
+            files.events().display(),
+            sqlite_files::RESTORE
+        );
+        return Err(Failure::Failed(text));
+    }
+    Ok(ProcessContext::open(settings, access).await?)
+}
+
+async fn create_key(context: &ProcessContext) -> anyhow::Result<()> {
+    let token = context.bootstrap().admin_key().await.map_err(with_causes)?;
+    println!("{}", token.reveal());
+    Ok(())
+}
+
+async fn lift_api_restriction(context: &ProcessContext) -> anyhow::Result<()> {
+    let bootstrap = context.bootstrap();
+    match bootstrap
+        .lift_api_restriction()
+        .await
+        .map_err(with_causes)?
+    {
+        0 => println!("no IP restriction of the management API is enforced"),
+        _ => println!("the IP restriction of the management API is no longer enforced"),
+    }
+    Ok(())
+}
+
+async fn rotate_master_key(context: &ProcessContext, settings: &Settings) -> anyhow::Result<()> {
+    let reencrypted = context.rotate_master_key(settings).await?;
+    println!(
+        "created a new master key in `{}`; re-encrypted objects: {}",
+        settings.key_file().display(),
+        reencrypted.documents
+    );
+    if reencrypted.strange > 0 {
+        eprintln!(
+            "culvert: {} values look like encrypted secrets but are not; they are unchanged",
+            reencrypted.strange
+        );
+    }
+    Ok(())
+}
+
+async fn check(context: &ProcessContext) -> anyhow::Result<()> {
+    context.store.check().await.map_err(with_causes)?;
+    context.queue.check().await.map_err(with_causes)?;
+    println!("the state and the event queue are intact");
+    let extent = context.store.audit_log().verify(None).await?;
+    println!("{}", super::audit::whole(&extent));
+    Ok(())
+}
+
+/// Copies the queue first: an event in both copies is delivered twice, but an event in neither would be lost.
+///
+/// The copy does not contain the master key, so its holder cannot decrypt its secrets.
+async fn backup(
+    context: &ProcessContext,
+    settings: &Settings,
+    folder: PathBuf,
+    key_file: Option<&PathBuf>,
+) -> anyhow::Result<()> {
+    for path in key_file.into_iter().chain([&folder]) {
+        if path.exists() {
+            anyhow::bail!("`{}` exists already", path.display());
+        }
+    }
+    if let Some(file) = key_file
+        && std::path::absolute(file)?.starts_with(std::path::absolute(&folder)?)
+    {
+        anyhow::bail!("the master key decrypts the backup and must be stored outside it");
+    }
+    // The key file comes first, because it can fail when the copy succeeds.
+    if let Some(file) = key_file {
+        let key = std::fs::read_to_string(settings.key_file()).context("reading the master key")?;
+        if let Some(parent) = file
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+        {
+            culvert_installation::keys::make_data_dir(parent)?;
+        }
+        culvert_installation::keys::write_private(file, &key)?;
+    }
+    let copied = copy_to(context, &folder).await;
+    if copied.is_err() {
+        // Removes an incomplete backup, which would block the next one.
+        drop(std::fs::remove_dir_all(&folder));
+        drop(key_file.map(std::fs::remove_file));
+    }
+    copied?;
+    println!("copied to `{}`", folder.display());
+    match key_file {
+        Some(file) => println!(
+            "copied the master key to `{}`; store it apart from the backup",
+            file.display()
+        ),
+        None => println!(
+            "the backup does not contain the master key; a restore requires `{}`",
+            settings.key_file().display()
+        ),
+    }
+    Ok(())
+}
+
+async fn copy_to(context: &ProcessContext, folder: &Path) -> anyhow::Result<()> {
+    culvert_installation::keys::make_data_dir(folder)?;
+    let (queue, store) = (folder.join("events.db"), folder.join("state.db"));
+    context.queue.backup(&queue).await.map_err(with_causes)?;
+    context.store.backup(&store).await.map_err(with_causes)
+}

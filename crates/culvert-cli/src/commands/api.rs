@@ -1,0 +1,565 @@
+//! `culvert api <collection> <operation> …`: all operations of the management API. Commands and flags are generated
+//! from the operation table.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use culvert_base::BoxFuture;
+use culvert_command::environment;
+use culvert_control::{EVENTS_PATH, Operation};
+use serde_json::{Map, Value};
+
+use super::table::{table_of, with_table};
+use super::{CommandType, Failure, say};
+use crate::client::{self, Client};
+use culvert_command::Profile;
+
+/// Registered in [`super::ALL`].
+pub static TYPE: CommandType = CommandType {
+    name: "api",
+    arguments,
+    run,
+};
+
+/// The default URL of the API.
+const DEFAULT_URL: &str = "http://127.0.0.1:8420";
+
+fn arguments(command: Command) -> Command {
+    let mut command = with_table(with_client(command.about("Call the management API")))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .after_help(
+            "The value of a text field may be `@FILE` for the text of a file, without its last line break, or `-` for \
+             standard input; `@@` begins a text with `@`. The flag of a list may be repeated.",
+        );
+    for (collection, operations) in collections() {
+        // `root` and `self` belong to no collection.
+        if collection.is_empty() {
+            for operation in operations {
+                command = command.subcommand(operation_command(operation));
+            }
+            continue;
+        }
+        let doc = culvert_control::collection_doc(collection);
+        let first = doc.split_once(". ").map_or(doc, |(first, _)| first);
+        let mut group = Command::new(collection)
+            .about(first.trim_end_matches('.'))
+            .long_about(doc)
+            .aliases(Some(dashed(collection)).filter(|alias| alias != collection))
+            .subcommand_required(true)
+            .arg_required_else_help(true);
+        for operation in operations {
+            group = group.subcommand(operation_command(operation));
+        }
+        command = command.subcommand(group);
+    }
+    command
+}
+
+/// Adds the flags for the URL, the token and the CAs of the API.
+pub fn with_client(command: Command) -> Command {
+    let file = |id: &'static str, name: &'static str| {
+        Arg::new(id)
+            .long(name)
+            .global(true)
+            .value_name("FILE")
+            .value_parser(value_parser!(PathBuf))
+    };
+    command
+        .arg(
+            Arg::new("api-url")
+                .long("api-url")
+                .global(true)
+                .value_name("URL")
+                .help(format!("Address of the API [env: CULVERT_API_URL] [default: that of `culvert login`, otherwise {DEFAULT_URL}]")),
+        )
+        .arg(
+            file("token-file", "token-file")
+                .help("File with the API key's token [env: CULVERT_API_KEY] [default: the key of `culvert login`, otherwise ./culvert-data/bootstrap-key]"),
+        )
+        .arg(
+            file("api-ca", "ca")
+                .help("PEM file of CAs to verify the API [env: CULVERT_API_CA_FILE] [default: that of `culvert login`, otherwise the system's CAs]"),
+        )
+}
+
+/// The API that a command calls, from flags, the environment and what `culvert login` saved.
+#[derive(Debug)]
+pub struct Target {
+    /// Its URL.
+    pub url: String,
+    /// PEM file of CAs.
+    pub ca: Option<PathBuf>,
+    token: Option<String>,
+    /// The URL that the saved key is for, if it is another one.
+    other: Option<String>,
+}
+
+/// Whether a URL names this machine.
+fn is_loopback(url: &str) -> bool {
+    url::Url::parse(url).is_ok_and(|url| match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    })
+}
+
+impl Target {
+    /// For the flags of [`with_client`]. A key that was saved for a URL is sent to no other URL.
+    pub fn of(matches: &ArgMatches) -> Result<Self, Failure> {
+        let mut environment = environment();
+        let url = matches.get_one::<String>("api-url").cloned();
+        let url = url.or_else(|| environment.remove("CULVERT_API_URL"));
+        let url = url.map(|url| url.trim_end_matches('/').to_owned());
+        let ca = matches.get_one::<PathBuf>("api-ca").cloned();
+        let ca = ca.or_else(|| environment.remove("CULVERT_API_CA_FILE").map(PathBuf::from));
+        let token = match matches.get_one::<PathBuf>("token-file") {
+            Some(path) => Some(client::read_token(path)?),
+            None => environment.remove("CULVERT_API_KEY"),
+        };
+        if let (Some(url), Some(token)) = (&url, &token) {
+            return Ok(Self {
+                url: url.clone(),
+                ca,
+                token: Some(token.clone()),
+                other: None,
+            });
+        }
+        let saved = Profile::load()?;
+        let is_saved = url.is_none() || url == saved.api_url;
+        let mut target = Self {
+            url: url
+                .or_else(|| saved.api_url.clone())
+                .unwrap_or_else(|| DEFAULT_URL.to_owned()),
+            ca: ca.or(saved.api_ca.filter(|_| is_saved)),
+            token,
+            other: None,
+        };
+        match saved.api_key {
+            Some(key) if target.token.is_none() && is_saved => {
+                target.token = Some(key.reveal().to_owned());
+            }
+            Some(_) if !is_saved => target.other = saved.api_url,
+            _ => {}
+        }
+        // The first key of the server in this directory is for this machine alone.
+        if target.token.is_none() && is_loopback(&target.url) {
+            let folder = environment
+                .remove("CULVERT_DATA_DIR")
+                .unwrap_or("./culvert-data".into());
+            let path = PathBuf::from(folder).join("bootstrap-key");
+            if path.is_file() {
+                target.token = Some(client::read_token(&path)?);
+            }
+        }
+        Ok(target)
+    }
+
+    /// The API at another address, without a token.
+    pub fn at(self, url: &str) -> Self {
+        let url = url.trim_end_matches('/').to_owned();
+        match url == self.url {
+            true => self,
+            false => Self {
+                url,
+                token: None,
+                ..self
+            },
+        }
+    }
+
+    /// Whether there is a token for this address.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// A client with the token, which must exist.
+    pub fn client(&self) -> Result<Client, Failure> {
+        match (&self.token, &self.other) {
+            (Some(token), _) => self.with_token(token.clone()),
+            (None, Some(other)) => {
+                let text = format!(
+                    "no API key for {}: the saved one is for {other}; set CULVERT_API_KEY or use `--token-file`",
+                    self.url
+                );
+                Err(Failure::Usage(text))
+            }
+            (None, None) => {
+                let text = "no API key; use `culvert login`, CULVERT_API_KEY or `--token-file`";
+                Err(Failure::Usage(text.into()))
+            }
+        }
+    }
+
+    /// A client with another token; empty for none.
+    pub fn with_token(&self, token: String) -> Result<Client, Failure> {
+        let read = |path: &PathBuf| {
+            std::fs::read(path).with_context(|| format!("reading `{}`", path.display()))
+        };
+        let pem = self.ca.as_ref().map(read).transpose()?;
+        Ok(Client::with_authorities(&self.url, token, pem.as_deref())?)
+    }
+}
+
+/// The client for the flags of [`with_client`], the environment and what `culvert login` saved.
+pub fn client_of(matches: &ArgMatches) -> Result<Client, Failure> {
+    Target::of(matches)?.client()
+}
+
+fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
+    Box::pin(async move {
+        let Some((collection, group)) = matches.subcommand() else {
+            return Ok(());
+        };
+        let (collection, name, given) = match group.subcommand() {
+            Some((name, given)) => (collection, name, given),
+            None => ("", collection, group),
+        };
+        let operation = culvert_control::operations()
+            .iter()
+            .find(|o| collection_of(o) == collection && command_name(o) == name)
+            .context("the operation left the table")?;
+        let path = filled_path(operation, given);
+        let body = body_of(operation, given)?;
+        let client = client_of(given)?;
+        if is_followed(operation, given) {
+            return follow(&client, &path, given).await;
+        }
+        let answer = client
+            .call(
+                operation
+                    .method
+                    .as_str()
+                    .parse()
+                    .map_err(anyhow::Error::from)?,
+                &path,
+                body.as_ref(),
+            )
+            .await?;
+        if answer.status >= 300 {
+            return Err(Failure::Failed(answer.refusal()));
+        }
+        if let Some(table) = table_of(given) {
+            say(table.render(&answer.body).trim_end())?;
+        } else if !answer.body.is_null() {
+            say(format_args!("{:#}", answer.body))?;
+        }
+        // A successful response may report a failure, such as that of `event-destinations test`.
+        if answer.body["delivered"] == false {
+            let why = answer.body["error"].as_str().unwrap_or("no reason given");
+            return Err(Failure::Failed(format!(
+                "the event was not delivered: {why}"
+            )));
+        }
+        Ok(())
+    })
+}
+
+/// Whether the response is a stream: that of the list of events with `--follow true`.
+fn is_followed(operation: &Operation, given: &ArgMatches) -> bool {
+    let follow = || {
+        given
+            .get_many::<String>("follow")
+            .into_iter()
+            .flatten()
+            .any(|value| value == "true")
+    };
+    operation.path == EVENTS_PATH && follow()
+}
+
+/// Prints the data of each message of a stream as one line.
+async fn follow(client: &Client, path: &str, given: &ArgMatches) -> Result<(), Failure> {
+    if table_of(given).is_some() {
+        let text = "`--table` cannot be used with `--follow true`";
+        return Err(Failure::Usage(text.into()));
+    }
+    let mut said = Ok(());
+    client
+        .follow(path, |_, data| {
+            said = say(data);
+            said.is_ok()
+        })
+        .await?;
+    said?;
+    Err(Failure::Failed("the server ended the stream".into()))
+}
+
+/// All operations by collection, both sorted.
+fn collections() -> BTreeMap<&'static str, Vec<&'static Operation>> {
+    let mut collections: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for operation in culvert_control::operations() {
+        collections
+            .entry(collection_of(operation))
+            .or_default()
+            .push(operation);
+    }
+    collections
+}
+
+fn collection_of(operation: &Operation) -> &'static str {
+    operation.collection
+}
+
+fn command_name(operation: &Operation) -> String {
+    dashed(operation.name)
+}
+
+/// A name as spelled on the command line.
+fn dashed(name: &str) -> String {
+    name.replace('_', "-")
+}
+
+fn operation_command(operation: &'static Operation) -> Command {
+    let mut command = Command::new(command_name(operation)).about(operation.doc.as_str());
+    for parameter in path_parameters(&operation.path) {
+        command = command.arg(Arg::new(parameter.to_owned()).required(true));
+    }
+    for parameter in operation.query {
+        command = command.arg(
+            Arg::new(parameter.name)
+                .long(parameter.name.replace('_', "-"))
+                .value_name("VALUE")
+                .action(ArgAction::Append)
+                .help(parameter.doc),
+        );
+    }
+    if operation.body.is_some() {
+        command = command.arg(
+            Arg::new("json")
+                .long("json")
+                .value_name("OBJECT")
+                .help("Request body as JSON; other flags override its fields"),
+        );
+        for (name, property) in body_properties(operation) {
+            if path_parameters(&operation.path).contains(&name.as_str()) {
+                continue;
+            }
+            let doc = property["description"]
+                .as_str()
+                .unwrap_or_default()
+                .replace('\n', " ");
+            // The flag of a list may be repeated.
+            let action = match takes(&property) {
+                Takes::Texts | Takes::Items => ArgAction::Append,
+                Takes::Text | Takes::Json => ArgAction::Set,
+            };
+            command = command.arg(
+                Arg::new(name.clone())
+                    .long(dashed(&name))
+                    .value_name("VALUE")
+                    .action(action)
+                    // PEM begins with dashes.
+                    .allow_hyphen_values(true)
+                    .help(doc),
+            );
+        }
+    }
+    command
+}
+
+/// The parameters of a path: `id` and `type` for `/a/{id}/b/{type}`.
+fn path_parameters(path: &str) -> Vec<&str> {
+    path.split('/')
+        .filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+        .collect()
+}
+
+/// Top-level properties of an operation's body, from its schema.
+fn body_properties(operation: &Operation) -> Map<String, Value> {
+    let Some(body) = &operation.body else {
+        return Map::new();
+    };
+    let mut generator = schemars::SchemaGenerator::default();
+    let schema = (body.schema)(&mut generator).to_value();
+    let target = match schema["$ref"]
+        .as_str()
+        .and_then(|r| r.strip_prefix("#/$defs/"))
+    {
+        Some(name) => generator
+            .definitions()
+            .get(name)
+            .cloned()
+            .unwrap_or_default(),
+        None => schema,
+    };
+    target["properties"]
+        .as_object()
+        .cloned()
+        .unwrap_or_default()
+}
+
+fn filled_path(operation: &Operation, given: &ArgMatches) -> String {
+    let mut path = String::new();
+    for part in operation.path.split('/').skip(1) {
+        path.push('/');
+        match part
+            .strip_prefix('{')
+            .and_then(|part| part.strip_suffix('}'))
+        {
+            Some(name) => {
+                let value = given
+                    .get_one::<String>(name)
+                    .map(String::as_str)
+                    .unwrap_or_default();
+                path.extend(url::form_urlencoded::byte_serialize(value.as_bytes()));
+            }
+            None => path.push_str(part),
+        }
+    }
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    for parameter in operation.query {
+        for value in given
+            .get_many::<String>(parameter.name)
+            .into_iter()
+            .flatten()
+        {
+            query.append_pair(parameter.name, value);
+        }
+    }
+    let query = query.finish();
+    if path.is_empty() {
+        path.push('/');
+    }
+    if query.is_empty() {
+        path
+    } else {
+        format!("{path}?{query}")
+    }
+}
+
+fn body_of(operation: &Operation, given: &ArgMatches) -> Result<Option<Value>, Failure> {
+    if operation.body.is_none() {
+        return Ok(None);
+    }
+    let mut input = Input::default();
+    let mut body = match given.get_one::<String>("json") {
+        Some(text) => match serde_json::from_str(&input.text("json", text)?) {
+            Ok(Value::Object(body)) => body,
+            _ => return Err(Failure::Usage("`--json` must be a JSON object".into())),
+        },
+        None => Map::new(),
+    };
+    for (name, property) in body_properties(operation) {
+        if path_parameters(&operation.path).contains(&name.as_str()) {
+            continue;
+        }
+        let flag = dashed(&name);
+        let mut texts = Vec::new();
+        for text in given.get_many::<String>(&name).into_iter().flatten() {
+            texts.push(input.text(&flag, text)?);
+        }
+        let Some(first) = texts.first() else {
+            continue;
+        };
+        // The value may be a secret, so the message does not repeat it.
+        let json = |text: &String| {
+            serde_json::from_str::<Value>(text)
+                .map_err(|_| Failure::Usage(format!("the value of `--{flag}` is not JSON")))
+        };
+        let value = match takes(&property) {
+            Takes::Text => Value::String(first.clone()),
+            // The flag also accepts a whole list as JSON.
+            Takes::Texts | Takes::Items if first.trim_start().starts_with('[') => json(first)?,
+            Takes::Texts => texts.into_iter().collect(),
+            Takes::Items => Value::Array(texts.iter().map(json).collect::<Result<_, _>>()?),
+            Takes::Json => json(first)?,
+        };
+        body.insert(name, value);
+    }
+    Ok(Some(Value::Object(body)))
+}
+
+/// Reads the values that flags take from files and standard input.
+#[derive(Debug, Default)]
+struct Input {
+    /// The flag that took standard input.
+    taken_by: Option<String>,
+}
+
+impl Input {
+    /// The text that a value stands for: `@FILE` for that of a file, `-` or `@-` for standard input.
+    fn text(&mut self, flag: &str, value: &str) -> Result<String, Failure> {
+        if let Some(text) = value.strip_prefix("@@") {
+            return Ok(format!("@{text}"));
+        }
+        let mut text = match (value, value.strip_prefix('@')) {
+            ("-", _) | (_, Some("-")) => {
+                if let Some(other) = self.taken_by.replace(flag.to_owned()) {
+                    let text =
+                        format!("`--{other}` and `--{flag}` cannot both read standard input");
+                    return Err(Failure::Usage(text));
+                }
+                std::io::read_to_string(std::io::stdin())
+                    .with_context(|| format!("reading standard input for `--{flag}`"))?
+            }
+            (_, Some(path)) => std::fs::read_to_string(path)
+                .with_context(|| format!("reading `{path}` for `--{flag}`"))?,
+            (text, None) => return Ok(text.to_owned()),
+        };
+        if text.ends_with('\n') {
+            text.pop();
+        }
+        Ok(text)
+    }
+}
+
+/// How the value of a flag is parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    /// As text.
+    Text,
+    /// As one item of a list of texts.
+    Texts,
+    /// As one item of a list, in JSON.
+    Items,
+    /// As JSON.
+    Json,
+}
+
+fn takes(property: &Value) -> Takes {
+    let is = |kind: &str| match &property["type"] {
+        Value::String(name) => name == kind,
+        Value::Array(names) => names.iter().any(|name| name == kind),
+        _ => false,
+    };
+    if is("string") {
+        Takes::Text
+    } else if is("array") && property["items"]["type"] == "string" {
+        Takes::Texts
+    } else if is("array") {
+        Takes::Items
+    } else {
+        Takes::Json
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_local_urls_get_the_first_key() {
+        for (url, expected) in [
+            ("http://127.0.0.1:8420", true),
+            ("http://127.9.9.9", true),
+            ("http://[::1]:8420", true),
+            ("https://localhost", true),
+            ("http://LOCALHOST:1", true),
+            ("http://localhost.evil.example", false),
+            ("http://127.0.0.1.evil.example", false),
+            ("http://127.0.0.1@evil.example", false),
+            ("http://evil.example/127.0.0.1", false),
+            ("http://evil.example#localhost", false),
+            ("http://0.0.0.0:8420", false),
+            ("http://192.0.2.1", false),
+            ("http://[::ffff:127.0.0.1]", false),
+            ("localhost:8420", false),
+            ("", false),
+        ] {
+            assert_eq!(is_loopback(url), expected, "{url}");
+        }
+    }
+}

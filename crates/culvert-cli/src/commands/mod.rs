@@ -1,0 +1,51 @@
+//! A table of commands, with one file for each.
+//!
+//! Machine-readable output is JSON on standard output.
+#![allow(
+    clippy::print_stdout,
+    reason = "the command line is the one place that prints"
+)]
+
+pub mod admin;
+pub mod api;
+pub mod apply;
+pub mod audit;
+pub mod diff;
+pub mod doctor;
+pub mod events;
+pub mod health;
+pub mod import;
+pub mod login;
+pub mod logout;
+mod output;
+mod prompt;
+pub mod service;
+pub mod settings;
+pub mod status;
+mod table;
+pub mod upgrade;
+pub mod version;
+pub mod whoami;
+
+use culvert_command::{CommandType, Failure, say, version};
+
+/// Every command, sorted by name.
+pub static ALL: &[&CommandType] = &[
+    &admin::TYPE,
+    &api::TYPE,
+    &apply::TYPE,
+    &audit::TYPE,
+    &diff::TYPE,
+    &doctor::TYPE,
+    &events::TYPE,
+    &health::TYPE,
+    &import::TYPE,
+    &login::TYPE,
+    &logout::TYPE,
+    &service::TYPE,
+    &settings::TYPE,
+    &status::TYPE,
+    &upgrade::TYPE,
+    &version::TYPE,
+    &whoami::TYPE,
+];

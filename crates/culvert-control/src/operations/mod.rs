@@ -1,0 +1,72 @@
+//! The table of all operations, of the root and of each resource; and the resource information that the store
+//! needs.
+
+pub(crate) mod node_list;
+pub(crate) mod resources;
+pub(crate) mod root;
+pub(crate) mod tombstones;
+
+use std::sync::OnceLock;
+
+use culvert_resources::operation;
+use culvert_resources::resource::ResourceType;
+use culvert_resources::resource::operations::of_resource;
+use culvert_store::Texts;
+
+use crate::control::Control;
+use crate::grant;
+
+/// One operation of the management API.
+pub type Operation = operation::Operation<Control>;
+
+/// All operations, by collection.
+pub fn operations() -> &'static [Operation] {
+    static OPERATIONS: OnceLock<Vec<Operation>> = OnceLock::new();
+    OPERATIONS.get_or_init(|| {
+        let identity = culvert_identity::operations().into_iter();
+        let certificates = culvert_certificates::operations().into_iter();
+        let endpoints = culvert_endpoints::operations().into_iter();
+        let events = culvert_event_config::operations().into_iter();
+        let agents = culvert_agents::operations().into_iter();
+        let mut operations: Vec<Operation> = Vec::from_iter(root::operations());
+        operations.extend(of_resource(&grant::TYPE, &[]));
+        operations.extend(identity.map(|one| one.within(|control: &Control| &*control.identity)));
+        operations
+            .extend(certificates.map(|one| one.within(|control: &Control| &*control.certificates)));
+        operations.extend(endpoints.map(|one| one.within(|control: &Control| &*control.endpoints)));
+        operations.extend(events.map(|one| one.within(|control: &Control| &*control.events)));
+        operations.extend(agents.map(|one| one.within(|control: &Control| &*control.agents)));
+        operations.extend(node_list::operations());
+        // Collections that are no resources come first.
+        operations.sort_by_key(|operation| {
+            resources::ALL
+                .iter()
+                .position(|ty| ty.collection == operation.collection)
+                .map_or(0, |position| position + 1)
+        });
+        operations
+    })
+}
+
+/// The purpose of a collection, in one or two sentences.
+pub fn collection_doc(collection: &str) -> &'static str {
+    match collection {
+        "events" => "Events: retained audit and traffic events.",
+        "nodes" => "Nodes: the server processes of the installation.",
+        "statistics" => "Statistics: traffic and deliveries over time.",
+        collection => {
+            let found = resources::ALL.iter().find(|ty| ty.collection == collection);
+            found.map_or("", |ty| ty.doc)
+        }
+    }
+}
+
+/// The texts of stored forms that the store indexes: those that filters may name.
+pub fn texts() -> Texts {
+    let fields = |ty: &&'static ResourceType| {
+        let kind = ty.kind;
+        let fields = ty.filter.into_iter().flatten();
+        fields.filter_map(move |field| Some((kind, field.stored()?)))
+    };
+    resources::ALL.iter().flat_map(fields).collect()
+}

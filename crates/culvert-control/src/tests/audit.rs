@@ -1,0 +1,323 @@
+//! What calls leave in the audit log: an event for each object that is written, for each operation that reveals
+//! something, and for refusals.
+
+use culvert_base::{Class, Refusal, code};
+use culvert_resources::audit::trace::Trace;
+
+use super::*;
+use crate::{CallContext, Origin};
+
+/// The caller, whose calls come from this address.
+pub(super) fn with_context(caller: Caller) -> Caller {
+    Caller {
+        context: Some(Arc::new(context())),
+        ..caller
+    }
+}
+
+fn context() -> CallContext {
+    CallContext {
+        client_ip: Some("192.0.2.7".parse().unwrap()),
+        client_port: Some(40_000),
+        user_agent: "test/1".to_owned(),
+        operation_id: "op_1".to_owned(),
+        node: "n1".to_owned(),
+        via: None,
+    }
+}
+
+/// The position of the last event.
+pub(super) async fn end_of_log(rig: &Rig) -> i64 {
+    let mut seq = *rig.last_seq.lock().unwrap();
+    loop {
+        let (events, last) = rig.events_after(seq).await;
+        seq = last;
+        if events.is_empty() {
+            *rig.last_seq.lock().unwrap() = seq;
+            return seq;
+        }
+    }
+}
+
+/// Checks what a call left in the log after `seq`. The same call about an absent object came before it.
+pub(super) async fn check_trace(
+    rig: &Rig,
+    (caller, is_of_account): (&Caller, bool),
+    operation: &Operation,
+    (id, answered): (&str, &Answered),
+    seq: i64,
+) {
+    let about = format!("{} by {}: {answered:?}", operation.id(), caller.owner_id);
+    let (events, seq) = rig.events_after(seq).await;
+    rig.control.kernel.report_due(true).await.unwrap();
+    let (refusals, _) = rig.events_after(seq).await;
+    let of_caller = |event: &Value| event["principal"]["id"] == *caller.owner_id;
+    match answered {
+        Answered::Refused(class @ (Class::Forbidden | Class::NotFound), code, _) => {
+            assert_eq!(events, Vec::<Value>::new(), "{about}");
+            // A missing scope refuses both calls. An absent object is no refusal.
+            let is_reported = *class == Class::Forbidden || is_of_account && *code != Some(5409);
+            assert_eq!(
+                refusals.len(),
+                usize::from(is_reported),
+                "{about} {refusals:?}"
+            );
+            for event in &refusals {
+                let object = &event["object"];
+                assert_eq!(event["event_type"], "request_refused.v0", "{about}");
+                assert!(of_caller(event), "{about} {event}");
+                assert_eq!(object["operation"], operation.id(), "{about}");
+                assert_eq!(object["code"], json!(code), "{about}");
+                assert_eq!(object["sample"]["object_id"], id, "{about}");
+                assert_eq!(object["sample"]["client_ip"], "192.0.2.7", "{about}");
+            }
+        }
+        Answered::Refused(..) => {
+            assert_eq!((events, refusals), (Vec::new(), Vec::new()), "{about}");
+        }
+        Answered::Created(_) | Answered::Ok(_) | Answered::NoContent => {
+            assert_eq!(refusals, Vec::<Value>::new(), "{about}");
+            assert!(events.iter().all(of_caller), "{about} {events:?}");
+            let context = |event: &Value| event["principal"]["context"]["user_agent"] == "test/1";
+            assert!(events.iter().all(context), "{about} {events:?}");
+            let kinds: Vec<_> = events.iter().map(|event| &event["event_type"]).collect();
+            match operation.trace {
+                Trace::Nothing => assert_eq!(kinds, Vec::<&Value>::new(), "{about}"),
+                Trace::Objects => assert!(!kinds.is_empty(), "{about}"),
+                Trace::Also(kind) => assert!(kinds.len() > 1 && *kinds[1] == kind.name, "{about}"),
+                Trace::Each(kind) | Trace::Hourly(kind) => {
+                    assert_eq!(kinds, [kind.name], "{about}");
+                    assert_eq!(events[0]["object"]["id"], id, "{about}");
+                    assert_eq!(events[0]["object"]["operation"], operation.id());
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn refusals_of_unknown_callers_are_reported_by_network() {
+    let rig = Rig::start().await;
+    let (_, seq) = rig.events_after(0).await;
+    let refusal = Refusal::of(code::API_KEY_INVALID);
+    for n in 0..2_000_u32 {
+        let address = std::net::Ipv4Addr::from(0xC000_0200 + n);
+        let origin = Origin {
+            address: address.into(),
+            context: Some(Arc::new(context())),
+        };
+        rig.control.note_refusal(&origin, "api_keys_list", &refusal);
+        rig.control.note_failed_sign_in(&origin, &refusal);
+    }
+    rig.control.kernel.report_due(false).await.unwrap();
+    let (reported, seq) = rig.events_after(seq).await;
+    // 2,000 addresses are eight networks.
+    assert_eq!(reported.len(), 16);
+    for event in &reported {
+        assert_eq!(event["principal"], Value::Null);
+        assert_eq!(event["object"]["status"], 401);
+        assert!(event["object"]["count"].as_u64().unwrap() <= 256);
+        assert!(
+            event["object"]["network"]
+                .as_str()
+                .unwrap()
+                .ends_with(".0/24")
+        );
+    }
+    let failed = |event: &&Value| event["event_type"] == "sign_in_failed.v0";
+    assert_eq!(reported.iter().filter(failed).count(), 8);
+    // Those that follow within the minute wait.
+    let origin = Origin {
+        address: std::net::Ipv4Addr::new(192, 0, 2, 1).into(),
+        context: Some(Arc::new(context())),
+    };
+    rig.control.note_refusal(&origin, "api_keys_list", &refusal);
+    rig.control.kernel.report_due(false).await.unwrap();
+    assert_eq!(rig.events_after(seq).await.0, Vec::<Value>::new());
+}
+
+#[tokio::test]
+async fn a_policy_with_secrets_reports_their_use_and_each_hour_their_reader() {
+    let rig = Rig::start().await;
+    let vault = rig.post("/vaults", json!({"name": "v"})).await.body();
+    let secret = json!({"vault_id": vault["id"], "name": "s", "value": "hush hush"});
+    let secret = rig.post("/vault_secrets", secret).await.body();
+    let policy = |value: &str| {
+        json!({"on_http_request": [{"actions": [{"type": "basic-auth", "config": {"credentials": ["u:12345678"]}},
+            {"type": "add-headers", "config": {"headers": {"x": value}}}]}]})
+    };
+    let (_, seq) = rig.events_after(0).await;
+    let made = json!({"url": "https://a.culvert.localhost", "upstream_url": "http://192.0.2.1",
+        "traffic_policy": policy("${secrets.get('v', 's')}")});
+    let made = rig.post("/endpoints", made).await.body();
+    let (reported, seq) = rig.events_after(seq).await;
+    let kinds: Vec<_> = reported.iter().map(|event| &event["event_type"]).collect();
+    assert_eq!(kinds, ["endpoint_created.v0", "secret_used.v0"]);
+    assert_eq!(
+        reported[1]["object"],
+        json!({"id": secret["id"], "endpoint_id": made["id"]})
+    );
+    assert!(
+        !reported[0].to_string().contains("12345678"),
+        "{}",
+        reported[0]
+    );
+
+    let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
+    // A change of another field shows the policy too.
+    rig.patch(&path, json!({"description": "a"})).await.body();
+    let (reported, seq) = rig.events_after(seq).await;
+    let kinds: Vec<_> = reported.iter().map(|event| &event["event_type"]).collect();
+    assert_eq!(
+        kinds,
+        ["endpoint_updated.v0", "policy_read_with_secrets.v0"]
+    );
+    assert_eq!(reported[1]["object"]["id"], made["id"]);
+    // The first read by each operation is reported immediately, those after it are counted.
+    for _ in 0..3 {
+        rig.get(&path).await.body();
+    }
+    let (reported, seq) = rig.events_after(seq).await;
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0]["object"]["operation"], "endpoints_get");
+    assert_eq!(reported[0]["object"]["count"], 1);
+    rig.control.kernel.report_due(true).await.unwrap();
+    let (reported, seq) = rig.events_after(seq).await;
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0]["object"]["count"], 2);
+
+    // An update shows the policy before it, with a difference, and uses no other secret.
+    let changed = json!({"traffic_policy": policy("${secrets.get('v', 's')}-2")});
+    rig.patch(&path, changed).await.body();
+    let (reported, _) = rig.events_after(seq).await;
+    assert_eq!(reported[0]["event_type"], "endpoint_updated.v0");
+    let previous = &reported[0]["previous"];
+    assert!(
+        previous["traffic_policy"]
+            .as_str()
+            .unwrap()
+            .contains("'s')}\"")
+    );
+    assert!(
+        previous["traffic_policy_diff"]
+            .as_str()
+            .unwrap()
+            .contains("@@")
+    );
+    assert!(!reported[0].to_string().contains("12345678"));
+}
+
+#[tokio::test]
+async fn a_token_in_the_path_of_a_refused_call_is_not_repeated() {
+    let rig = Rig::start().await;
+    let (_, seq) = rig.events_after(0).await;
+    let restrictions = KeyRestrictions {
+        scopes: [Scope::EventsRead].into_iter().collect(),
+        ..KeyRestrictions::default()
+    };
+    let caller = with_context(Caller {
+        restrictions: Some(Arc::new(restrictions)),
+        ..rig.admin.clone()
+    });
+    for wrong in [rig.token.reveal(), &"a_".repeat(8_000)] {
+        let path = format!("/api_keys/{wrong}");
+        let refused = rig.call(&caller, "GET", &path, Value::Null).await;
+        assert_eq!(refused.code(), Some(642));
+    }
+    rig.control.kernel.report_due(true).await.unwrap();
+    let (reported, _) = rig.events_after(seq).await;
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0]["object"]["count"], 2);
+    assert_eq!(reported[0]["object"]["sample"]["object_id"], Value::Null);
+}
+
+#[tokio::test]
+async fn strangers_do_not_hide_the_refusals_of_known_callers() {
+    let rig = Rig::start().await;
+    let reader = with_context(rig.user("reader@x.example", Role::ReadOnly, true).await);
+    let (_, seq) = rig.events_after(0).await;
+    let refusal = Refusal::of(code::API_KEY_INVALID);
+    for n in 0..5_000_u32 {
+        let origin = Origin {
+            address: std::net::Ipv4Addr::from(n << 8).into(),
+            context: Some(Arc::new(context())),
+        };
+        rig.control
+            .note_refusal(&origin, &format!("operation_{n}"), &refusal);
+    }
+    let refused = rig
+        .call(&reader, "POST", "/vaults", json!({"name": "v"}))
+        .await;
+    assert_eq!(refused.code(), Some(635));
+    rig.control.kernel.report_due(false).await.unwrap();
+    let rows = rig.store.outbox_after(seq, 5_000).await.unwrap();
+    let events: Vec<Value> = rows
+        .iter()
+        .map(|row| serde_json::from_str(&row.event.body).unwrap())
+        .collect();
+    // The strangers' networks that fit, the others together, and the reader.
+    assert_eq!(events.len(), 1_002);
+    let known: Vec<_> = events
+        .iter()
+        .filter(|event| !event["principal"].is_null())
+        .collect();
+    assert_eq!(known.len(), 1);
+    assert_eq!(known[0]["principal"]["id"], *reader.owner_id);
+    assert_eq!(known[0]["object"]["operation"], "vaults_create");
+    let counts = events
+        .iter()
+        .map(|event| event["object"]["count"].as_u64().unwrap());
+    assert_eq!(counts.sum::<u64>(), 5_001);
+}
+
+#[tokio::test]
+async fn a_read_from_elsewhere_with_the_same_key_has_an_event_with_its_address() {
+    let rig = Rig::start().await;
+    let here = with_context(rig.admin.clone());
+    let elsewhere = Caller {
+        context: Some(Arc::new(CallContext {
+            client_ip: Some("203.0.113.9".parse().unwrap()),
+            ..context()
+        })),
+        ..rig.admin.clone()
+    };
+    let (_, seq) = rig.events_after(0).await;
+    for caller in [&here, &here, &elsewhere] {
+        rig.call(caller, "GET", "/events?limit=1", Value::Null)
+            .await
+            .body();
+    }
+    let (reported, _) = rig.events_after(seq).await;
+    let from: Vec<_> = reported
+        .iter()
+        .map(|event| &event["principal"]["context"]["client_ip"])
+        .collect();
+    assert_eq!(from, ["192.0.2.7", "203.0.113.9"]);
+}
+
+#[tokio::test]
+async fn an_operation_whose_caller_left_is_reported() {
+    let rig = Rig::start().await;
+    let path = rig
+        .post(
+            "/event_destinations",
+            rig.sample("event_destinations", 1).await,
+        )
+        .await;
+    let path = format!(
+        "/event_destinations/{}/test",
+        path.body()["id"].as_str().unwrap()
+    );
+    let (_, seq) = rig.events_after(0).await;
+    let caller = with_context(rig.admin.clone());
+    tokio::select! {
+        biased;
+        _ = rig.call(&caller, "POST", &path, json!({})) => panic!("it ended at once"),
+        () = std::future::ready(()) => {}
+    }
+    rig.control.kernel.report_due(false).await.unwrap();
+    let (reported, _) = rig.events_after(seq).await;
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0]["event_type"], "event_destination_tested.v0");
+    assert_eq!(reported[0]["principal"]["id"], *caller.owner_id);
+}

@@ -1,0 +1,162 @@
+//! Reads, checks, merges and redacts configurations of targets.
+
+pub(crate) mod destination_ids;
+pub(crate) mod headers;
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use culvert_base::{Refusal, code};
+
+use crate::client::guard::{CheckedUrl, Rules};
+
+/// A configuration that passed its checks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checked {
+    /// The stored form: every field present, normalised.
+    pub stored: Value,
+    /// Fields added to the redacted form in the response to the create call only: generated secrets.
+    pub shown_once: Option<Value>,
+}
+
+/// The error for a target's field.
+pub(crate) fn invalid(target: &str, sentence: impl fmt::Display) -> Refusal {
+    Refusal::new(
+        code::DELIVERY_VALUE_INVALID,
+        format!("The {target} target is invalid: {sentence}."),
+    )
+}
+
+/// Reads a configuration. Unknown fields and wrong types are errors.
+pub(crate) fn parse<C: DeserializeOwned>(target: &str, given: &Value) -> Result<C, Refusal> {
+    if !given.is_object() {
+        return Err(invalid(target, "it must be an object"));
+    }
+    C::deserialize(given).map_err(|error| invalid(target, unquoted(&error.to_string())))
+}
+
+/// The error without the value that the parser quotes: it may be a secret in the wrong field.
+fn unquoted(message: &str) -> String {
+    let said = match message.rsplit_once(", expected ") {
+        Some((found, _)) if found.starts_with("unknown field") => message.to_owned(),
+        Some((_, "struct Config")) => "it must be an object".to_owned(),
+        Some((_, expected)) => {
+            format!("a value has the wrong type; expected {expected}")
+        }
+        None => message.to_owned(),
+    };
+    said.trim_end_matches('.').chars().take(160).collect()
+}
+
+/// The stored form, with absent fields as `null`.
+pub(crate) fn stored<C: Serialize>(config: &C) -> Checked {
+    Checked {
+        stored: serde_json::to_value(config).expect("a configuration is plain JSON"),
+        shown_once: None,
+    }
+}
+
+/// Copies a stored secret into a new configuration that omits it: absent, `null` or empty. `object` is the JSON
+/// pointer to the object with the field.
+pub(crate) fn keep_secret(stored: &Value, given: &mut Value, object: &str, field: &str) {
+    let Some(Value::Object(holder)) = given.pointer_mut(object) else {
+        return;
+    };
+    let is_absent = match holder.get(field) {
+        None | Some(Value::Null) => true,
+        Some(value) => value.as_str() == Some(""),
+    };
+    let secret = stored.pointer(object).and_then(|holder| holder.get(field));
+    if let (true, Some(secret)) = (is_absent, secret) {
+        holder.insert(field.to_owned(), secret.clone());
+    }
+}
+
+/// The stored form with a secret replaced by `with`, if present. `secret` is a JSON pointer.
+pub(crate) fn hide(stored: &Value, secret: &str, with: Value) -> Value {
+    let mut shown = stored.clone();
+    if let Some(value) = shown.pointer_mut(secret) {
+        *value = with;
+    }
+    shown
+}
+
+/// Checks a URL that a user configured.
+pub(crate) fn checked_url(
+    target: &str,
+    field: &str,
+    url: &str,
+    rules: &Rules,
+) -> Result<CheckedUrl, Refusal> {
+    rules
+        .url(url)
+        .map_err(|denied| invalid(target, format_args!("`{field}` is invalid: {denied}")))
+}
+
+/// A duration in a configuration: whole numbers with `ms`, `s`, `m`, `h` or `d`, such as `1h30m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConfigDuration(pub(crate) Duration);
+
+impl ConfigDuration {
+    fn parse(text: &str) -> Option<Self> {
+        let mut rest = text;
+        let mut total = Duration::ZERO;
+        if rest.is_empty() || rest.len() > 32 {
+            return None;
+        }
+        while !rest.is_empty() {
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            let (number, tail) = rest.split_at(digits);
+            let number: u64 = number.parse().ok()?;
+            let letters = tail.bytes().take_while(u8::is_ascii_lowercase).count();
+            let (unit, tail) = tail.split_at(letters);
+            let millis = match unit {
+                "ms" => 1,
+                "s" => 1000,
+                "m" => 60_000,
+                "h" => 3_600_000,
+                "d" => 86_400_000,
+                _ => return None,
+            };
+            total = total.checked_add(Duration::from_millis(number.checked_mul(millis)?))?;
+            rest = tail;
+        }
+        Some(Self(total))
+    }
+}
+
+impl fmt::Display for ConfigDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        for (unit, size) in [("h", 3_600_000), ("m", 60_000), ("s", 1000)] {
+            if millis > 0 && millis.is_multiple_of(size) {
+                return write!(f, "{}{unit}", millis / size);
+            }
+        }
+        write!(f, "{millis}ms")
+    }
+}
+
+impl<'de> Deserialize<'de> for ConfigDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| {
+            serde::de::Error::custom(
+                "a duration must be a number followed by `ms`, `s`, `m`, `h` or `d`",
+            )
+        })
+    }
+}
+
+impl Serialize for ConfigDuration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

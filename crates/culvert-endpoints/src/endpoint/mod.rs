@@ -1,0 +1,624 @@
+//! Endpoint: an address that receives traffic, and where the traffic goes (contract: management API 2.19,
+//! operations 5).
+//!
+//! Traffic passes the endpoint's policy to an upstream given as a URL; an endpoint needs at least one of the
+//! two. An internal endpoint receives traffic only from the policies of its account's other endpoints, and one
+//! with the binding `kubernetes` only from Kubernetes operators of its account. Endpoints that agents serve have
+//! the same type, but callers can only read them ([`agent`]).
+
+pub mod address;
+pub mod agent;
+pub mod model;
+pub(crate) mod timeouts;
+
+use std::sync::Arc;
+
+use culvert_base::net::HostName;
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
+use culvert_edge::{EndpointBinding, Upstream};
+use culvert_resources::access::Referrer;
+use culvert_resources::access::right::{Right, Scope};
+use culvert_resources::cx::Cx;
+use culvert_resources::cx::base::PublicPorts;
+use culvert_resources::list::listfilter::{Field, Shape, field};
+use culvert_resources::list::page::Argument;
+use culvert_resources::list::{listfilter, page};
+use culvert_resources::operation::Call;
+use culvert_resources::resource::model::Model;
+use culvert_resources::resource::{Draft, Extra, Resource, ResourceType, Reveal, Running};
+use culvert_resources::settings::Settings;
+use culvert_resources::stored::Format;
+use culvert_resources::stored::seal::Seal;
+use culvert_resources::{Caller, Error, Parameter, Role, input};
+use culvert_store::{Changes, Head, Store};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::address_lock::AddressRequest;
+use crate::endpoint::address::{RequestedUrl, address_key, binding, name_key};
+use crate::endpoint::model::{
+    AddressScheme, Binding, Endpoint, StoredUpstream, binding_schema, merges_slashes,
+};
+use crate::endpoint::timeouts::Timeouts;
+use crate::traffic_policy::model::StoredPolicy;
+use crate::traffic_policy::{Compiled, Given};
+use crate::{EndpointConfig, address_lock, health, host, pool, secret_rights};
+
+/// The row of endpoints in the table of resources.
+pub static TYPE: ResourceType = ResourceType::of::<Endpoint>();
+
+/// A new endpoint.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EndpointCreate", transform = input::create_schema)]
+pub struct Create {
+    /// `scheme://host[:port]` with the scheme `http`, `https`, `tcp` or `tls`; a bare host selects
+    /// `https`. Without a host a random one is assigned. The host and port of `tcp` must be a
+    /// reserved address. A host that ends in `.internal` is private to the account and may have any
+    /// port.
+    url: String,
+    /// `cloud`, the default.
+    #[serde(rename = "type")]
+    #[schemars(extend("enum" = ["cloud"]))]
+    kind: String,
+    /// Traffic policy in YAML or JSON, as a string or an object. Returned as written to
+    /// admins, and to the owner of the endpoint if it wrote the secrets. Either this or
+    /// `upstream_url` is required.
+    traffic_policy: Given,
+    /// Binding of the endpoint: `public`, `internal` for a host that ends in `.internal`, or
+    /// `kubernetes` for a host `service.namespace` that Kubernetes operators of the account
+    /// bind. The default depends on the host.
+    #[schemars(extend("items" = binding_schema(), "maxItems" = 1))]
+    bindings: Vec<String>,
+    /// Whether the endpoint shares its `url` with other endpoints that enable pooling.
+    pooling_enabled: Option<bool>,
+    /// Description, at most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Arbitrary metadata, at most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// Upstream for traffic that the policy does not handle: `http://host:port` or `https://…` for
+    /// HTTP, `tcp://host:port` for other schemes.
+    #[schemars(length(max = 2048))]
+    upstream_url: String,
+    /// HTTP version for the upstream: `http1` (default) or `http2`.
+    #[schemars(extend("enum" = ["http1", "http2"]))]
+    upstream_protocol: String,
+    /// Whether `//` in the path of a request becomes `/`. Default: `true`. With `false`, rules and
+    /// the upstream see empty segments.
+    merge_slashes: Option<bool>,
+    /// Timeouts of the endpoint. Unset values use the settings `edge.timeouts`.
+    timeouts: Timeouts,
+}
+
+/// Changes to an endpoint.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EndpointUpdate", transform = input::update_schema)]
+pub struct Update {
+    /// New URL with the same scheme.
+    url: Option<String>,
+    /// Traffic policy; empty for none. `[redacted]` keeps a secret in an otherwise unchanged rule.
+    traffic_policy: Option<Given>,
+    /// Binding of the endpoint: `public`, `internal` or `kubernetes`. An empty list selects the
+    /// default.
+    #[schemars(extend("items" = binding_schema(), "maxItems" = 1))]
+    bindings: Option<Vec<String>>,
+    /// Whether the endpoint shares its `url` with other endpoints that enable pooling.
+    pooling_enabled: Option<bool>,
+    /// Description, at most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Arbitrary metadata, at most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// Upstream of the endpoint; empty if the policy handles all traffic.
+    #[schemars(length(max = 2048))]
+    upstream_url: Option<String>,
+    /// HTTP version for the upstream: `http1` or `http2`; empty for `http1`.
+    #[schemars(extend("enum" = ["http1", "http2", ""]))]
+    upstream_protocol: Option<String>,
+    /// Whether `//` in the path of a request becomes `/`.
+    merge_slashes: Option<bool>,
+    /// Timeouts of the endpoint; replaces all of them. Unset values use the settings
+    /// `edge.timeouts`.
+    timeouts: Option<Timeouts>,
+}
+
+/// The operations beyond the five.
+pub const OPERATIONS: &[Extra<EndpointConfig>] = &[health::operation(run_health)];
+
+impl Resource for Endpoint {
+    const DOC: &'static str = "Endpoints: addresses that receive traffic.";
+    const LONG_TEXTS: &'static [&'static str] = &["traffic_policy"];
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+        field("principal", Shape::Reference),
+        field("type", Shape::EndpointType),
+        field("binding", Shape::First("bindings")),
+        field("bindings", Shape::List),
+        field("url", Shape::Within("address")),
+        field("pooling_enabled", Shape::Flag),
+        field("scheme", Shape::Within("address")),
+        field("region", Shape::Text),
+        field("name", Shape::Text),
+    ]);
+    const ARGUMENTS: &'static [Argument] = &[
+        argument("id", "id"),
+        argument("ids", "id"),
+        argument("url", "url"),
+        argument("urls", "url"),
+    ];
+    const PARAMETERS: &'static [Parameter] = page::ENDPOINTS;
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", code::ENDPOINT_DESCRIPTION_TOO_LONG),
+        ("metadata", code::ENDPOINT_METADATA_TOO_LONG),
+        ("traffic_policy", code::ENDPOINT_POLICY_WRONG_TYPE),
+    ];
+    const EMPTY_UPDATE: Option<Code> = Some(code::ENDPOINT_UPDATE_EMPTY);
+    const UNKNOWN: Option<Code> = Some(code::ENDPOINT_URL_NOT_RESERVED);
+    const CREATE_NEEDS_BODY: bool = false;
+
+    type Create = Create;
+    type Update = Update;
+
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        if !matches!(input.kind.as_str(), "" | "cloud") {
+            return Err(Refusal::of(code::ENDPOINT_TYPE_NOT_CLOUD).into());
+        }
+        let wanted = RequestedUrl::parse(&input.url)?;
+        let binding = binding(&input.bindings, &wanted)?;
+        let id = format!("{}_{id}", Self::ID_PREFIX);
+        let referrer = Referrer {
+            owner_id: &cx.caller.owner_id,
+            id: &id,
+        };
+        let chosen = wanted.choose(cx, referrer, binding).await?;
+        let address = chosen.address;
+        let upstream = StoredUpstream::check(
+            cx.settings,
+            address.scheme,
+            input.upstream_url,
+            input.upstream_protocol,
+        )?;
+        let (policy, named) = match input.traffic_policy.0 {
+            text if text.is_empty() => (None, Changes::default()),
+            text => {
+                let place = address.policy_target(&cx.caller.owner_id, upstream.is_some());
+                let checked = StoredPolicy::check(cx, &id, place, &text, None).await?;
+                (Some(checked.0), checked.1)
+            }
+        };
+        needs_one(upstream.as_ref(), policy.as_ref())?;
+        let endpoint = Self {
+            format: Format,
+            description: input.description,
+            metadata: input.metadata,
+            address,
+            domain_id: chosen.domain_id,
+            tcp_addr_id: chosen.tcp_addr_id,
+            binding,
+            pooling_enabled: input.pooling_enabled.unwrap_or(false),
+            upstream,
+            policy,
+            merge_slashes: input.merge_slashes.unwrap_or_else(merges_slashes),
+            principal_id: cx.caller.owner_id.clone(),
+            served: None,
+            timeouts: input.timeouts.check()?,
+        };
+        endpoint.may_receive_secrets(cx)?;
+        let also = match chosen.pool_changes {
+            Some(pool_changes) => {
+                pool_changes.and(address_lock::first(cx, endpoint.want(cx, &id)).await?)
+            }
+            None => address_lock::join(cx, endpoint.want(cx, &id)).await?,
+        };
+        Ok(Draft {
+            also: also.and(chosen.condition).and(named),
+            ..Draft::of(endpoint)
+        })
+    }
+
+    async fn update(
+        mut self,
+        cx: &Cx<'_>,
+        head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        self.is_cloud()?;
+        let (before, place_before) = (self.address.clone(), self.place(&head.account));
+        let name_before = self.host_name(&head.account);
+        let held_before = self.held();
+        let pooled_before = self.pooling_enabled;
+        let mut also = Changes::default();
+        if input.url.is_some() || input.bindings.is_some() {
+            also = self.move_to(cx, head, &input).await?;
+        }
+        let had_upstream = self.upstream.is_some();
+        let text_of = |policy: &Option<StoredPolicy>| {
+            policy
+                .as_ref()
+                .map(|policy| (policy.shown.clone(), policy.sealed.clone()))
+        };
+        let policy_before = text_of(&self.policy);
+        let url_before = self.upstream.as_ref().map(|upstream| upstream.url.clone());
+        if input.upstream_url.is_some() || input.upstream_protocol.is_some() {
+            let (url, protocol) = match self.upstream {
+                Some(upstream) => (upstream.url, upstream.protocol),
+                None => Default::default(),
+            };
+            self.upstream = StoredUpstream::check(
+                cx.settings,
+                self.address.scheme,
+                input.upstream_url.unwrap_or(url),
+                input.upstream_protocol.unwrap_or(protocol),
+            )?;
+        }
+        let goes_on = self.upstream.is_some();
+        let text = match (&input.traffic_policy, &self.policy) {
+            (Some(given), _) => given.0.clone(),
+            // Check the policy again: without an upstream it must respond to all traffic itself.
+            (None, Some(policy)) if goes_on != had_upstream => {
+                policy.text(cx.seal, &head.id)?.into_owned()
+            }
+            (None, _) => String::new(),
+        };
+        if !text.is_empty() {
+            let place = self.address.policy_target(&self.principal_id, goes_on);
+            let before = self.policy.as_ref();
+            let checked = StoredPolicy::check(cx, &head.id, place, &text, before);
+            let (mut policy, named) = checked.await?;
+            if let (None, Some(before)) = (&input.traffic_policy, before) {
+                // The caller did not send the secrets.
+                policy.secrets_by.clone_from(&before.secrets_by);
+                policy.forwards_to.clone_from(&before.forwards_to);
+            }
+            self.policy = Some(policy);
+            also = also.and(named);
+        } else if input.traffic_policy.is_some() {
+            self.policy = None;
+        }
+        let url = self.upstream.as_ref().map(|upstream| &upstream.url);
+        if url.is_some()
+            && url != url_before.as_ref()
+            && let Some(policy) = &self.policy
+        {
+            let referrer = Referrer {
+                owner_id: &self.principal_id,
+                id: &head.id,
+            };
+            also = also.and(policy.may_send_elsewhere(cx, referrer).await?);
+        }
+        needs_one(self.upstream.as_ref(), self.policy.as_ref())?;
+        self.merge_slashes = input.merge_slashes.unwrap_or(self.merge_slashes);
+        if let Some(timeouts) = input.timeouts {
+            self.timeouts = timeouts.check()?;
+        }
+        self.pooling_enabled = input.pooling_enabled.unwrap_or(self.pooling_enabled);
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+
+        let is_moved = place_before != self.place(&head.account);
+        let serves_else = policy_before != text_of(&self.policy)
+            || url_before.as_ref() != self.upstream.as_ref().map(|upstream| &upstream.url);
+        if is_moved || serves_else {
+            self.may_receive_secrets(cx)?;
+        }
+        if is_moved {
+            also = also.and(address_lock::leave_all(cx, &[&head.id], &place_before).await?);
+            if name_before != self.host_name(&head.account) {
+                also = also.and(host::leave(cx, &[&head.id], &name_before, None).await?);
+            }
+            if let Some(address) = held_before {
+                also = also.and(pool::release(cx, &address).await?);
+            }
+        }
+        if is_moved || before != self.address || pooled_before != self.pooling_enabled {
+            also = also.and(address_lock::join(cx, self.want(cx, &head.id)).await?);
+        }
+        Ok(Draft {
+            also,
+            ..Draft::of(self)
+        })
+    }
+
+    fn changed_secrets(&self, after: &Self) -> Vec<&'static str> {
+        let (Some(before), Some(after)) = (&self.policy, &after.policy) else {
+            return Vec::new();
+        };
+        // Secrets are not in the shown text.
+        let is_hidden = before.shown == after.shown && before.sealed != after.sealed;
+        Vec::from_iter(is_hidden.then_some("traffic_policy"))
+    }
+
+    fn readable_secret(&self, cx: &Cx<'_>, head: &Head) -> Result<Option<Reveal>, Fault> {
+        match &self.policy {
+            Some(policy) if policy.sealed.is_some() && self.shows_secrets_to(policy, cx.caller) => {
+                let text = Value::from(&*policy.text(cx.seal, &head.id)?);
+                Ok(Some(Reveal {
+                    pointer: "/traffic_policy".to_owned(),
+                    json: Secret::new(text.to_string()),
+                }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+        self.is_cloud()?;
+        let name = self.host_name(&head.account);
+        let left = address_lock::leave_all(cx, &[&head.id], &self.place(&head.account)).await?;
+        let left = left.and(host::leave(cx, &[&head.id], &name, None).await?);
+        Ok(match self.held() {
+            Some(address) => left.and(pool::release(cx, &address).await?),
+            None => left,
+        })
+    }
+}
+
+impl Endpoint {
+    /// Takes the URL and the binding of an update. Returns the condition under which the endpoint may have them.
+    async fn move_to(
+        &mut self,
+        cx: &Cx<'_>,
+        head: &Head,
+        input: &Update,
+    ) -> Result<Changes, Error> {
+        let is_held = self.held().is_some();
+        let own = RequestedUrl::of(&self.address);
+        let wanted = match &input.url {
+            Some(url) => RequestedUrl::parse(url)?,
+            None => RequestedUrl::of(&self.address),
+        };
+        if wanted.scheme != self.address.scheme {
+            return Err(Refusal::of(code::ENDPOINT_SCHEME_CHANGED).into());
+        }
+        if wanted.host.is_none() {
+            return Err(Refusal::new(
+                code::ENDPOINT_URL_UNREADABLE,
+                "The `url` of an update must have a host.",
+            )
+            .into());
+        }
+        let binding_before = self.binding;
+        self.binding = match (&input.bindings, binding_before) {
+            // The host does not tell it.
+            (None, Binding::Kubernetes) => Binding::Kubernetes,
+            (given, _) => binding(given.as_deref().unwrap_or_default(), &wanted)?,
+        };
+        // Clients may repeat the URL, and an address that the endpoint holds itself is in no reservation.
+        let is_same_place =
+            self.binding == binding_before && (input.url.is_none() || is_held && wanted == own);
+        if is_same_place {
+            return Ok(Changes::default());
+        }
+        let referrer = Referrer {
+            owner_id: &self.principal_id,
+            id: &head.id,
+        };
+        let chosen = wanted.choose(cx, referrer, self.binding).await?;
+        self.address = chosen.address;
+        self.domain_id = chosen.domain_id;
+        self.tcp_addr_id = chosen.tcp_addr_id;
+        Ok(chosen.condition)
+    }
+
+    /// Refuses a key without the scope to read secrets (642) to decide what serves an internal endpoint: the requests that
+    /// policies send there may have secrets in their header fields.
+    fn may_receive_secrets(&self, cx: &Cx<'_>) -> Result<(), Refusal> {
+        match self.binding {
+            Binding::Internal => secret_rights::check_scope(cx.caller),
+            Binding::Public | Binding::Kubernetes => Ok(()),
+        }
+    }
+
+    /// Whether the caller may read the secrets of the policy: it may change the endpoint, and it wrote the secrets or is
+    /// an admin. Policies of agents were not written through the API.
+    fn shows_secrets_to(&self, policy: &StoredPolicy, caller: &Caller) -> bool {
+        const WRITE: Right = Right {
+            role: Role::Member,
+            scope: Some(Scope::EndpointsWrite),
+        };
+        let is_owner = caller.role == Role::Admin || caller.owner_id == self.principal_id;
+        self.served.is_none() && is_owner && caller.may(WRITE) && policy.shows_secrets_to(caller)
+    }
+
+    /// Stores the references of a policy that was stored before references were recorded. Returns whether any
+    /// was missing.
+    pub async fn note_names(
+        &mut self,
+        store: &Store,
+        seal: &Seal,
+        head: &Head,
+    ) -> Result<bool, Fault> {
+        match &mut self.policy {
+            Some(policy) => policy.note_names(store, seal, head).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Compiles it for the edge.
+    pub fn compile(
+        &self,
+        ports: PublicPorts,
+        seal: &Seal,
+        head: &Head,
+        policies: &mut Compiled,
+    ) -> Result<culvert_edge::Endpoint, Fault> {
+        let unusable = |why: &dyn std::fmt::Display| {
+            Fault::bare(format!("compiling endpoint {}: {why}", head.id))
+        };
+        let scheme = self.address.scheme.of_edge();
+        let upstream = match (&self.upstream, &self.served) {
+            (_, Some(served)) => Some(served.upstream(&head.id, scheme)),
+            (Some(upstream), None) => {
+                let parsed = Upstream::parse(&upstream.url, &upstream.protocol);
+                Some(parsed.map_err(|error| unusable(&error))?)
+            }
+            (None, None) => None,
+        };
+        let policy = match &self.policy {
+            Some(policy) => {
+                let goes_on = upstream.is_some();
+                Some(policies.policy(seal, (head, &self.principal_id), policy, scheme, goes_on)?)
+            }
+            None => None,
+        };
+        Ok(culvert_edge::Endpoint {
+            id: head.id.clone(),
+            account: head.account.as_str().into(),
+            owner: self.principal_id.as_str().into(),
+            scheme,
+            binding: match self.binding {
+                Binding::Public => EndpointBinding::Public,
+                Binding::Internal => EndpointBinding::Internal,
+                // The operators that select it are added where they are known.
+                Binding::Kubernetes => EndpointBinding::Kubernetes(Arc::new([])),
+            },
+            host: HostName::parse(&self.address.host).map_err(|error| unusable(&error))?,
+            port: match self.binding {
+                Binding::Internal | Binding::Kubernetes => self.address.port,
+                Binding::Public => {
+                    let port = self.address.scheme.public_port(ports);
+                    port.unwrap_or(self.address.port)
+                }
+            },
+            upstream,
+            policy,
+            merge_slashes: self.merge_slashes,
+            timeouts: self
+                .timeouts
+                .as_ref()
+                .map_or_else(Default::default, Timeouts::compile),
+        })
+    }
+
+    /// Refuses to change an agent's endpoint through the API (18014).
+    fn is_cloud(&self) -> Result<(), Refusal> {
+        if self.served.is_none() {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            code::ENDPOINT_FIELD_INVALID,
+            "The endpoint belongs to an agent; only the agent can change it or take it offline.",
+        ))
+    }
+
+    /// The host below the platform domain whose certificate it presents if it terminates TLS.
+    pub fn certificate_host(&self, platform: &HostName) -> Option<&str> {
+        let has_tls = matches!(
+            self.address.scheme,
+            AddressScheme::Https | AddressScheme::Tls
+        );
+        let host = &self.address.host;
+        let is_platforms = has_tls && HostName::parse(host).ok()?.is_within(platform);
+        is_platforms.then_some(host)
+    }
+
+    /// The pool address that it holds itself, without a reservation.
+    fn held(&self) -> Option<String> {
+        let is_held = self.address.scheme == AddressScheme::Tcp
+            && self.binding == Binding::Public
+            && self.tcp_addr_id.is_none();
+        is_held.then(|| self.address.hostport())
+    }
+
+    /// The key of its address lock.
+    fn place(&self, account: &str) -> String {
+        address_key(&self.address, self.binding, account)
+    }
+
+    /// The key of its name; see [`host`].
+    pub fn host_name(&self, account: &str) -> String {
+        name_key(&self.address, self.binding, account)
+    }
+
+    /// ID of its owner.
+    pub fn principal_id(&self) -> &str {
+        &self.principal_id
+    }
+
+    fn want<'a>(&'a self, cx: &Cx<'_>, id: &'a str) -> AddressRequest<'a> {
+        AddressRequest {
+            endpoint_id: id,
+            name: self.host_name(&cx.caller.account),
+            owner_id: &self.principal_id,
+            address: self.place(&cx.caller.account),
+            url: &self.address.url,
+            pooling: self.pooling_enabled,
+        }
+    }
+}
+
+fn run_health(endpoints: &EndpointConfig, call: Call) -> Running<'_> {
+    Box::pin(async move { health::health(endpoints, &TYPE, &call).await })
+}
+
+const fn argument(name: &'static str, field: &'static str) -> Argument {
+    Argument { name, field }
+}
+
+/// Refuses an endpoint without an upstream and without a policy.
+fn needs_one(
+    upstream: Option<&StoredUpstream>,
+    policy: Option<&StoredPolicy>,
+) -> Result<(), Refusal> {
+    if upstream.is_none() && policy.is_none() {
+        return Err(Refusal::of(code::ENDPOINT_WITHOUT_UPSTREAM));
+    }
+    Ok(())
+}
+
+impl StoredUpstream {
+    fn check(
+        settings: &Settings,
+        scheme: AddressScheme,
+        url: String,
+        protocol: String,
+    ) -> Result<Option<Self>, Refusal> {
+        if !matches!(protocol.as_str(), "" | "http1" | "http2") {
+            let why = "`upstream_protocol` must be `http1` or `http2`.";
+            return Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why));
+        }
+        if url.is_empty() {
+            return Ok(None);
+        }
+        if !scheme.is_http() && !protocol.is_empty() {
+            return Err(Refusal::new(
+                code::ENDPOINT_FIELD_INVALID,
+                "`upstream_protocol` applies only to http and https endpoints.",
+            ));
+        }
+        let upstream = Upstream::parse(&url, &protocol)?;
+        if upstream.is_http() != scheme.is_http() {
+            return Err(Refusal::new(
+                code::ENDPOINT_FIELD_INVALID,
+                format!(
+                    "The `upstream_url` of an endpoint with the scheme {} must start with {}.",
+                    scheme.name(),
+                    if scheme.is_http() {
+                        "`http://` or `https://`"
+                    } else {
+                        "`tcp://`"
+                    },
+                ),
+            ));
+        }
+        if upstream.is_private() && !settings.allow_private_upstreams {
+            return Err(Refusal::new(
+                code::ENDPOINT_FIELD_INVALID,
+                "The `upstream_url` resolves to a private address, which this installation does not allow.",
+            ));
+        }
+        let protocol = match (scheme.is_http(), protocol.is_empty()) {
+            (true, true) => "http1".to_owned(),
+            _ => protocol,
+        };
+        Ok(Some(Self { url, protocol }))
+    }
+}

@@ -1,0 +1,333 @@
+//! Stored form and view of the endpoint.
+
+use std::borrow::Cow;
+
+use culvert_base::{Description, Metadata, Timestamp};
+use culvert_resources::access::rights::{Change, Rights, See, Use};
+use culvert_resources::cx::base::Base;
+use culvert_resources::resource::model::{
+    ENDPOINTS, Links, Model, Reference, TUNNEL_SESSIONS, TUNNELS, Uri,
+};
+use culvert_resources::stored::Format;
+use culvert_store::{Head, OnDelete, Ref};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::endpoint::timeouts::Timeouts;
+use crate::reserved_addr::model::ReservedAddr;
+use crate::reserved_domain::model::ReservedDomain;
+use crate::traffic_policy::model::StoredPolicy;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Endpoint {
+    /// Version of the stored form.
+    pub format: Format<1>,
+    /// What the endpoint is for.
+    pub description: Description,
+    /// Text that the caller keeps with it.
+    pub metadata: Metadata,
+    /// Where it is reached.
+    pub address: Address,
+    /// The reserved domain that covered the host when the url was set.
+    pub domain_id: Option<String>,
+    /// The reserved address in the URL. A TCP endpoint without one holds its address itself.
+    #[serde(default)]
+    pub(crate) tcp_addr_id: Option<String>,
+    /// From where it is reached.
+    pub binding: Binding,
+    /// Whether it shares its URL with other endpoints.
+    pub pooling_enabled: bool,
+    /// Where its traffic goes, unless an agent or its policy says so.
+    pub upstream: Option<StoredUpstream>,
+    /// Its traffic policy.
+    #[serde(default)]
+    pub policy: Option<StoredPolicy>,
+    /// Whether `//` in the paths of its requests becomes `/`.
+    #[serde(default = "merges_slashes")]
+    pub merge_slashes: bool,
+    /// Owner of the key or credential that created it.
+    pub principal_id: String,
+    /// The agent that serves it; `None` for a cloud endpoint.
+    #[serde(default)]
+    pub served: Option<Served>,
+    /// Its own timeouts, if set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timeouts: Option<Timeouts>,
+}
+
+/// The bindings that an endpoint can have.
+pub(crate) fn binding_schema() -> Value {
+    json!({"type": "string", "enum": Binding::NAMES})
+}
+
+/// The default of endpoints.
+pub(crate) const fn merges_slashes() -> bool {
+    true
+}
+
+/// An upstream as sent; both parts have passed [`culvert_edge::Upstream::parse`].
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct StoredUpstream {
+    /// URL of the upstream.
+    pub url: String,
+    /// `""` for an upstream without HTTP.
+    pub(crate) protocol: String,
+}
+
+/// An endpoint as the API shows it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Endpoint")]
+pub struct View<'a> {
+    pub(crate) id: &'a str,
+    #[schemars(with = "String")]
+    pub(crate) uri: Uri<'a>,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) created_at: Timestamp,
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub(crate) updated_at: Timestamp,
+    pub(crate) description: &'a str,
+    pub(crate) metadata: &'a str,
+    pub(crate) url: &'a str,
+    /// `url` with the public port.
+    pub(crate) public_url: Cow<'a, str>,
+    #[serde(rename = "type")]
+    #[schemars(extend("enum" = ["cloud", "ephemeral"]))]
+    pub(crate) kind: &'static str,
+    #[schemars(extend("enum" = AddressScheme::NAMES))]
+    pub(crate) proto: &'static str,
+    #[schemars(extend("enum" = AddressScheme::NAMES))]
+    pub(crate) scheme: &'static str,
+    pub(crate) host: &'a str,
+    pub(crate) port: u16,
+    pub(crate) hostport: String,
+    /// Empty for cloud endpoints.
+    pub(crate) region: &'a str,
+    /// As it was sent, for admins, and for the owner if it wrote the secrets. In lists, and for other callers, each
+    /// secret is `[redacted]`. The whole policy is `[redacted]` where the endpoint is another owner's
+    /// and the caller is no admin: policies hold secrets in many places, such as the headers that they add.
+    pub(crate) traffic_policy: &'a str,
+    /// Likely mistakes in the traffic policy, as of its last write, such as an `add-headers` whose header clients can
+    /// send too. Empty where the policy is not shown.
+    pub(crate) traffic_policy_warnings: &'a [String],
+    #[schemars(extend("items" = binding_schema()))]
+    pub(crate) bindings: [&'static str; 1],
+    pub(crate) pooling_enabled: bool,
+    pub(crate) domain: Option<Reference<'a>>,
+    pub(crate) tcp_addr: Option<Reference<'a>>,
+    pub(crate) tunnel: Option<Reference<'a>>,
+    pub(crate) tunnel_session: Option<Reference<'a>>,
+    pub(crate) edge: Option<Reference<'a>>,
+    /// Owner of the API key or credential that created the object.
+    pub(crate) principal: Reference<'a>,
+    pub(crate) upstream_url: &'a str,
+    pub(crate) upstream_protocol: &'a str,
+    pub(crate) merge_slashes: bool,
+    /// Timeouts of the endpoint; `null` for the server settings.
+    pub(crate) timeouts: Cow<'a, Timeouts>,
+    pub(crate) name: &'a str,
+}
+
+impl Model for Endpoint {
+    const NAME: &'static str = "endpoint";
+    const COLLECTION: &'static str = ENDPOINTS;
+    const LIST_FIELD: &'static str = "endpoints";
+    const ID_PREFIX: &'static str = "ep";
+    const RIGHTS: Rights = Rights {
+        see: See::All,
+        use_by: Use::Grant,
+        change: Change::Owner,
+    };
+    const OWNED_BY: Option<&'static str> = Some("principal_id");
+    /// They show the traffic policy.
+    const HAS_PUBLIC_EVENTS: bool = false;
+    type View<'a> = View<'a>;
+
+    fn links(&self, _head: &Head) -> Links {
+        let mut refs: Vec<Ref> = match &self.served {
+            // Endpoints of agents hold no reservation.
+            Some(served) => {
+                let session = Ref::new("tunnel_session", &served.session_id, OnDelete::Cascade);
+                vec![session]
+            }
+            None => {
+                let reservations = self.domain_id.iter().chain(&self.tcp_addr_id);
+                reservations
+                    .map(|id| Ref::new("url", id, OnDelete::Block))
+                    .collect()
+            }
+        };
+        refs.extend(self.policy.iter().flat_map(StoredPolicy::refs));
+        Links {
+            refs,
+            ..Links::default()
+        }
+    }
+
+    fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
+        let scheme = self.address.scheme.name();
+        let served = self.served.as_ref();
+        let upstream = self.upstream.as_ref();
+        View {
+            id: &head.id,
+            uri: Uri {
+                base,
+                collection: Self::COLLECTION,
+                id: &head.id,
+            },
+            created_at: head.created_at,
+            updated_at: head.updated_at,
+            description: &self.description,
+            metadata: &self.metadata,
+            url: &self.address.url,
+            public_url: match self.binding {
+                Binding::Public | Binding::Internal => base.ports.shown(&self.address.url),
+                Binding::Kubernetes => Cow::Borrowed(&self.address.url),
+            },
+            kind: if served.is_some() {
+                "ephemeral"
+            } else {
+                "cloud"
+            },
+            proto: scheme,
+            scheme,
+            host: &self.address.host,
+            port: self.address.port,
+            hostport: self.address.hostport(),
+            region: served.map_or("", |served| &served.region),
+            traffic_policy: match &self.policy {
+                Some(_) if !base.shows_fields_of(&self.principal_id) => "[redacted]",
+                Some(policy) => &policy.shown,
+                None => "",
+            },
+            traffic_policy_warnings: match &self.policy {
+                Some(policy) if base.shows_fields_of(&self.principal_id) => &policy.warnings,
+                _ => &[],
+            },
+            bindings: [self.binding.name()],
+            pooling_enabled: self.pooling_enabled,
+            domain: self
+                .domain_id
+                .as_deref()
+                .map(|id| Reference::to(base, ReservedDomain::COLLECTION, id)),
+            tcp_addr: self
+                .tcp_addr_id
+                .as_deref()
+                .map(|id| Reference::to(base, ReservedAddr::COLLECTION, id)),
+            tunnel: served.map(|served| Reference::to(base, TUNNELS, &served.tunnel_id)),
+            tunnel_session: served
+                .map(|served| Reference::to(base, TUNNEL_SESSIONS, &served.session_id)),
+            edge: None,
+            principal: Reference::to_owner(&self.principal_id),
+            upstream_url: match served {
+                Some(served) => &served.forwards_to,
+                None => upstream.map_or("", |upstream| &upstream.url),
+            },
+            upstream_protocol: match served {
+                Some(served) => &served.forwards_proto,
+                None => upstream.map_or("", |upstream| &upstream.protocol),
+            },
+            merge_slashes: self.merge_slashes,
+            timeouts: self
+                .timeouts
+                .as_ref()
+                .map_or_else(Cow::default, Cow::Borrowed),
+            name: served.map_or("", |served| &served.name),
+        }
+    }
+}
+
+/// Which traffic reaches an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Binding {
+    /// From anywhere.
+    Public,
+    /// From other endpoints, by `forward-internal`.
+    Internal,
+    /// From clusters whose operator selects it.
+    Kubernetes,
+}
+
+/// The parts of a URL.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Address {
+    /// Protocol of the clients.
+    pub scheme: AddressScheme,
+    /// Host name, which may be a wildcard.
+    pub host: String,
+    /// Port; the usual one of the scheme if the URL names none.
+    pub port: u16,
+    /// The URL as shown.
+    pub url: String,
+}
+
+/// Protocol of the clients of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AddressScheme {
+    /// Plain HTTP.
+    Http,
+    /// HTTP over TLS that the edge ends.
+    Https,
+    /// Connections as they are.
+    Tcp,
+    /// TLS that passes through, or ends as the policy says.
+    Tls,
+}
+
+impl Binding {
+    pub(crate) const NAMES: [&'static str; 3] = [
+        Self::Public.name(),
+        Self::Internal.name(),
+        Self::Kubernetes.name(),
+    ];
+
+    /// As in the API: `public`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Public => "public",
+            Self::Internal => "internal",
+            Self::Kubernetes => "kubernetes",
+        }
+    }
+}
+
+impl Address {
+    pub(crate) fn hostport(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+impl AddressScheme {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+        }
+    }
+}
+
+/// The agent that serves an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Served {
+    /// ID of the session.
+    pub session_id: String,
+    /// ID of the tunnel in that session.
+    pub tunnel_id: String,
+    /// The run that the agent is connected to; only this run can reach the agent.
+    pub run: String,
+    /// Region that the agent asked for.
+    pub region: String,
+    /// As the agent announced it.
+    pub forwards_to: String,
+    /// `http1`, `http2` or empty.
+    pub forwards_proto: String,
+    /// Version of the PROXY protocol that the service expects; 0 for none.
+    pub proxy_version: u8,
+    /// Name that the agent gives the endpoint.
+    pub name: String,
+}

@@ -1,0 +1,30 @@
+//! What the subject holds.
+
+use std::sync::Arc;
+
+use culvert_base::Timestamp;
+use culvert_resources::Kernel;
+
+/// Decides what endpoints may be and refer to.
+#[derive(Debug)]
+pub struct EndpointConfig {
+    pub(crate) kernel: Arc<Kernel>,
+    /// Until when policies of earlier versions may echo secrets.
+    pub secret_echo_until: Timestamp,
+}
+
+impl EndpointConfig {
+    /// The subject. Policies of earlier versions may echo secrets until `secret_echo_until`.
+    pub fn new(kernel: Arc<Kernel>, secret_echo_until: Timestamp) -> Self {
+        Self {
+            kernel,
+            secret_echo_until,
+        }
+    }
+}
+
+impl AsRef<Kernel> for EndpointConfig {
+    fn as_ref(&self) -> &Kernel {
+        &self.kernel
+    }
+}

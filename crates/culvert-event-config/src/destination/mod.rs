@@ -1,0 +1,316 @@
+//! Event destination: one remote system that receives events (contract: management API 2.4).
+//!
+//! `culvert-delivery` defines the fields and allowed values of each target and runs it. A configuration is
+//! stored twice: as shown, without secrets, and whole and encrypted.
+
+pub mod model;
+pub mod operations;
+pub mod targets;
+
+use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
+use culvert_delivery::{TargetType, target};
+use culvert_resources::cx::Cx;
+use culvert_resources::input;
+use culvert_resources::list::listfilter::{self, Field};
+use culvert_resources::resource::model::Model;
+use culvert_resources::resource::{Draft, Extra, Resource, ResourceType, Reveal};
+use culvert_resources::stored::seal::Seal;
+use culvert_resources::stored::{self, Format};
+use culvert_resources::{Error, Role};
+use culvert_store::{AuditEvent, Changes, Document, Head};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::destination::model::{EventDestination, PUBLIC_TARGETS, StoredTarget};
+use crate::subscription::model::EventSubscription;
+use crate::{EventConfig, replay, subscription};
+
+/// The row of event destinations in the table of resources.
+pub static TYPE: ResourceType = ResourceType::of::<EventDestination>();
+
+/// A new event destination.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EventDestinationCreate", extend("required" = ["format", "target"]), transform = input::create_schema)]
+pub struct Create {
+    /// Description, at most 255 bytes.
+    #[schemars(with = "String", length(max = 255))]
+    description: Description,
+    /// Arbitrary metadata, at most 4096 bytes.
+    #[schemars(with = "String", length(max = 4096))]
+    metadata: Metadata,
+    /// Event format: `json`. Required.
+    #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
+    format: String,
+    /// Target of the events; exactly one. Required.
+    #[schemars(schema_with = "target_schema")]
+    target: Map<String, Value>,
+}
+
+/// Changes to an event destination.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "EventDestinationUpdate", transform = input::update_schema)]
+pub struct Update {
+    /// Description, at most 255 bytes.
+    #[schemars(with = "Option<String>", length(max = 255))]
+    description: Option<Description>,
+    /// Arbitrary metadata, at most 4096 bytes.
+    #[schemars(with = "Option<String>", length(max = 4096))]
+    metadata: Option<Metadata>,
+    /// Event format: `json`.
+    #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
+    format: Option<String>,
+    /// New configuration of the same target type. Omitted secrets are unchanged.
+    #[schemars(schema_with = "target_schema")]
+    target: Option<Map<String, Value>>,
+}
+
+pub(crate) const OPERATIONS: &[Extra<EventConfig>] = &{
+    let [replay, get_replay] = replay::OPERATIONS;
+    let [test, health, letters, redrive] = operations::OPERATIONS;
+    [replay, get_replay, test, health, letters, redrive]
+};
+
+impl Resource for EventDestination {
+    const DOC: &'static str = "Event destinations: remote systems that receive events.";
+    const FILTER: Option<&'static [Field]> = Some(&[
+        listfilter::ID,
+        listfilter::CREATED_AT,
+        listfilter::DESCRIPTION,
+        listfilter::METADATA,
+    ]);
+    const VALUE_CODES: &'static [(&'static str, Code)] = &[
+        ("description", code::DELIVERY_VALUE_INVALID),
+        ("metadata", code::DELIVERY_VALUE_INVALID),
+    ];
+    const IN_USE: Option<Code> = Some(code::DESTINATION_IN_USE);
+    const CREATE_NEEDS_BODY: bool = true;
+    const ADMIN_OPERATIONS: &'static [&'static str] = &["replay"];
+
+    type Create = Create;
+    type Update = Update;
+
+    async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
+        check_format(&input.format)?;
+        let (ty, given) = only(input.target)?;
+        let id = format!("{}_{id}", Self::ID_PREFIX);
+        let (target, reveal) = StoredTarget::check(cx, &id, ty, &given)?;
+        Ok(Draft {
+            reveal,
+            ..Draft::of(Self {
+                version: Format,
+                owner_id: cx.caller.owner_id.clone(),
+                description: input.description,
+                metadata: input.metadata,
+                format: input.format,
+                target,
+                has_private: false,
+            })
+        })
+    }
+
+    async fn update(
+        mut self,
+        cx: &Cx<'_>,
+        head: &Head,
+        input: Update,
+    ) -> Result<Draft<Self>, Error> {
+        const SECRETS_AGAIN: &str = "The address in `target` changed; send its secrets again. A stored secret is only used with its original address.";
+        if let Some(format) = input.format {
+            check_format(&format)?;
+            self.format = format;
+        }
+        if input.target.is_some() && cx.caller.role != Role::Admin {
+            self.may_redirect(cx, head).await?;
+        }
+        if let Some(target) = input.target {
+            let (ty, given) = only(target)?;
+            if ty.name != self.target.name {
+                return Err(Refusal::of(code::TARGET_TYPE_CHANGED).into());
+            }
+            let stored = self.target.open(cx.seal, &head.id)?;
+            let merged = (ty.merge)(&stored, given.clone());
+            if sent(&merged) != sent(&given) && addresses(&merged) != addresses(&stored) {
+                return Err(Refusal::new(code::BODY_FIELD_INVALID, SECRETS_AGAIN).into());
+            }
+            // Generated secrets are only shown on creation.
+            (self.target, _) = StoredTarget::check(cx, &head.id, ty, &merged)?;
+        }
+        self.description = input.description.unwrap_or(self.description);
+        self.metadata = input.metadata.unwrap_or(self.metadata);
+        Ok(Draft::of(self))
+    }
+
+    async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
+        Ok(replay::removal_with(cx, head).await?)
+    }
+}
+
+/// The write that records that events about keys and credentials go to these destinations. It changes their
+/// documents. If a change of target and the first such event are concurrent, the later one is decided again.
+pub(crate) async fn note_private(cx: &Cx<'_>, ids: &[String]) -> Result<Changes, Error> {
+    let reason = "the visible part of the destination does not change";
+    let mut changes = Changes::default();
+    for id in ids {
+        let Some(document) = cx.own(TYPE.kind, id).await? else {
+            continue;
+        };
+        let mut destination: EventDestination = stored::read(&document)?;
+        if destination.has_private {
+            continue;
+        }
+        destination.has_private = true;
+        let body = stored::write(&destination)?;
+        let noted = Changes::replace(
+            Document { body, ..document },
+            AuditEvent::Suppress { reason },
+        );
+        changes = changes.and(noted);
+    }
+    Ok(changes)
+}
+
+impl EventDestination {
+    /// Refuses a new target for a destination that receives, or has received, events about keys and
+    /// credentials (630), because the new target would receive them. Admins may change it.
+    async fn may_redirect(&self, cx: &Cx<'_>, head: &Head) -> Result<(), Error> {
+        let mut has_private = self.has_private;
+        // Subscriptions stored before this was recorded.
+        for document in cx.referring(EventSubscription::KIND, head).await? {
+            has_private |= subscription::is_private(&document)?;
+        }
+        if has_private {
+            let why = "This destination receives or received events about keys and credentials; only admins may change its target.";
+            return Err(Refusal::new(code::NOT_ADMIN, why).into());
+        }
+        Ok(())
+    }
+
+    /// The target's entry and its decrypted configuration, for sending.
+    pub fn target(&self, seal: &Seal, head: &Head) -> Result<(&'static TargetType, Value), Fault> {
+        let ty = target::find(&self.target.name).ok_or_else(|| {
+            Fault::bare(format!(
+                "opening destination {}: this build has no target {}",
+                head.id, self.target.name
+            ))
+        })?;
+        Ok((ty, self.target.open(seal, &head.id)?))
+    }
+}
+
+impl StoredTarget {
+    /// Checks a configuration. Also returns the secrets to show once.
+    fn check(
+        cx: &Cx<'_>,
+        id: &str,
+        ty: &'static TargetType,
+        given: &Value,
+    ) -> Result<(Self, Option<Reveal>), Error> {
+        let checked = cx.settings.targets.check(ty.name, given, cx.entropy)?;
+        let shown = (ty.redact)(&checked.stored);
+        let reveal = checked.shown_once.map(|once| {
+            let mut revealed = shown.clone();
+            if let (Value::Object(revealed), Value::Object(once)) = (&mut revealed, once) {
+                revealed.extend(once);
+            }
+            Reveal {
+                pointer: format!("/target/{}", ty.name),
+                json: Secret::new(revealed.to_string()),
+            }
+        });
+        let target = Self {
+            name: ty.name.to_owned(),
+            shown,
+            sealed: cx.seal.seal(cx.entropy, id, &checked.stored.to_string())?,
+        };
+        Ok((target, reveal))
+    }
+
+    fn open(&self, seal: &Seal, id: &str) -> Result<Value, Fault> {
+        let text = seal.open(id, &self.sealed)?;
+        serde_json::from_str(text.reveal())
+            .map_err(|_| Fault::bare(format!("reading the encrypted target of {id}")))
+    }
+}
+
+fn check_format(format: &str) -> Result<(), Refusal> {
+    if format.eq_ignore_ascii_case("json") {
+        Ok(())
+    } else {
+        Err(Refusal::of(code::TARGET_FORMAT_UNKNOWN))
+    }
+}
+
+/// The single target of a body, and its configuration.
+fn only(given: Map<String, Value>) -> Result<(&'static TargetType, Value), Refusal> {
+    let mut found = None;
+    for (name, value) in given {
+        let ty = target::find(&name);
+        let is_public = PUBLIC_TARGETS.contains(&name.as_str());
+        match (ty, is_public) {
+            (None, true) if value.is_null() => {}
+            (None, _) => {
+                let names: Vec<_> = target::ALL.iter().map(|ty| ty.name).collect();
+                let name: String = name.chars().take(64).collect();
+                return Err(Refusal::new(
+                    code::TARGET_TYPE_UNKNOWN,
+                    format!(
+                        "This build of culvert does not support the target `{name}`; supported targets: {}.",
+                        names.join(", ")
+                    ),
+                ));
+            }
+            (Some(_), _) if value.is_null() => {}
+            (Some(ty), _) => {
+                if found.replace((ty, value)).is_some() {
+                    return Err(Refusal::of(code::TARGET_NOT_SINGLE));
+                }
+            }
+        }
+    }
+    found.ok_or_else(|| Refusal::of(code::TARGET_MISSING))
+}
+
+/// The schema of an object with one of the targets of this build.
+fn target_schema(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = json_schema!({
+        "type": "object",
+        "additionalProperties": false,
+        "minProperties": 1,
+        "maxProperties": 1,
+        "properties": {},
+    });
+    let properties: Map<String, Value> = target::ALL
+        .iter()
+        .map(|ty| {
+            let mut schema = (ty.schema)(generator);
+            schema.insert("description".to_owned(), ty.doc.into());
+            (ty.name.to_owned(), schema.to_value())
+        })
+        .collect();
+    schema.insert("properties".to_owned(), properties.into());
+    schema
+}
+
+/// A target without the secrets that only sign and are never sent.
+fn sent(target: &Value) -> Value {
+    let mut target = target.clone();
+    if let Some(fields) = target.as_object_mut() {
+        fields.remove("secrets");
+    }
+    target
+}
+
+/// The fields of a target that decide where it sends. A stored secret is kept only while they are unchanged:
+/// it must not be sent to an address that it was not given for.
+fn addresses(target: &Value) -> Vec<(&String, &Value)> {
+    const MARKS: [&str; 8] = [
+        "url", "uri", "endpoint", "broker", "site", "host", "addr", "server",
+    ];
+    let fields = target.as_object().into_iter().flatten();
+    fields
+        .filter(|(name, _)| MARKS.iter().any(|mark| name.contains(mark)))
+        .collect()
+}

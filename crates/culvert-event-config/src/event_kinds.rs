@@ -1,0 +1,319 @@
+//! The names of all kinds of events, and which of them only admins may follow.
+//!
+//! `audit_kinds` defines the contents of events. It depends on all resources, while subscriptions, which are
+//! resources, need the names.
+
+use culvert_base::{Refusal, code};
+use culvert_certificates::certificate_authority::model::CertificateAuthority;
+use culvert_certificates::ssh::certificate_authority_model::SshCertificateAuthority;
+use culvert_certificates::ssh::host_certificate_model::SshHostCertificate;
+use culvert_certificates::ssh::public_key_model::SshPublicKey;
+use culvert_certificates::ssh::user_certificate_model::SshUserCertificate;
+use culvert_certificates::tls_certificate::model::TlsCertificate;
+use culvert_endpoints::endpoint::model::Endpoint;
+use culvert_endpoints::reserved_addr::model::ReservedAddr;
+use culvert_endpoints::reserved_domain::model::ReservedDomain;
+use culvert_endpoints::vault::model::Vault;
+use culvert_endpoints::vault::secret_model::VaultSecret;
+use culvert_identity::api_key::model::ApiKey;
+use culvert_identity::credential::model::TunnelCredential;
+use culvert_identity::ip::policy_model::IpPolicy;
+use culvert_identity::ip::policy_rule_model::IpPolicyRule;
+use culvert_identity::ip::restriction_model::IpRestriction;
+use culvert_resources::access::bot_user::BotUser;
+use culvert_resources::access::caller::{Caller, Role};
+use culvert_resources::access::grant::Grant;
+use culvert_resources::access::user::User;
+use culvert_resources::audit::verb::{Verb, kind_name};
+use culvert_resources::audit::{AGENT_SESSION_START, AGENT_SESSION_STOP};
+use culvert_resources::resource::model::{Model, TUNNEL_SESSION_PREFIX};
+
+use crate::destination::model::EventDestination;
+use crate::subscription::model::{EventSubscription, traffic_kinds};
+
+/// The kind of the event of commits that the database lost.
+pub const COMMITS_LOST: &str = "commits_lost.v0";
+
+/// The kind of the event of events that waited and are lost.
+pub(crate) const EVENTS_DROPPED: &str = "events_dropped.v0";
+
+/// Kinds that do not report a write to a resource. Only admins may follow them. A test compares them with the
+/// catalogue.
+const OTHERS: [&str; 26] = [
+    "agent_session_commanded.v0",
+    AGENT_SESSION_START,
+    AGENT_SESSION_STOP,
+    "api_key_restricted.v0",
+    "api_key_rotated.v0",
+    "api_key_unrestricted.v0",
+    "captured_message_read.v0",
+    "certificate_retried.v0",
+    COMMITS_LOST,
+    "console_session_created.v0",
+    "console_session_deleted.v0",
+    "event_destination_redriven.v0",
+    "event_destination_replayed.v0",
+    "event_destination_tested.v0",
+    EVENTS_DROPPED,
+    "events_exported.v0",
+    "invitation_created.v0",
+    "invitation_deleted.v0",
+    "policy_dry_run.v0",
+    "policy_read_with_secrets.v0",
+    "request_refused.v0",
+    "request_replayed.v0",
+    "secret_used.v0",
+    "sign_in.v0",
+    "sign_in_failed.v0",
+    "sign_out.v0",
+];
+
+/// A resource whose writes have events.
+#[derive(Debug, PartialEq, Eq)]
+pub struct AuditedResource {
+    /// Singular, with underscores; the stem of its events.
+    pub name: &'static str,
+    /// Prefixes of the IDs of its objects.
+    pub prefixes: &'static [&'static str],
+    /// Whether only admins may follow its events.
+    pub is_private: bool,
+}
+
+/// Every resource with events. A test compares them with the table of resources.
+pub static AUDITED: [AuditedResource; 26] = [
+    AuditedResource::named("agent_ingress", &["agin"], false),
+    AuditedResource::of::<ApiKey>(),
+    AuditedResource::named("application_session", &["as"], true),
+    AuditedResource::named("application_user", &["au"], true),
+    AuditedResource::of::<BotUser>(),
+    AuditedResource::of::<CertificateAuthority>(),
+    AuditedResource::of::<Endpoint>(),
+    AuditedResource::of::<EventDestination>(),
+    AuditedResource::of::<EventSubscription>(),
+    AuditedResource::of::<Grant>(),
+    AuditedResource::of::<IpPolicy>(),
+    AuditedResource::of::<IpPolicyRule>(),
+    AuditedResource::of::<IpRestriction>(),
+    AuditedResource::named("kubernetes_operator", &["k8sop"], false),
+    AuditedResource::of::<ReservedAddr>(),
+    AuditedResource::of::<ReservedDomain>(),
+    AuditedResource::named("service_user", &["bot", "service"], false),
+    AuditedResource::of::<SshCertificateAuthority>(),
+    AuditedResource::of::<SshHostCertificate>(),
+    AuditedResource::of::<SshPublicKey>(),
+    AuditedResource::of::<SshUserCertificate>(),
+    AuditedResource::of::<TlsCertificate>(),
+    AuditedResource::of::<TunnelCredential>(),
+    AuditedResource::of::<User>(),
+    AuditedResource::of::<Vault>(),
+    AuditedResource::of::<VaultSecret>(),
+];
+
+impl AuditedResource {
+    /// A resource of a subject that this one does not know.
+    const fn named(
+        name: &'static str,
+        prefixes: &'static [&'static str],
+        is_private: bool,
+    ) -> Self {
+        Self {
+            name,
+            prefixes,
+            is_private,
+        }
+    }
+
+    const fn of<R: Model>() -> Self {
+        Self {
+            name: R::NAME,
+            prefixes: R::PREFIXES,
+            is_private: !R::HAS_PUBLIC_EVENTS,
+        }
+    }
+}
+
+/// The names of all kinds of audit events.
+pub fn names() -> impl Iterator<Item = String> {
+    let audited = AUDITED.iter();
+    audited
+        .flat_map(|resource| Verb::ALL.map(|verb| kind_name(resource.name, verb)))
+        .chain(OTHERS.map(str::to_owned))
+}
+
+/// The names of all kinds of events.
+pub fn event_types() -> Vec<String> {
+    let traffic = traffic_kinds().map(|kind| kind.name.to_owned());
+    traffic.chain(names()).collect()
+}
+
+/// Whether an audit event of this kind exists.
+pub(crate) fn is_kind(name: &str) -> bool {
+    names().any(|kind| kind == name)
+}
+
+/// Whether events of this kind are about keys or credentials, which only their owners and admins may see, or about the
+/// installation. Agent session events name the credential.
+pub fn is_private(name: &str) -> bool {
+    let mut private = AUDITED.iter().filter(|resource| resource.is_private);
+    private.any(|resource| {
+        Verb::ALL
+            .iter()
+            .any(|verb| kind_name(resource.name, *verb) == name)
+    }) || OTHERS.contains(&name)
+}
+
+/// Whether all events about the object with this ID are about keys or credentials. Endpoints have traffic events too,
+/// which everyone may read.
+pub(crate) fn is_private_object(id: &str) -> bool {
+    let Some((prefix, _)) = culvert_base::id::split(id) else {
+        return false;
+    };
+    let mut private = AUDITED.iter().filter(|resource| resource.is_private);
+    private.any(|resource| resource.name != Endpoint::NAME && resource.prefixes.contains(&prefix))
+        || prefix == TUNNEL_SESSION_PREFIX
+}
+
+/// The kinds that a caller asked for by name, and those of them that the caller may not read. `audit` and `traffic`
+/// name all kinds of a family; no names stand for all kinds.
+#[derive(Debug)]
+pub(crate) struct AskedKinds {
+    pub readable: Vec<String>,
+    /// Only kinds of families.
+    pub(crate) withheld: Vec<String>,
+}
+
+impl AskedKinds {
+    /// Each kind once.
+    ///
+    /// # Errors
+    /// An unknown kind (238), or one by name that the caller may not read (630).
+    pub(crate) fn of(caller: &Caller, asked: &[String]) -> Result<Self, Refusal> {
+        let (mut readable, mut withheld) = (Vec::new(), Vec::new());
+        let mut add = |name: String| {
+            let kinds = match may_follow(caller, &name) {
+                Ok(()) => &mut readable,
+                Err(_) => &mut withheld,
+            };
+            if !kinds.contains(&name) {
+                kinds.push(name);
+            }
+        };
+        if asked.is_empty() {
+            event_types().into_iter().for_each(&mut add);
+        }
+        for name in asked {
+            match name.as_str() {
+                "audit" => names().for_each(&mut add),
+                "traffic" => traffic_kinds().for_each(|kind| add(kind.name.to_owned())),
+                _ => {
+                    known(name)?;
+                    may_follow(caller, name)?;
+                    add(name.clone());
+                }
+            }
+        }
+        Ok(Self { readable, withheld })
+    }
+}
+
+/// Refuses the name of an unknown kind.
+pub fn known(name: &str) -> Result<(), Refusal> {
+    if is_kind(name) || traffic_kinds().any(|kind| kind.name == name) {
+        return Ok(());
+    }
+    Err(unknown(name, ""))
+}
+
+/// The refusal of an event type that does not exist. `more` follows the sentence's subject. A text that cannot be an event
+/// type is not repeated: it may be a secret in the wrong field.
+pub(crate) fn unknown(name: &str, more: &str) -> Refusal {
+    let (bare, version) = name.rsplit_once(".v").unwrap_or((name, "0"));
+    let is_name = name.len() <= 64
+        && bare
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte == b'_')
+        && version.bytes().all(|byte| byte.is_ascii_digit());
+    let name = match is_name {
+        true => format!(" `{name}`"),
+        false => String::new(),
+    };
+    Refusal::new(
+        code::EVENT_TYPE_UNKNOWN,
+        format!("The event type{name} does not exist{more}."),
+    )
+}
+
+/// Refuses events about keys and credentials (630), unless the caller is an admin.
+pub(crate) fn may_follow(caller: &Caller, name: &str) -> Result<(), Refusal> {
+    if caller.role == Role::Admin || !is_private(name) {
+        return Ok(());
+    }
+    let why = format!(
+        "Events of the type `{name}` reveal keys and credentials of all owners; only admins may follow \
+         and subscribe to them."
+    );
+    Err(Refusal::new(code::NOT_ADMIN, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_resources::access::caller::OwnerKind;
+
+    use super::*;
+
+    #[test]
+    fn a_family_expands_to_the_kinds_that_the_caller_may_read() {
+        let caller = |role| Caller {
+            owner_id: "usr_1".to_owned(),
+            owner_kind: OwnerKind::User,
+            role,
+            key_id: "ak_1".to_owned(),
+            subject: String::new(),
+            account: "ac_1".to_owned(),
+            restrictions: None,
+            token: None,
+            context: None,
+        };
+        let of = |role, names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            AskedKinds::of(&caller(role), &names)
+        };
+        let n_private = names().filter(|name| is_private(name)).count();
+        assert!(n_private > 0);
+        for role in [Role::Admin, Role::Member, Role::ReadOnly] {
+            let n_withheld = match role {
+                Role::Admin => 0,
+                Role::Member | Role::ReadOnly => n_private,
+            };
+            for (asked, n_all) in [
+                (&[][..], event_types().len()),
+                (&["audit"], names().count()),
+                (&["traffic"], traffic_kinds().count()),
+                (
+                    &["traffic", "audit", "vault_created.v0"],
+                    event_types().len(),
+                ),
+            ] {
+                let kinds = of(role, asked).unwrap();
+                let n_withheld = if asked == ["traffic"] { 0 } else { n_withheld };
+                assert_eq!(kinds.withheld.len(), n_withheld, "{role:?} {asked:?}");
+                assert_eq!(kinds.readable.len(), n_all - n_withheld, "{asked:?}");
+                assert!(kinds.withheld.iter().all(|name| is_private(name)));
+            }
+        }
+        let refused = of(Role::Member, &["audit", "api_key_created.v0"]).unwrap_err();
+        assert_eq!(refused.code, Some(code::NOT_ADMIN));
+        let refused = of(Role::Admin, &["audits"]).unwrap_err();
+        assert_eq!(refused.code, Some(code::EVENT_TYPE_UNKNOWN));
+    }
+
+    #[test]
+    fn events_of_private_objects_are_recognised_by_id() {
+        for id in ["ak_1", "cr_1", "sshcr_1", "ts_1"] {
+            assert!(is_private_object(id), "{id}");
+        }
+        for id in ["ep_1", "vault_1", "ak", "", "ak_\u{e9}"] {
+            assert!(!is_private_object(id), "{id}");
+        }
+    }
+}

@@ -1,0 +1,563 @@
+//! `GET /events`: pages of retained audit and traffic events, and a stream of new ones.
+//!
+//! A caller finds the events that their live tails show: those of their account, without those about keys and
+//! credentials unless the caller is an admin.
+//!
+//! Delivery reads the logs and limits the cost. The HTTP server sends server-sent events.
+
+use culvert_base::{Fault, Refusal, Timestamp, code};
+use culvert_delivery::{Cursor, EventPage, EventQuery, LoggedEvent};
+use culvert_events::{Family, LogFilter, kinds};
+use culvert_resources::access::caller::{Caller, Role};
+use culvert_resources::access::right::{Right, Scope};
+use culvert_resources::audit::trace::{OperationKind, Trace};
+use culvert_resources::list::page;
+use culvert_resources::list::page::{LIMIT_MAX, Parameter};
+use culvert_resources::operation::{Call, Method, Operation, Reply, ResponseSpec, Run, Status};
+use culvert_resources::{Error, stored};
+use culvert_store::Order;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use url::form_urlencoded;
+
+use crate::event_kinds::AskedKinds;
+use crate::{EventConfig, event_kinds};
+
+/// The event of a caller who reads kept events, or follows them.
+pub static EVENTS_EXPORTED: OperationKind = OperationKind {
+    name: "events_exported.v0",
+    doc: "Kept events were read.",
+    shows_body: false,
+};
+
+/// Path of the list of events.
+pub const EVENTS_PATH: &str = "/events";
+/// The parameter that requests a stream.
+const FOLLOW: &str = "follow";
+const CURSOR: &str = "cursor";
+/// Longer texts are no IDs.
+const ID_BYTES_MAX: usize = 256;
+
+const fn parameter(name: &'static str, repeatable: bool, doc: &'static str) -> Parameter {
+    Parameter {
+        name,
+        doc,
+        repeatable,
+        within: None,
+    }
+}
+
+static PARAMETERS: [Parameter; 10] = [
+    Parameter {
+        within: Some((1, LIMIT_MAX)),
+        ..parameter(
+            "limit",
+            false,
+            "Maximum number of events per page, 1 to 100; default: 100.",
+        )
+    },
+    parameter(
+        CURSOR,
+        false,
+        "Continues behind an earlier page; the cursor is in its `next_page_uri`.",
+    ),
+    parameter(
+        "order",
+        false,
+        "`newest` (default) or `oldest`: which events come first.",
+    ),
+    parameter(
+        "type",
+        true,
+        "Returns only events of these types, such as `http_request_complete.v0`. `audit` and `traffic` stand for all types of a log that the caller may read; default: both. Types about API keys, credentials and agent sessions need an admin (630).",
+    ),
+    parameter(
+        "from",
+        false,
+        "Returns only events at or after this RFC 3339 time.",
+    ),
+    parameter(
+        "to",
+        false,
+        "Returns only events at or before this RFC 3339 time.",
+    ),
+    parameter(
+        "object_id",
+        false,
+        "Returns only audit events about this object, and traffic events of this endpoint.",
+    ),
+    parameter(
+        "actor_id",
+        false,
+        "Returns only audit events of this user or bot.",
+    ),
+    parameter(
+        "filter",
+        false,
+        "CEL condition over the envelope (`event_id`, `event_type`, `event_timestamp`, `account_id`, `principal`), `endpoint_id`, and every field of the object below `ev`.",
+    ),
+    parameter(
+        FOLLOW,
+        false,
+        "`true` streams the events as server-sent events, oldest first, and continues with new ones. The stream begins at `cursor`, `from` or now, and resumes with `Last-Event-ID`.",
+    ),
+];
+
+pub(crate) fn operations() -> [Operation<EventConfig>; 1] {
+    [Operation {
+        name: "list",
+        collection: "events",
+        method: Method::Get,
+        path: EVENTS_PATH.to_owned(),
+        doc: "Lists kept audit and traffic events of all nodes, newest first. A page ends early when \
+              finding more would cost too much; its `next_page_uri` continues the search."
+            .to_owned(),
+        body: None,
+        response: ResponseSpec {
+            status: Status::Ok,
+            schema: Some(SchemaGenerator::subschema_for::<EventList<'static>>),
+        },
+        query: &PARAMETERS,
+        right: Right::read(Scope::EventsRead),
+        object: None,
+        trace: Trace::Hourly(&EVENTS_EXPORTED),
+        run: Run::new(|events, call| Box::pin(list(events, call))),
+    }]
+}
+
+/// A page of kept events.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventList")]
+struct EventList<'a> {
+    events: Vec<View<'a>>,
+    uri: &'a str,
+    /// Where the search continues; null at its end. A page before that may have fewer events than `limit`,
+    /// or none.
+    next_page_uri: Option<String>,
+    /// Requested types that only admins may read. The list has no events of them.
+    withheld_types: &'a [String],
+}
+
+/// A kept event.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "LoggedEvent")]
+pub struct View<'a> {
+    /// The event as destinations receive it, with every field.
+    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
+    event: &'a RawValue,
+    /// The endpoint whose traffic it is; null for audit events.
+    endpoint_id: Option<&'a str>,
+    /// The event's place in the audit log; null for traffic events.
+    audit: Option<PlaceView<'a>>,
+}
+
+/// The place of an event in the hash-chained audit log. `previous_hash`, `position`, `happened_at_ns`, `audience`
+/// and the event are what `hash` is made of.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "AuditPlace")]
+struct PlaceView<'a> {
+    /// Position in commit order, without gaps.
+    position: i64,
+    /// SHA-256, 64 hexadecimal digits; null until the next commit if a server without a chain wrote the event.
+    hash: Option<&'a str>,
+    /// Hash of the position before it.
+    previous_hash: Option<String>,
+    happened_at_ns: i64,
+    /// Subscriptions and destinations that receive the event, as pairs of IDs.
+    #[schemars(with = "Vec<(String, String)>")]
+    audience: &'a RawValue,
+}
+
+impl<'a> View<'a> {
+    pub(crate) async fn of(events: &EventConfig, logged: &'a LoggedEvent) -> Result<Self, Fault> {
+        let read = |text: &'a str| {
+            serde_json::from_str(text).map_err(|error| Fault::new("reading a kept event", error))
+        };
+        let audit = match &logged.audit {
+            None => None,
+            Some(place) => {
+                let previous_hash = match &place.previous {
+                    Some(previous) => Some(previous.clone()),
+                    // The previous row is pruned, but the log keeps its hash.
+                    None => {
+                        events
+                            .kernel
+                            .store
+                            .audit_log()
+                            .hash_at(place.position - 1)
+                            .await?
+                    }
+                };
+                Some(PlaceView {
+                    position: place.position,
+                    hash: place.hash.as_deref(),
+                    previous_hash,
+                    happened_at_ns: place.happened_at,
+                    audience: read(&place.audience)?,
+                })
+            }
+        };
+        Ok(Self {
+            event: read(&logged.envelope)?,
+            endpoint_id: logged.endpoint.as_deref(),
+            audit,
+        })
+    }
+}
+
+async fn list(events: &EventConfig, call: Call) -> Result<Reply, Error> {
+    let asked = EventQueryParameters::read(&call.query)?;
+    if asked.follows {
+        return Err(invalid("follow", "is not available here").into());
+    }
+    let (query, withheld_types) = asked.query(events, &call.caller)?;
+    let page = events.delivery.events(&query).await?;
+    let uri = format!("{}{EVENTS_PATH}", call.base);
+    let mut views = Vec::new();
+    for logged in &page.events {
+        views.push(View::of(events, logged).await?);
+    }
+    let next_page_uri = (!page.is_end).then(|| next_page(&uri, &call.query, page.next));
+    Ok(Reply::Ok(stored::write(&EventList {
+        events: views,
+        uri: &uri,
+        next_page_uri,
+        withheld_types: &withheld_types,
+    })?))
+}
+
+/// The URL of the same query with another cursor.
+fn next_page(uri: &str, query: &[(String, String)], cursor: Cursor) -> String {
+    let mut next = form_urlencoded::Serializer::new(String::new());
+    for (name, value) in query.iter().filter(|(name, _)| name != CURSOR) {
+        next.append_pair(name, value);
+    }
+    next.append_pair(CURSOR, &cursor.to_string());
+    format!("{uri}?{}", next.finish())
+}
+
+/// Whether a query requests a stream.
+pub fn follows(query: &[(String, String)]) -> bool {
+    query
+        .iter()
+        .any(|(name, value)| name == FOLLOW && value == "true")
+}
+
+/// A search that continues with new events.
+#[derive(Debug)]
+pub struct Followed {
+    query: EventQuery,
+}
+
+impl Followed {
+    /// The message ID behind which the stream continues after the messages so far; `None` before the first search
+    /// of a stream that begins at a time.
+    pub fn position(&self) -> Option<String> {
+        self.query.from.as_ref().map(Cursor::to_string)
+    }
+}
+
+/// A message of a stream: its ID, and an event with its positions as one line of JSON.
+pub type Message = (String, String);
+
+/// Limit of events per read of a stream.
+const ROUND: usize = 32;
+
+impl EventConfig {
+    /// Starts to follow retained events, after the message ID `last`, or from the position in the query.
+    pub async fn follow_events(
+        &self,
+        caller: &Caller,
+        query: &[(String, String)],
+        last: Option<&str>,
+    ) -> Result<Followed, Error> {
+        caller.check_scope(Right::read(Scope::EventsRead))?;
+        let asked = EventQueryParameters::read(query)?;
+        if query
+            .iter()
+            .any(|(name, value)| name == "order" && value == "newest")
+        {
+            return Err(invalid("order", "must be `oldest` with `follow`").into());
+        }
+        if query
+            .iter()
+            .any(|(name, _)| name == "to" || name == "limit")
+        {
+            return Err(invalid("to` and `limit", "cannot be set with `follow`").into());
+        }
+        let asked = EventQueryParameters {
+            order: Order::OldestFirst,
+            ..asked
+        };
+        let (mut query, _) = asked.query(self, caller)?;
+        query.limit = ROUND;
+        query.is_followed = true;
+        if let Some(last) = last {
+            query.from = Some(cursor("Last-Event-ID", last, Order::OldestFirst)?);
+        }
+        if query.from.is_none() && query.since.is_none() {
+            query.from = Some(self.delivery.events_end().await?);
+        }
+        Ok(Followed { query })
+    }
+
+    /// The next messages, and whether more may be available now.
+    pub async fn followed(&self, followed: &mut Followed) -> Result<(Vec<Message>, bool), Error> {
+        let EventPage {
+            events,
+            next,
+            is_end,
+        } = self.delivery.events(&followed.query).await?;
+        let mut messages = Vec::new();
+        for logged in &events {
+            let view = stored::write(&View::of(self, logged).await?)?;
+            messages.push((logged.cursor.to_string(), view));
+        }
+        followed.query.from = Some(next);
+        Ok((messages, !is_end))
+    }
+}
+
+/// A parsed query string.
+#[derive(Debug)]
+struct EventQueryParameters {
+    limit: usize,
+    cursor: Option<Cursor>,
+    order: Order,
+    types: Vec<String>,
+    since: Option<Timestamp>,
+    until: Option<Timestamp>,
+    object: Option<String>,
+    actor: Option<String>,
+    filter: Option<String>,
+    follows: bool,
+}
+
+impl EventQueryParameters {
+    fn read(query: &[(String, String)]) -> Result<Self, Refusal> {
+        let mut asked = Self {
+            limit: LIMIT_MAX as usize,
+            cursor: None,
+            order: Order::NewestFirst,
+            types: Vec::new(),
+            since: None,
+            until: None,
+            object: None,
+            actor: None,
+            filter: None,
+            follows: false,
+        };
+        let mut given = None;
+        for (index, (name, value)) in query.iter().enumerate() {
+            let Some(known) = PARAMETERS.iter().find(|known| known.name == name) else {
+                let names: Vec<&str> = PARAMETERS.iter().map(|known| known.name).collect();
+                return Err(Refusal::new(
+                    code::QUERY_PARAMETER_UNKNOWN,
+                    format!(
+                        "Unknown parameter `{}`; valid parameters: {}.",
+                        name.chars().take(64).collect::<String>(),
+                        names.join(", ")
+                    ),
+                ));
+            };
+            if !known.repeatable && query.iter().take(index).any(|(earlier, _)| earlier == name) {
+                return Err(Refusal::new(
+                    code::QUERY_PARAMETER_REPEATED,
+                    format!("`{name}` is repeated."),
+                ));
+            }
+            if value.is_empty() {
+                continue;
+            }
+            match name.as_str() {
+                "limit" => asked.limit = page::limit(value)? as usize,
+                CURSOR => given = Some(value),
+                "order" => asked.order = order(value)?,
+                "type" => {
+                    let names = value.split(',').map(str::trim);
+                    let names = names.filter(|name| !name.is_empty());
+                    asked.types.extend(names.map(str::to_owned));
+                }
+                "from" => asked.since = Some(time(name, value)?),
+                "to" => asked.until = Some(time(name, value)?),
+                "object_id" => asked.object = Some(id(name, value)?),
+                "actor_id" => asked.actor = Some(id(name, value)?),
+                "filter" => asked.filter = Some(value.clone()),
+                _ => {
+                    asked.follows = match value.as_str() {
+                        "true" => true,
+                        "false" => false,
+                        _ => return Err(invalid(FOLLOW, "must be `true` or `false`")),
+                    }
+                }
+            }
+        }
+        if let Some(text) = given {
+            let wanted = match asked.follows {
+                true => Order::OldestFirst,
+                false => asked.order,
+            };
+            asked.cursor = Some(cursor(CURSOR, text, wanted)?);
+        }
+        Ok(asked)
+    }
+
+    /// The query for delivery, limited to the rights of the caller, and the types that they leave out.
+    fn query(
+        self,
+        events: &EventConfig,
+        caller: &Caller,
+    ) -> Result<(EventQuery, Vec<String>), Refusal> {
+        let filter = match self.filter.as_deref() {
+            None => None,
+            Some(source) => Some(LogFilter::compile(events.catalogue, source)?),
+        };
+        let asked = AskedKinds::of(caller, &self.types)?;
+        must_be_retained(events, &self.types)?;
+        let is_all = self.types.is_empty() && asked.withheld.is_empty();
+        let is_withheld = self
+            .object
+            .as_deref()
+            .is_some_and(|id| caller.role != Role::Admin && event_kinds::is_private_object(id));
+        let kinds = match (is_all, is_withheld) {
+            // The duration of the search would reveal whether such events exist.
+            (_, true) => Some(Vec::new()),
+            (true, false) => None,
+            (false, false) => Some(asked.readable),
+        };
+        let query = EventQuery {
+            owner: caller.owner_id.clone(),
+            account: caller.account.clone(),
+            kinds,
+            filter,
+            since: self.since,
+            until: self.until,
+            object: self.object,
+            actor: self.actor,
+            order: self.order,
+            from: self.cursor,
+            limit: self.limit,
+            is_followed: false,
+        };
+        Ok((query, asked.withheld))
+    }
+}
+
+/// Refuses types of traffic that were requested by name (5408), if this server retains none.
+fn must_be_retained(events: &EventConfig, types: &[String]) -> Result<(), Refusal> {
+    let is_traffic = |name: &&String| {
+        let is_of_traffic = |kind: &culvert_events::EventKind| kind.family == Family::Traffic;
+        *name == "traffic" || kinds::find(name).is_some_and(is_of_traffic)
+    };
+    match types.iter().find(is_traffic) {
+        Some(name) if !events.delivery.retains_traffic() => Err(Refusal::new(
+            code::TRAFFIC_NOT_RETAINED,
+            format!(
+                "This server does not retain traffic events such as `{name}` (see `events.traffic_retention`)."
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The kinds that the caller may read; `None` for all.
+pub(crate) fn readable_kinds(caller: &Caller) -> Option<Vec<String>> {
+    if caller.role == Role::Admin {
+        return None;
+    }
+    let mut all = event_kinds::event_types();
+    all.retain(|name| !event_kinds::is_private(name));
+    Some(all)
+}
+
+fn invalid(name: &str, why: &str) -> Refusal {
+    Refusal::new(code::EVENT_QUERY_INVALID, format!("`{name}` {why}."))
+}
+
+fn order(text: &str) -> Result<Order, Refusal> {
+    match text {
+        "newest" => Ok(Order::NewestFirst),
+        "oldest" => Ok(Order::OldestFirst),
+        _ => Err(invalid("order", "must be `newest` or `oldest`")),
+    }
+}
+
+fn time(name: &str, text: &str) -> Result<Timestamp, Refusal> {
+    Timestamp::parse(text).ok_or_else(|| {
+        Refusal::new(
+            code::TIME_MALFORMED,
+            format!("`{name}` must be an RFC 3339 time."),
+        )
+    })
+}
+
+/// Parses an ID. Some databases cannot search for other texts, such as those with NUL.
+fn id(name: &str, text: &str) -> Result<String, Refusal> {
+    let is_id = text.len() <= ID_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic());
+    match is_id {
+        true => Ok(text.to_owned()),
+        false => Err(invalid(name, "must be an ID")),
+    }
+}
+
+fn cursor(name: &str, text: &str, wanted: Order) -> Result<Cursor, Refusal> {
+    let cursor: Cursor = text
+        .parse()
+        .map_err(|_| invalid(name, "is not a cursor of this list"))?;
+    if cursor.order() != wanted {
+        return Err(invalid(name, "belongs to the other order"));
+    }
+    Ok(cursor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(query: &[(&str, &str)]) -> Result<EventQueryParameters, Option<culvert_base::Code>> {
+        let query: Vec<_> = query
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        EventQueryParameters::read(&query).map_err(|refusal| refusal.code)
+    }
+
+    #[test]
+    fn event_query_parameters_are_validated_with_codes() {
+        let asked = read(&[("type", "a.v0,b.v0"), ("type", "c.v0"), ("limit", "7")]).unwrap();
+        assert_eq!(asked.types, ["a.v0", "b.v0", "c.v0"]);
+        assert_eq!(asked.limit, 7);
+        assert_eq!(read(&[("filter", "")]).unwrap().filter, None);
+        for (query, code) in [
+            (&[("types", "a")][..], code::QUERY_PARAMETER_UNKNOWN),
+            (
+                &[("from", ""), ("from", "")],
+                code::QUERY_PARAMETER_REPEATED,
+            ),
+            (&[("limit", "0")], code::PAGE_LIMIT_OUT_OF_RANGE),
+            (&[("from", "yesterday")], code::TIME_MALFORMED),
+            (&[("order", "up")], code::EVENT_QUERY_INVALID),
+            (&[("cursor", "x")], code::EVENT_QUERY_INVALID),
+            (&[("object_id", "ak_\0")], code::EVENT_QUERY_INVALID),
+            (&[("actor_id", "é")], code::EVENT_QUERY_INVALID),
+            (&[("cursor", "o1-1-1")], code::EVENT_QUERY_INVALID),
+            (&[("follow", "maybe")], code::EVENT_QUERY_INVALID),
+        ] {
+            assert_eq!(read(query).unwrap_err(), Some(code), "{query:?}");
+        }
+        assert!(read(&[("cursor", "o1-1-1"), ("order", "oldest")]).is_ok());
+        assert!(read(&[("cursor", "o1-1-1"), ("follow", "true")]).is_ok());
+    }
+
+    #[test]
+    fn next_page_uri_repeats_the_query_with_a_new_cursor() {
+        let query = [("type", "a"), ("cursor", "n1-1-1"), ("filter", "x == 'é'")];
+        let query = query.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let next = next_page("http://x/events", &query, "n0-2-3".parse().unwrap());
+        assert_eq!(
+            next,
+            "http://x/events?type=a&filter=x+%3D%3D+%27%C3%A9%27&cursor=n0-2-3"
+        );
+    }
+}

@@ -1,0 +1,39 @@
+//! Where events go, and questions about those that are kept.
+//!
+//! [`EventConfig`] decides about subscriptions and destinations, whose rows `crates/culvert-control/src/compile` hands to
+//! the delivery plane. It finds kept events ([`event_query`], [`tail`]), sends events and requests again
+//! ([`replay`], [`captured`]), tries policies on past requests ([`dry_run`]), and reads [`statistics`]. What exists is
+//! in [`event_kinds`]; the contents of events are in the catalogue that it is made with.
+
+pub mod captured;
+pub mod destination;
+pub mod dry_run;
+pub mod event_kinds;
+pub mod event_query;
+pub mod lost_events;
+pub mod ports;
+pub mod replay;
+pub mod statistics;
+mod subject;
+pub mod subscription;
+pub mod tail;
+
+pub use crate::subject::EventConfig;
+
+use culvert_endpoints::endpoint;
+use culvert_resources::operation::Operation;
+use culvert_resources::resource::operations::{extras_of, of_resource};
+
+/// The operations of the subject.
+pub fn operations() -> Vec<Operation<EventConfig>> {
+    let mut operations = Vec::from_iter(event_query::operations());
+    operations.extend(captured::operations());
+    operations.extend(statistics::query::operations());
+    let of_resources = [
+        of_resource(&destination::TYPE, destination::OPERATIONS),
+        of_resource(&subscription::TYPE, subscription::OPERATIONS),
+    ];
+    operations.extend(of_resources.into_iter().flatten());
+    operations.extend(extras_of(&endpoint::TYPE, dry_run::OPERATIONS));
+    operations
+}

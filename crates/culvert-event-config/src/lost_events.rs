@@ -1,0 +1,187 @@
+//! The event of events that waited for delivery and are lost with the file that they waited in.
+
+use culvert_base::sync::lock;
+use culvert_base::{Fault, Timestamp};
+use culvert_events::catalogue::AuditKind;
+use culvert_events::{Audit, EventId};
+use culvert_resources::access::tenant::Account;
+use culvert_resources::audit;
+use culvert_store::{Changes, Store};
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::EventConfig;
+use crate::event_kinds::EVENTS_DROPPED;
+
+/// Name of the stored value with the IDs of losses that have an event, one in a line.
+const TOLD: &str = "events_set_aside_told";
+/// IDs in it, the latest ones.
+const TOLD_MAX: usize = 100;
+/// Name of the stored value with the ID of the loss with a missing file that has no event yet.
+const MISSING: &str = "events_missing";
+
+/// Why events are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Loss {
+    /// The file was damaged and is set aside.
+    FileDamaged,
+    /// The file was missing.
+    FileMissing,
+    /// The node served traffic from a copy of its configuration while the database was away at its start. They waited
+    /// nowhere.
+    DatabaseAway,
+}
+
+/// Events that waited in a file and are lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostEvents {
+    /// Identifies the loss: each causes one event.
+    pub id: String,
+    /// Why.
+    pub reason: Loss,
+    /// The name of the file, without its directory; empty if they waited in none.
+    pub file: String,
+    /// How many deliveries waited, if that can be read.
+    pub deliveries: Option<u64>,
+}
+
+impl LostEvents {
+    /// The loss with a file that was set aside, whose name is unique.
+    pub fn with_damaged(file: String, deliveries: Option<u64>) -> Self {
+        Self {
+            id: file.clone(),
+            reason: Loss::FileDamaged,
+            file,
+            deliveries,
+        }
+    }
+
+    /// The loss with a missing file that has no event yet: of this file, or of one that an earlier start missed.
+    /// Once the file has begun again, only the value stored here tells of the loss.
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn with_missing(
+        store: &Store,
+        file: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Option<Self>, Fault> {
+        let kept = store.meta_get(MISSING).await?.unwrap_or_default();
+        let id = match file {
+            Some(file) if kept.is_empty() => {
+                let id = format!("{file}.missing-{}", now.unix_millis());
+                store.meta_set(MISSING, &id).await?;
+                id
+            }
+            _ => kept,
+        };
+        let Some((file, _)) = id.rsplit_once(".missing-") else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            file: file.to_owned(),
+            reason: Loss::FileMissing,
+            deliveries: None,
+            id,
+        }))
+    }
+}
+
+/// The object of the event.
+#[derive(Serialize, JsonSchema)]
+struct Object<'a> {
+    /// The node that noticed the loss.
+    node: &'a str,
+    /// When the node noticed it.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    noticed_at: Timestamp,
+    /// Why they are lost.
+    reason: Loss,
+    /// The file that they waited in, or the name that it has since it was set aside; empty if they waited in none.
+    file: &'a str,
+    /// How many deliveries waited, or how many events of traffic were dropped; null if that cannot be read.
+    deliveries: Option<u64>,
+}
+
+/// The kind of event.
+pub fn kinds() -> [AuditKind; 1] {
+    let schema = audit::schema_of::<Object<'static>>();
+    [AuditKind {
+        name: EVENTS_DROPPED.to_owned(),
+        doc: "Events that waited for delivery are lost, with retained traffic events, because the file that they \
+              were in was damaged or missing; or events of traffic, because the database was away at the start of a \
+              node. The audit log is in another file and is whole."
+            .to_owned(),
+        schema,
+    }]
+}
+
+impl EventConfig {
+    /// Notes losses, the oldest first: counts them, and emits an event for each when it can. Those with an event of an
+    /// earlier start are skipped.
+    ///
+    /// # Errors
+    /// If the store cannot be read.
+    pub async fn note_lost_events(&self, lost: Vec<LostEvents>) -> Result<(), Fault> {
+        let told = self.kernel.store.meta_get(TOLD).await?.unwrap_or_default();
+        let is_told = |one: &LostEvents| told.lines().any(|id| id == one.id);
+        let untold = lost.into_iter().filter(|one| !is_told(one));
+        for one in untold {
+            self.delivery
+                .count_lost_with_file(one.deliveries.unwrap_or(0));
+            lock(&self.untold_losses).push(one);
+        }
+        Ok(())
+    }
+
+    /// Emits an event for each loss that was noted. What tells that there is an event is written with it.
+    pub async fn report_lost_events(&self) -> Result<(), Fault> {
+        loop {
+            let Some(loss) = lock(&self.untold_losses).first().cloned() else {
+                return Ok(());
+            };
+            let account = self
+                .kernel
+                .store
+                .find(Account::KIND, Account::FIRST.0, Account::FIRST.1)
+                .await?;
+            let told = self.kernel.store.meta_get(TOLD).await?.unwrap_or_default();
+            let mut ids: Vec<&str> = told.lines().collect();
+            // An earlier attempt may have succeeded although it seemed to fail.
+            if !ids.contains(&&*loss.id) {
+                ids.push(&loss.id);
+                let surplus = ids.len().saturating_sub(TOLD_MAX);
+                let mut changes = Changes::meta(TOLD, ids.split_off(surplus).join("\n"));
+                if loss.reason == Loss::FileMissing {
+                    changes = changes.and(Changes::meta(MISSING, String::new()));
+                }
+                // Without an account there are no subscriptions yet.
+                if let Some(account) = account {
+                    let event = self.event_of_lost_events(&account.head.id, &loss)?;
+                    changes = changes.and(Changes::tell(event));
+                }
+                let written = self.kernel.store.commit(changes).await;
+                written.map_err(|error| Fault::new("recording lost events", error))?;
+            }
+            lock(&self.untold_losses).remove(0);
+        }
+    }
+
+    fn event_of_lost_events(
+        &self,
+        account: &str,
+        loss: &LostEvents,
+    ) -> Result<culvert_base::Event, Fault> {
+        let object = Object {
+            node: self.statistics.node(),
+            noticed_at: self.kernel.clock.now(),
+            reason: loss.reason,
+            file: &loss.file,
+            deliveries: loss.deliveries,
+        };
+        let at = self.kernel.clock.now();
+        let id = EventId::new(at, self.kernel.entropy.bytes());
+        Audit::by_server(EVENTS_DROPPED, at, &id, account).about(&object)
+    }
+}

@@ -1,0 +1,22 @@
+//! The interface of the edge that control uses.
+
+use std::fmt::Debug;
+use std::time::Instant;
+
+use culvert_base::BoxFuture;
+use culvert_edge::{Change, NotReplayed, ReplayRequest, Replayed, Snapshot};
+
+/// Receives snapshots for the edge.
+pub trait EdgePort: Debug + Send + Sync {
+    /// Replaces the snapshot. Completes when the new one is live.
+    fn publish(&self, snapshot: Snapshot) -> BoxFuture<'_, ()>;
+
+    /// Applies `change` to the current snapshot. Completes when the result is live.
+    fn apply(&self, change: Change) -> BoxFuture<'_, ()>;
+
+    /// Notes that the configuration was current at this time.
+    fn confirm(&self, at: Instant);
+
+    /// Sends a request to an endpoint again.
+    fn replay(&self, request: ReplayRequest) -> BoxFuture<'_, Result<Replayed, NotReplayed>>;
+}

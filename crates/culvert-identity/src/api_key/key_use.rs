@@ -1,0 +1,188 @@
+//! When and from where each API key was used last.
+//!
+//! Calls note their use in memory. A task writes it at most once a minute for each key, so a node that fails loses the
+//! uses of up to a minute.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::net::plain_address;
+use culvert_base::{Fault, Timestamp};
+use culvert_resources::access::caller::Caller;
+use culvert_resources::resource::model::Model;
+use culvert_resources::stored::{self, Format};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::Identity;
+use crate::api_key::key_uses::Use;
+use crate::api_key::model::ApiKey;
+
+const KIND: &str = "key_uses";
+const SILENT: AuditEvent = AuditEvent::Suppress {
+    reason: "the use of a key changes no object",
+};
+const WRITE_EVERY: Duration = Duration::from_secs(60);
+/// How often the uses of deleted keys are removed.
+const CLEAN_EVERY: Duration = Duration::from_secs(3_600);
+/// Limit of keys in one commit.
+const BATCH: usize = 100;
+
+/// The stored form.
+#[derive(Debug, Deserialize, Serialize)]
+struct Stored {
+    format: Format<1>,
+    at: Timestamp,
+    from: IpAddr,
+}
+
+/// The ID of the document for a key.
+fn id_of(key_id: &str) -> String {
+    let (_, body) = key_id.split_once('_').unwrap_or_default();
+    format!("kuse_{body}")
+}
+
+impl Identity {
+    /// Notes that the caller's key was used from this address.
+    pub fn note_key_use(&self, caller: &Caller, address: IpAddr) {
+        if caller.key_id.is_empty() {
+            return;
+        }
+        let (at, from) = (self.kernel.clock.now(), plain_address(address));
+        let mut uses = self.key_uses.lock();
+        match uses.get_mut(&caller.key_id) {
+            Some(known) => {
+                known.at = at;
+                known.from = from;
+                known.is_written = false;
+            }
+            None => {
+                let account = caller.account.clone();
+                let is_written = false;
+                let new = Use {
+                    account,
+                    at,
+                    from,
+                    is_written,
+                };
+                uses.insert(caller.key_id.clone(), new);
+            }
+        }
+    }
+
+    /// The last use of a key that this node knows of.
+    pub(crate) async fn last_key_use(
+        &self,
+        key_id: &str,
+    ) -> Result<Option<(Timestamp, IpAddr)>, Fault> {
+        let document = self.kernel.store.get(KIND, &id_of(key_id)).await?;
+        let stored: Option<Stored> = document.as_ref().map(stored::read).transpose()?;
+        let stored = stored.map(|stored| (stored.at, stored.from));
+        let own = self.key_uses.lock();
+        let own = own.peek(key_id).map(|own| (own.at, own.from));
+        Ok(stored.into_iter().chain(own).max_by_key(|(at, _)| *at))
+    }
+
+    /// Writes the uses of keys, until cancelled.
+    pub async fn keep_key_uses(self: Arc<Self>, cancel: CancellationToken) {
+        let mut write = tokio::time::interval(WRITE_EVERY);
+        let mut clean = tokio::time::interval(CLEAN_EVERY);
+        loop {
+            let done = tokio::select! {
+                biased;
+                () = cancel.cancelled() => break,
+                _ = clean.tick() => self.clean_key_uses().await,
+                _ = write.tick() => self.write_key_uses().await,
+            };
+            if let Err(fault) = done {
+                warn!(cause = %fault.chain(), "the last uses of API keys are written later");
+            }
+        }
+        if let Err(fault) = self.write_key_uses().await {
+            warn!(cause = %fault.chain(), "the last uses of API keys were not written");
+        }
+    }
+
+    /// Writes the uses since the last write.
+    pub async fn write_key_uses(&self) -> Result<(), Fault> {
+        for batch in self.key_uses.due().chunks(BATCH) {
+            let mut writes = Vec::new();
+            for (key_id, one) in batch {
+                writes.extend(self.key_use_write(key_id, one).await?);
+            }
+            let Some(changes) = writes.into_iter().reduce(Changes::and) else {
+                self.key_uses.set_written(batch);
+                continue;
+            };
+            match self.kernel.store.commit(changes).await {
+                Ok(_) => self.key_uses.set_written(batch),
+                Err(CommitError::Fault(fault)) => return Err(fault),
+                // Another node wrote one of them meanwhile; the next write is soon enough.
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The write of one use; `None` if there is a newer one, or the key is deleted.
+    async fn key_use_write(&self, key_id: &str, one: &Use) -> Result<Option<Changes>, Fault> {
+        if self.kernel.store.get(ApiKey::KIND, key_id).await?.is_none() {
+            return Ok(None);
+        }
+        let id = id_of(key_id);
+        let body = stored::write(&Stored {
+            format: Format,
+            at: one.at,
+            from: one.from,
+        })?;
+        let Some(known) = self.kernel.store.get(KIND, &id).await? else {
+            let now = self.kernel.clock.now().whole_seconds();
+            let head = Head {
+                id,
+                kind: KIND.to_owned(),
+                account: one.account.clone(),
+                revision: 0,
+                created_at: now,
+                updated_at: now,
+            };
+            let document = Document {
+                head,
+                body,
+                keys: Vec::new(),
+                refs: Vec::new(),
+                topics: Vec::new(),
+            };
+            return Ok(Some(Changes::insert(document, SILENT)));
+        };
+        let stored: Stored = stored::read(&known)?;
+        let is_newer = stored.at < one.at;
+        Ok(is_newer.then(|| Changes::replace(Document { body, ..known }, SILENT)))
+    }
+
+    /// Removes the uses of deleted keys.
+    pub async fn clean_key_uses(&self) -> Result<(), Fault> {
+        for document in self.kernel.store.all(KIND).await? {
+            let (_, body) = document.head.id.split_once('_').unwrap_or_default();
+            let key_id = format!("{}_{body}", ApiKey::ID_PREFIX);
+            if self
+                .kernel
+                .store
+                .get(ApiKey::KIND, &key_id)
+                .await?
+                .is_none()
+            {
+                let removed = self
+                    .kernel
+                    .store
+                    .commit(Changes::remove(document.head, SILENT));
+                if let Err(CommitError::Fault(fault)) = removed.await {
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(())
+    }
+}

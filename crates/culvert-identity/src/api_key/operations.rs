@@ -1,0 +1,460 @@
+//! Operations on an API key beside the five of the contract: its restrictions, its last use, and its rotation.
+//!
+//! They are a sub-resource, so that keys keep the form that clients know. Changes are `api_key_updated.v0` events.
+
+use culvert_base::{Fault, Ksuid, Prefix, Refusal, Secret, Timestamp, code};
+use culvert_resources::access::key_restrictions::{KeyRestrictions, NETWORKS_MAX, Network};
+use culvert_resources::access::right::{Scope, Scopes};
+use culvert_resources::access::rights::Access;
+use culvert_resources::access::token;
+use culvert_resources::audit::trace::{OperationKind, Performed, Trace};
+use culvert_resources::cx::Cx;
+use culvert_resources::input::Problem;
+use culvert_resources::input::force::FORCED;
+use culvert_resources::list::page::Parameter;
+use culvert_resources::operation::{BodySpec, Call, Method, Reply, ResponseSpec, SchemaOf, Status};
+use culvert_resources::resource::model::{Model, Uri};
+use culvert_resources::resource::{Extra, Reveal, Running, StoredDraft, value_refusal};
+use culvert_resources::service::RUNS_MAX;
+use culvert_resources::{Error, Role, audit, input, service, stored};
+use culvert_store::Changes;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::api_key::model;
+use crate::api_key::model::{ApiKey, PreviousToken};
+use crate::console::session;
+use crate::lockout::{Taken, leave_a_way_in};
+use crate::{Identity, api_key};
+
+pub(crate) static API_KEY_RESTRICTED: OperationKind = OperationKind {
+    name: "api_key_restricted.v0",
+    doc: "The restrictions of an API key were changed.",
+    shows_body: false,
+};
+
+pub(crate) static API_KEY_UNRESTRICTED: OperationKind = OperationKind {
+    name: "api_key_unrestricted.v0",
+    doc: "All restrictions of an API key were lifted.",
+    shows_body: false,
+};
+
+pub(crate) static API_KEY_ROTATED: OperationKind = OperationKind {
+    name: "api_key_rotated.v0",
+    doc: "An API key got a new token.",
+    shows_body: true,
+};
+
+/// Longest time that the token before a rotation still works: a week.
+const OVERLAP_SECONDS_MAX: u32 = 7 * 86_400;
+
+/// The operations.
+pub const OPERATIONS: [Extra<Identity>; 4] = [
+    Extra {
+        name: "get_restrictions",
+        method: Method::Get,
+        suffix: "/restrictions",
+        doc: "Gets the restrictions of an API key, and when and where it was used last.",
+        body: None,
+        response: ok(SchemaGenerator::subschema_for::<View<'static>>),
+        query: &[],
+        access: Access::See,
+        trace: Trace::Nothing,
+        run: run_get,
+    },
+    Extra {
+        name: "update_restrictions",
+        method: Method::Patch,
+        suffix: "/restrictions",
+        doc: "Restricts an API key. Absent and null fields are unchanged; an empty value lifts the \
+              restriction. A restricted key cannot give more rights than it has (643). To restrict the \
+              last unrestricted key of an admin needs `force` (660).",
+        body: Some(BodySpec {
+            schema: SchemaGenerator::subschema_for::<Update>,
+            required: false,
+        }),
+        response: ok(SchemaGenerator::subschema_for::<View<'static>>),
+        query: FORCED,
+        access: Access::Change,
+        trace: Trace::Also(&API_KEY_RESTRICTED),
+        run: run_update,
+    },
+    Extra {
+        name: "delete_restrictions",
+        method: Method::Delete,
+        suffix: "/restrictions",
+        doc: "Lifts all restrictions of an API key.",
+        body: None,
+        response: ResponseSpec {
+            status: Status::NoContent,
+            schema: None,
+        },
+        query: &[],
+        access: Access::Change,
+        trace: Trace::Also(&API_KEY_UNRESTRICTED),
+        run: run_delete,
+    },
+    Extra {
+        name: "rotate",
+        method: Method::Post,
+        suffix: "/rotate",
+        doc: "Gives an API key a new token, which is shown once. Without `overlap`, the token before \
+              it stops working immediately, and console sessions of the key end; for the last unrestricted \
+              key of an admin, that needs `force` (660).",
+        body: Some(BodySpec {
+            schema: SchemaGenerator::subschema_for::<Rotate>,
+            required: false,
+        }),
+        response: ResponseSpec {
+            status: Status::Created,
+            schema: Some(SchemaGenerator::subschema_for::<model::View<'static>>),
+        },
+        query: FORCED,
+        access: Access::Change,
+        trace: Trace::Also(&API_KEY_ROTATED),
+        run: run_rotate,
+    },
+];
+
+const fn ok(schema: SchemaOf) -> ResponseSpec {
+    ResponseSpec {
+        status: Status::Ok,
+        schema: Some(schema),
+    }
+}
+
+/// The restrictions of an API key.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ApiKeyRestrictions")]
+struct View<'a> {
+    /// The API key.
+    key_id: &'a str,
+    #[schemars(with = "String")]
+    uri: String,
+    /// The highest role of the key; empty for the role of its owner.
+    #[schemars(extend("enum" = ["", "read_only", "member", "admin"]))]
+    role: &'static str,
+    /// What the key may do; empty for everything that its role may do. `x.write` includes `x.read`.
+    scopes: Vec<Scope>,
+    /// When the key stops working; null for never.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    expires_at: Option<Timestamp>,
+    /// Networks that the key may be used from, such as `192.0.2.0/24`; empty for anywhere.
+    #[schemars(with = "Vec<String>")]
+    networks: &'a [Network],
+    /// Until when the token before the last rotation works; null if it does not.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    previous_token_expires_at: Option<Timestamp>,
+    /// When the key was used last, to the minute; null if it never was.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    last_used_at: Option<Timestamp>,
+    /// Address of the last use; empty if there was none.
+    last_used_from: String,
+}
+
+/// Changes to the restrictions of an API key.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "ApiKeyRestrictionsUpdate", transform = input::update_schema)]
+struct Update {
+    /// The highest role of the key: `read_only`, `member` or `admin`; empty for the role of its owner.
+    #[schemars(extend("enum" = ["", "read_only", "member", "admin"]))]
+    role: Option<String>,
+    /// What the key may do; `[]` for everything that its role may do. `x.write` includes `x.read`.
+    #[schemars(with = "Option<Vec<Scope>>")]
+    scopes: Option<Vec<String>>,
+    /// When the key stops working, an RFC 3339 time in the future; empty for never.
+    expires_at: Option<String>,
+    /// Networks that the key may be used from, such as `192.0.2.0/24`; `[]` for anywhere.
+    #[schemars(extend("maxItems" = NETWORKS_MAX))]
+    networks: Option<Vec<String>>,
+}
+
+impl Update {
+    /// The restrictions after the update. Codes 215 and 241.
+    fn applied(&self, to: &KeyRestrictions, now: Timestamp) -> Result<KeyRestrictions, Refusal> {
+        let mut new = to.clone();
+        if let Some(role) = &self.role {
+            new.role = check_role(role)?;
+        }
+        if let Some(scopes) = &self.scopes {
+            new.scopes = check_scopes(scopes)?;
+        }
+        match self.expires_at.as_deref() {
+            None => {}
+            Some("") => new.expires_at = None,
+            Some(text) => {
+                let end = Timestamp::parse(text).ok_or_else(|| {
+                    let why = "`expires_at` must be an RFC 3339 time.";
+                    Refusal::new(code::TIME_MALFORMED, why)
+                })?;
+                let end = end.whole_seconds();
+                if end <= now {
+                    let why = "`expires_at` must be in the future; delete the key to end it now.";
+                    return Err(Refusal::new(code::BODY_FIELD_INVALID, why));
+                }
+                new.expires_at = Some(end);
+            }
+        }
+        if let Some(networks) = &self.networks {
+            new.networks = check_networks(networks)?;
+        }
+        Ok(new)
+    }
+}
+
+fn check_role(text: &str) -> Result<Option<Role>, Refusal> {
+    match text {
+        "" => Ok(None),
+        name => match Role::parse(name) {
+            Some(role) => Ok(Some(role)),
+            None => Err(Refusal::new(
+                code::BODY_FIELD_INVALID,
+                "`role` must be `read_only`, `member` or `admin`.",
+            )),
+        },
+    }
+}
+
+fn check_scopes(names: &[String]) -> Result<Scopes, Refusal> {
+    let read = |(index, name): (usize, &String)| {
+        Scope::parse(name).ok_or_else(|| {
+            let why = format!("`scopes[{index}]` is not a scope, such as `endpoints.read`.");
+            Refusal::new(code::BODY_FIELD_INVALID, why)
+        })
+    };
+    names.iter().enumerate().map(read).collect()
+}
+
+fn check_networks(texts: &[String]) -> Result<Vec<Network>, Refusal> {
+    let wrong = |why: String| Refusal::new(code::BODY_FIELD_INVALID, why);
+    if texts.len() > NETWORKS_MAX {
+        let why = format!("`networks` may have at most {NETWORKS_MAX} networks.");
+        return Err(wrong(why));
+    }
+    let read = |(index, text): (usize, &String)| match Prefix::parse(text) {
+        Ok(prefix) => Ok(Network(prefix)),
+        Err(error) => Err(wrong(format!("`networks[{index}]` is invalid: {error}."))),
+    };
+    texts.iter().enumerate().map(read).collect()
+}
+
+/// A rotation.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "ApiKeyRotate", transform = input::create_schema)]
+struct Rotate {
+    /// Seconds that the token before the rotation still works, at most 604800; default: 0.
+    #[schemars(range(max = OVERLAP_SECONDS_MAX))]
+    overlap: u32,
+}
+
+/// An input after the checks of its names and types; values are checked once the object is known.
+fn shaped<T>(read: Result<T, Problem>) -> Result<Result<T, Refusal>, Refusal> {
+    match read {
+        Err(Problem::Shape(refusal)) => Err(refusal),
+        read => Ok(read.map_err(value_refusal::<ApiKey>)),
+    }
+}
+
+fn run_get(identity: &Identity, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let cx = identity.kernel.cx(&call.caller, &call.base);
+        let document = service::named(&cx, &api_key::TYPE, &call).await?;
+        let document = document.ok_or_else(Refusal::not_found)?;
+        let key: ApiKey = stored::read(&document)?;
+        Ok(Reply::Ok(
+            view(identity, &cx, &document.head.id, &key).await?,
+        ))
+    })
+}
+
+async fn view(identity: &Identity, cx: &Cx<'_>, id: &str, key: &ApiKey) -> Result<String, Fault> {
+    let last_use = identity.last_key_use(id).await?;
+    let collection = Uri {
+        base: cx.base,
+        collection: ApiKey::COLLECTION,
+        id,
+    };
+    let now = cx.clock.now();
+    let previous = key.previous.as_ref().map(|previous| previous.until);
+    stored::write(&View {
+        key_id: id,
+        uri: format!("{collection}/restrictions"),
+        role: key.restrictions.role.map_or("", Role::name),
+        scopes: key.restrictions.scopes.iter().collect(),
+        expires_at: key.restrictions.expires_at,
+        networks: &key.restrictions.networks,
+        previous_token_expires_at: previous.filter(|until| now < *until),
+        last_used_at: last_use.as_ref().map(|(at, _)| at.whole_seconds()),
+        last_used_from: last_use.map_or(String::new(), |(_, from)| from.to_string()),
+    })
+}
+
+/// Restrictions as events show them.
+fn shown_restrictions(restrictions: &KeyRestrictions) -> Result<Value, Fault> {
+    serde_json::to_value(restrictions)
+        .map_err(|error| Fault::new("writing the restrictions of a key", error))
+}
+
+fn run_update(identity: &Identity, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let input = shaped(input::update::<Update>(call.body.clone()))?;
+        let now = identity.kernel.clock.now();
+        let decide = move |restrictions: &KeyRestrictions| match &input {
+            Ok(update) => update.input.applied(restrictions, now),
+            Err(refusal) => Err(refusal.clone()),
+        };
+        let kind = (&API_KEY_RESTRICTED, "api_keys_update_restrictions");
+        let (id, key) = restrict(identity, &call, kind, FORCED, decide).await?;
+        let cx = identity.kernel.cx(&call.caller, &call.base);
+        Ok(Reply::Ok(view(identity, &cx, &id, &key).await?))
+    })
+}
+
+fn run_delete(identity: &Identity, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let kind = (&API_KEY_UNRESTRICTED, "api_keys_delete_restrictions");
+        let lift = |_: &KeyRestrictions| Ok(KeyRestrictions::default());
+        restrict(identity, &call, kind, &[], lift).await?;
+        Ok(Reply::NoContent)
+    })
+}
+
+/// Changes the restrictions of the key that the path names. Returns its ID and its new form.
+async fn restrict(
+    identity: &Identity,
+    call: &Call,
+    kind: (&'static OperationKind, &'static str),
+    parameters: &[Parameter],
+    decide: impl Fn(&KeyRestrictions) -> Result<KeyRestrictions, Refusal> + Send,
+) -> Result<(String, ApiKey), Error> {
+    let restrict = |call| restrict_locked(identity, call, kind, parameters, decide);
+    service::locked(&identity.kernel, &api_key::TYPE, call, restrict).await
+}
+
+async fn restrict_locked(
+    identity: &Identity,
+    call: &Call,
+    kind: (&'static OperationKind, &'static str),
+    parameters: &[Parameter],
+    decide: impl Fn(&KeyRestrictions) -> Result<KeyRestrictions, Refusal> + Send,
+) -> Result<(String, ApiKey), Error> {
+    let cx = identity.kernel.cx_of(call, parameters)?;
+    let ty = &api_key::TYPE;
+    for _ in 0..RUNS_MAX {
+        let document = service::named(&cx, ty, call).await?;
+        let document = document.ok_or_else(Refusal::not_found)?;
+        cx.caller.may_write()?;
+        let mut key: ApiKey = stored::read(&document)?;
+        let was_way_in = key.restrictions.is_way_in();
+        let restrictions = decide(&key.restrictions)?;
+        let before = std::mem::replace(&mut key.restrictions, restrictions);
+        cx.caller.may_give(&key.restrictions)?;
+        let id = document.head.id.clone();
+        let also = match was_way_in && !key.restrictions.is_way_in() {
+            true => leave_a_way_in(&cx, &document.head.account, Taken::Key(&id)).await?,
+            false => Changes::default(),
+        };
+        let made = StoredDraft {
+            body: stored::write(&key)?,
+            links: key.links(&document.head),
+            reveal: None,
+            also,
+        };
+        let (kind, operation) = kind;
+        let performed = Performed {
+            before: Some(shown_restrictions(&before)?),
+            after: Some(shown_restrictions(&key.restrictions)?),
+            ..Performed::of(&id, operation)
+        };
+        let made = made.and(Changes::tell(audit::operation(&cx, kind.name, &performed)?));
+        if service::replace(&cx, ty, document, made).await?.is_some() {
+            return Ok((id, key));
+        }
+    }
+    Err(service::overtaken())
+}
+
+fn run_rotate(identity: &Identity, call: Call) -> Running<'_> {
+    let rotate = |call| rotate(identity, call);
+    Box::pin(service::locked(
+        &identity.kernel,
+        &api_key::TYPE,
+        call,
+        rotate,
+    ))
+}
+
+fn rotate(identity: &Identity, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let input = shaped(input::create::<Rotate>(call.body.clone()))?;
+        let cx = identity.kernel.cx_of(&call, FORCED)?;
+        let ty = &api_key::TYPE;
+        for _ in 0..RUNS_MAX {
+            let document = service::named(&cx, ty, &call).await?;
+            let document = document.ok_or_else(Refusal::not_found)?;
+            cx.caller.may_write()?;
+            let overlap = check_overlap(input.clone()?)?;
+            let mut key: ApiKey = stored::read(&document)?;
+            // The new token is shown to the caller, who can use it immediately.
+            cx.caller.may_give(&key.restrictions)?;
+            let (_, body) = culvert_base::id::split(&document.head.id).unwrap_or_default();
+            let id: Ksuid = body
+                .parse()
+                .map_err(|error| Fault::new("reading the ID of an API key", error))?;
+            let token = token::mint(id, cx.entropy);
+            let digest = cx.pepper.digest(token.reveal());
+            let old = std::mem::replace(&mut key.digest, digest);
+            key.previous = (overlap > 0).then(|| PreviousToken {
+                digest: old,
+                until: cx
+                    .clock
+                    .now()
+                    .plus(std::time::Duration::from_secs(overlap.into())),
+            });
+            // A holder of the previous token may have signed in with it.
+            let also = match overlap {
+                0 => {
+                    // The new token may be lost with the response.
+                    let taken = Taken::Key(&document.head.id);
+                    let way_in = leave_a_way_in(&cx, &document.head.account, taken).await?;
+                    way_in.and(session::removal(&cx, body).await?)
+                }
+                _ => Changes::default(),
+            };
+            let made = StoredDraft {
+                body: stored::write(&key)?,
+                links: key.links(&document.head),
+                reveal: None,
+                also,
+            };
+            let rotated = Performed {
+                asked: call.body.as_ref(),
+                ..Performed::of(&document.head.id, "api_keys_rotate")
+            };
+            let rotated = audit::operation(&cx, API_KEY_ROTATED.name, &rotated)?;
+            let made = made.and(Changes::tell(rotated));
+            if let Some(view) = service::replace(&cx, ty, document, made).await? {
+                let reveal = Reveal {
+                    pointer: "/token".to_owned(),
+                    json: Secret::new(format!("\"{}\"", token.reveal())),
+                };
+                return Ok(Reply::Created {
+                    body: service::revealed(&view, &reveal)?,
+                    secret: true,
+                });
+            }
+        }
+        Err(service::overtaken())
+    })
+}
+
+fn check_overlap(input: Rotate) -> Result<u32, Refusal> {
+    if input.overlap > OVERLAP_SECONDS_MAX {
+        let why = format!("`overlap` must be at most {OVERLAP_SECONDS_MAX} seconds.");
+        return Err(Refusal::new(code::BODY_FIELD_INVALID, why));
+    }
+    Ok(input.overlap)
+}

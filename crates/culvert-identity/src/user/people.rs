@@ -1,0 +1,173 @@
+//! Admits people: by the link of an invitation, or by a sign-in at the console's OpenID provider.
+//!
+//! An invitation gives a first API key, with which the person signs in again later. A sign-in at the provider gives a
+//! console session of the user itself, without a key.
+
+use culvert_base::{Description, Fault, Metadata, Refusal, Secret, code};
+use culvert_resources::access::caller::{Caller, Origin, OwnerKind, PresentedToken};
+use culvert_resources::access::key_restrictions::KeyRestrictions;
+use culvert_resources::access::token;
+use culvert_resources::access::token::Shape;
+use culvert_resources::access::user::User;
+use culvert_resources::audit::verb::Verb;
+use culvert_resources::resource::model::Model;
+use culvert_resources::service::RUNS_MAX;
+use culvert_resources::stored::Format;
+use culvert_resources::{Error, audit, stored};
+use culvert_store::{Changes, CommitError, Document, Head};
+
+use crate::api_key::model::ApiKey;
+use crate::console::session::ConsoleSession;
+use crate::user::invitations;
+use crate::user::invitations::Ended;
+use crate::{Identity, api_key, user};
+
+/// An accepted invitation.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The token of the person's new API key.
+    pub token: Secret,
+    /// The cookie of a console session of this key.
+    pub cookie: Secret,
+    /// The session.
+    pub session: ConsoleSession,
+}
+
+impl Identity {
+    /// Accepts an invitation: the user becomes active, and gets an API key and a console session.
+    ///
+    /// # Errors
+    ///
+    /// 645 if the invitation is not valid, and those of [`Identity::admit`].
+    pub async fn accept_invitation(
+        &self,
+        invitation: &str,
+        origin: impl Into<Origin>,
+    ) -> Result<Accepted, Error> {
+        let origin = origin.into();
+        let Shape::Token { body } = token::shape(invitation) else {
+            return Err(Refusal::of(code::INVITATION_INVALID).into());
+        };
+        let id = format!("{}_{body}", User::ID_PREFIX);
+        let taking = self.take_invitation(&id, invitation, &origin);
+        let (caller, token) = self.kernel.locks.with(&[&id], taking).await?;
+        let (cookie, session) = self.sign_in(caller, origin.address).await?;
+        Ok(Accepted {
+            token,
+            cookie,
+            session,
+        })
+    }
+
+    /// Activates the user with this ID by its invitation, and creates its first key. Returns the user with this key,
+    /// and the token of the key.
+    async fn take_invitation(
+        &self,
+        id: &str,
+        invitation: &str,
+        origin: &Origin,
+    ) -> Result<(Caller, Secret), Error> {
+        for _ in 0..RUNS_MAX {
+            let document = self.kernel.store.get(User::KIND, id).await?;
+            let user: Option<User> = document.as_ref().map(stored::read).transpose()?;
+            let pending = user.as_ref().and_then(|user| user.invitation.as_ref());
+            let digest = pending.map(|pending| pending.digest.as_str());
+            let is_valid = self.kernel.pepper.recognises(digest, invitation)
+                && pending.is_some_and(|pending| self.kernel.clock.now() < pending.until);
+            let (true, Some(document), Some(mut user)) = (is_valid, document, user) else {
+                return Err(Refusal::of(code::INVITATION_INVALID).into());
+            };
+            let caller = Caller {
+                context: origin.context.clone(),
+                ..person(&document.head, &user)
+            };
+            self.admit(&caller, origin.address)?;
+            let cx = self.kernel.cx(&caller, &self.kernel.settings.base_url);
+            let accepted = invitations::ended(&cx, (id, &user), Ended::Accepted)?;
+            user.active = true;
+            user.invitation = None;
+            let (token, presented, key_id, key) = self.first_key(&caller)?;
+            let written = Document {
+                body: stored::write(&user)?,
+                keys: user.keys(),
+                ..document.clone()
+            };
+            let event = audit::update(&cx, &user::TYPE, &document, &written)?;
+            let changes = Changes::replace(written, event).and(accepted).and(key);
+            match self.kernel.store.commit(changes).await {
+                Ok(_) => {}
+                Err(CommitError::Fault(fault)) => return Err(fault.into()),
+                Err(_) => continue,
+            }
+            let caller = Caller {
+                key_id,
+                token: Some(presented),
+                ..caller
+            };
+            return Ok((caller, token));
+        }
+        Err(culvert_resources::service::overtaken())
+    }
+
+    /// A first key for a person: its token, the token as presented by a caller, its ID, and the write that creates it.
+    fn first_key(
+        &self,
+        caller: &Caller,
+    ) -> Result<(Secret, PresentedToken, String, Changes), Error> {
+        let cx = self.kernel.cx(caller, &self.kernel.settings.base_url);
+        let id = cx.new_id();
+        let token = token::mint(id, cx.entropy);
+        let description = "first key of a person, by its invitation".to_owned();
+        let digest = cx.pepper.digest(token.reveal());
+        let presented = PresentedToken {
+            digest: digest.as_str().into(),
+            until: None,
+        };
+        let key = ApiKey {
+            format: Format,
+            owner_id: caller.owner_id.clone(),
+            digest,
+            description: Description::try_from(description)
+                .map_err(|error| Fault::new("describing a key", error))?,
+            metadata: Metadata::default(),
+            restrictions: KeyRestrictions::default(),
+            previous: None,
+        };
+        let head = Head {
+            id: format!("{}_{id}", ApiKey::ID_PREFIX),
+            kind: ApiKey::KIND.to_owned(),
+            account: caller.account.clone(),
+            revision: 0,
+            created_at: id.at(),
+            updated_at: id.at(),
+        };
+        let links = key.links(&head);
+        let document = Document {
+            body: stored::write(&key)?,
+            head,
+            keys: links.keys,
+            refs: links.refs,
+            topics: links.topics,
+        };
+        let view = api_key::TYPE.view_text(&document, cx.base)?;
+        let event = audit::event(&cx, &api_key::TYPE, Verb::Created, &view)?;
+        let key_id = document.head.id.clone();
+        let changes = Changes::insert(document, event);
+        Ok((token, presented, key_id, changes))
+    }
+}
+
+/// A person as a caller without a key.
+pub(crate) fn person(head: &Head, user: &User) -> Caller {
+    Caller {
+        owner_id: head.id.clone(),
+        owner_kind: OwnerKind::User,
+        role: user.role,
+        key_id: String::new(),
+        subject: user.email.clone(),
+        account: head.account.clone(),
+        restrictions: None,
+        token: None,
+        context: None,
+    }
+}

@@ -1,0 +1,186 @@
+//! The audit log, traffic events and their destinations.
+
+use std::time::Duration;
+
+use culvert_events::HeaderRules;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Invalid;
+use super::span::{DAY, Span};
+
+/// The audit log.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Audit {
+    /// Retention of audit events, such as `365d`; at least `30d`.
+    pub retention: Span,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self {
+            retention: Span(365 * DAY),
+        }
+    }
+}
+
+/// Capture and retention of traffic events.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Events {
+    /// Headers whose values are `[redacted]` in traffic events, in addition to credential
+    /// headers. An empty list disables all redaction of headers.
+    pub redact_headers: Vec<String>,
+    /// Query parameters whose values are `[redacted]` in traffic events, in URLs and in headers
+    /// that contain URLs, in addition to credential parameters. An empty list disables all
+    /// redaction of query parameters. Names ignore case, `-` and `_`.
+    pub redact_query: Vec<String>,
+    /// Retention of traffic events with all fields for queries (`GET /events`) and replays
+    /// (`culvert events replay`). `0s` disables retention and deletes retained events. Use the
+    /// same value on every node.
+    pub traffic_retention: Span,
+    /// Maximum size of retained traffic events on disk in bytes, after compression; the oldest
+    /// are deleted first. At least 1 MiB.
+    pub traffic_retention_bytes: u64,
+    /// Maximum memory of captured requests and responses (action `capture`) until they are stored,
+    /// in bytes. When it is used up, traffic continues and bodies are omitted. `0` disables
+    /// captures.
+    pub capture_memory_bytes: u64,
+    /// Stream name and subject prefix of an `event_log` in NATS: letters, digits, `-` and `_`.
+    /// Empty: `culvert_` and a name of the installation. Two installations must not share a
+    /// stream.
+    pub log_stream: String,
+    /// Number of replicas of the stream in a NATS cluster, 1 to 5, used when the stream is
+    /// created.
+    pub log_replicas: u8,
+}
+
+impl Events {
+    pub(super) fn check(&self) -> Result<(), Invalid> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+        if self.log_stream.len() > 64 || !self.log_stream.chars().all(is_name) {
+            return Err(Invalid(
+                "`events.log_stream` must be at most 64 letters, digits, `-` and `_`".into(),
+            ));
+        }
+        if !(1..=5).contains(&self.log_replicas) {
+            return Err(Invalid("`events.log_replicas` must be 1 to 5".into()));
+        }
+        Ok(())
+    }
+}
+
+impl Default for Events {
+    fn default() -> Self {
+        let lower = |name: &str| name.to_ascii_lowercase();
+        Self {
+            redact_headers: HeaderRules::REDACTED.map(lower).to_vec(),
+            redact_query: HeaderRules::PARAMETERS.map(lower).to_vec(),
+            traffic_retention: Span(Duration::from_secs(24 * 60 * 60)),
+            traffic_retention_bytes: 1 << 30,
+            capture_memory_bytes: 32 << 20,
+            log_stream: String::new(),
+            log_replicas: 1,
+        }
+    }
+}
+
+/// Event destinations.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Destinations {
+    /// Private, loopback or otherwise special networks that event destinations, certificate
+    /// authorities and requests of the edge may connect to.
+    pub allow_networks: Vec<String>,
+    /// Whether destinations may use plain `http://`.
+    pub allow_plain_http: bool,
+    /// Whether requests to event destinations, certificate authorities and DNS providers, and those of policies and
+    /// sign-ins, go through the proxies that the variables `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`
+    /// name. Upstreams of endpoints, brokers and databases are connected to directly.
+    pub proxy_from_environment: bool,
+    /// The `file` target.
+    pub file: FileTarget,
+    /// TLS to destinations.
+    pub tls: DestinationTls,
+    /// AWS destinations.
+    pub aws: AwsDestinations,
+    /// Datadog destinations.
+    pub datadog: DatadogDestinations,
+    /// Azure destinations.
+    pub azure: AzureDestinations,
+}
+
+/// AWS destinations.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AwsDestinations {
+    /// Endpoint URL for all AWS services. Empty: the variable `AWS_ENDPOINT_URL`, or the default.
+    pub endpoint_url: String,
+    /// Amazon Data Firehose.
+    pub firehose: AwsService,
+    /// Amazon Kinesis.
+    pub kinesis: AwsService,
+    /// Amazon CloudWatch Logs.
+    pub logs: AwsService,
+    /// Amazon S3.
+    pub s3: AwsService,
+    /// AWS STS, which issues the keys of roles.
+    pub sts: AwsService,
+}
+
+impl AwsDestinations {
+    /// The services by the name in their hosts, with their settings.
+    pub fn services(&self) -> [(&'static str, &AwsService); 5] {
+        [
+            ("firehose", &self.firehose),
+            ("kinesis", &self.kinesis),
+            ("logs", &self.logs),
+            ("s3", &self.s3),
+            ("sts", &self.sts),
+        ]
+    }
+}
+
+/// An AWS service.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AwsService {
+    /// Endpoint URL of this service. Empty: the variable `AWS_ENDPOINT_URL_` plus the service
+    /// name in capitals, or the default.
+    pub endpoint_url: String,
+}
+
+/// Datadog destinations.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DatadogDestinations {
+    /// Base URL that replaces `https://http-intake.logs.` plus the site.
+    pub base_url: String,
+    /// Additional sites that `ddsite` accepts.
+    pub sites: Vec<String>,
+}
+
+/// Azure destinations.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AzureDestinations {
+    /// URL that replaces `https://login.microsoftonline.com`.
+    pub authority_url: String,
+}
+
+/// The `file` target.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct FileTarget {
+    /// Root directory of `file` destinations. Empty: `events` in `data_dir`.
+    pub root: String,
+}
+
+/// TLS to destinations.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DestinationTls {
+    /// PEM file of additional certificate authorities.
+    pub extra_ca_file: String,
+}

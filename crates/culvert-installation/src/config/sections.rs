@@ -1,0 +1,120 @@
+//! Smaller sections of the settings, each with its keys and defaults.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Invalid;
+use super::span::Span;
+
+/// A part of culvert that a process may run or leave to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The management API.
+    Api,
+    /// The reverse proxy.
+    Edge,
+    /// The agent ingress.
+    Agents,
+    /// Event delivery.
+    Delivery,
+}
+
+/// Prometheus metrics.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Metrics {
+    /// Listen address of `/metrics`; empty to disable. Port 0 selects a free port.
+    pub addr: String,
+    /// Maximum number of endpoints with metrics of their own, those with the earliest traffic; the
+    /// others are counted together with the label `other`. Each endpoint adds about 30 time series.
+    pub endpoints_max: u32,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            addr: "127.0.0.1:9420".into(),
+            endpoints_max: 100,
+        }
+    }
+}
+
+/// Objects that the first start creates.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Bootstrap {
+    /// Token to install as the first admin key, created with `culvert admin generate-token`.
+    /// Secret: set it by environment variable.
+    pub api_key: String,
+}
+
+impl Bootstrap {
+    /// Checks the format of the token, if one is set.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.api_key.is_empty() || culvert_control::token::is_token(&self.api_key) {
+            return Ok(());
+        }
+        Err(Invalid(
+            "`bootstrap.api_key` is not a valid token; create one with `culvert admin generate-token`".into(),
+        ))
+    }
+}
+
+/// Secrets at rest.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Secrets {
+    /// File with the master key (64 hex digits), mode 0600. Empty: `master.key` in `data_dir`,
+    /// which the first start creates. All nodes on one database must use the same key.
+    pub key_file: String,
+}
+
+/// Shutdown.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Shutdown {
+    /// Time for requests in flight to finish at shutdown, such as `30s`.
+    pub drain: Span,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self {
+            drain: Span(Duration::from_secs(30)),
+        }
+    }
+}
+
+/// Logging.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// `text`, `json` or `auto` (text on a terminal, otherwise JSON).
+    pub format: LogFormat,
+    /// `error`, `warn`, `info`, `debug`, `trace`, or a list such as `info,culvert_edge=debug`.
+    pub level: String,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::Auto,
+            level: "info".into(),
+        }
+    }
+}
+
+/// Format of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, otherwise JSON.
+    Auto,
+    /// Text.
+    Text,
+    /// JSON, one object per line.
+    Json,
+}

@@ -1,0 +1,235 @@
+//! The installation's master key: a file with 64 hex digits, created at the first start.
+//!
+//! During a rotation the file has a second line with the previous key. Secrets are then encrypted with the first key,
+//! and decrypted with either.
+
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use culvert_base::{Digest, Entropy, Secret};
+
+/// The master key, and the previous one during a rotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MasterKey {
+    /// The key for encryption.
+    pub current: Secret,
+    /// The previous key, under which some secrets may still be encrypted.
+    pub older: Option<Secret>,
+}
+
+impl MasterKey {
+    /// Both keys, the current one first.
+    pub fn each(&self) -> impl Iterator<Item = &Secret> {
+        std::iter::once(&self.current).chain(&self.older)
+    }
+
+    /// Adds a new key and keeps this one as the previous key.
+    pub fn rotated(self, entropy: &dyn Entropy) -> Self {
+        Self {
+            current: new(entropy),
+            older: Some(self.current),
+        }
+    }
+
+    /// Whether one of the keys is the key of a database with this mark.
+    pub fn is_marked(&self, mark: &str) -> bool {
+        self.each().any(|key| mark_of(key) == mark)
+    }
+
+    /// Writes the file atomically.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let mut text = String::new();
+        for key in self.each() {
+            text.push_str(key.reveal());
+            text.push('\n');
+        }
+        write_private(path, &text)
+    }
+}
+
+/// The mark by which a database recognises a key.
+pub fn mark_of(key: &Secret) -> String {
+    Digest::of(key.reveal().as_bytes(), "culvert master key mark").to_hex()
+}
+
+/// The key that authenticates copies of the configuration.
+pub(crate) fn copy_key_of(key: &Secret) -> [u8; 32] {
+    Digest::of(key.reveal().as_bytes(), "culvert edge copy 1").to_bytes()
+}
+
+/// Reads the key file; `None` if it does not exist.
+///
+/// # Errors
+/// If the file cannot be read, is readable by others, or contains no key.
+pub fn load(path: &Path) -> Result<Option<MasterKey>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => {
+            let found = std::fs::metadata(path)?;
+            if !is_private(found.mode(), found.uid()) {
+                bail!(
+                    "other users can read the master key `{}`; run `chmod 600` on it",
+                    path.display()
+                );
+            }
+            let is_key =
+                |line: &str| line.len() == 64 && line.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+            match (lines.next(), lines.next(), lines.next()) {
+                (Some(current), older, None) if is_key(current) && older.is_none_or(is_key) => {
+                    Ok(Some(MasterKey {
+                        current: Secret::new(current.to_owned()),
+                        older: older.map(|older| Secret::new(older.to_owned())),
+                    }))
+                }
+                _ => bail!("the master key `{}` must be 64 hex digits", path.display()),
+            }
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => {
+            Err(error).with_context(|| format!("reading the master key `{}`", path.display()))
+        }
+    }
+}
+
+/// Whether a file with this mode and owner is for the server alone. A file of root may be readable by a group: that is
+/// how an orchestrator mounts a secret for a process that does not run as root.
+fn is_private(mode: u32, owner: u32) -> bool {
+    let others = if owner == 0 { 0o037 } else { 0o077 };
+    mode & others == 0
+}
+
+/// Creates the key of a new installation and writes its file.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn make(path: &Path, entropy: &dyn Entropy) -> Result<MasterKey> {
+    let made = MasterKey {
+        current: new(entropy),
+        older: None,
+    };
+    made.write(path)?;
+    Ok(made)
+}
+
+fn new(entropy: &dyn Entropy) -> Secret {
+    Secret::new(entropy.text(b"0123456789abcdef", 64))
+}
+
+/// Atomically writes a file that only its owner can read.
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
+    write_whole(path, text, 0o600)
+}
+
+/// Atomically writes a file that everyone can read.
+pub fn write_public(path: &Path, text: &str) -> Result<()> {
+    // An unchanged file is not written, so that a full disk does not prevent the start.
+    if std::fs::read_to_string(path).is_ok_and(|found| found == text) {
+        return Ok(());
+    }
+    write_whole(path, text, 0o644)
+}
+
+fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
+    let doing = || format!("writing `{}`", path.display());
+    let fresh = path.with_extension("new");
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&fresh)
+        .with_context(doing)?;
+    file.write_all(text.as_bytes()).with_context(doing)?;
+    file.sync_all().with_context(doing)?;
+    std::fs::rename(&fresh, path).with_context(doing)?;
+    if let Some(folder) = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+    {
+        std::fs::File::open(folder)
+            .and_then(|folder| folder.sync_all())
+            .with_context(doing)?;
+    }
+    Ok(())
+}
+
+/// Creates the data directory with mode 0700 if it does not exist.
+pub fn make_data_dir(path: &Path) -> Result<()> {
+    if !path.exists() {
+        std::fs::create_dir_all(path)
+            .with_context(|| format!("creating the directory `{}`", path.display()))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))
+            .with_context(|| format!("setting the mode of the directory `{}`", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use culvert_base::SeededEntropy;
+
+    #[test]
+    fn only_a_file_of_root_may_be_readable_by_a_group() {
+        for (mode, owner, expected) in [
+            (0o600, 1000, true),
+            (0o400, 0, true),
+            (0o440, 0, true),
+            (0o640, 0, true),
+            (0o440, 1000, false),
+            (0o444, 0, false),
+            (0o660, 0, false),
+        ] {
+            assert_eq!(is_private(mode, owner), expected, "{mode:o} of {owner}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_generated_once_with_private_permissions() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("master.key");
+        assert_eq!(load(&path).unwrap(), None);
+        let made = make(&path, &SeededEntropy::new(1)).unwrap();
+        assert_eq!(load(&path).unwrap(), Some(made));
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(load(&path).is_err());
+    }
+
+    #[test]
+    fn a_damaged_key_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("master.key");
+        let key = "0".repeat(64);
+        for text in [
+            "short",
+            "",
+            &format!("{key}\nshort"),
+            &format!("{key}\n{key}\n{key}"),
+        ] {
+            write_private(&path, text).unwrap();
+            assert!(load(&path).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_rotated_key_is_read_with_the_previous_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("master.key");
+        let before = make(&path, &SeededEntropy::new(1)).unwrap();
+        let rotated = before.clone().rotated(&SeededEntropy::new(2));
+        rotated.write(&path).unwrap();
+        let read = load(&path).unwrap().unwrap();
+        assert_eq!(read, rotated);
+        assert_eq!(read.older, Some(before.current.clone()));
+        assert_ne!(read.current, before.current);
+    }
+}

@@ -1,0 +1,21 @@
+//! An installation as its operator has it: its settings, as a file, variables and flags; its data directory with databases,
+//! master key and lock; and how a process opens them.
+//!
+//! Server and commands of the operator share this. Not here: the parts that a server runs (`culvert-server`), and what a
+//! user configures (`culvert-control`).
+
+pub mod config;
+pub mod data_dir_lock;
+pub mod dns_writer;
+pub mod edge_copy;
+mod flags;
+pub mod keys;
+mod process_context;
+mod proxies;
+pub mod sqlite_files;
+
+pub use flags::{settings_of, with_settings};
+pub use process_context::{
+    Access, MASTER_KEY_MARK, ProcessContext, Unopened, key_rotated, store_url,
+};
+pub use proxies::proxies;

@@ -1,0 +1,234 @@
+//! Things that may happen many times a second: refused calls, and reads of secrets.
+//!
+//! It is counted by caller and operation, and reported when it begins and once in a period while it goes on. So a flood
+//! costs a bounded number of events. Nothing here reads or writes the store: the request path only counts.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use culvert_base::Timestamp;
+use culvert_base::sync::lock;
+
+/// Limit of things that are counted one by one.
+const OPEN_MAX: usize = 1_000;
+
+/// Counts by key. `S` is a sample, the latest of each key.
+#[derive(Debug)]
+pub(crate) struct Repeated<K, S> {
+    open: Mutex<HashMap<K, RepeatCount<S>>>,
+    /// Time between two reports about a key.
+    period: Duration,
+    /// The key that counts for another one while the table is full.
+    folded: fn(&K) -> K,
+}
+
+#[derive(Debug)]
+struct RepeatCount<S> {
+    sample: S,
+    first_at: Timestamp,
+    last_at: Timestamp,
+    /// Since the last report.
+    count: u64,
+    /// When the next report is due.
+    due: Instant,
+}
+
+/// A due report about a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Report<K, S> {
+    pub(crate) key: K,
+    pub(crate) sample: S,
+    /// How often it happened since the last report.
+    pub(crate) count: u64,
+    pub(crate) first_at: Timestamp,
+    pub(crate) last_at: Timestamp,
+}
+
+impl<K: Clone + Eq + Hash, S: Clone> Repeated<K, S> {
+    pub(crate) fn new(period: Duration, folded: fn(&K) -> K) -> Self {
+        Self {
+            open: Mutex::default(),
+            period,
+            folded,
+        }
+    }
+
+    /// Counts one.
+    pub(crate) fn note(&self, key: K, sample: S, at: Timestamp) {
+        let mut open = lock(&self.open);
+        let key = self.counting(&open, &key);
+        let counted = open.entry(key).or_insert_with(|| RepeatCount {
+            sample: sample.clone(),
+            first_at: at,
+            last_at: at,
+            count: 0,
+            due: Instant::now(),
+        });
+        if counted.count == 0 {
+            counted.first_at = at;
+        }
+        counted.count += 1;
+        counted.last_at = counted.last_at.max(at);
+        counted.sample = sample;
+    }
+
+    /// Whether this key was reported within the period. If so, counts one; if not, begins to count, as after a report.
+    pub(crate) fn is_repeated(&self, key: &K, sample: &S, at: Timestamp) -> bool {
+        let now = Instant::now();
+        let mut open = lock(&self.open);
+        let key = &self.counting(&open, key);
+        if let Some(counted) = open.get_mut(key)
+            && (now < counted.due || counted.count > 0)
+        {
+            if counted.count == 0 {
+                counted.first_at = at;
+            }
+            counted.count += 1;
+            counted.last_at = counted.last_at.max(at);
+            counted.sample = sample.clone();
+            return true;
+        }
+        // Beyond that, each one is reported.
+        if open.len() < 2 * OPEN_MAX || open.contains_key(key) {
+            let counted = RepeatCount {
+                sample: sample.clone(),
+                first_at: at,
+                last_at: at,
+                count: 0,
+                due: now + self.period,
+            };
+            open.insert(key.clone(), counted);
+        }
+        false
+    }
+
+    /// Notes that the first report about a key failed. What was counted since is due.
+    pub(crate) fn forget(&self, key: &K) {
+        let mut open = lock(&self.open);
+        let key = self.counting(&open, key);
+        if let Some(counted) = open.get_mut(&key) {
+            counted.due = Instant::now();
+            if counted.count == 0 {
+                open.remove(&key);
+            }
+        }
+    }
+
+    /// The key itself, or while the table is full the one that counts for it.
+    fn counting(&self, open: &HashMap<K, RepeatCount<S>>, key: &K) -> K {
+        match open.len() >= OPEN_MAX && !open.contains_key(key) {
+            true => (self.folded)(key),
+            false => key.clone(),
+        }
+    }
+
+    /// The due reports; with `all`, also those that are due later. Forgets keys that were not noted for a period.
+    pub(crate) fn due(&self, all: bool) -> Vec<Report<K, S>> {
+        let now = Instant::now();
+        let mut open = lock(&self.open);
+        open.retain(|_, counted| counted.count > 0 || now < counted.due);
+        let due = open
+            .iter()
+            .filter(|(_, counted)| counted.count > 0 && (all || counted.due <= now));
+        due.map(|(key, counted)| Report {
+            key: key.clone(),
+            sample: counted.sample.clone(),
+            count: counted.count,
+            first_at: counted.first_at,
+            last_at: counted.last_at,
+        })
+        .collect()
+    }
+
+    /// Notes that these were reported. What has been counted since stays for the next report.
+    pub(crate) fn reported(&self, reports: &[Report<K, S>]) {
+        let next = Instant::now() + self.period;
+        let mut open = lock(&self.open);
+        for report in reports {
+            if let Some(counted) = open.get_mut(&report.key) {
+                counted.count = counted.count.saturating_sub(report.count);
+                counted.first_at = report.last_at;
+                counted.due = next;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: Duration = Duration::from_secs(3_600);
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_unix_seconds(seconds)
+    }
+
+    #[test]
+    fn the_first_is_reported_and_the_others_once_in_a_period() {
+        let repeated = Repeated::new(PERIOD, |_| "others");
+        repeated.note("a", 1, at(1));
+        repeated.note("a", 2, at(2));
+        let reports = repeated.due(false);
+        assert_eq!(reports.len(), 1);
+        assert_eq!((reports[0].count, reports[0].sample), (2, 2));
+        assert_eq!((reports[0].first_at, reports[0].last_at), (at(1), at(2)));
+        // One that comes before the report is committed is not lost.
+        repeated.note("a", 3, at(3));
+        repeated.reported(&reports);
+        assert_eq!(repeated.due(false), []);
+        let rest = repeated.due(true);
+        assert_eq!((rest[0].count, rest[0].last_at), (1, at(3)));
+        repeated.reported(&rest);
+        assert_eq!(repeated.due(true), []);
+    }
+
+    #[test]
+    fn a_flood_has_a_bounded_number_of_reports() {
+        let repeated = Repeated::new(PERIOD, |_| usize::MAX);
+        for n in 0..100_000 {
+            repeated.note(n, (), at(1));
+        }
+        let reports = repeated.due(false);
+        assert_eq!(reports.len(), OPEN_MAX + 1);
+        assert_eq!(
+            reports.iter().map(|report| report.count).sum::<u64>(),
+            100_000
+        );
+        repeated.reported(&reports);
+        assert_eq!(repeated.due(true), []);
+    }
+
+    #[test]
+    fn a_read_is_reported_once_and_repetitions_are_counted() {
+        let repeated = Repeated::new(PERIOD, |_| "others");
+        assert!(!repeated.is_repeated(&"a", &(), at(1)));
+        assert!(repeated.is_repeated(&"a", &(), at(2)));
+        assert!(repeated.is_repeated(&"a", &(), at(3)));
+        assert_eq!(repeated.due(false), []);
+        assert_eq!(repeated.due(true)[0].count, 2);
+        // It is over after a period.
+        let short = Repeated::new(Duration::ZERO, |_| "others");
+        assert!(!short.is_repeated(&"a", &(), at(1)));
+        assert!(!short.is_repeated(&"a", &(), at(2)));
+    }
+
+    #[test]
+    fn reads_of_many_objects_are_counted_together_when_the_table_is_full() {
+        let repeated = Repeated::new(PERIOD, |_| usize::MAX);
+        let reported = (0..100_000).filter(|n| !repeated.is_repeated(n, &(), at(1)));
+        assert_eq!(reported.count(), OPEN_MAX + 1);
+        assert_eq!(repeated.due(true)[0].count, 100_000 - 1_001);
+    }
+
+    #[test]
+    fn a_read_at_the_end_of_the_period_does_not_erase_the_count() {
+        let repeated = Repeated::new(Duration::ZERO, |_| "others");
+        assert!(!repeated.is_repeated(&"a", &(), at(1)));
+        repeated.note("a", (), at(2));
+        assert!(repeated.is_repeated(&"a", &(), at(3)));
+        assert_eq!(repeated.due(false)[0].count, 2);
+    }
+}

@@ -1,0 +1,357 @@
+//! The table of operations of the management API. The HTTP server routes it, the OpenAPI document lists it,
+//! and the command line offers it. Each row holds the function that runs it.
+//!
+//! Rows know nothing of HTTP: a row receives an authenticated and parsed [`Call`] and returns a [`Reply`].
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use culvert_base::{BoxFuture, Class, Fault, Refusal};
+use culvert_store::Changes;
+use schemars::{Schema, SchemaGenerator};
+use serde_json::Value;
+
+use crate::access::right::Right;
+use crate::access::rights::{Access, Rights};
+use crate::audit::trace::{OperationKind, POLICY_READ_WITH_SECRETS, Performed, Trace};
+use crate::list::page::Parameter;
+use crate::{Caller, Error, Kernel, audit};
+
+/// One operation: a method on a path. `S` runs it: a subject, or the whole control plane.
+#[derive(Debug)]
+pub struct Operation<S: 'static> {
+    /// `create`, `get`, `list`, `update`, `delete`, or the name of a further operation.
+    pub name: &'static str,
+    /// The collection it belongs to, as in the path: `api_keys`; `""` for the root and `self`.
+    pub collection: &'static str,
+    /// HTTP method.
+    pub method: Method,
+    /// Path with its parameters in braces: `/api_keys/{id}`.
+    pub path: String,
+    /// Its purpose, in one sentence.
+    pub doc: String,
+    /// The accepted body; `None` refuses every non-empty body.
+    pub body: Option<BodySpec>,
+    /// The response on success.
+    pub response: ResponseSpec,
+    /// The accepted query parameters; others are refused.
+    pub query: &'static [Parameter],
+    /// The right it needs.
+    pub right: Right,
+    /// What it needs of the object in its path; `None` without such an object.
+    pub object: Option<ObjectRight>,
+    /// What a successful call leaves in the audit log.
+    pub trace: Trace,
+    /// Runs it, without a check of its scope.
+    pub run: Run<S>,
+}
+
+impl<S: AsRef<Kernel> + Sync> Operation<S> {
+    /// Runs it for a caller whose key has its scope (642), and who has the right to the object in the path (630).
+    /// Success and refusal leave their traces in the audit log.
+    pub fn call<'a>(&'a self, subject: &'a S, call: Call) -> BoxFuture<'a, Result<Reply, Error>> {
+        Box::pin(async move {
+            let kernel = subject.as_ref();
+            let about = About {
+                caller: Arc::new(call.caller.clone()),
+                base: call.base.clone(),
+                object_id: call.path.first().cloned(),
+                asked: call.body.clone().filter(|_| self.shows_body()),
+            };
+            let mut unrecorded = Unrecorded {
+                kernel,
+                about: &about,
+                operation: self.id(),
+                kind: match self.trace {
+                    Trace::Each(kind) => Some(kind),
+                    _ => None,
+                },
+            };
+            let outcome = self.checked(subject, call).await;
+            match &outcome {
+                // The response to a creation shows what the caller sent.
+                Ok(Reply::Secret(_)) if self.name != "create" => {
+                    let id = about.object_id.as_deref().unwrap_or_default();
+                    let (kind, caller) = (&POLICY_READ_WITH_SECRETS, &about.caller);
+                    kernel.record_read(kind, caller, &self.id(), id).await?;
+                }
+                Ok(_) => {
+                    self.record(kernel, &about).await?;
+                    unrecorded.kind = None;
+                }
+                Err(Error::Refused(refusal)) => {
+                    unrecorded.kind = None;
+                    self.note(kernel, &about, refusal).await?;
+                }
+                Err(Error::Faulted(_)) => {}
+            }
+            outcome
+        })
+    }
+
+    /// Commits the event of a successful call, if it has one beside those of objects. Without it the caller gets no
+    /// response, so nothing is revealed unseen.
+    async fn record(&self, kernel: &Kernel, about: &About) -> Result<(), Error> {
+        let operation = self.id();
+        let id = about.object_id.as_deref().unwrap_or_default();
+        let kind = match self.trace {
+            Trace::Nothing | Trace::Objects | Trace::Also(_) => return Ok(()),
+            Trace::Hourly(kind) => {
+                let caller = &about.caller;
+                return kernel.record_read(kind, caller, &operation, id).await;
+            }
+            Trace::Each(kind) => kind,
+        };
+        let performed = Performed {
+            asked: about.asked.as_ref(),
+            ..Performed::of(id, &operation)
+        };
+        let cx = kernel.cx(&about.caller, &about.base);
+        let event = audit::operation(&cx, kind.name, &performed)?;
+        let written = kernel.store.commit(Changes::tell(event)).await;
+        written.map_err(|error| Fault::new("recording an operation", error))?;
+        Ok(())
+    }
+
+    /// Notes a refused call. A call about an object that does not exist is an error of the caller, and no refusal.
+    async fn note(&self, kernel: &Kernel, about: &About, refusal: &Refusal) -> Result<(), Error> {
+        // Text that cannot be an ID is not repeated: it may be a token in the wrong place.
+        let id = about.object_id.as_deref();
+        let id = id.filter(|id| id.len() <= ID_BYTES_MAX && culvert_base::id::split(id).is_some());
+        if refusal.class == Class::NotFound {
+            let (Some(object), Some(id)) = (self.object, id) else {
+                return Ok(());
+            };
+            if !(object.exists)(kernel, &about.caller, id).await? {
+                return Ok(());
+            }
+        }
+        kernel.note_refused(&about.caller, &self.id(), refusal, id);
+        Ok(())
+    }
+
+    fn checked<'a>(&'a self, subject: &'a S, call: Call) -> BoxFuture<'a, Result<Reply, Error>> {
+        if let Err(refusal) = call.caller.check_scope(self.right) {
+            return Box::pin(std::future::ready(Err(refusal.into())));
+        }
+        match self.object {
+            Some(object) if object.access != Access::See && !self.is_one_of_five() => {
+                Box::pin(async move {
+                    (object.check)(subject.as_ref(), object.access, &call).await?;
+                    (self.run.0)(subject, call).await
+                })
+            }
+            // It checks the right beside the errors of the request.
+            _ => (self.run.0)(subject, call),
+        }
+    }
+
+    /// The same operation for a whole that this subject is a part of.
+    pub fn within<T: 'static>(self, part: fn(&T) -> &S) -> Operation<T> {
+        let run = self.run.0;
+        Operation {
+            name: self.name,
+            collection: self.collection,
+            method: self.method,
+            path: self.path,
+            doc: self.doc,
+            body: self.body,
+            response: self.response,
+            query: self.query,
+            right: self.right,
+            object: self.object,
+            trace: self.trace,
+            run: Run::new(move |whole, call| run(part(whole), call)),
+        }
+    }
+}
+
+/// Reports an operation whose call ended before its event was committed: the client left, the time was over, or the
+/// operation failed after it had done something.
+struct Unrecorded<'a> {
+    kernel: &'a Kernel,
+    about: &'a About,
+    operation: String,
+    /// `None` once there is nothing to report.
+    kind: Option<&'static OperationKind>,
+}
+
+impl Drop for Unrecorded<'_> {
+    fn drop(&mut self) {
+        if let Some(kind) = self.kind {
+            let id = self.about.object_id.as_deref().unwrap_or_default();
+            let caller = &self.about.caller;
+            self.kernel
+                .note_performed(kind, caller, &self.operation, id);
+        }
+    }
+}
+
+/// Limit of an ID in an event about a refusal.
+const ID_BYTES_MAX: usize = 80;
+
+/// What the trace of a call needs, after the call is over.
+struct About {
+    caller: Arc<Caller>,
+    base: String,
+    object_id: Option<String>,
+    asked: Option<Value>,
+}
+
+impl<S> Operation<S> {
+    fn shows_body(&self) -> bool {
+        self.trace.kind().is_some_and(|kind| kind.shows_body)
+    }
+
+    /// Whether `service` runs it, which checks the right in its place among the other errors.
+    fn is_one_of_five(&self) -> bool {
+        matches!(self.name, "get" | "update" | "delete")
+    }
+
+    /// Its unique ID: `api_keys_create`.
+    pub fn id(&self) -> String {
+        match self.collection {
+            "" => self.name.to_owned(),
+            // Some collections have two segments, but client generators need plain names.
+            collection => format!("{}_{}", collection.replace('/', "_"), self.name),
+        }
+    }
+}
+
+/// The right that an operation needs to the object in its path.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectRight {
+    /// The rights to the objects of the resource.
+    pub rights: Rights,
+    /// What it needs of the object.
+    pub access: Access,
+    /// Checks that the caller has it.
+    pub check: CheckObject,
+    /// Whether the account of a caller has an object with this ID, seen by the caller or not.
+    pub exists: ObjectExists,
+}
+
+/// Whether the account of a caller has an object with this ID as a path shows it.
+pub type ObjectExists =
+    for<'a> fn(&'a Kernel, &'a Caller, &'a str) -> BoxFuture<'a, Result<bool, Fault>>;
+
+/// Refuses a call whose caller does not have this right to the object in the path.
+pub(crate) type CheckObject =
+    for<'a> fn(&'a Kernel, Access, &'a Call) -> BoxFuture<'a, Result<(), Error>>;
+
+/// A function of a subject that runs an operation.
+pub type Handler<S> = for<'a> fn(&'a S, Call) -> BoxFuture<'a, Result<Reply, Error>>;
+
+/// What runs an operation.
+pub struct Run<S: 'static>(Box<RunFn<S>>);
+
+type RunFn<S> =
+    dyn for<'a> Fn(&'a S, Call) -> BoxFuture<'a, Result<Reply, Error>> + Send + Sync + 'static;
+
+impl<S> Run<S> {
+    /// Runs an operation of the subject `S`.
+    pub fn new(
+        run: impl for<'a> Fn(&'a S, Call) -> BoxFuture<'a, Result<Reply, Error>> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Box::new(run))
+    }
+}
+
+impl<S> fmt::Debug for Run<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Run")
+    }
+}
+
+/// A JSON schema as a function, so that a table can hold it.
+pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+/// HTTP methods in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Makes.
+    Post,
+    /// Changes.
+    Patch,
+    /// Removes.
+    Delete,
+}
+
+impl Method {
+    /// As on the wire: `GET`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// The body of an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct BodySpec {
+    /// Schema of the object.
+    pub schema: SchemaOf,
+    /// Whether a field is required, so that a call without a body is refused.
+    pub required: bool,
+}
+
+/// The response of a success.
+#[derive(Clone, Copy, Debug)]
+pub struct ResponseSpec {
+    /// Its status.
+    pub status: Status,
+    /// Schema of its body; `None` for no body.
+    pub schema: Option<SchemaOf>,
+}
+
+/// Status of a successful response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// 200.
+    Ok,
+    /// 201.
+    Created,
+    /// 204.
+    NoContent,
+}
+
+/// One call of an operation.
+#[derive(Debug)]
+pub struct Call {
+    /// The caller.
+    pub caller: Caller,
+    /// Values of the path parameters in order, percent-decoded.
+    pub path: Vec<String>,
+    /// Query parameters in order, decoded.
+    pub query: Vec<(String, String)>,
+    /// The body: a JSON object, strictly parsed (no key twice, depth at most 32).
+    pub body: Option<Value>,
+    /// Public base of `uri` fields, without a trailing slash.
+    pub base: String,
+    /// The address of the caller, not of a proxy.
+    pub address: IpAddr,
+}
+
+/// The response of a successful operation. Bodies are JSON text.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// 201 with the new object.
+    Created {
+        /// The object.
+        body: String,
+        /// Whether the body carries a secret that is shown only once and must not be cached.
+        secret: bool,
+    },
+    /// 200 with an object or a list.
+    Ok(String),
+    /// 200 with an object that carries secrets and must not be cached.
+    Secret(String),
+    /// 204.
+    NoContent,
+}

@@ -1,0 +1,322 @@
+//! Create, get, update and delete for every resource.
+//!
+//! Each write reads, decides and commits. When a document that it read has changed meanwhile, it starts over,
+//! up to [`RUNS_MAX`] times. A write and its audit event are committed together, and the response shows the
+//! state after the commit.
+//!
+//! Lists are in `list`, the rules of a resource in its own file, and the form of events in `audit`.
+
+use std::borrow::Borrow;
+
+use culvert_base::{Class, Fault, Refusal, code};
+use culvert_store::{Changes, CommitError, Document, Head};
+use serde_json::Value;
+
+use crate::access::grant::Grant;
+use crate::access::rights::Access;
+use crate::audit::previous::Previous;
+use crate::audit::verb::Verb;
+use crate::cx::Cx;
+use crate::operation::{Call, Reply};
+use crate::resource::model::{CHECKED_REFERENCE, Model};
+use crate::resource::{ResourceType, Reveal, StoredDraft};
+use crate::{Error, Kernel, access, audit};
+
+/// Attempts of a write that concurrent writers overtake.
+pub const RUNS_MAX: usize = 6;
+
+/// `POST /<collection>`. Runs in `KeyedMutex::with`.
+pub async fn create(
+    kernel: &Kernel,
+    ty: &'static ResourceType,
+    call: Call,
+) -> Result<Reply, Error> {
+    let cx = kernel.cx_of(&call, ty.create_parameters)?;
+    let mut _retry = None;
+    for run in 0..RUNS_MAX {
+        if run == 1 {
+            _retry = Some(cx.locks.retry().await);
+        }
+        let id = cx.new_id();
+        let made = (ty.create)(&cx, id, call.body.clone()).await?;
+        let document = Document {
+            head: Head {
+                id: ty.stored_id_of(id),
+                kind: ty.kind.to_owned(),
+                account: cx.caller.account.clone(),
+                revision: 0,
+                created_at: id.at(),
+                updated_at: id.at(),
+            },
+            body: made.body,
+            keys: made.links.keys,
+            refs: made.links.refs,
+            topics: made.links.topics,
+        };
+        let view = ty.view_text(&document, cx.base)?;
+        let event = audit::event(&cx, ty, Verb::Created, &view)?;
+        let readable = (ty.readable_secret)(&cx, &document)?;
+        let changes = Changes::insert(document, event).and(made.also);
+        if commit(&cx, ty, changes).await? {
+            return Ok(match made.reveal.or(readable) {
+                None => Reply::Created {
+                    body: view,
+                    secret: false,
+                },
+                Some(reveal) => Reply::Created {
+                    body: revealed(&view, &reveal)?,
+                    secret: true,
+                },
+            });
+        }
+    }
+    Err(overtaken())
+}
+
+/// `GET /<collection>/{id}`.
+pub async fn get(kernel: &Kernel, ty: &'static ResourceType, call: Call) -> Result<Reply, Error> {
+    let cx = kernel.cx(&call.caller, &call.base);
+    let document = named(&cx, ty, &call)
+        .await?
+        .ok_or_else(Refusal::not_found)?;
+    let readable = (ty.readable_secret)(&cx, &document)?;
+    Ok(reply(ty.view_text(&document, cx.base)?, readable)?)
+}
+
+/// The response with one object, and with the secret that the caller may read.
+fn reply(view: String, readable: Option<Reveal>) -> Result<Reply, Fault> {
+    Ok(match readable {
+        None => Reply::Ok(view),
+        Some(reveal) => Reply::Secret(revealed(&view, &reveal)?),
+    })
+}
+
+/// `PATCH /<collection>/{id}`. Runs in [`locked`].
+pub async fn update(
+    kernel: &Kernel,
+    ty: &'static ResourceType,
+    call: Call,
+) -> Result<Reply, Error> {
+    let cx = kernel.cx_of(&call, ty.update_parameters)?;
+    let mut _retry = None;
+    for run in 0..RUNS_MAX {
+        if run == 1 {
+            _retry = Some(cx.locks.retry().await);
+        }
+        let Some(document) = named(&cx, ty, &call).await? else {
+            // A body with wrong names is refused before an absent object is.
+            (ty.inspect_update)(call.body.clone())?;
+            return Err(Refusal::not_found().into());
+        };
+        (ty.inspect_update)(call.body.clone())?;
+        (ty.permit)(cx.caller)?;
+        let held = access::may_change(&cx, ty, &document).await?;
+        let mut made = (ty.update)(&cx, &document, call.body.clone()).await?;
+        made.also = made.also.and(held);
+        let written = Document {
+            body: made.body.clone(),
+            ..document.clone()
+        };
+        let readable = (ty.readable_secret)(&cx, &written)?;
+        if let Some(view) = replace(&cx, ty, document, made).await? {
+            return Ok(reply(view, readable)?);
+        }
+    }
+    Err(overtaken())
+}
+
+/// `DELETE /<collection>/{id}`. Runs in [`locked`].
+pub async fn delete(
+    kernel: &Kernel,
+    ty: &'static ResourceType,
+    call: Call,
+) -> Result<Reply, Error> {
+    let cx = kernel.cx_of(&call, ty.delete_parameters)?;
+    let mut _retry = None;
+    for run in 0..RUNS_MAX {
+        if run == 1 {
+            _retry = Some(cx.locks.retry().await);
+        }
+        let document = named(&cx, ty, &call)
+            .await?
+            .ok_or_else(Refusal::not_found)?;
+        (ty.permit)(cx.caller)?;
+        let held = access::may_change(&cx, ty, &document).await?;
+        let grants = grants_removed(&cx, &document).await?;
+        let checked = (ty.check_removal)(&cx, &document, &call.query).await?;
+        let before = (ty.before_removal)(&cx, &document).await?;
+        let after = (ty.after_removal)(&cx, &document).await?;
+        let changes = held
+            .and(checked)
+            .and(before)
+            .and(grants)
+            .and(removal(&cx, ty, document)?)
+            .and(after);
+        if commit(&cx, ty, changes).await? {
+            return Ok(Reply::NoContent);
+        }
+    }
+    Err(overtaken())
+}
+
+/// The removal of a document, with its audit event, which shows the last state.
+pub fn removal(
+    cx: &Cx<'_>,
+    ty: &'static ResourceType,
+    document: Document,
+) -> Result<Changes, Error> {
+    let view = ty.view_text(&document, cx.base)?;
+    let event = audit::event(cx, ty, Verb::Deleted, &view)?;
+    Ok(Changes::remove(document.head, event))
+}
+
+/// A new body for a document beside the one that is written, with its audit event.
+pub fn rewriting(
+    cx: &Cx<'_>,
+    ty: &'static ResourceType,
+    before: Document,
+    body: String,
+) -> Result<Changes, Error> {
+    let document = Document {
+        body,
+        ..before.clone()
+    };
+    let view = ty.view_text(&document, cx.base)?;
+    let previous = Previous::between(ty, &before, &document, cx.base)?;
+    let event = audit::updated(cx, ty, &view, &previous)?;
+    Ok(Changes::replace(document, event))
+}
+
+/// Commits a new state of a document and returns its view; `None` when the document has changed since it was
+/// read.
+pub async fn replace(
+    cx: &Cx<'_>,
+    ty: &'static ResourceType,
+    before: Document,
+    made: StoredDraft,
+) -> Result<Option<String>, Error> {
+    let document = Document {
+        head: Head {
+            updated_at: cx.clock.now().whole_seconds(),
+            ..before.head.clone()
+        },
+        body: made.body,
+        keys: made.links.keys,
+        refs: made.links.refs,
+        topics: made.links.topics,
+    };
+    let view = ty.view_text(&document, cx.base)?;
+    let previous = Previous::between(ty, &before, &document, cx.base)?;
+    let event = audit::updated(cx, ty, &view, &previous)?;
+    let changes = Changes::replace(document, event).and(made.also);
+    Ok(commit(cx, ty, changes).await?.then_some(view))
+}
+
+/// Commits; returns `false` when a document has changed and the write must be decided again.
+async fn commit(cx: &Cx<'_>, ty: &ResourceType, changes: Changes) -> Result<bool, Error> {
+    match cx.store.commit(changes).await {
+        Ok(_) => Ok(true),
+        Err(CommitError::Stale) => Ok(false),
+        Err(CommitError::Duplicate { kind, name }) => match ty.taken {
+            Some(code) if kind == ty.kind && name != "id" => Err(Refusal::of(code).into()),
+            // A document beside the resource was created meanwhile: read again.
+            _ => Ok(false),
+        },
+        // An object that a policy refers to was removed meanwhile: read again, and report it as an error of
+        // the policy.
+        Err(CommitError::Missing { field, .. }) if field == CHECKED_REFERENCE => Ok(false),
+        Err(CommitError::Missing { field, to }) => Err(Refusal::new(
+            ty.unknown.unwrap_or(code::BODY_FIELD_INVALID),
+            format!("`{field}` names `{to}`, which does not exist."),
+        )
+        .into()),
+        Err(CommitError::InUse { by, .. }) => Err(Refusal::new(
+            ty.in_use.unwrap_or(code::BODY_FIELD_INVALID),
+            format!("`{by}` uses this object."),
+        )
+        .into()),
+        Err(CommitError::Fault(fault)) => Err(fault.into()),
+    }
+}
+
+/// The refusal of a write that was decided too often while others changed the object.
+pub fn overtaken() -> Error {
+    Refusal::uncoded(
+        Class::Conflict,
+        "Concurrent updates to this object conflict; try again.",
+    )
+    .into()
+}
+
+/// Runs a call while it holds the lock of the object that the first path parameter names.
+pub async fn locked<C: Borrow<Call>, F: Future>(
+    kernel: &Kernel,
+    ty: &ResourceType,
+    call: C,
+    run: impl FnOnce(C) -> F,
+) -> F::Output {
+    let shown = call.borrow().path.first();
+    let id = shown.and_then(|shown| ty.stored_id(shown));
+    kernel.locks.with(id.as_deref().as_slice(), run(call)).await
+}
+
+/// The document that the first path parameter names, if the caller may see it.
+pub async fn named(cx: &Cx<'_>, ty: &ResourceType, call: &Call) -> Result<Option<Document>, Fault> {
+    match call.path.first().and_then(|shown| ty.stored_id(shown)) {
+        Some(id) => match cx.own(ty.kind, &id).await? {
+            Some(document) if ty.is_seen_by(cx.caller, &document)? => Ok(Some(document)),
+            _ => Ok(None),
+        },
+        None => Ok(None),
+    }
+}
+
+/// Checks the right that an operation needs to the object in its path. An object that is absent for the caller is left
+/// to the operation, which reports the errors of the request first.
+pub async fn check(
+    kernel: &Kernel,
+    ty: &ResourceType,
+    needed: Access,
+    call: &Call,
+) -> Result<(), Error> {
+    if needed == Access::See {
+        return Ok(());
+    }
+    let cx = kernel.cx(&call.caller, &call.base);
+    let Some(document) = named(&cx, ty, call).await? else {
+        return Ok(());
+    };
+    if needed == Access::Whole {
+        return access::may_see_whole(&cx, ty, &document).await;
+    }
+    // A role that never changes anything is reported first.
+    (ty.permit)(cx.caller)?;
+    access::may_change(&cx, ty, &document).await.map(drop)
+}
+
+/// The removals of the grants on an object that is removed, and of those that name it.
+async fn grants_removed(cx: &Cx<'_>, document: &Document) -> Result<Changes, Error> {
+    if document.head.kind == Grant::KIND {
+        return Ok(Changes::default());
+    }
+    let mut changes = Changes::default();
+    for granted in cx.referring(Grant::KIND, &document.head).await? {
+        let ty = cx.resources.iter().find(|ty| ty.kind == Grant::KIND);
+        let ty = ty.ok_or_else(|| Fault::bare("removing grants: they are no resource"))?;
+        changes = changes.and(removal(cx, ty, granted)?);
+    }
+    Ok(changes)
+}
+
+/// Adds the secret to a view.
+pub fn revealed(view: &str, reveal: &Reveal) -> Result<String, Fault> {
+    let parse = |text| {
+        serde_json::from_str::<Value>(text).map_err(|error| Fault::new("revealing a secret", error))
+    };
+    let mut value = parse(view)?;
+    let field = value
+        .pointer_mut(&reveal.pointer)
+        .ok_or_else(|| Fault::bare("revealing a secret: the view lacks the field"))?;
+    *field = parse(reveal.json.reveal())?;
+    Ok(value.to_string())
+}

@@ -1,0 +1,110 @@
+//! The settings of the control plane.
+
+use std::fmt::Debug;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use culvert_base::net::HostName;
+use culvert_base::{Entropy, Refusal};
+use culvert_policy::IpDatabases;
+use serde_json::Value;
+
+use crate::cx::base::PublicPorts;
+
+/// The settings of the control plane.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Platform base domain; endpoints get names below it (`edge.domain`).
+    pub edge_domain: HostName,
+    /// Ports shown in the URLs of endpoints.
+    pub public_ports: PublicPorts,
+    /// Ports of TCP endpoints (`edge.tcp_ports`).
+    pub tcp_ports: RangeInclusive<u16>,
+    /// Whether upstreams may be at private addresses (`edge.allow_private_upstreams`).
+    pub allow_private_upstreams: bool,
+    /// Whether a proxy before the edge may terminate TLS, so that sign-ins work at http endpoints
+    /// (`edge.trusted_proxies`).
+    pub has_tls_before_edge: bool,
+    /// Whether only its owner may serve endpoints on a reserved domain or address (`rights.domains`).
+    pub domains_of_owner: bool,
+    /// Whether policies of earlier versions that echo secrets are refused immediately (`rights.strict`).
+    pub strict_rights: bool,
+    /// Whether traffic policies may call public hosts (`policy.http_request_public`).
+    pub allow_public_calls: bool,
+    /// What follows if an expression of a traffic policy fails, for dry runs.
+    pub on_expression_error: culvert_policy::OnExpressionError,
+    /// The operator's databases about IP addresses (`edge.geo_database` and similar).
+    pub ip_data: IpDatabases,
+    /// Names below the platform domain that the installation itself serves, in addition to the fixed ones
+    /// (`connect.`, `api.`, `tcp.`).
+    pub own_names: Vec<String>,
+    /// Address as `host:port` at which Kubernetes operators reach bound endpoints, unless they have their own
+    /// (`kubernetes.ingress_endpoint`). Empty if the installation accepts none.
+    pub kubernetes_ingress: String,
+    /// Checks what destinations may be (`destinations.*`).
+    pub targets: Arc<dyn TargetCheck>,
+    /// Public base of `uri` fields in events of the server itself, without a trailing slash.
+    pub base_url: String,
+    /// The announced minimum version of agents, if any (`agents.minimum_version`).
+    pub agent_minimum: Option<AgentMinimum>,
+}
+
+/// Decides what destinations may be. The plane that sends events knows, and this crate does not depend on it.
+pub trait TargetCheck: Debug + Send + Sync {
+    /// Checks the configuration of a target of this type, such as `webhook`, without network, and generates its secrets.
+    ///
+    /// # Errors
+    ///
+    /// The refusal of the configuration, or of the type.
+    fn check(
+        &self,
+        target: &str,
+        given: &Value,
+        entropy: &dyn Entropy,
+    ) -> Result<CheckedTarget, Refusal>;
+}
+
+/// The configuration of a target that passed its check.
+#[derive(Debug)]
+pub struct CheckedTarget {
+    /// The whole configuration, with secrets.
+    pub stored: Value,
+    /// Fields with secrets that are shown only now.
+    pub shown_once: Option<Value>,
+}
+
+/// An announced minimum version of agents. Events of sessions with an older one contain a notice
+/// (`deprecated`), but agents are not refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentMinimum {
+    /// Numbers separated by dots, such as `3.5.0`.
+    pub version: String,
+    /// When older versions will be refused.
+    pub date: String,
+    /// A message for the owner of the agent.
+    pub message: String,
+}
+
+impl AgentMinimum {
+    /// Whether `version` is older. False for a version that does not start with a number.
+    pub fn is_above(&self, version: &str) -> bool {
+        let (minimum, given) = (numbers(&self.version), numbers(version));
+        if given.is_empty() {
+            return false;
+        }
+        let length = minimum.len().max(given.len());
+        let at = |numbers: &[u64], index| numbers.get(index).copied().unwrap_or(0);
+        (0..length)
+            .map(|index| at(&given, index).cmp(&at(&minimum, index)))
+            .find(|order| order.is_ne())
+            .is_some_and(std::cmp::Ordering::is_lt)
+    }
+}
+
+/// The leading numbers of a version: `v3.19.0-beta` has 3, 19 and 0.
+pub(crate) fn numbers(version: &str) -> Vec<u64> {
+    let version = version.trim().trim_start_matches('v');
+    let end = version.find(|letter: char| !(letter.is_ascii_digit() || letter == '.'));
+    let numbers = version[..end.unwrap_or(version.len())].split('.');
+    numbers.map_while(|number| number.parse().ok()).collect()
+}

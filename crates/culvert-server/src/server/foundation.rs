@@ -1,0 +1,93 @@
+//! What the parts of a server share: the opened installation, and the planes. All of it is made before any part starts.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use culvert_control::Control;
+use culvert_delivery::Delivery;
+use culvert_edge::Edge;
+use culvert_installation::config::Role;
+use culvert_installation::keys;
+use culvert_login::JournalEntry;
+use culvert_policy::{IpDatabases, SharedCounts};
+use culvert_tunnel::server::Bindings;
+use tokio::sync::mpsc;
+
+use super::opened::{Opened, Secrets};
+use super::planes::{control, delivery, edge, nodes};
+use super::tasks::Supervision;
+use crate::certificates::certificate_file::{self, CertificateFiles};
+use crate::nodes::cluster::Membership;
+
+/// What the parts of a server share.
+pub(super) struct Foundation {
+    pub(super) opened: Opened,
+    pub(super) delivery: Arc<Delivery>,
+    /// The connections of agents, if this process accepts them.
+    pub(super) bindings: Option<Arc<Bindings>>,
+    pub(super) membership: Membership,
+    pub(super) ip_data: IpDatabases,
+    /// The counts of rate limits.
+    pub(super) counts: SharedCounts,
+    pub(super) edge: Option<Edge>,
+    /// The edge as control sees it.
+    pub(super) published: Option<Arc<edge::Published>>,
+    pub(super) control: Arc<Control>,
+    /// Sign-ins that control has to keep.
+    pub(super) login_entries: Option<mpsc::Receiver<JournalEntry>>,
+    pub(super) certificates: CertificateFiles,
+    /// The file with the installation's certificate authority.
+    pub(super) ca_file: PathBuf,
+    pub(super) supervision: Supervision,
+}
+
+impl Foundation {
+    /// Makes the planes of an opened installation. The edge binds its listeners, and accepts no connection yet.
+    pub(super) async fn new(opened: Opened, secrets: Secrets) -> Result<Self> {
+        let settings = &opened.settings;
+        let delivery = delivery::plane(&opened, &secrets.pepper)?;
+        let bindings = opened.takes_agents().then(Arc::<Bindings>::default);
+        let membership = nodes::membership(&opened, &secrets.seal).await?;
+        let ip_data = edge::ip_data(settings)?;
+        let counts = SharedCounts::new(opened.shared_clock.clone(), &*opened.entropy);
+        let dial = nodes::dial(bindings.as_ref(), &membership);
+        let edge = edge::plane(&opened, &delivery, dial, &ip_data, &counts).await?;
+        let published = edge
+            .clone()
+            .map(|edge| Arc::new(edge::Published::new(edge)));
+        let certificates = certificate_file::open(settings)?;
+        let around = control::Around {
+            delivery: &delivery,
+            edge: edge.as_ref(),
+            published: published.as_ref(),
+            ip_data: &ip_data,
+            bindings: bindings.as_ref(),
+            membership: &membership,
+        };
+        let (control, login_entries) = control::plane(&opened, secrets, around).await?;
+        let ca_file = settings.data_dir.join("ca.pem");
+        keys::write_public(&ca_file, control.certificates.ca_pem())?;
+        let supervision = Supervision::new(opened.supervisor.clone(), &opened.store, &opened.queue);
+        Ok(Self {
+            delivery,
+            bindings,
+            membership,
+            ip_data,
+            counts,
+            edge,
+            published,
+            control,
+            login_entries: Some(login_entries),
+            certificates,
+            ca_file,
+            supervision,
+            opened,
+        })
+    }
+
+    /// Whether this edge and those of other nodes tell each other the counts of rate limits.
+    pub(super) fn shares_counts(&self) -> bool {
+        self.opened.has(Role::Edge) && self.opened.is_shared()
+    }
+}

@@ -1,0 +1,58 @@
+//! The statistics of this node.
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::Result;
+use culvert_base::BoxFuture;
+use culvert_control::Control;
+
+use crate::server::foundation::Foundation;
+use crate::server::part::{self, Name, Reason, Start};
+use crate::statistics::NodeSource;
+
+pub(super) struct Part {
+    control: Arc<Control>,
+    source: Arc<NodeSource>,
+}
+
+impl Part {
+    pub(super) fn new(foundation: &Foundation) -> Self {
+        let opened = &foundation.opened;
+        Self {
+            control: foundation.control.clone(),
+            source: Arc::new(NodeSource {
+                node: opened.settings.node(),
+                edge: foundation.edge.clone(),
+                delivery: foundation.delivery.clone(),
+                control: foundation.control.clone(),
+                store: opened.store.clone(),
+                queue: opened.queue.clone(),
+                cpu: Mutex::default(),
+            }),
+        }
+    }
+}
+
+impl part::Part for Part {
+    fn name(&self) -> Name {
+        Name::Statistics
+    }
+
+    fn depends_on(&self) -> &'static [Name] {
+        &[]
+    }
+
+    /// The last frame has what the last requests and deliveries counted.
+    fn outlives(&self, _: Reason) -> &'static [Name] {
+        &[Name::Delivery]
+    }
+
+    fn start<'a>(&'a mut self, start: Start<'a>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let (events, source) = (self.control.events.clone(), self.source.clone());
+            let keep = |stop| events.keep_statistics(source, stop);
+            start.tasks.start("statistics", keep);
+            Ok(())
+        })
+    }
+}

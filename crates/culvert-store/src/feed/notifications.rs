@@ -1,0 +1,134 @@
+//! Notifications of commits between the processes on a PostgreSQL database. They list the documents
+//! that each commit touched.
+//!
+//! A commit sends its notification in its transaction, so notifications arrive in the order of
+//! commits, and only for commits that succeeded. They only save the other processes a query and its
+//! latency. The revision is read from the ledger, and a process that missed a notification queries
+//! the database.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::Fault;
+use tokio::sync::{Notify, watch};
+
+use crate::commit::state_log::StateLog;
+use crate::database::dialect::Site;
+use crate::database::pool::Pool;
+use crate::feed::{Commit, Touched};
+use crate::node::broadcast::{BYTES_MAX, Broadcast};
+
+/// Delay before a lost connection is opened again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// The notifications of a transaction, as a JSON list of texts.
+pub(crate) fn messages(commits: &[(i64, Commit)]) -> String {
+    let message = |(revision, commit): &(i64, Commit)| {
+        let pairs = |touched: &Vec<Touched>| -> Vec<[String; 2]> {
+            let pair = |one: &Touched| [one.kind.clone(), one.id.clone()];
+            touched.iter().map(pair).collect()
+        };
+        let whole = serde_json::json!([revision, commit.as_ref().map(pairs)]).to_string();
+        match whole.len() <= BYTES_MAX {
+            true => whole,
+            false => serde_json::json!([revision, null]).to_string(),
+        }
+    };
+    let messages: Vec<String> = commits.iter().map(message).collect();
+    serde_json::json!(messages).to_string()
+}
+
+fn read(message: &str) -> Option<(i64, Commit)> {
+    let (revision, pairs): (i64, Option<Vec<[String; 2]>>) = serde_json::from_str(message).ok()?;
+    let touched = |pairs: Vec<[String; 2]>| {
+        let one = |[kind, id]: [String; 2]| Touched { kind, id };
+        pairs.into_iter().map(one).collect()
+    };
+    Some((revision, pairs.map(touched)))
+}
+
+/// Listens until closing. `heard` is notified whenever there may be a new revision.
+pub(crate) async fn listen(
+    site: Site,
+    pool: Arc<Pool>,
+    state_log: Arc<StateLog>,
+    heard: Arc<Notify>,
+    mut closing: watch::Receiver<bool>,
+) {
+    let Some(channel) = state_log.channel.clone() else {
+        return;
+    };
+    let listening = async {
+        loop {
+            let Err(fault) = hear(&site, &pool, &state_log, &heard, &channel).await;
+            state_log.feed.lose();
+            tracing::debug!(cause = %fault.chain(), "listening for commits of other nodes");
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    };
+    tokio::select! {
+        () = listening => {}
+        _ = closing.wait_for(|closing| *closing) => {}
+    }
+}
+
+async fn hear(
+    site: &Site,
+    pool: &Pool,
+    state_log: &StateLog,
+    heard: &Notify,
+    channel: &str,
+) -> Result<std::convert::Infallible, Fault> {
+    let doing = "listening for commits of other nodes";
+    let mut broadcast = Broadcast::open(site, channel)
+        .await?
+        .ok_or_else(|| Fault::bare(format!("{doing}: the database has no notifications")))?;
+    // Every commit after this sends a notification that is received here.
+    let (listening_from, _) = state_log.read_ledger(pool).await?;
+    state_log.feed.listen(listening_from);
+    heard.notify_one();
+    loop {
+        let message = broadcast.hear().await?;
+        let (revision, commit) = read(&message)
+            .ok_or_else(|| Fault::bare(format!("{doing}: a notification is malformed")))?;
+        let known = state_log.history.revision();
+        if known.epoch != listening_from.epoch {
+            return Err(Fault::bare(format!("{doing}: the database lost commits")));
+        }
+        state_log.feed.hear(revision, commit);
+        if revision > known.number {
+            heard.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notification_is_read_as_it_was_written() {
+        let touched = |n: usize, length: usize| -> Vec<Touched> {
+            let one = |n| Touched {
+                kind: "endpoint".to_owned(),
+                id: format!("{n:0length$}"),
+            };
+            (0..n).map(one).collect()
+        };
+        let commits = [
+            (1, Some(Vec::new())),
+            (2, Some(touched(64, 40))),
+            (3, None),
+            // Larger than a notification may be.
+            (4, Some(touched(64, 200))),
+        ];
+        let written: Vec<String> = serde_json::from_str(&messages(&commits)).unwrap();
+        assert!(written.iter().all(|message| message.len() <= BYTES_MAX));
+        let heard: Vec<_> = written.iter().filter_map(|message| read(message)).collect();
+        let [one, two, three, _] = commits;
+        assert_eq!(heard, [one, two, three, (4, None)]);
+        for other in ["", "[]", "[1]", "[1,[[\"a\"]]]", "{}"] {
+            assert_eq!(read(other), None, "{other}");
+        }
+    }
+}
