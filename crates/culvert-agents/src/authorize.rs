@@ -406,7 +406,7 @@ impl AgentControl {
         let AuditEvent::Emit(event) = events::refused(cx, head, session, &refusal.message)? else {
             return Ok(());
         };
-        match self.kernel.store.commit(Changes::tell(event)).await {
+        match self.kernel.store.commit(Changes::event(event)).await {
             Ok(_) => Ok(()),
             Err(CommitError::Fault(fault)) => Err(fault.into()),
             Err(error) => Err(Fault::new("recording a rejected agent", error).into()),

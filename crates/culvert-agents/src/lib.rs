@@ -336,7 +336,7 @@ impl AgentControl {
                 .await?
                 .is_empty()
             {
-                let all = seen.holders.made().flatten();
+                let all = seen.holders.values().flatten();
                 seen.to_check.extend(all.map(|one| one.endpoint_id.clone()));
             }
         }
@@ -391,7 +391,7 @@ impl AgentControl {
             .await?;
         self.show_issued(agents, seen).await;
         let mut names = agents.settings.names.clone();
-        for (name, _) in seen.ingresses.made().flatten() {
+        for (name, _) in seen.ingresses.values().flatten() {
             if !names.contains(name) {
                 names.push(name.clone());
             }
@@ -416,7 +416,7 @@ impl AgentControl {
     /// Installs the certificates that were issued for ingresses.
     async fn show_issued(&self, agents: &Agents, seen: &mut ReconcileState) {
         let mut issued = BTreeMap::new();
-        for (name, id) in seen.ingresses.made().flatten() {
+        for (name, id) in seen.ingresses.values().flatten() {
             let Some(id) = id else { continue };
             let key = match seen.issued.get(id) {
                 Some((_, key)) => Ok(Arc::clone(key)),

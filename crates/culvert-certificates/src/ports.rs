@@ -23,7 +23,7 @@ pub trait Issuer: Debug + Send + Sync {
     fn new_account(&self) -> BoxFuture<'_, Result<Secret, Failure>>;
 
     /// Orders a certificate for these names, which replaces the certificate `replaces` (PEM) if there is one.
-    fn place<'a>(
+    fn order<'a>(
         &'a self,
         key: &'a Secret,
         names: &'a [HostName],
@@ -38,7 +38,11 @@ pub trait Issuer: Debug + Send + Sync {
     ) -> BoxFuture<'a, Result<Option<RenewalWindow>, Failure>>;
 
     /// Reads the state of an order.
-    fn look<'a>(&'a self, key: &'a Secret, url: &'a str) -> BoxFuture<'a, Result<Placed, Failure>>;
+    fn order_state<'a>(
+        &'a self,
+        key: &'a Secret,
+        url: &'a str,
+    ) -> BoxFuture<'a, Result<Placed, Failure>>;
 
     /// Reports that the responses to challenges of this kind are in place.
     fn ready<'a>(

@@ -159,7 +159,7 @@ impl EventConfig {
                 // Without an account there are no subscriptions yet.
                 if let Some(account) = account {
                     let event = self.event_of_lost_events(&account.head.id, &loss)?;
-                    changes = changes.and(Changes::tell(event));
+                    changes = changes.and(Changes::event(event));
                 }
                 let written = self.kernel.store.commit(changes).await;
                 written.map_err(|error| Fault::new("recording lost events", error))?;

@@ -160,7 +160,7 @@ pub fn may_encode(head: &response::Parts) -> bool {
 }
 
 /// Updates the fields of a response that will be encoded.
-pub fn tell(headers: &mut HeaderMap, coding: Coding) {
+pub fn set_fields(headers: &mut HeaderMap, coding: Coding) {
     headers.remove(CONTENT_LENGTH);
     headers.remove(ACCEPT_RANGES);
     forget_digests(headers);

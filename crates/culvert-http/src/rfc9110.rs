@@ -488,7 +488,7 @@ fn responses_are_encoded() {
         head.status = StatusCode::from_u16(*status).unwrap();
         head.headers = headers(lines);
         let seen = coding::may_encode(&head).then(|| {
-            coding::tell(&mut head.headers, Coding::Brotli);
+            coding::set_fields(&mut head.headers, Coding::Brotli);
             head.headers
         });
         assert_eq!(seen, expected.map(headers), "{section}: {rule}");

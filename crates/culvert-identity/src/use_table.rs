@@ -193,7 +193,7 @@ impl Uses {
     pub fn next_end(&self, now: Timestamp) -> Option<Timestamp> {
         let ends = self
             .grants
-            .made()
+            .values()
             .flatten()
             .filter_map(|grant| grant.expires_at);
         ends.filter(|end| *end > now).min()

@@ -68,7 +68,7 @@ impl ReadBuffer {
 
     /// Drops all bytes and their memory.
     #[inline]
-    pub fn rest(&mut self) {
+    pub fn free(&mut self) {
         *self = Self::new(self.read_bytes_min);
     }
 }

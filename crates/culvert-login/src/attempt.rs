@@ -186,7 +186,7 @@ impl Nonce {
         }
     }
 
-    fn made(&self, of: &str, id: &[u8; 16]) -> String {
+    fn derive(&self, of: &str, id: &[u8; 16]) -> String {
         derived(&self.secret, of, id)
     }
 
@@ -211,7 +211,7 @@ impl Nonce {
     /// Whether the attempt began in the browser with this nonce.
     pub(crate) fn is_of(&self, state: &AttemptState) -> bool {
         use subtle::ConstantTimeEq;
-        let name = self.made("state", &state.id);
+        let name = self.derive("state", &state.id);
         name.as_bytes().ct_eq(state.nonce.as_bytes()).into()
     }
 }
@@ -227,7 +227,7 @@ impl AttemptState {
         let id = entropy.bytes();
         Self {
             id,
-            nonce: nonce.made("state", &id),
+            nonce: nonce.derive("state", &id),
             context: aim.context.to_owned(),
             kind: aim.kind,
             auth_id: aim.auth_id.to_owned(),

@@ -130,7 +130,7 @@ impl ConsoleProvider {
     ///
     /// The provider cannot be used, or too many sign-ins are in progress.
     pub async fn begin(&self, redirect_uri: &str) -> Result<(Secret, Url), ConsoleSignInError> {
-        let _place = self.place()?;
+        let _place = self.permit()?;
         let endpoints = self.endpoints().await?;
         if !endpoints.has_pkce {
             let why = "it does not support PKCE with S256".to_owned();
@@ -178,7 +178,7 @@ impl ConsoleProvider {
             return Err(ConsoleSignInError::Denied);
         }
         let code = parameter(query, "code").ok_or(ConsoleSignInError::State)?;
-        let _place = self.place()?;
+        let _place = self.permit()?;
         let endpoints = self.endpoints().await?;
         if !endpoints.is_response_ours(query) {
             return Err(ConsoleSignInError::State);
@@ -241,7 +241,7 @@ impl ConsoleProvider {
         })
     }
 
-    fn place(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ConsoleSignInError> {
+    fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ConsoleSignInError> {
         self.calls
             .try_acquire()
             .map_err(|_| ConsoleSignInError::Busy)

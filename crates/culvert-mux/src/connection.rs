@@ -449,7 +449,7 @@ impl Connection {
 
     /// Marks a stream as idle and reusable: no data is in transit in either direction. When streams run short, the
     /// least recently used idle stream is ended. `false` if the stream cannot be reused.
-    pub fn rest(&mut self, id: StreamId) -> bool {
+    pub fn set_idle(&mut self, id: StreamId) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else {
             return false;
         };

@@ -112,7 +112,7 @@ impl User {
                 self.streams.retain(|other| *other != id);
                 self.here.release(id, self.now);
             }
-            (9, Some(id)) => drop(self.here.rest(id)),
+            (9, Some(id)) => drop(self.here.set_idle(id)),
             (10, Some(id)) => {
                 // Uses the stream whatever the result is.
                 self.here.resume(id);

@@ -363,7 +363,7 @@ impl Simulation {
             talk.broken = true;
             self.totals.resets += 1;
             end.mux.reset(id, ErrorCode::STREAM_CANCELLED, now);
-        } else if rests && !talk.finished && end.mux.rest(id) {
+        } else if rests && !talk.finished && end.mux.set_idle(id) {
             if resumes {
                 assert!(end.mux.resume(id), "{id:?} rested and is gone");
                 return;

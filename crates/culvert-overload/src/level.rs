@@ -370,7 +370,7 @@ impl RunQueue {
     }
 
     /// The current delay. Sends the next probes, one to each thread.
-    pub fn look(&mut self, now: Instant, send: impl Fn(usize, Waited)) -> Duration {
+    pub fn measure(&mut self, now: Instant, send: impl Fn(usize, Waited)) -> Duration {
         let mut longest = Duration::ZERO;
         for (thread, probe) in self.probes.iter_mut().enumerate() {
             let so_far = now.saturating_duration_since(probe.sent);
@@ -590,7 +590,7 @@ mod tests {
         let mut queue = RunQueue::new(2, start);
         // The first thread runs its probes immediately, the second no longer runs any.
         for look in 0..10 {
-            queue.look(at(look), send);
+            queue.measure(at(look), send);
             for (thread, waited) in sent.borrow_mut().drain(..) {
                 let waited: Waited = waited;
                 if thread == 0 {
@@ -599,14 +599,14 @@ mod tests {
             }
         }
         // Of ten looks the first saw the second thread wait for nothing.
-        assert_eq!(queue.look(at(10), send), Duration::from_millis(100));
-        assert_eq!(queue.look(at(30), send), Duration::from_millis(200));
+        assert_eq!(queue.measure(at(10), send), Duration::from_millis(100));
+        assert_eq!(queue.measure(at(30), send), Duration::from_millis(200));
 
         // A thread that is blocked once, for long.
         let mut queue = RunQueue::new(1, start);
         for look in 0..30 {
             let waits = if look == 15 { 5_000 } else { 1 };
-            let waited = queue.look(at(look), |_, waited| {
+            let waited = queue.measure(at(look), |_, waited| {
                 waited.ran(Duration::from_millis(waits));
             });
             assert!(waited <= Duration::from_millis(1), "{look}");

@@ -109,7 +109,7 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
         };
         let cx = kernel.cx(&about.caller, &about.base);
         let event = audit::operation(&cx, kind.name, &performed)?;
-        let written = kernel.store.commit(Changes::tell(event)).await;
+        let written = kernel.store.commit(Changes::event(event)).await;
         written.map_err(|error| Fault::new("recording an operation", error))?;
         Ok(())
     }

@@ -26,7 +26,7 @@ impl ClientName {
             .clone()
     }
 
-    fn hear(&self, bytes: &[u8]) -> bool {
+    fn receive(&self, bytes: &[u8]) -> bool {
         let mut heard = self
             .0
             .lock()
@@ -84,7 +84,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for CancellableSocket<S> {
         let had = buf.filled().len();
         ready!(Pin::new(&mut self.socket).poll_read(cx, buf))?;
         if !self.is_named {
-            self.is_named = self.name.hear(&buf.filled()[had..]);
+            self.is_named = self.name.receive(&buf.filled()[had..]);
         }
         Poll::Ready(Ok(()))
     }
@@ -149,7 +149,7 @@ mod tests {
         assert!(line.write_all(b"x").await.is_err());
 
         let long = ClientName::default();
-        assert!(long.hear(&[b'x'; 1000]));
+        assert!(long.receive(&[b'x'; 1000]));
         assert_eq!(long.get().len(), NAME_BYTES_MAX);
     }
 }

@@ -234,7 +234,7 @@ impl ConnectionHandler {
         let announced = self.announced_port.map_or(forward.port, u32::from);
         self.step(ConnectionCommand::Serving(forward.host.clone(), announced))
             .await;
-        let mut wanted = wanted(request)?;
+        let mut wanted = endpoint_request(request)?;
         wanted.tcp_port = self.announced_port;
         let binding = agent.bind(&wanted).await?;
         let grant = agent.grant();
@@ -290,7 +290,7 @@ fn lines(text: &str) -> String {
     text.replace('\n', "\r\n")
 }
 
-fn wanted(request: BindRequest) -> Result<EndpointRequest, Refusal> {
+fn endpoint_request(request: BindRequest) -> Result<EndpointRequest, Refusal> {
     let options = request
         .options()
         .map_err(|_| Refusal::of(code::BIND_MALFORMED))?;

@@ -244,7 +244,7 @@ impl Store {
         let mut rows = page(after, BEHIND_EVERY_ID).await?;
         while let Some(last) = rows.last() {
             let is_full = rows.len() == PAGE_LENGTH;
-            let (revision, id) = Document::place(last).during(doing)?;
+            let (revision, id) = Document::sort_key(last).during(doing)?;
             let next = async {
                 match is_full {
                     true => page(revision, &id).await,

@@ -334,7 +334,7 @@ async fn those_who_wait_for_a_stream_have_their_turn_one_after_the_other() {
             // As a request that was answered leaves it.
             match nth % 3 {
                 0 => stream.end_in_order(),
-                1 => drop(stream.rest()),
+                1 => drop(stream.set_idle()),
                 _ => {}
             }
         });

@@ -47,7 +47,7 @@ pub trait AgentIo: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {
 
     /// Marks it as idle: no data is in flight. It may be closed if streams run short. `false` if it cannot be used
     /// again.
-    fn rest(&mut self) -> bool {
+    fn set_idle(&mut self) -> bool {
         true
     }
 

@@ -162,7 +162,7 @@ impl<B: UploadBody> Http1Client<B> {
             && self.outbox.is_empty()
             && self.inbox.is_empty();
         match is_free {
-            true => self.reader.left().unwrap_or(0),
+            true => self.reader.missing().unwrap_or(0),
             false => 0,
         }
     }
@@ -247,8 +247,8 @@ impl<B: UploadBody> Http1Client<B> {
     }
 
     /// Frees the buffers.
-    pub(crate) fn rest(&mut self) {
-        self.inbox.rest();
+    pub(crate) fn free_buffers(&mut self) {
+        self.inbox.free();
         self.outbox.clear();
     }
 

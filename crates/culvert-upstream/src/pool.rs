@@ -182,7 +182,7 @@ impl<B: UploadBody> Pool<B> {
                 continue;
             };
             idle.retain_mut(|link| {
-                link.connection.rest();
+                link.connection.free_buffers();
                 let since = *link.idle_since.get_or_insert(now);
                 now.saturating_duration_since(since) < IDLE_FOR && self.is_free(link, &mut cx)
             });

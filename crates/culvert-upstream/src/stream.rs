@@ -116,10 +116,10 @@ impl UpstreamStream {
 
     /// Prepares the connection for the pool of idle connections: no bytes are in flight. `false` if it cannot serve another
     /// request.
-    pub(crate) fn rest(&mut self) -> bool {
+    pub(crate) fn set_idle(&mut self) -> bool {
         match &mut self.stream {
             Transport::Plain(_) | Transport::Tls(_) => true,
-            Transport::Agent(stream) => stream.rest(),
+            Transport::Agent(stream) => stream.set_idle(),
             Transport::Carried(_) => false,
         }
     }

@@ -89,7 +89,7 @@ impl<'e> Checker<'e> {
         let mut lowered = match &expr.kind {
             ExprKind::Literal(literal) => constant(literal_value(literal)),
             ExprKind::Name(_) | ExprKind::Select { .. } | ExprKind::Index { .. } => {
-                let place = self.place(expr)?;
+                let place = self.meaning(expr)?;
                 self.load(place, expr.at)?
             }
             ExprKind::Has(of) => self.has(of)?,
@@ -138,17 +138,17 @@ impl<'e> Checker<'e> {
         Ok(lowered)
     }
 
-    fn place(&mut self, expr: &Expr) -> Result<Meaning<'e>, Error> {
+    fn meaning(&mut self, expr: &Expr) -> Result<Meaning<'e>, Error> {
         match &expr.kind {
             ExprKind::Name(name) => self.name(name, expr.at),
             ExprKind::Select { operand, field } => {
                 let operand_at = operand.at;
-                let operand = self.place(operand)?;
+                let operand = self.meaning(operand)?;
                 self.select(operand, field, operand_at, expr.at)
             }
             ExprKind::Index { operand, index } => {
                 let operand_at = operand.at;
-                match (self.place(operand)?, &index.kind) {
+                match (self.meaning(operand)?, &index.kind) {
                     (
                         declared @ Meaning::Declared { .. },
                         ExprKind::Literal(Literal::String(name)),
@@ -313,7 +313,7 @@ impl<'e> Checker<'e> {
     }
 
     fn has(&mut self, of: &Expr) -> Result<Lowered, Error> {
-        let place = self.place(of)?;
+        let place = self.meaning(of)?;
         if let Meaning::Declared { field, .. } = &place
             && let Some(Leaf::Slot { slot, .. }) = field.leaf
         {

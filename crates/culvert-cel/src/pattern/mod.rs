@@ -205,7 +205,7 @@ impl<'p> Translator<'p> {
                 self.out.push(c);
                 return self.repeated(start, 1);
             }
-            '{' => match repetition(self.rest()) {
+            '{' => match repetition(self.remaining()) {
                 Some(found) => {
                     self.at += found.length;
                     let (Ok(low), Ok(high)) = (found.low, found.high) else {
@@ -276,18 +276,19 @@ impl<'p> Translator<'p> {
         self.bump();
         if let Some(before) = ["P<", "<"]
             .iter()
-            .find(|mark| self.rest().starts_with(**mark))
+            .find(|mark| self.remaining().starts_with(**mark))
         {
-            let is_look_behind = self.rest().starts_with("<=") || self.rest().starts_with("<!");
+            let is_look_behind =
+                self.remaining().starts_with("<=") || self.remaining().starts_with("<!");
             if !is_look_behind {
                 self.at += before.len();
                 return self.named(start);
             }
         }
-        if self.rest().starts_with(['=', '!', '<']) {
+        if self.remaining().starts_with(['=', '!', '<']) {
             return self.error(start, "look-around is not supported");
         }
-        let rest = self.rest();
+        let rest = self.remaining();
         let end = rest.find([':', ')']).unwrap_or(rest.len());
         let flags = rest.get(..end).unwrap_or_default();
         let (set, cleared) = flags.split_once('-').unwrap_or((flags, "-"));
@@ -313,7 +314,7 @@ impl<'p> Translator<'p> {
     }
 
     fn named(&mut self, start: usize) -> Result<(), PatternError> {
-        let rest = self.rest();
+        let rest = self.remaining();
         let Some((name, _)) = rest.split_once('>') else {
             return self.error(start, "the name of the group is not closed");
         };
@@ -339,9 +340,9 @@ impl<'p> Translator<'p> {
     /// Parses an escape outside of a class.
     fn escape(&mut self) -> Result<(), PatternError> {
         let start = self.at;
-        if self.rest().starts_with("\\Q") {
+        if self.remaining().starts_with("\\Q") {
             self.at += 2;
-            let rest = self.rest();
+            let rest = self.remaining();
             let quoted = rest.split_once("\\E").map_or(rest, |(quoted, _)| quoted);
             let end = if quoted.len() < rest.len() { 2 } else { 0 };
             quoted.chars().for_each(|c| self.literal(c));
@@ -349,7 +350,7 @@ impl<'p> Translator<'p> {
             return Ok(());
         }
         // RE2 ignores `\E` without `\Q`.
-        if self.rest().starts_with("\\E") {
+        if self.remaining().starts_with("\\E") {
             self.at += 2;
             return Ok(());
         }
@@ -361,7 +362,7 @@ impl<'p> Translator<'p> {
         ];
         if let Some((read, written)) = assertion
             .iter()
-            .find(|(read, _)| self.rest().starts_with(read))
+            .find(|(read, _)| self.remaining().starts_with(read))
         {
             self.at += read.len();
             self.out.push_str(written);
@@ -378,7 +379,7 @@ impl<'p> Translator<'p> {
     /// Parses `\d \D \s \S \w \W \pX \p{X}` into the text of a class.
     fn class_escape(&mut self) -> Result<Option<String>, PatternError> {
         let start = self.at;
-        let mut after = self.rest().chars().skip(1);
+        let mut after = self.remaining().chars().skip(1);
         let class = match after.next() {
             Some('d') => "[0-9]",
             Some('D') => "[^0-9]",
@@ -390,7 +391,7 @@ impl<'p> Translator<'p> {
                 self.at += 2;
                 let name = match after.next() {
                     Some('{') => {
-                        let rest = self.rest();
+                        let rest = self.remaining();
                         let Some((name, _)) = rest.get(1..).and_then(|rest| rest.split_once('}'))
                         else {
                             return self.error(start, "invalid character class");
@@ -399,9 +400,9 @@ impl<'p> Translator<'p> {
                         name
                     }
                     Some(_) => {
-                        let rest = self.rest();
+                        let rest = self.remaining();
                         self.bump();
-                        rest.get(..rest.len() - self.rest().len())
+                        rest.get(..rest.len() - self.remaining().len())
                             .unwrap_or_default()
                     }
                     None => "",
@@ -438,7 +439,7 @@ impl<'p> Translator<'p> {
             'r' => '\r',
             'v' => '\x0b',
             '0'..='7' => {
-                let rest = self.rest();
+                let rest = self.remaining();
                 let length = rest
                     .bytes()
                     .take(2)
@@ -458,7 +459,7 @@ impl<'p> Translator<'p> {
                 }
             }
             'x' => {
-                let rest = self.rest();
+                let rest = self.remaining();
                 let (digits, length) = match rest.strip_prefix('{') {
                     Some(inner) => {
                         let digits = inner.split_once('}').map_or("", |(digits, _)| digits);
@@ -515,10 +516,10 @@ impl<'p> Translator<'p> {
 
     fn class_item(&mut self, class_start: usize) -> Result<(), PatternError> {
         let start = self.at;
-        if self.rest().starts_with("[:")
-            && let Some(end) = self.rest().find(":]")
+        if self.remaining().starts_with("[:")
+            && let Some(end) = self.remaining().find(":]")
         {
-            let whole = self.rest().get(..end + 2).unwrap_or_default();
+            let whole = self.remaining().get(..end + 2).unwrap_or_default();
             let name = whole.trim_matches(['[', ':', ']']);
             if !ASCII_CLASSES.contains(&name.strip_prefix('^').unwrap_or(name)) {
                 return self.error(start, "invalid character class");
@@ -534,8 +535,9 @@ impl<'p> Translator<'p> {
             return Ok(());
         }
         let low = self.class_character(class_start)?;
-        let is_range =
-            self.rest().starts_with('-') && !self.rest().starts_with("-]") && self.rest().len() > 1;
+        let is_range = self.remaining().starts_with('-')
+            && !self.remaining().starts_with("-]")
+            && self.remaining().len() > 1;
         if !is_range {
             self.write_code(low);
             return Ok(());
@@ -574,12 +576,12 @@ impl<'p> Translator<'p> {
         self.out.push_str(&format!("\\x{{{:X}}}", u32::from(c)));
     }
 
-    fn rest(&self) -> &'p str {
+    fn remaining(&self) -> &'p str {
         self.pattern.get(self.at..).unwrap_or_default()
     }
 
     fn peek(&self) -> Option<char> {
-        self.rest().chars().next()
+        self.remaining().chars().next()
     }
 
     fn bump(&mut self) -> Option<char> {

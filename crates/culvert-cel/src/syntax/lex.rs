@@ -58,7 +58,7 @@ impl<'s> Lexer<'s> {
     pub(crate) fn next(&mut self) -> Result<Spanned, LexError> {
         self.skip_blank();
         let at = self.at;
-        let rest = self.rest();
+        let rest = self.remaining();
         let Some(first) = rest.chars().next() else {
             return Ok(Spanned {
                 token: Token::End,
@@ -90,12 +90,12 @@ impl<'s> Lexer<'s> {
         Ok(Spanned { token, at })
     }
 
-    fn rest(&self) -> &'s str {
+    fn remaining(&self) -> &'s str {
         self.source.get(self.at..).unwrap_or_default()
     }
 
     fn peek(&self) -> Option<char> {
-        self.rest().chars().next()
+        self.remaining().chars().next()
     }
 
     fn bump(&mut self) -> Option<char> {
@@ -105,7 +105,7 @@ impl<'s> Lexer<'s> {
     }
 
     fn take_while(&mut self, belongs: impl Fn(char) -> bool) -> &'s str {
-        let rest = self.rest();
+        let rest = self.remaining();
         let length = rest.find(|c| !belongs(c)).unwrap_or(rest.len());
         self.at += length;
         rest.get(..length).unwrap_or_default()
@@ -114,7 +114,7 @@ impl<'s> Lexer<'s> {
     fn skip_blank(&mut self) {
         loop {
             self.take_while(|c| matches!(c, ' ' | '\t' | '\n' | '\r' | '\x0c'));
-            if !self.rest().starts_with("//") {
+            if !self.remaining().starts_with("//") {
                 return;
             }
             self.take_while(|c| c != '\n');
@@ -130,7 +130,7 @@ impl<'s> Lexer<'s> {
 
     fn number(&mut self) -> Result<Token, LexError> {
         let at = self.at;
-        if self.rest().starts_with("0x") || self.rest().starts_with("0X") {
+        if self.remaining().starts_with("0x") || self.remaining().starts_with("0X") {
             self.at += 2;
             let digits = self.take_while(|c| c.is_ascii_hexdigit());
             let value = u64::from_str_radix(digits, 16);
@@ -138,13 +138,13 @@ impl<'s> Lexer<'s> {
         }
         let digits = self.take_while(|c| c.is_ascii_digit());
         let mut is_double = false;
-        let bytes = self.rest().as_bytes();
+        let bytes = self.remaining().as_bytes();
         if bytes.first() == Some(&b'.') && bytes.get(1).is_some_and(u8::is_ascii_digit) {
             is_double = true;
             self.at += 1;
             self.take_while(|c| c.is_ascii_digit());
         }
-        if let [b'e' | b'E', after @ ..] = self.rest().as_bytes() {
+        if let [b'e' | b'E', after @ ..] = self.remaining().as_bytes() {
             let sign = usize::from(matches!(after.first(), Some(b'+' | b'-')));
             if after.get(sign).is_some_and(u8::is_ascii_digit) {
                 is_double = true;
@@ -211,7 +211,7 @@ impl<'s> Lexer<'s> {
             bytes: Vec::new(),
         };
         loop {
-            if self.rest().starts_with(quote) {
+            if self.remaining().starts_with(quote) {
                 self.at += quote.len();
                 break;
             }
@@ -269,7 +269,7 @@ impl<'s> Lexer<'s> {
         text: &mut Text,
     ) -> Result<(), LexError> {
         let number = self
-            .rest()
+            .remaining()
             .get(..digits)
             .filter(|digits| digits.chars().all(|c| c.is_digit(radix)))
             .and_then(|digits| u32::from_str_radix(digits, radix).ok());

@@ -272,7 +272,7 @@ impl CertificateManager {
             let asked = open_order.retry_after;
             tokio::time::sleep(RetryAfter::wait(asked, look_after, LOOK_ASKED_MAX)).await;
             look_after = (look_after * 3 / 2).min(LOOK_AFTER_MAX);
-            open_order = issuer.look(&key, &open_order.url).await?;
+            open_order = issuer.order_state(&key, &open_order.url).await?;
         };
         self.clean_up(certificates, &claim.order.answers).await;
         let installing = self.install(claim, &chain);
@@ -292,7 +292,7 @@ impl CertificateManager {
         claim: &mut ClaimedOrder,
     ) -> Result<Placed, Halt> {
         if let Some(url) = &claim.order.url {
-            match issuer.look(key, url).await {
+            match issuer.order_state(key, url).await {
                 // The order may have failed while no node was running to respond to it.
                 Ok(open_order) if matches!(open_order.state, OrderState::Failed(_)) => {
                     self.clean_up(certificates, &claim.order.answers).await;
@@ -308,7 +308,7 @@ impl CertificateManager {
         }
         let certificate_key = new_key(claim.key_type).await?;
         let replaces = claim.replaces.as_deref();
-        let open_order = issuer.place(key, &claim.names, replaces).await?;
+        let open_order = issuer.order(key, &claim.names, replaces).await?;
         claim.order.url = Some(open_order.url.clone());
         claim.order.sealed_key = Some(self.kernel.seal.seal(
             &*self.kernel.entropy,

@@ -156,7 +156,7 @@ pub async fn run_retry<R: Resource + Managed>(
         let operation = format!("{}_retry_certificate_management", ty.collection);
         let retried = Performed::of(&document.head.id, &operation);
         let retried = audit::operation(&cx, CERTIFICATE_RETRIED.name, &retried)?;
-        let made = made.and(Changes::tell(retried));
+        let made = made.and(Changes::event(retried));
         if let Some(view) = service::replace(&cx, ty, document, made).await? {
             return Ok(Reply::Ok(view));
         }

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use super::PARALLEL;
 use super::compare::differences;
 use super::manifest::Manifest;
-use super::plan::{Action, Change, Plan, look};
+use super::plan::{Action, Change, Plan, named_value};
 use super::reference::resolve;
 use crate::client::Client;
 
@@ -203,7 +203,7 @@ impl Execution<'_> {
         manifest: &Manifest,
     ) -> Result<Outcome, String> {
         let spec = Value::Object(manifest.spec.clone());
-        let spec = resolve(&spec, &|it| look(&lock(&self.known), it));
+        let spec = resolve(&spec, &|it| named_value(&lock(&self.known), it));
         let Some(Value::Object(mut spec)) = spec else {
             return Err("an object that it refers to has no such field".to_owned());
         };

@@ -327,8 +327,8 @@ impl Plan {
     }
 
     /// What a reference names, if it exists already.
-    pub(super) fn look(&self, reference: &Reference) -> Option<String> {
-        look(&self.known, reference)
+    pub(super) fn named_value(&self, reference: &Reference) -> Option<String> {
+        named_value(&self.known, reference)
     }
 
     fn change(
@@ -371,7 +371,8 @@ impl Plan {
             change.action = Action::Create;
             change.metadata = manifest.identity(metadata, None)?;
             for (field, wanted) in &manifest.spec {
-                let after = resolve(wanted, &|it| self.look(it)).unwrap_or_else(|| UNKNOWN.into());
+                let after =
+                    resolve(wanted, &|it| self.named_value(it)).unwrap_or_else(|| UNKNOWN.into());
                 change.differ(
                     manifest,
                     field,
@@ -396,7 +397,7 @@ impl Plan {
             if kind.hides(field) {
                 continue;
             }
-            let found = match resolve(wanted, &|it| self.look(it)) {
+            let found = match resolve(wanted, &|it| self.named_value(it)) {
                 Some(wanted) => differences(field, &wanted, &shown(kind, field, &live.view)),
                 None => vec![Difference {
                     path: field.clone(),
@@ -449,7 +450,7 @@ impl Plan {
 }
 
 /// The field of a known object that a reference names.
-pub(super) fn look(
+pub(super) fn named_value(
     known: &HashMap<(&'static str, String), Value>,
     reference: &Reference,
 ) -> Option<String> {

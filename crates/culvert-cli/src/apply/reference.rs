@@ -81,8 +81,11 @@ pub(super) fn references(value: &Value, found: &mut Vec<Reference>) {
     }
 }
 
-/// Replaces each reference by what `look` finds; `None` if it finds nothing for one.
-pub(super) fn resolve(value: &Value, look: &dyn Fn(&Reference) -> Option<String>) -> Option<Value> {
+/// Replaces each reference by what `named_value` finds; `None` if it finds nothing for one.
+pub(super) fn resolve(
+    value: &Value,
+    named_value: &dyn Fn(&Reference) -> Option<String>,
+) -> Option<Value> {
     Some(match value {
         Value::String(text) => {
             let mut whole = String::with_capacity(text.len());
@@ -90,7 +93,7 @@ pub(super) fn resolve(value: &Value, look: &dyn Fn(&Reference) -> Option<String>
                 match part {
                     TextPart::Text(text) => whole.push_str(text),
                     TextPart::Inner(inner) => match Reference::parse(inner) {
-                        Some(reference) => whole.push_str(&look(&reference)?),
+                        Some(reference) => whole.push_str(&named_value(&reference)?),
                         None => whole.extend(["${", inner, "}"]),
                     },
                 }
@@ -98,13 +101,13 @@ pub(super) fn resolve(value: &Value, look: &dyn Fn(&Reference) -> Option<String>
             Value::String(whole)
         }
         Value::Array(items) => {
-            let items = items.iter().map(|item| resolve(item, look));
+            let items = items.iter().map(|item| resolve(item, named_value));
             Value::Array(items.collect::<Option<_>>()?)
         }
         Value::Object(entries) => {
             let entries = entries
                 .iter()
-                .map(|(key, value)| Some((key.clone(), resolve(value, look)?)));
+                .map(|(key, value)| Some((key.clone(), resolve(value, named_value)?)));
             Value::Object(entries.collect::<Option<_>>()?)
         }
         other => other.clone(),

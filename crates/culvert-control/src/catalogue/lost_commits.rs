@@ -60,7 +60,7 @@ impl Control {
             .await?;
         if let Some(account) = account {
             let event = self.event_of_loss(&account.head.id, &loss)?;
-            let written = self.kernel.store.commit(Changes::tell(event)).await;
+            let written = self.kernel.store.commit(Changes::event(event)).await;
             written.map_err(|error| Fault::new("recording lost commits", error))?;
         }
         *reported = loss.found.epoch;

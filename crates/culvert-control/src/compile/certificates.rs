@@ -37,7 +37,7 @@ impl Control {
             .await?;
         if !changes.is_empty() {
             state.due.certificates = true;
-            let certificates = state.own_certificates.made().flatten().cloned();
+            let certificates = state.own_certificates.values().flatten().cloned();
             self.certificates
                 .own_certificates
                 .replace(certificates.collect());
@@ -57,12 +57,12 @@ impl Control {
         for (name, key) in custom {
             snapshot = snapshot.certificate([name], key);
         }
-        for (names, key) in state.own_certificates.made().flatten() {
+        for (names, key) in state.own_certificates.values().flatten() {
             if !names.contains(platform) {
                 snapshot = snapshot.certificate(names.iter().cloned(), key.clone());
             }
         }
-        let mut public = state.own_certificates.made().flatten();
+        let mut public = state.own_certificates.values().flatten();
         let public = public.find(|(names, _)| names.contains(platform));
         let parents = state.parents.keys().cloned();
         let now = self.kernel.clock.now();
@@ -89,8 +89,8 @@ impl Control {
         let mut covered: Vec<(HostName, Arc<CertifiedKey>)> = Vec::new();
         let mut bare = Vec::new();
         // If a name has two certificates, the later one wins: the reserved domain's.
-        let ingresses = state.ingresses.made().map(ingress);
-        for named in ingresses.chain(state.domains.made().map(custom_domain)) {
+        let ingresses = state.ingresses.values().map(ingress);
+        for named in ingresses.chain(state.domains.values().map(custom_domain)) {
             let (name, certificate_id) = match named {
                 Ok(Some(custom)) => custom,
                 Ok(None) => continue,

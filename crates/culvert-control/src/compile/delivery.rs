@@ -120,7 +120,7 @@ impl Control {
             change.subscriptions.insert(id, subscription);
         }
         if due.replays {
-            let replays = state.replays.made().flatten();
+            let replays = state.replays.values().flatten();
             let replays = replays.map(|(replay, owner_id)| (replay.clone(), is_entitled(owner_id)));
             change.replays = Some(replays.collect());
         }

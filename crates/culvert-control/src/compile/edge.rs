@@ -157,7 +157,7 @@ impl Control {
             elsewhere.get(run).cloned()
         };
         if is_whole {
-            let endpoints = state.endpoints.made().flatten();
+            let endpoints = state.endpoints.values().flatten();
             let endpoints = endpoints
                 .filter_map(|ready| Some((ready.served.as_ref()?.0.clone(), address(ready)?)));
             let endpoints = endpoints.collect();
@@ -182,10 +182,10 @@ fn snapshot_of(
     for restriction in &restrictions.endpoints {
         snapshot = snapshot.restriction(restriction.clone());
     }
-    for challenge in CertificateManager::challenges(state.orders.made()) {
+    for challenge in CertificateManager::challenges(state.orders.values()) {
         snapshot = snapshot.challenge(challenge);
     }
-    for ready in state.endpoints.made().flatten().filter(is_reached) {
+    for ready in state.endpoints.values().flatten().filter(is_reached) {
         snapshot = snapshot.endpoint(state.bound(ready));
     }
     snapshot.build()
@@ -202,7 +202,7 @@ fn change_of(state: &CompileState, is_reached: impl Fn(&&Ready) -> bool) -> Chan
         }
     }
     if state.due.challenges {
-        change.challenges(CertificateManager::challenges(state.orders.made()));
+        change.challenges(CertificateManager::challenges(state.orders.values()));
     }
     change
 }

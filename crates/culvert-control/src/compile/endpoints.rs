@@ -90,7 +90,7 @@ impl Control {
         };
         state.runs.refresh(&self.kernel.store, read).await?;
         let own = self.agents.agents.as_ref().map(|agents| &agents.run);
-        let others = state.runs.made().filter(|(run, _)| Some(run) != own);
+        let others = state.runs.values().filter(|(run, _)| Some(run) != own);
         Ok(others
             .filter_map(|(run, address)| Some((run.clone(), address.clone()?)))
             .collect())
@@ -118,7 +118,7 @@ impl Control {
         let mut named: BTreeSet<String> = due.collect();
         // In this case the whole snapshot is rebuilt.
         if *elsewhere != state.elsewhere {
-            named.extend(state.endpoints.made().flatten().filter_map(run_of));
+            named.extend(state.endpoints.values().flatten().filter_map(run_of));
         }
         for run in named {
             if own == Some(run.as_str()) || elsewhere.contains_key(&run) {
@@ -140,7 +140,7 @@ impl Control {
             return Ok(());
         }
         state.due.operators = true;
-        let offered = state.endpoints.made().flatten();
+        let offered = state.endpoints.values().flatten();
         let offered = offered
             .filter(|ready| ready.facts.is_some() && accounts.contains(&ready.endpoint.account));
         let offered = offered.map(|ready| ready.endpoint.id.clone());

@@ -193,7 +193,7 @@ impl Control {
         };
         let changes = state.ends.refresh(&self.kernel.store, made).await?;
         if !changes.is_empty() || !std::mem::replace(&mut state.has_ends, true) {
-            self.kernel.logins.revoke(login::table(state.ends.made()));
+            self.kernel.logins.revoke(login::table(state.ends.values()));
         }
         Ok(())
     }

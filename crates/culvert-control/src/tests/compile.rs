@@ -94,7 +94,7 @@ async fn the_informer_cache_compiles_changed_documents_only() {
             policy["description"].as_str().unwrap().to_owned()
         };
         mirror.refresh(&rig.store, description).await.unwrap();
-        let all: Vec<String> = mirror.made().cloned().collect();
+        let all: Vec<String> = mirror.values().cloned().collect();
         (made.get(), all.join(" "))
     };
     let post = async |description: &str| {

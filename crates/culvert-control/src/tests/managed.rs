@@ -91,7 +91,7 @@ impl Issuer for Paper {
         Box::pin(async { Ok(None) })
     }
 
-    fn place<'a>(
+    fn order<'a>(
         &'a self,
         key: &'a Secret,
         _: &'a [HostName],
@@ -111,7 +111,11 @@ impl Issuer for Paper {
         })
     }
 
-    fn look<'a>(&'a self, _: &'a Secret, url: &'a str) -> BoxFuture<'a, Result<Order, Failure>> {
+    fn order_state<'a>(
+        &'a self,
+        _: &'a Secret,
+        url: &'a str,
+    ) -> BoxFuture<'a, Result<Order, Failure>> {
         assert_eq!(url, URL);
         Box::pin(async {
             self.looks.send_modify(|looks| *looks += 1);

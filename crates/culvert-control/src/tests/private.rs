@@ -226,7 +226,7 @@ async fn older_subscriptions_get_the_owner_that_the_audit_log_names() {
     // More rows of the log than one read returns.
     let noise = |n: u32| {
         let id = format!("ev_noise{n}");
-        Changes::tell(culvert_events::encode::test(&id, rig.clock.now(), "ac_1"))
+        Changes::event(culvert_events::encode::test(&id, rig.clock.now(), "ac_1"))
     };
     let noise = (0..1100).fold(Changes::default(), |all, n| all.and(noise(n)));
     rig.store.commit(noise).await.unwrap();

@@ -63,7 +63,7 @@ impl Node {
     }
 
     async fn look(&mut self, clock: &ManualClock) {
-        self.keeper.look(&self.statistics, clock).await.unwrap();
+        self.keeper.step(&self.statistics, clock).await.unwrap();
     }
 
     /// Calls `look` every ten seconds, starting at the clock's time, and advances the clock.
@@ -345,7 +345,7 @@ async fn an_unavailable_store_delays_statistics_and_drops_the_oldest() {
     let gone = Statistics::new(dead, "a".to_owned(), StatisticsSettings::default());
     for _ in 0..70 {
         rig.clock.advance(Duration::from_secs(10));
-        let looked = node.keeper.look(&gone, &*rig.clock).await;
+        let looked = node.keeper.step(&gone, &*rig.clock).await;
         looked.unwrap_err();
     }
     assert_eq!(gone.meters().lost.get(), 10);

@@ -436,9 +436,9 @@ fn method_of<'a>(
         }
         method::CONNECTION_BLOCKED | method::CONNECTION_UNBLOCKED => {
             *is_blocked = id == method::CONNECTION_BLOCKED;
-            Ok((id, fields.rest()))
+            Ok((id, fields.remaining()))
         }
-        _ => Ok((id, fields.rest())),
+        _ => Ok((id, fields.remaining())),
     }
 }
 

@@ -170,7 +170,7 @@ impl DeliveryCounters {
         self.of(class).add(events, bytes);
     }
 
-    pub(crate) fn left(&self, class: BatchClass, events: u64, bytes: u64) {
+    pub(crate) fn settled(&self, class: BatchClass, events: u64, bytes: u64) {
         // Another node may have settled events that this node has not counted.
         self.of(class).take(events, bytes);
     }
@@ -369,7 +369,7 @@ impl AllCounters {
     }
 
     /// Begins a backlog read and returns its number for [`Self::refresh`].
-    pub(crate) fn look(&self) -> u64 {
+    pub(crate) fn begin_read(&self) -> u64 {
         self.shared.looks.fetch_add(1, Ordering::SeqCst) + 1
     }
 
@@ -443,7 +443,7 @@ mod tests {
         let counters = DeliveryCounters::default();
         for class in [BatchClass::Audit, BatchClass::Traffic] {
             counters.queued(class, 3, 30);
-            counters.left(class, 5, 10);
+            counters.settled(class, 5, 10);
         }
         assert_eq!(counters.health().queued, 0);
         assert_eq!(counters.waiting(), (0, 40));
@@ -456,15 +456,15 @@ mod tests {
         let counters = all_counters.of(&Arc::from("ed_1"));
         counters.held(1, 10);
         counters.held(1, 10);
-        all_counters.refresh(all_counters.look(), &[]);
+        all_counters.refresh(all_counters.begin_read(), &[]);
         assert_eq!(counters.health().queued, 2);
         // An event is queued during the backlog read.
-        let look = all_counters.look();
+        let look = all_counters.begin_read();
         counters.queued(BatchClass::Traffic, 2, 20);
         counters.released(2, 20);
         all_counters.refresh(look, &[]);
         assert_eq!(counters.waiting(), (2, 20));
-        all_counters.refresh(all_counters.look(), &[]);
+        all_counters.refresh(all_counters.begin_read(), &[]);
         assert_eq!(counters.waiting(), (0, 0));
     }
 }

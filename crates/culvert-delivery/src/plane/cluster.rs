@@ -277,12 +277,12 @@ impl Sharing {
             self.noted_at = Some(Instant::now());
             self.note().await?;
         }
-        self.hear().await?;
+        self.exchange_lines().await?;
         if is_due(self.looked_at, LOOK_EVERY) {
             self.looked_at = Some(Instant::now());
-            self.look().await?;
+            self.find_tails().await?;
         }
-        self.tell().await
+        self.store_lines().await
     }
 
     /// Stores changed views.
@@ -326,7 +326,7 @@ impl Sharing {
     }
 
     /// Announces open tails, and reads the lines of other nodes.
-    async fn hear(&mut self) -> Result<(), Fault> {
+    async fn exchange_lines(&mut self) -> Result<(), Fault> {
         let plane = self.plane.clone();
         let open = plane.tails.shared();
         let gone: Vec<String> = self
@@ -376,7 +376,7 @@ impl Sharing {
     }
 
     /// Finds the tails of other nodes.
-    async fn look(&mut self) -> Result<(), Fault> {
+    async fn find_tails(&mut self) -> Result<(), Fault> {
         let plane = &self.plane;
         let now = plane.clock.now();
         let open = plane.queue.tails_beside(&plane.settings.node, now).await?;
@@ -410,7 +410,7 @@ impl Sharing {
     }
 
     /// Stores lines for tails of other nodes.
-    async fn tell(&mut self) -> Result<(), Fault> {
+    async fn store_lines(&mut self) -> Result<(), Fault> {
         for (id, follower) in &self.others {
             for _ in 0..PIECES {
                 let mut piece = Piece::default();

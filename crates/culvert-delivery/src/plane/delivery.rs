@@ -384,11 +384,11 @@ impl Delivery {
         if let Err(fault) = plane.log.release_owner(&plane.settings.node).await {
             tracing::error!(cause = %fault.chain(), "releasing the leases of the previous run failed");
         }
-        let look = plane.all_counters.look();
+        let read = plane.all_counters.begin_read();
         if let Ok(backlog) = plane.log.backlog().await {
             let events = backlog.iter().map(|waiting| waiting.events).sum();
             plane.meters.recovered.add(events);
-            plane.all_counters.refresh(look, &backlog);
+            plane.all_counters.refresh(read, &backlog);
             plane.check_disk();
             for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {
                 plane.notifier.wake(&waiting.destination);

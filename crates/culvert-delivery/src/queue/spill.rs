@@ -220,7 +220,7 @@ impl SpillTask {
             meters.queued.add(n_events);
         } else {
             for (counters, one) in each(&taken) {
-                counters.left(BatchClass::Traffic, one.events(), one.bytes());
+                counters.settled(BatchClass::Traffic, one.events(), one.bytes());
                 counters.dropped.add(Dropped::Stopped, one.events());
                 meters.dropped.add(Dropped::Stopped, one.events());
             }

@@ -470,7 +470,7 @@ impl AuditSource {
             match self.rows.pop_front() {
                 Some(row) => {
                     self.has_stepped = true;
-                    self.look(row, query, budget);
+                    self.examine(row, query, budget);
                     budget.turn().await;
                 }
                 None => self.read(plane, query).await?,
@@ -499,7 +499,7 @@ impl AuditSource {
         Ok(())
     }
 
-    fn look(&mut self, linked: LinkedRow, query: &EventQuery, budget: &mut Budget) {
+    fn examine(&mut self, linked: LinkedRow, query: &EventQuery, budget: &mut Budget) {
         let LinkedRow { row, previous } = linked;
         budget.spend(row.body.len());
         let at = Timestamp::from_unix_nanos(row.happened_at);
@@ -631,7 +631,7 @@ impl TrafficSource {
             }
             if self.opened.is_some() {
                 self.has_stepped = true;
-                self.look(query, budget);
+                self.examine(query, budget);
                 budget.turn().await;
             } else if let Some(piece) = self.pieces.pop_front() {
                 self.open_piece(piece, query.order, budget);
@@ -681,7 +681,7 @@ impl TrafficSource {
     }
 
     /// Examines the next event of the opened piece.
-    fn look(&mut self, query: &EventQuery, budget: &mut Budget) {
+    fn examine(&mut self, query: &EventQuery, budget: &mut Budget) {
         let Some(OpenedPiece { id, events, left }) = &mut self.opened else {
             return;
         };
@@ -701,7 +701,7 @@ impl TrafficSource {
             Order::OldestFirst => (id, index.saturating_add(1)),
         };
         budget.spend(0);
-        let found = wanted(query, event, budget).map(|(at, envelope)| Found {
+        let found = matching(query, event, budget).map(|(at, envelope)| Found {
             at,
             envelope,
             endpoint: (!event.endpoint().is_empty()).then(|| event.endpoint().to_owned()),
@@ -730,7 +730,7 @@ fn end_of(piece: i64, order: Order) -> (i64, u32) {
 }
 
 /// The time and the envelope of a traffic event, if it matches.
-fn wanted(
+fn matching(
     query: &EventQuery,
     event: StoredEvent<'_>,
     budget: &mut Budget,

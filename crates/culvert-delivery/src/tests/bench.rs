@@ -284,7 +284,7 @@ impl Bench {
             let object = json!({"id": "ak_1"});
             let audit = Audit::by_server(kind, self.clock.now(), &id, account);
             let event: Event = audit.about(&object).unwrap();
-            changes = changes.and(Changes::tell(event));
+            changes = changes.and(Changes::event(event));
         }
         self.store.commit(changes).await.unwrap();
     }

@@ -209,7 +209,7 @@ async fn the_backlog_counts_batches_of_every_node() {
     bench.publish(Vec::new(), &[("ed_1", &target)]);
     let look = async || {
         let all_counters = &bench.delivery.plane.all_counters;
-        let look = all_counters.look();
+        let look = all_counters.begin_read();
         all_counters.refresh(look, &bench.queue.backlog().await.unwrap());
         bench.delivery.waiting()
     };

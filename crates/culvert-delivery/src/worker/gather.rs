@@ -205,7 +205,7 @@ impl Worker {
                 .fetch_add(letters, Ordering::Relaxed);
             // Their bytes are counted when the backlog is read.
             if let Some(first) = leases.first() {
-                destination.counters.left(first.class, events, 0);
+                destination.counters.settled(first.class, events, 0);
             }
         }
         Ok(())

@@ -389,7 +389,7 @@ impl Worker {
             .counters
             .dropped
             .add(Dropped::RightsLost, events);
-        destination.counters.left(class, events, bytes);
+        destination.counters.settled(class, events, bytes);
     }
 
     async fn send(
@@ -769,7 +769,7 @@ impl Worker {
                 .counters
                 .dead_lettered
                 .fetch_add(1, Ordering::Relaxed);
-            destination.counters.left(lease.class, events, bytes);
+            destination.counters.settled(lease.class, events, bytes);
         }
         Ok(())
     }
@@ -795,7 +795,7 @@ impl Worker {
         self.plane.meters.delivered.add(events);
         destination.counters.sent.add(events);
         destination.counters.bytes.add(bytes);
-        destination.counters.left(class, events, bytes);
+        destination.counters.settled(class, events, bytes);
     }
 
     fn piece(&self, lease: &Lease, batch: OpenBatch) -> NewBatch {

@@ -36,10 +36,10 @@ pub(crate) async fn supervise(plane: Arc<Plane>, cancel: CancellationToken) {
     while !cancel.is_cancelled() {
         if looked_at.elapsed() >= look_every {
             looked_at = tokio::time::Instant::now();
-            let look = plane.all_counters.look();
+            let read = plane.all_counters.begin_read();
             match plane.log.backlog().await {
                 Ok(backlog) => {
-                    plane.all_counters.refresh(look, &backlog);
+                    plane.all_counters.refresh(read, &backlog);
                     plane.forget_deleted();
                     plane.check_disk();
                     for waiting in backlog.iter().filter(|waiting| waiting.batches > 0) {

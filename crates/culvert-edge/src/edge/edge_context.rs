@@ -120,7 +120,7 @@ impl EdgeContext {
                 "overload level changed"
             );
             self.policy.documents.freeze(level >= Level::Busy);
-            self.tell();
+            self.wake_connections();
         }
         self.state.set_drops_events(decision.drops_events);
         if decision.ends_one {
@@ -210,11 +210,11 @@ impl EdgeContext {
     /// Enters a phase and wakes all connections.
     pub(crate) fn enter(&self, phase: Phase) {
         self.state.set_phase(phase);
-        self.tell();
+        self.wake_connections();
     }
 
     /// Wakes every connection.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn wake_connections(&self) {
         for conn in self.census.open() {
             conn.driver.wake();
         }

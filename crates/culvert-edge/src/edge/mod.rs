@@ -295,7 +295,7 @@ impl Edge {
         let has_operators = live.operators.has_authority();
         self.shared.live.store(live);
         if has_operators {
-            self.shared.tell();
+            self.shared.wake_connections();
         }
         for port in wanted {
             self.open_port(&mut ports, port);
@@ -324,7 +324,7 @@ impl Edge {
         self.shared.live.store(Arc::clone(&live));
         if is_rebound {
             // Relays of operators look whether they still bind their endpoints.
-            self.shared.tell();
+            self.shared.wake_connections();
         }
         for port in touched {
             if live.tcp.get(&port).is_some() {
@@ -438,7 +438,7 @@ impl Edge {
                     shared.judge_freshness();
                     let (now, rules) = (Instant::now(), shared.rules.load());
                     let limits = &rules.limits;
-                    let waits = run_queue.look(now, |thread, waited| shared.probe(thread, waited));
+                    let waits = run_queue.measure(now, |thread, waited| shared.probe(thread, waited));
                     let writes = shared.write_delay.as_ref().map_or(Duration::ZERO, |delay| delay());
                     let memory = limits.memory_bytes.min(memory);
                     let shares = Shares::of_process(memory, splice::held_bytes(), files)

@@ -127,7 +127,7 @@ async fn internal(
     let request = ForwardRequest {
         member,
         parts,
-        body: Upload::made(call.body),
+        body: Upload::whole(call.body),
         authority,
         is_prepared: true,
         policies_set: PolicyFields::default(),

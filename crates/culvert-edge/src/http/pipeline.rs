@@ -66,7 +66,7 @@ pub(crate) async fn serve(
     let (member, authority) = match routed {
         Ok(Route::Endpoint(member, authority)) => (member, authority),
         Ok(Route::Redirect(response)) => {
-            return Ok(send(exchange, PendingResponse::made(response), &traits));
+            return Ok(send(exchange, PendingResponse::whole(response), &traits));
         }
         Err(problem) => return Ok(refuse(exchange, problem, &traits)),
     };
@@ -76,7 +76,7 @@ pub(crate) async fn serve(
     if body.size_hint().lower() > down.conn.rules.limits.body_bytes {
         return Ok(refuse(exchange, Problem::Oversized, &traits));
     }
-    let wanted = stream.unwrap_or_else(|| upgrade::wanted(&parts, !body.is_ended()));
+    let wanted = stream.unwrap_or_else(|| upgrade::requested(&parts, !body.is_ended()));
     let request = ForwardRequest {
         member,
         parts,

@@ -109,7 +109,7 @@ impl PolicyChain {
                 });
                 return match flow {
                     Flow::Reply(reply) => {
-                        Ok(RequestOutcome::Respond(PendingResponse::made(*reply)))
+                        Ok(RequestOutcome::Respond(PendingResponse::whole(*reply)))
                     }
                     Flow::Broken => broken_off(down),
                     Flow::Close => Err(hang_up(down, is_call)),
@@ -141,7 +141,7 @@ impl PolicyChain {
                 Flow::Continue => None,
                 Flow::Forward(next) => Some(next),
                 Flow::Reply(reply) => {
-                    return Ok(RequestOutcome::Respond(PendingResponse::made(*reply)));
+                    return Ok(RequestOutcome::Respond(PendingResponse::whole(*reply)));
                 }
                 Flow::Broken => return broken_off(down),
                 Flow::Close => return Err(hang_up(down, is_call)),
@@ -288,7 +288,7 @@ impl PolicyRun {
         let mut edits = std::mem::take(&mut x.edits);
         match flow {
             Flow::Continue | Flow::Forward(_) => {}
-            Flow::Reply(reply) => *response = PendingResponse::made(*reply),
+            Flow::Reply(reply) => *response = PendingResponse::whole(*reply),
             Flow::Broken => return Err(Abandoned),
             Flow::Close => {
                 drop(x);

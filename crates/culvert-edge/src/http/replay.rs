@@ -267,7 +267,7 @@ async fn exchange(
     let forwarded = ForwardRequest {
         member: Arc::clone(member),
         parts,
-        body: Upload::made(request.body.into()),
+        body: Upload::whole(request.body.into()),
         authority: host,
         is_prepared: false,
         policies_set: PolicyFields::default(),

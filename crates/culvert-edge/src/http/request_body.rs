@@ -115,7 +115,7 @@ impl Upload {
     }
 
     /// A buffered body with these bytes.
-    pub(crate) fn made(bytes: Bytes) -> Self {
+    pub(crate) fn whole(bytes: Bytes) -> Self {
         if bytes.is_empty() {
             return Self::None;
         }

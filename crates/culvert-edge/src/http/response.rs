@@ -53,12 +53,12 @@ impl PendingResponse {
                 problem.status(),
                 StatusCode::BAD_REQUEST | StatusCode::REQUEST_TIMEOUT
             ),
-            ..Self::made(problem.answer(&traits.reply_context(conn)))
+            ..Self::whole(problem.answer(&traits.reply_context(conn)))
         }
     }
 
     /// A whole response that a policy or the edge made.
-    pub(super) fn made(answer: Response<Bytes>) -> Self {
+    pub(super) fn whole(answer: Response<Bytes>) -> Self {
         let (head, body) = answer.into_parts();
         Self {
             head,
@@ -86,7 +86,7 @@ impl PendingResponse {
         let kib = usize::try_from(coding.kib()).unwrap_or(usize::MAX);
         let room = edge.encoders.try_acquire_many(share, kib);
         let Ok(room) = room else { return };
-        coding::tell(&mut self.head.headers, coding);
+        coding::set_fields(&mut self.head.headers, coding);
         let source = std::mem::replace(&mut self.source, Source::None);
         self.source = Source::Encoded(Box::new(Encoded::new(source, coding, room)));
     }

@@ -100,7 +100,7 @@ async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
         if client.is_done() {
             return Poll::Ready(Last::Close);
         }
-        watch.look(cx, client, down)
+        watch.check(cx, client, down)
     })
     .await;
     if let Last::Word(reason) = last {
@@ -149,7 +149,7 @@ impl Watch {
         }
     }
 
-    fn look(
+    fn check(
         &mut self,
         cx: &mut Context<'_>,
         client: &Http2Server,

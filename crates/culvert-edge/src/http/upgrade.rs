@@ -78,7 +78,7 @@ fn has_version(parts: &request::Parts) -> bool {
 }
 
 /// Determines the upgrade that a request of HTTP/1 asks for.
-pub(crate) fn wanted(parts: &request::Parts, has_body: bool) -> UpgradeRequest {
+pub(crate) fn requested(parts: &request::Parts, has_body: bool) -> UpgradeRequest {
     let Some(protocol) = parts.headers.get(UPGRADE) else {
         return UpgradeRequest::Http;
     };
@@ -200,24 +200,24 @@ mod tests {
             }
         };
         assert!(matches!(
-            wanted(&ask(&|_| {}), false),
+            requested(&ask(&|_| {}), false),
             UpgradeRequest::WebSocket(_)
         ));
-        assert_eq!(wanted(&ask(&|_| {}), true), UpgradeRequest::Broken);
+        assert_eq!(requested(&ask(&|_| {}), true), UpgradeRequest::Broken);
         assert_eq!(
-            wanted(&ask(&set(SEC_WEBSOCKET_VERSION, "8")), false),
+            requested(&ask(&set(SEC_WEBSOCKET_VERSION, "8")), false),
             UpgradeRequest::Broken
         );
         assert_eq!(
-            wanted(&ask(&set(SEC_WEBSOCKET_KEY, "short")), false),
+            requested(&ask(&set(SEC_WEBSOCKET_KEY, "short")), false),
             UpgradeRequest::Broken
         );
         assert_eq!(
-            wanted(&ask(&set(UPGRADE, "h2c")), false),
+            requested(&ask(&set(UPGRADE, "h2c")), false),
             UpgradeRequest::Http
         );
         assert_eq!(
-            wanted(&ask(&set(CONNECTION, "close")), false),
+            requested(&ask(&set(CONNECTION, "close")), false),
             UpgradeRequest::Http
         );
     }

@@ -272,7 +272,7 @@ impl Http1Server {
     /// Waits for the next request without a buffer. False if none comes: the client has closed the connection or timed out.
     pub(crate) fn poll_wake(&self, cx: &mut Context<'_>) -> Poll<bool> {
         let mut conn = lock(&self.0);
-        conn.inbox.rest();
+        conn.inbox.free();
         // On the stack, only during the call.
         let mut room = [0; 1024];
         let mut buf = ReadBuf::new(&mut room);
@@ -448,7 +448,7 @@ impl Conn {
         if self.state.http1.turn() != Http1Turn::Client {
             self.state.http1.set_broken(Broken::Refused(violation));
         }
-        self.inbox.rest();
+        self.inbox.free();
     }
 
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {

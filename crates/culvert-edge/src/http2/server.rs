@@ -122,7 +122,7 @@ impl Http2Server {
         let out = conn.session.outbox();
         let sent = write::poll_empty(out, &mut conn.wire, cx, &mut conn.handed_out);
         if sent.is_ready() {
-            conn.session.rest();
+            conn.session.free_buffers();
         }
         if conn.handed_out != before {
             conn.state.counters.set_handed_out(conn.handed_out);

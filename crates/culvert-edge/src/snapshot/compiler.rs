@@ -116,7 +116,7 @@ impl SnapshotCompiler {
             self.pools.acquire(&endpoint, Some(&before));
             live.data_readers.insert(&endpoint);
             let removal = placed.remove(&endpoint.id).map(|before| before.removal);
-            let place = self.place(&endpoint, removal);
+            let place = self.record(&endpoint, removal);
             self.places.entry(place).or_default().push(endpoint);
         }
         for gone in placed.into_values() {
@@ -179,7 +179,7 @@ impl SnapshotCompiler {
         }
         for endpoint in put {
             live.data_readers.insert(&endpoint);
-            let place = self.place(&endpoint, placed.remove(&endpoint.id));
+            let place = self.record(&endpoint, placed.remove(&endpoint.id));
             let there = self.places.entry(place.clone()).or_default();
             let at = there.partition_point(|other| other.id < endpoint.id);
             there.insert(at, endpoint);
@@ -251,7 +251,7 @@ impl SnapshotCompiler {
 
     /// Records an endpoint, and returns its address. `removal` is that of its open relays, if it was in the snapshot
     /// before.
-    fn place(
+    fn record(
         &mut self,
         endpoint: &Arc<Endpoint>,
         removal: Option<Arc<Removal>>,

@@ -101,7 +101,7 @@ struct Near {
 }
 
 impl AgentIo for Near {
-    fn rest(&mut self) -> bool {
+    fn set_idle(&mut self) -> bool {
         self.may_rest
     }
 

@@ -312,8 +312,8 @@ impl Endpoint {
         }
         let mut also = pool_changes.unwrap_or_default().and(condition);
         let account = &cx.caller.account;
-        if before.place(account) != endpoint.place(account) {
-            also = also.and(before.left(cx, id).await?);
+        if before.lock_key(account) != endpoint.lock_key(account) {
+            also = also.and(before.leave_address(cx, id).await?);
         }
         if before.host_name(account) != endpoint.host_name(account) {
             let name = before.host_name(account);
@@ -360,8 +360,8 @@ impl Endpoint {
     }
 
     /// The writes that remove it from its address.
-    async fn left(&self, cx: &Cx<'_>, id: &str) -> Result<Changes, Error> {
-        let left = address_lock::leave_all(cx, &[id], &self.place(&cx.caller.account)).await?;
+    async fn leave_address(&self, cx: &Cx<'_>, id: &str) -> Result<Changes, Error> {
+        let left = address_lock::leave_all(cx, &[id], &self.lock_key(&cx.caller.account)).await?;
         Ok(match self.held() {
             Some(address) => left.and(pool::release(cx, &address).await?),
             None => left,
@@ -412,7 +412,7 @@ pub async fn removal(
             changes = changes.and(pool::release_after(cx, &address, until).await?);
         }
         // Endpoints at one address are removed from it in one write.
-        let place = endpoint.place(&document.head.account);
+        let place = endpoint.lock_key(&document.head.account);
         let name = endpoint.host_name(&document.head.account);
         let id = document.head.id.clone();
         for (known, one) in [(&mut places, place), (&mut names, name)] {

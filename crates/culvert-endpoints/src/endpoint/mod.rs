@@ -231,7 +231,7 @@ impl Resource for Endpoint {
         input: Update,
     ) -> Result<Draft<Self>, Error> {
         self.is_cloud()?;
-        let (before, place_before) = (self.address.clone(), self.place(&head.account));
+        let (before, place_before) = (self.address.clone(), self.lock_key(&head.account));
         let name_before = self.host_name(&head.account);
         let held_before = self.held();
         let pooled_before = self.pooling_enabled;
@@ -303,7 +303,7 @@ impl Resource for Endpoint {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
 
-        let is_moved = place_before != self.place(&head.account);
+        let is_moved = place_before != self.lock_key(&head.account);
         let serves_else = policy_before != text_of(&self.policy)
             || url_before.as_ref() != self.upstream.as_ref().map(|upstream| &upstream.url);
         if is_moved || serves_else {
@@ -352,7 +352,7 @@ impl Resource for Endpoint {
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         self.is_cloud()?;
         let name = self.host_name(&head.account);
-        let left = address_lock::leave_all(cx, &[&head.id], &self.place(&head.account)).await?;
+        let left = address_lock::leave_all(cx, &[&head.id], &self.lock_key(&head.account)).await?;
         let left = left.and(host::leave(cx, &[&head.id], &name, None).await?);
         Ok(match self.held() {
             Some(address) => left.and(pool::release(cx, &address).await?),
@@ -529,7 +529,7 @@ impl Endpoint {
     }
 
     /// The key of its address lock.
-    fn place(&self, account: &str) -> String {
+    fn lock_key(&self, account: &str) -> String {
         address_key(&self.address, self.binding, account)
     }
 
@@ -548,7 +548,7 @@ impl Endpoint {
             endpoint_id: id,
             name: self.host_name(&cx.caller.account),
             owner_id: &self.principal_id,
-            address: self.place(&cx.caller.account),
+            address: self.lock_key(&cx.caller.account),
             url: &self.address.url,
             pooling: self.pooling_enabled,
         }

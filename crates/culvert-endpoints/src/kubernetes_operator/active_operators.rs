@@ -50,7 +50,7 @@ impl ActiveOperators {
         let changes = self.operators.refresh(store, compile).await?;
         // Nothing fails from here on, so no change is lost.
         let owners = std::mem::take(&mut self.changed_owners);
-        let operators = self.operators.made().flatten();
+        let operators = self.operators.values().flatten();
         let of_owners = operators.filter(|one| owners.contains(&one.owner_id));
         let mut accounts: BTreeSet<Arc<str>> = of_owners
             .map(|one| Arc::clone(&one.operator.account))
@@ -78,7 +78,7 @@ impl ActiveOperators {
     }
 
     fn active(&self) -> impl Iterator<Item = &CompiledOperator> {
-        let operators = self.operators.made().flatten();
+        let operators = self.operators.values().flatten();
         operators.filter(|one| self.owners.has(&one.owner_id))
     }
 }

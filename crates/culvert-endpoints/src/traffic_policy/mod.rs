@@ -83,7 +83,7 @@ fn secrets_used(
     let mut events = Changes::default();
     for id in new {
         let object = SecretUsed { id, endpoint_id };
-        events = events.and(Changes::tell(audit::operation(cx, SECRET_USED, &object)?));
+        events = events.and(Changes::event(audit::operation(cx, SECRET_USED, &object)?));
     }
     Ok(events)
 }
@@ -690,7 +690,7 @@ impl Compiled {
         let mut accounts: HashMap<String, OwnedSecrets> = HashMap::new();
         for (id, judged) in &mut self.judged {
             let secrets = accounts.entry(judged.account.clone()).or_insert_with(|| {
-                let all = self.vaulted.0.made();
+                let all = self.vaulted.0.values();
                 secret_rights::owned(all.filter(|secret| secret.head.account == judged.account))
             });
             let referrer = Referrer {
@@ -734,7 +734,7 @@ impl LiveSecrets {
     /// Skips a secret that cannot be decrypted, and logs it.
     fn refresh(&mut self, account: &str, all: &InformerCache<Document>, seal: &Seal) {
         let own = || {
-            all.made()
+            all.values()
                 .filter(|document| document.head.account == account)
         };
         let read = ReadSet::of(all.epoch(), own());

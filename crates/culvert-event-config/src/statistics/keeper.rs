@@ -58,7 +58,7 @@ impl Keeper {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn look(&mut self, statistics: &Statistics, clock: &dyn Clock) -> Result<(), Fault> {
+    pub async fn step(&mut self, statistics: &Statistics, clock: &dyn Clock) -> Result<(), Fault> {
         let now = clock.now().unix_seconds();
         let aged = self.aging.now(clock, Instant::now().into_std());
         let ended = floor(now, Resolution::FINE.step);
@@ -208,7 +208,7 @@ impl EventConfig {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
                 () = cancel.cancelled() => break,
             }
-            let looked = keeper.look(&self.statistics, &*self.kernel.clock).await;
+            let looked = keeper.step(&self.statistics, &*self.kernel.clock).await;
             keeper.note(looked);
         }
         let finished = keeper

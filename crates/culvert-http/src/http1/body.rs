@@ -308,7 +308,7 @@ impl BodyReader {
     }
 
     /// Bytes that are missing of a body with a length.
-    pub fn left(&self) -> Option<u64> {
+    pub fn missing(&self) -> Option<u64> {
         match &self.form {
             Form::Length(left) => Some(*left),
             Form::Ended | Form::Close | Form::Chunks(_) => None,

@@ -162,8 +162,8 @@ impl ResponseReader {
     }
 
     /// Bytes that are missing of a body with a length.
-    pub fn left(&self) -> Option<u64> {
-        self.payload.as_ref().and_then(BodyReader::left)
+    pub fn missing(&self) -> Option<u64> {
+        self.payload.as_ref().and_then(BodyReader::missing)
     }
 
     /// The next bytes of a body with a length went another way than through a buffer.

@@ -441,7 +441,7 @@ impl Session {
     }
 
     /// Frees buffers if no stream is open.
-    pub fn rest(&mut self) {
+    pub fn free_buffers(&mut self) {
         if self.streams.is_empty() && self.out.is_empty() {
             self.out.clear();
             self.section_out = Vec::new();

@@ -369,7 +369,9 @@ async fn restrict_locked(
             after: Some(shown_restrictions(&key.restrictions)?),
             ..Performed::of(&id, operation)
         };
-        let made = made.and(Changes::tell(audit::operation(&cx, kind.name, &performed)?));
+        let made = made.and(Changes::event(audit::operation(
+            &cx, kind.name, &performed,
+        )?));
         if service::replace(&cx, ty, document, made).await?.is_some() {
             return Ok((id, key));
         }
@@ -435,7 +437,7 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
                 ..Performed::of(&document.head.id, "api_keys_rotate")
             };
             let rotated = audit::operation(&cx, API_KEY_ROTATED.name, &rotated)?;
-            let made = made.and(Changes::tell(rotated));
+            let made = made.and(Changes::event(rotated));
             if let Some(view) = service::replace(&cx, ty, document, made).await? {
                 let reveal = Reveal {
                     pointer: "/token".to_owned(),

@@ -86,7 +86,7 @@ const UNTOLD: AuditEvent = AuditEvent::Suppress {
 };
 
 /// The second in which a session began.
-fn begun(session: &str) -> Option<Timestamp> {
+fn begin_second(session: &str) -> Option<Timestamp> {
     let (_, body) = culvert_base::id::split(session)?;
     Some(body.parse::<Ksuid>().ok()?.at())
 }
@@ -117,7 +117,7 @@ impl Ends {
 
     /// Ends all sessions that began, also those that began before the clock was set back.
     fn end_all(&mut self, latest: Option<Timestamp>, now: Timestamp) {
-        let listed = self.sessions.iter().filter_map(|one| begun(&one.id));
+        let listed = self.sessions.iter().filter_map(|one| begin_second(&one.id));
         let of_sessions = listed
             .chain(latest)
             .map(|at| at.plus(WITHIN_SECOND).unix_millis());

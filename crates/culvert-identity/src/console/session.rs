@@ -175,7 +175,7 @@ pub(crate) async fn removal(cx: &Cx<'_>, key_body: &str) -> Result<Changes, Faul
     for session in ended {
         let object = session.shown(key_body, Some(Ended::Revoked));
         let event = audit::operation(cx, CONSOLE_SESSION_DELETED, &object)?;
-        changes = changes.and(Changes::tell(event));
+        changes = changes.and(Changes::event(event));
     }
     Ok(changes)
 }
@@ -499,7 +499,7 @@ impl Identity {
         object: &Shown,
     ) -> Result<Changes, Fault> {
         let kernel = &self.kernel;
-        Ok(Changes::tell(match caller {
+        Ok(Changes::event(match caller {
             Some(caller) => {
                 audit::operation(&kernel.cx(caller, &kernel.settings.base_url), kind, object)?
             }

@@ -69,7 +69,7 @@ pub fn created(
         expires_at: invitation.until,
         reason: None,
     };
-    Ok(Changes::tell(audit::operation(
+    Ok(Changes::event(audit::operation(
         cx,
         INVITATION_CREATED,
         &object,
@@ -87,7 +87,7 @@ pub fn ended(cx: &Cx<'_>, (id, user): (&str, &User), reason: Ended) -> Result<Ch
         expires_at: invitation.until,
         reason: Some(reason),
     };
-    Ok(Changes::tell(audit::operation(
+    Ok(Changes::event(audit::operation(
         cx,
         INVITATION_DELETED,
         &object,

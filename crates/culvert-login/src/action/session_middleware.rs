@@ -365,7 +365,7 @@ impl SessionMiddleware {
 
     /// Lets a request with a session pass.
     fn admit(&self, x: &mut Exchange<'_>, session: &Session, was_refreshed: bool) -> Flow {
-        x.tell(event_slots::OAUTH_DECISION, "allow");
+        x.set_field(event_slots::OAUTH_DECISION, "allow");
         self.tell_user(x, &session.person);
         if x.wants_results() {
             let fields = self.result(Some(session), NoSession::Absent, was_refreshed, None);
@@ -400,13 +400,13 @@ impl SessionMiddleware {
             AppSource::Own(id, _) if id.is_secret() => REDACTED,
             AppSource::Own(..) | AppSource::Operators(_) => &request_context.app.id,
         };
-        x.tell(event_slots::OAUTH_APP_CLIENT_ID, id);
+        x.set_field(event_slots::OAUTH_APP_CLIENT_ID, id);
     }
 
     fn tell_user(&self, x: &mut Exchange<'_>, person: &Person) {
-        x.tell(event_slots::OAUTH_USER_ID, &person.provider_user_id);
+        x.set_field(event_slots::OAUTH_USER_ID, &person.provider_user_id);
         if !person.name.is_empty() {
-            x.tell(event_slots::OAUTH_USER_NAME, &person.name);
+            x.set_field(event_slots::OAUTH_USER_NAME, &person.name);
         }
     }
 
@@ -470,7 +470,7 @@ impl SessionMiddleware {
     }
 
     fn stop(&self, x: &mut Exchange<'_>, absence: NoSession, problem: Option<Problem>) {
-        x.tell(event_slots::OAUTH_DECISION, "block");
+        x.set_field(event_slots::OAUTH_DECISION, "block");
         if x.wants_results() {
             let fields = self.result(None, absence, false, problem);
             x.result(self.options.kind.result(), fields);
@@ -722,7 +722,7 @@ impl Action for Login {
         };
         middleware.tell_app(x, &request_context);
         if middleware.options.allows_preflight && is_preflight(request) {
-            x.tell(event_slots::OAUTH_DECISION, "allow");
+            x.set_field(event_slots::OAUTH_DECISION, "allow");
             return Flow::Continue.into();
         }
         if x.conn.services.is_from_copy {

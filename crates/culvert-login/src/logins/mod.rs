@@ -148,7 +148,7 @@ impl Logins {
     }
 
     /// Sends a session to the journal. `None` if the queue is full or has no reader.
-    fn tell(&self, sighting: Sighting) -> Option<oneshot::Receiver<Noted>> {
+    fn note(&self, sighting: Sighting) -> Option<oneshot::Receiver<Noted>> {
         let (answer, noted) = oneshot::channel();
         let entry = JournalEntry::SignedIn(Box::new(sighting), answer);
         self.journal.try_send(entry).ok()?;
@@ -159,7 +159,7 @@ impl Logins {
     /// not begin.
     pub(crate) async fn note_first(&self, sighting: Sighting) -> Result<String, Noted> {
         let user = sighting.user();
-        let Some(noted) = self.tell(sighting) else {
+        let Some(noted) = self.note(sighting) else {
             return Ok(String::new());
         };
         match tokio::time::timeout(NOTE_WITHIN, noted).await {
@@ -181,7 +181,7 @@ impl Logins {
             return;
         }
         let user = sighting.user();
-        let Some(noted) = self.tell(sighting) else {
+        let Some(noted) = self.note(sighting) else {
             self.noted.remove(&id);
             return;
         };

@@ -180,10 +180,10 @@ impl Action for BasicAuth {
         let is_authorized = bool::from(is_known);
         let passes = is_authorized || !self.enforce;
         let decision = if passes { "allow" } else { "block" };
-        x.tell(event_slots::BASIC_AUTH_DECISION, decision);
+        x.set_field(event_slots::BASIC_AUTH_DECISION, decision);
         let user = presented.as_deref().map(user);
         if let Some(user) = &user {
-            x.tell(event_slots::BASIC_AUTH_USERNAME, user);
+            x.set_field(event_slots::BASIC_AUTH_USERNAME, user);
         }
         let error = x.error();
         let credentials = map(vec![

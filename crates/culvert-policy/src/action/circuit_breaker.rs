@@ -256,12 +256,12 @@ impl Action for CircuitBreaker {
         let breaker = &self.shared;
         let slot = event_slots::CIRCUIT_BREAKER_DECISION;
         if !breaker.settings.enforce {
-            x.tell(slot, "allow");
+            x.set_field(slot, "allow");
             return Flow::Continue.into();
         }
         let admission = lock(&breaker.state).admit(breaker.began.elapsed());
         if let Admission::Refused { wait } = admission {
-            x.tell(slot, "block");
+            x.set_field(slot, "block");
             let mut flow = x.refuse(Problem::BreakerOpen);
             if let Flow::Reply(answer) = &mut flow {
                 let seconds = wait.as_secs_f64().ceil().max(1.0) as u64;
@@ -272,7 +272,7 @@ impl Action for CircuitBreaker {
             return flow.into();
         }
         let is_probe = admission == Admission::Probe;
-        x.tell(
+        x.set_field(
             slot,
             if is_probe {
                 "allow_while_open"

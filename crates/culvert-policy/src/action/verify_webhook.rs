@@ -115,7 +115,7 @@ impl VerifyWebhook {
             Ok(body) => body,
             Err(flow) => {
                 if !matches!(flow, Flow::Broken) {
-                    x.tell(event_slots::WEBHOOK_DECISION, "block");
+                    x.set_field(event_slots::WEBHOOK_DECISION, "block");
                 }
                 return flow;
             }
@@ -137,7 +137,7 @@ impl VerifyWebhook {
             .is_some_and(|answer| answer.status().is_success());
         let passes = verdict.is_ok() || is_answered || !self.enforce;
         let decision = if passes { "allow" } else { "block" };
-        x.tell(event_slots::WEBHOOK_DECISION, decision);
+        x.set_field(event_slots::WEBHOOK_DECISION, decision);
         if x.wants_results() {
             let (code, message) = match verdict {
                 Err(why) if !is_answered => ("ERR_NGROK_3204", why.to_string()),

@@ -351,7 +351,7 @@ impl Networks {
     /// too many.
     pub(super) fn of(tree: &Tree<'_>, places: &[usize]) -> Option<Self> {
         let number = |record: usize| -> Option<u32> {
-            let at = tree.place(record)?;
+            let at = tree.data_offset(record)?;
             u32::try_from(places.binary_search(&at).ok()? + 1).ok()
         };
         if !tree.is_v6() {

@@ -261,7 +261,7 @@ impl<'f> Tree<'f> {
     }
 
     /// The offset in the data section that a record points to.
-    pub(super) fn place(&self, record: usize) -> Option<usize> {
+    pub(super) fn data_offset(&self, record: usize) -> Option<usize> {
         let at = (record.checked_sub(self.node_count)?).checked_sub(SEPARATOR)?;
         (at < self.data.len()).then_some(at)
     }
@@ -307,7 +307,7 @@ impl<'f> Tree<'f> {
                 if record < self.node_count {
                     open.push((record, path, depth + 1));
                 } else if record > self.node_count {
-                    let at = self.place(record);
+                    let at = self.data_offset(record);
                     found.push((
                         at.ok_or("its tree points outside of its data")?,
                         self.address(path),

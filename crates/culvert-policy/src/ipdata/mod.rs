@@ -139,7 +139,7 @@ impl IpField {
     ];
 
     /// The field in records of the MaxMind databases (GeoIP2 City, GeoIP2 ISP).
-    const fn place(self) -> FieldSource {
+    const fn database_field(self) -> FieldSource {
         match self {
             Self::City => FieldSource::Geo(&[Key("city"), NAMES, EN]),
             Self::Continent => FieldSource::Geo(&[Key("continent"), NAMES, EN]),
@@ -173,7 +173,7 @@ impl IpField {
 
     /// The path of the field in a database record.
     fn path(self) -> Option<&'static [PathElement<'static>]> {
-        match self.place() {
+        match self.database_field() {
             FieldSource::Geo(path) | FieldSource::Asn(path) => Some(path),
             FieldSource::Lists => None,
         }
@@ -181,7 +181,7 @@ impl IpField {
 
     /// The setting that names its file.
     pub const fn setting(self) -> &'static str {
-        match self.place() {
+        match self.database_field() {
             FieldSource::Geo(_) => "edge.geo_database",
             FieldSource::Asn(_) => "edge.asn_database",
             FieldSource::Lists => "edge.ip_categories",
@@ -194,7 +194,7 @@ impl IpField {
             Self::Blocklist => "a list named `blocklist` in `edge.ip_categories`",
             Self::Tor => "a list named `tor` in `edge.ip_categories`",
             Self::Categories => "lists of networks in `edge.ip_categories`",
-            _ => match self.place() {
+            _ => match self.database_field() {
                 FieldSource::Geo(_) => "a database with this field in `edge.geo_database`",
                 _ => "a database with this field in `edge.asn_database`",
             },
@@ -312,7 +312,7 @@ impl IpData {
     }
 
     fn holds(&self, field: IpField) -> bool {
-        match (field, field.place()) {
+        match (field, field.database_field()) {
             (IpField::Blocklist, _) => self.categories.has(BLOCKLIST),
             (IpField::Tor, _) => self.categories.has(TOR),
             (_, FieldSource::Lists) => !self.categories.is_empty(),
@@ -335,7 +335,7 @@ impl IpData {
     pub fn get(&self, field: IpField, address: IpAddr) -> Option<Scalar<'_>> {
         // `::ffff:192.0.2.1` is an IPv4 address, and files list it as such.
         let address = address.to_canonical();
-        match (field, field.place()) {
+        match (field, field.database_field()) {
             (IpField::Blocklist, _) => {
                 Some(Scalar::Bool(self.categories.contain(BLOCKLIST, address)))
             }

@@ -242,7 +242,7 @@ impl<'x> Exchange<'x> {
     }
 
     /// Sets a field of the exchange's event.
-    pub fn tell<T: Settable>(&mut self, slot: Slot<T>, value: T::In<'_>) {
+    pub fn set_field<T: Settable>(&mut self, slot: Slot<T>, value: T::In<'_>) {
         if let Some(event) = &mut self.event {
             event.set(slot, value);
         }

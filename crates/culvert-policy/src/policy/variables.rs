@@ -209,10 +209,10 @@ fn connection(row: Row<'_>) {
     row("conn.server_region", "string", "Region of the node (`region`).", Filled::Region, |x| there(&x.conn.services.region));
     row("conn.bytes_in", "int", "Bytes received on the connection so far.", Filled::Always, |x| int(x.conn.counters.bytes().0));
     row("conn.bytes_out", "int", "Bytes sent on the connection so far.", Filled::Always, |x| int(x.conn.counters.bytes().1));
-    row("conn.ts.start", "timestamp", "When the connection was accepted.", Filled::Always, |x| made(moment(x.conn.info.started_at())));
+    row("conn.ts.start", "timestamp", "When the connection was accepted.", Filled::Always, |x| computed(moment(x.conn.info.started_at())));
     macro_rules! place {
         ($($field:literal $of:ident $doc:literal)+) => {
-            $(row(concat!("conn.geo.", $field), "string", $doc, Filled::Data(IpField::$of), |x| x.place(x.conn.info.client.ip(), IpField::$of));)+
+            $(row(concat!("conn.geo.", $field), "string", $doc, Filled::Data(IpField::$of), |x| x.ip_field(x.conn.info.client.ip(), IpField::$of));)+
         };
     }
     place!(
@@ -232,10 +232,10 @@ fn connection(row: Row<'_>) {
     row("endpoint.protocol", "string", "Scheme of the endpoint: `http`, `https`, `tls` or `tcp`.", Filled::Always, |x| there(x.endpoint.scheme.name()));
     row("endpoint.url", "string", "Address of the endpoint as a URL.", Filled::Always, |x| owned(x.endpoint.url()));
     row("time.now", "string", "Current time: RFC 3339, UTC. Compare with `timestamp(time.now)`.", Filled::Always, |x| owned(x.conn.info.now().to_string()));
-    row(VARS, "map(string, dyn)", "Variables that set-vars set in this phase.", Filled::Actions, |x| made(map(x.memory.vars.iter().map(|(name, value)| (name.as_str(), value.clone())).collect())));
-    row(ACTIONS, "dyn", "Results of the actions that ran, as `actions.ngrok.<action>` or `actions.culvert.<action>`.", Filled::Actions, |x| made(x.memory.results()));
+    row(VARS, "map(string, dyn)", "Variables that set-vars set in this phase.", Filled::Actions, |x| computed(map(x.memory.vars.iter().map(|(name, value)| (name.as_str(), value.clone())).collect())));
+    row(ACTIONS, "dyn", "Results of the actions that ran, as `actions.ngrok.<action>` or `actions.culvert.<action>`.", Filled::Actions, |x| computed(x.memory.results()));
     row(RANDOM, "int", "", Filled::Hidden, |x| int(x.random()));
-    row(SECRETS, "map(string, dyn)", "", Filled::Hidden, |x| made(x.policy.secrets()));
+    row(SECRETS, "map(string, dyn)", "", Filled::Hidden, |x| computed(x.policy.secrets()));
 }
 
 /// The IP data of an address.
@@ -245,7 +245,7 @@ fn addresses(row: Row<'_>) {
         ($whose:literal, $end:ident) => {
             row(concat!("conn.", $whose, ".as.number"), "int", "Autonomous system number of the address.", Filled::Data(IpField::AsNumber), |x| x.number(x.conn.info.$end.ip(), IpField::AsNumber));
             address!($whose, $end, "as" "organization" AsOrganization "Operator of the autonomous system.");
-            row(concat!("conn.", $whose, ".categories"), "list(string)", "Categories of the address, including parent categories: `com.cloudflare` is in `com`.", Filled::Data(IpField::Categories), |x| made(x.categories(x.conn.info.$end.ip())));
+            row(concat!("conn.", $whose, ".categories"), "list(string)", "Categories of the address, including parent categories: `com.cloudflare` is in `com`.", Filled::Data(IpField::Categories), |x| computed(x.categories(x.conn.info.$end.ip())));
             row(concat!("conn.", $whose, ".is_on_blocklist"), "bool", "Whether it is in the category `blocklist`.", Filled::Data(IpField::Blocklist), |x| x.truth(x.conn.info.$end.ip(), IpField::Blocklist));
             row(concat!("conn.", $whose, ".is_tor_node"), "bool", "Whether it is in the category `tor`.", Filled::Data(IpField::Tor), |x| x.truth(x.conn.info.$end.ip(), IpField::Tor));
             row(concat!("conn.", $whose, ".geo.location.is_eu"), "bool", "Whether the address is in the European Union.", Filled::Data(IpField::IsEu), |x| x.truth(x.conn.info.$end.ip(), IpField::IsEu));
@@ -273,7 +273,7 @@ fn addresses(row: Row<'_>) {
                 "timezone" RegisteredTimezone "Time zone of the registration.");
         };
         ($whose:literal, $end:ident, $part:literal $($field:literal $of:ident $doc:literal)+) => {
-            $(row(concat!("conn.", $whose, ".", $part, ".", $field), "string", $doc, Filled::Data(IpField::$of), |x| x.place(x.conn.info.$end.ip(), IpField::$of));)+
+            $(row(concat!("conn.", $whose, ".", $part, ".", $field), "string", $doc, Filled::Data(IpField::$of), |x| x.ip_field(x.conn.info.$end.ip(), IpField::$of));)+
         };
     }
     address!("client_ip", client);
@@ -298,7 +298,7 @@ fn session(row: Row<'_>) {
 fn certificates(row: Row<'_>) {
     macro_rules! certificate {
         ($of:literal, $whose:literal, $filled:ident, $read:ident; $($path:literal $kind:literal $doc:literal)+) => {
-            $(row(concat!("conn.tls.", $of, ".", $path), $kind, concat!($whose, ": ", $doc), Filled::$filled, |x| made(certificate::field(handshake::$read(x.conn.info)?, $path)?));)+
+            $(row(concat!("conn.tls.", $of, ".", $path), $kind, concat!($whose, ": ", $doc), Filled::$filled, |x| computed(certificate::field(handshake::$read(x.conn.info)?, $path)?));)+
         };
         ($of:literal, $whose:literal, $filled:ident, $read:ident) => {
             certificate!($of, $whose, $filled, $read;
@@ -316,11 +316,11 @@ fn certificates(row: Row<'_>) {
         };
         ($of:literal, $whose:literal, $filled:ident, $read:ident, $($name:literal $doc:literal)+) => {
             $(certificate!($of, $whose, $filled, $read; $name "string" "distinguished name in RFC 2253 form.");
-            row(concat!("conn.tls.", $of, ".", $name, ".common_name"), "string", concat!($whose, ": common name of the ", $doc, "."), Filled::$filled, |x| made(certificate::field(handshake::$read(x.conn.info)?, concat!($name, ".common_name"))?));
+            row(concat!("conn.tls.", $of, ".", $name, ".common_name"), "string", concat!($whose, ": common name of the ", $doc, "."), Filled::$filled, |x| computed(certificate::field(handshake::$read(x.conn.info)?, concat!($name, ".common_name"))?));
             certificate!(@lists $of, $whose, $filled, $read, $name; "country" "locality" "organization" "organizational_unit" "postal_code" "province" "street_address");)+
         };
         (@lists $of:literal, $whose:literal, $filled:ident, $read:ident, $name:literal; $($part:literal)+) => {
-            $(row(concat!("conn.tls.", $of, ".", $name, ".", $part), "list(string)", concat!($whose, ": parts of the ", $name, "."), Filled::$filled, |x| made(certificate::field(handshake::$read(x.conn.info)?, concat!($name, ".", $part))?));)+
+            $(row(concat!("conn.tls.", $of, ".", $name, ".", $part), "list(string)", concat!($whose, ": parts of the ", $name, "."), Filled::$filled, |x| computed(certificate::field(handshake::$read(x.conn.info)?, concat!($name, ".", $part))?));)+
         };
     }
     certificate!("client", "Client certificate; absent if the client presented none", ClientCertificate, client_certificate; "pem" "string" "PEM.");
@@ -338,17 +338,17 @@ fn of_requests(row: Row<'_>) {
         _ => "HTTP/1.1",
     }));
     row("req.host", "string", "Host in lower case, without port and trailing dot, as the request was routed by it.", Filled::Always, |x| either(x.host()?));
-    row("req.headers", "map(string, list(string))", "Header fields; names in lower case.", Filled::Always, |x| made(headers(&x.request?.headers)));
-    row("req.trailers", "map(string, list(string))", "Trailer fields. Absent in practice, because no phase waits for the end of the body.", Filled::Never, |_| made(map(Vec::new())));
-    row("req.cookies", "map(string, list(map(string, string)))", "Cookies by name, each with `name` and `value`.", Filled::Message, |x| made(cookies::of_request(&x.request?.headers)));
-    row("req.content_encoding", "list(string)", "Content-Encoding, outermost last.", Filled::Message, |x| made(list(&x.request?.headers, &CONTENT_ENCODING)));
+    row("req.headers", "map(string, list(string))", "Header fields; names in lower case.", Filled::Always, |x| computed(headers(&x.request?.headers)));
+    row("req.trailers", "map(string, list(string))", "Trailer fields. Absent in practice, because no phase waits for the end of the body.", Filled::Never, |_| computed(map(Vec::new())));
+    row("req.cookies", "map(string, list(map(string, string)))", "Cookies by name, each with `name` and `value`.", Filled::Message, |x| computed(cookies::of_request(&x.request?.headers)));
+    row("req.content_encoding", "list(string)", "Content-Encoding, outermost last.", Filled::Message, |x| computed(list(&x.request?.headers, &CONTENT_ENCODING)));
     row("req.content_length", "int", "Content-Length; absent when unknown.", Filled::Message, |x| length(&x.request?.headers));
     row("req.content_type", "string", "Media type of the body, without parameters.", Filled::Message, |x| owned(media_type(&x.request?.headers)));
-    row("req.content_type.parameters", "map(string, string)", "Its parameters.", Filled::Message, |x| made(parameters(&x.request?.headers)));
-    row("req.content_type.raw", "string", "The full field value.", Filled::Message, |x| made(first(&x.request?.headers, &CONTENT_TYPE)));
-    row("req.location", "string", "Location header; empty without one.", Filled::Message, |x| made(first(&x.request?.headers, &LOCATION)));
-    row("req.ts.header_received", "timestamp", "When the request head was complete.", Filled::Always, |x| made(moment(x.memory.began)));
-    row("req.ts.body_received", "timestamp", "When the body was complete. Absent without a body, and until it is complete.", Filled::Answered, |x| made(moment(x.body_received()?)));
+    row("req.content_type.parameters", "map(string, string)", "Its parameters.", Filled::Message, |x| computed(parameters(&x.request?.headers)));
+    row("req.content_type.raw", "string", "The full field value.", Filled::Message, |x| computed(first(&x.request?.headers, &CONTENT_TYPE)));
+    row("req.location", "string", "Location header; empty without one.", Filled::Message, |x| computed(first(&x.request?.headers, &LOCATION)));
+    row("req.ts.header_received", "timestamp", "When the request head was complete.", Filled::Always, |x| computed(moment(x.memory.began)));
+    row("req.ts.body_received", "timestamp", "When the body was complete. Absent without a body, and until it is complete.", Filled::Answered, |x| computed(moment(x.body_received()?)));
     row("req.url", "string", "Full normalised URL: host in lower case, no default port, path and query as forwarded.", Filled::Always, |x| owned(x.url()?));
     row("req.url.raw", "string", "Full URL as received.", Filled::Always, |x| owned(x.raw_url()?));
     row("req.url.scheme", "string", "`https` if the client's connection is TLS, otherwise `http`.", Filled::Always, |x| there(x.scheme()));
@@ -358,10 +358,10 @@ fn of_requests(row: Row<'_>) {
     row("req.url.path", "string", "Path as forwarded: normalised by RFC 3986 6.2.2, without `.` and `..` segments and with unreserved characters decoded; `\\` becomes `/`, and `//` becomes `/` unless `merge_slashes` of the endpoint is off. `*` for `OPTIONS *`.", Filled::Always, |x| there(x.request?.uri.path()));
     row("req.url.raw_path", "string", "Path as received.", Filled::Always, |x| there(raw_path(x.request?)));
     row("req.url.query", "string", "Query as received; empty without one.", Filled::Message, |x| there(x.request?.uri.query().unwrap_or_default()));
-    row("req.url.query_params", "map(string, list(string))", "Parameters of the query, decoded.", Filled::Message, |x| made(query_parameters(x.request?.uri.query().unwrap_or_default())));
+    row("req.url.query_params", "map(string, list(string))", "Parameters of the query, decoded.", Filled::Message, |x| computed(query_parameters(x.request?.uri.query().unwrap_or_default())));
     row("req.url.uri", "string", "Path and query as forwarded.", Filled::Always, |x| there(x.request?.uri.path_and_query()?.as_str()));
     row("req.url.user_password", "string", "Always empty, because URLs with credentials are rejected.", Filled::Never, |_| none());
-    row("req.user_agent", "string", "User-Agent header; empty without one.", Filled::Message, |x| made(first(&x.request?.headers, &USER_AGENT)));
+    row("req.user_agent", "string", "User-Agent header; empty without one.", Filled::Message, |x| computed(first(&x.request?.headers, &USER_AGENT)));
     row("req.user_agent.name", "string", "Always empty, because this build does not parse user agents.", Filled::Never, |_| none());
     row("req.user_agent.version", "string", "The same.", Filled::Never, |_| none());
     row("req.user_agent.os", "string", "The same.", Filled::Never, |_| none());
@@ -378,15 +378,15 @@ fn of_requests(row: Row<'_>) {
 #[rustfmt::skip]
 fn of_responses(row: Row<'_>) {
     row("res.status_code", "int", "Status of the response.", Filled::Always, |x| int(x.response?.status.as_u16()));
-    row("res.headers", "map(string, list(string))", "Header fields; names in lower case.", Filled::Always, |x| made(headers(&x.response?.headers)));
-    row("res.trailers", "map(string, list(string))", "Trailer fields. Absent in practice, because no phase waits for the end of the body.", Filled::Never, |_| made(map(Vec::new())));
+    row("res.headers", "map(string, list(string))", "Header fields; names in lower case.", Filled::Always, |x| computed(headers(&x.response?.headers)));
+    row("res.trailers", "map(string, list(string))", "Trailer fields. Absent in practice, because no phase waits for the end of the body.", Filled::Never, |_| computed(map(Vec::new())));
     row("res.content_length", "int", "Content-Length; absent when unknown.", Filled::Message, |x| length(&x.response?.headers));
-    row("res.content_encoding", "list(string)", "Content-Encoding, outermost last.", Filled::Message, |x| made(list(&x.response?.headers, &CONTENT_ENCODING)));
+    row("res.content_encoding", "list(string)", "Content-Encoding, outermost last.", Filled::Message, |x| computed(list(&x.response?.headers, &CONTENT_ENCODING)));
     row("res.content_type", "string", "Media type of the body, without parameters.", Filled::Message, |x| owned(media_type(&x.response?.headers)));
-    row("res.content_type.parameters", "map(string, string)", "Its parameters.", Filled::Message, |x| made(parameters(&x.response?.headers)));
-    row("res.content_type.raw", "string", "The full field value.", Filled::Message, |x| made(first(&x.response?.headers, &CONTENT_TYPE)));
-    row("res.location", "string", "Location header; empty without one.", Filled::Message, |x| made(first(&x.response?.headers, &LOCATION)));
-    row("res.cookies", "map(string, list(dyn))", "Cookies that the response sets, by name, longest path first.", Filled::Message, |x| made(cookies::of_response(x.response?.headers.get_all(SET_COOKIE).iter().map(decoded))));
+    row("res.content_type.parameters", "map(string, string)", "Its parameters.", Filled::Message, |x| computed(parameters(&x.response?.headers)));
+    row("res.content_type.raw", "string", "The full field value.", Filled::Message, |x| computed(first(&x.response?.headers, &CONTENT_TYPE)));
+    row("res.location", "string", "Location header; empty without one.", Filled::Message, |x| computed(first(&x.response?.headers, &LOCATION)));
+    row("res.cookies", "map(string, list(dyn))", "Cookies that the response sets, by name, longest path first.", Filled::Message, |x| computed(cookies::of_response(x.response?.headers.get_all(SET_COOKIE).iter().map(decoded))));
 }
 
 fn there<'a>(value: &'a str) -> Option<Read<'a>> {
@@ -404,12 +404,12 @@ fn flag<'a>(value: bool) -> Option<Read<'a>> {
     Some(Read::There(ValueRef::Bool(value)))
 }
 
-fn made<'a>(value: Value) -> Option<Read<'a>> {
+fn computed<'a>(value: Value) -> Option<Read<'a>> {
     Some(Read::Made(value))
 }
 
 fn owned<'a>(value: impl AsRef<str>) -> Option<Read<'a>> {
-    made(Value::from(value.as_ref()))
+    computed(Value::from(value.as_ref()))
 }
 
 fn either(text: Cow<'_, str>) -> Option<Read<'_>> {
@@ -543,7 +543,7 @@ impl Resolver for Exchange<'_> {
 }
 
 impl Exchange<'_> {
-    fn place(&self, address: IpAddr, field: IpField) -> Option<Read<'_>> {
+    fn ip_field(&self, address: IpAddr, field: IpField) -> Option<Read<'_>> {
         self.with_ip_data(|data| shown(data.get(field, address)))
     }
 

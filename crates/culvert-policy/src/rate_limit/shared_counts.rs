@@ -110,7 +110,7 @@ impl Count for Bucket {
     fn cover(&mut self, other: &Self) {
         self.own.cover(other.own);
         for (run, passed) in &other.others {
-            self.hear(*run, *passed);
+            self.merge(*run, *passed);
         }
     }
 
@@ -151,7 +151,7 @@ impl Bucket {
     }
 
     /// Records the counts of another node, which never decrease.
-    fn hear(&mut self, run: u64, passed: WindowCounts) -> bool {
+    fn merge(&mut self, run: u64, passed: WindowCounts) -> bool {
         if let Some((_, known)) = self.others.iter_mut().find(|(of, _)| *of == run) {
             known.cover(passed);
             return true;
@@ -199,7 +199,7 @@ impl SharedTable {
     }
 
     /// Writes the changed counts as far as they fit. Returns whether all were written.
-    fn tell(&self, out: &mut Outgoing) -> bool {
+    fn write_changes(&self, out: &mut Outgoing) -> bool {
         let mut state = lock(&self.state);
         let State { buckets, moved } = &mut *state;
         while let Some(&key) = moved.front() {
@@ -353,20 +353,20 @@ impl SharedCounts {
         for table in &tables {
             out.group = None;
             out.sent = part.max(1);
-            if !table.tell(&mut out) {
+            if !table.write_changes(&mut out) {
                 left.push(table);
             }
         }
         for table in left {
             out.group = None;
             out.sent = usize::MAX;
-            table.tell(&mut out);
+            table.write_changes(&mut out);
         }
         out.messages
     }
 
     /// Processes the message of a node, also of this one. An error in a message ends its processing.
-    pub fn hear(&self, message: &[u8]) {
+    pub fn receive(&self, message: &[u8]) {
         if self.read(message).is_none() {
             self.0.meters.refused.up();
         }
@@ -412,7 +412,7 @@ impl SharedCounts {
                 // Counts of expired windows have no effect, and counts of windows far ahead would never
                 // expire.
                 let is_of_now = passed.window + 1 >= current && passed.window <= current + 1;
-                if is_of_now && state.buckets.count(key, source, current).hear(run, passed) {
+                if is_of_now && state.buckets.count(key, source, current).merge(run, passed) {
                     self.0.meters.heard.up();
                 } else {
                     self.0.meters.refused.up();

@@ -209,7 +209,7 @@ impl Kernel {
         let cx = self.cx(caller, &self.settings.base_url);
         let performed = Performed::of(object_id, operation);
         let event = audit::operation(&cx, kind.name, &performed)?;
-        if let Err(error) = self.store.commit(Changes::tell(event)).await {
+        if let Err(error) = self.store.commit(Changes::event(event)).await {
             // The next read must be reported.
             self.refusals.reads.forget(&key);
             return Err(Fault::new("recording a read", error).into());
@@ -246,12 +246,12 @@ impl Kernel {
         };
         let mut changes = Changes::default();
         for refusal in known.iter().chain(&unknown) {
-            changes = changes.and(Changes::tell(
+            changes = changes.and(Changes::event(
                 self.event_of_refusals(&first.head.id, refusal)?,
             ));
         }
         for read in &reads {
-            changes = changes.and(Changes::tell(self.event_of_reads(read)?));
+            changes = changes.and(Changes::event(self.event_of_reads(read)?));
         }
         let written = self.store.commit(changes).await;
         written.map_err(|error| Fault::new("recording refused calls", error))?;

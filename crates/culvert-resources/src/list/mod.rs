@@ -61,7 +61,7 @@ pub struct Listed<'a> {
 /// A condition on the view of an object.
 pub(crate) type Having<'a> = &'a (dyn Fn(&Value) -> bool + Send + Sync);
 
-fn wanted(
+fn conditions(
     ty: &ResourceType,
     query: &[(String, String)],
     listed: &Listed<'_>,
@@ -80,7 +80,7 @@ pub fn check_query(
     query: &[(String, String)],
     listed: &Listed<'_>,
 ) -> Result<(), Refusal> {
-    wanted(ty, query, listed).map(drop)
+    conditions(ty, query, listed).map(drop)
 }
 
 /// A page of objects as JSON text.
@@ -90,7 +90,7 @@ pub async fn list_of(
     query: &[(String, String)],
     listed: Listed<'_>,
 ) -> Result<Reply, Error> {
-    let wanted = wanted(ty, query, &listed)?;
+    let wanted = conditions(ty, query, &listed)?;
     let sieve = Sieve::of(cx, ty, &wanted, listed.having)?;
     let collection_uri = listed.uri;
 

@@ -114,7 +114,7 @@ impl<T> InformerCache<T> {
     }
 
     /// The values, ordered by ID.
-    pub fn made(&self) -> impl Iterator<Item = &T> {
+    pub fn values(&self) -> impl Iterator<Item = &T> {
         self.members.values()
     }
 

@@ -160,13 +160,13 @@ impl Issuer for Client {
         Box::pin(self.acme.new_account())
     }
 
-    fn place<'a>(
+    fn order<'a>(
         &'a self,
         key: &'a Secret,
         names: &'a [HostName],
         replaces: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Order, Failure>> {
-        Box::pin(self.acme.place(key, names, replaces))
+        Box::pin(self.acme.order(key, names, replaces))
     }
 
     fn renewal_window<'a>(
@@ -177,8 +177,12 @@ impl Issuer for Client {
         Box::pin(self.acme.renewal_window(key, chain_pem))
     }
 
-    fn look<'a>(&'a self, key: &'a Secret, url: &'a str) -> BoxFuture<'a, Result<Order, Failure>> {
-        Box::pin(self.acme.look(key, url))
+    fn order_state<'a>(
+        &'a self,
+        key: &'a Secret,
+        url: &'a str,
+    ) -> BoxFuture<'a, Result<Order, Failure>> {
+        Box::pin(self.acme.order_state(key, url))
     }
 
     fn ready<'a>(

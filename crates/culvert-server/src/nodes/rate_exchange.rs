@@ -87,10 +87,10 @@ async fn exchange(
                     reported_at = Instant::now();
                 }
             }
-            message = channel.hear() => {
+            message = channel.receive() => {
                 heard_at = Instant::now();
                 // An invalid message is rejected and counted like any other.
-                counts.hear(&STANDARD.decode(message?).unwrap_or_default());
+                counts.receive(&STANDARD.decode(message?).unwrap_or_default());
             }
         }
     }
@@ -98,7 +98,7 @@ async fn exchange(
 
 async fn send(channel: &mut Broadcast, messages: Vec<Vec<u8>>) -> Result<(), Fault> {
     let messages: Vec<String> = messages.iter().map(|it| STANDARD.encode(it)).collect();
-    channel.tell(&messages).await
+    channel.send(&messages).await
 }
 
 /// Metrics of the exchange.

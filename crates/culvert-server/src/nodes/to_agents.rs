@@ -44,12 +44,12 @@ impl AgentIo for Carried {
 
     /// Streams through another node are not kept for reuse: that node could not use them for its own clients, and
     /// this node does not learn immediately when an endpoint goes offline there.
-    fn rest(&mut self) -> bool {
+    fn set_idle(&mut self) -> bool {
         if self.here.is_none() {
             self.stream.end_in_order();
             return false;
         }
-        self.stream.rest()
+        self.stream.set_idle()
     }
 
     /// A stream is not reused if its agent no longer serves the endpoint.

@@ -61,7 +61,7 @@ pub(crate) async fn audience(
 }
 
 /// Writes the row. False if the event's id exists.
-pub(crate) async fn tell(
+pub(crate) async fn insert(
     connection: &mut Connection,
     seq: i64,
     event: &Event,

@@ -56,7 +56,7 @@ impl Changes {
     }
 
     /// An event without a write.
-    pub fn tell(event: Event) -> Self {
+    pub fn event(event: Event) -> Self {
         Self::of(Step::Tell(event))
     }
 

@@ -345,7 +345,7 @@ impl From<CommitError> for Failure {
     }
 }
 
-async fn tell(
+async fn write_event(
     connection: &mut Connection,
     transaction: &mut StateTransaction,
     event: &Event,
@@ -360,7 +360,7 @@ async fn tell(
     }
     // After rows without a hash, it is chained later.
     let hash = is_chained.then(|| transaction.head.hash.to_string());
-    if outbox::tell(
+    if outbox::insert(
         connection,
         transaction.outbox,
         event,
@@ -544,16 +544,16 @@ impl Step {
         match self {
             Self::Insert(document, audit_event) => {
                 insert(connection, document, transaction.revision.number, texts).await?;
-                audit_event.tell(connection, transaction).await
+                audit_event.write(connection, transaction).await
             }
             Self::Replace(document, audit_event) => {
                 replace(connection, document, transaction.revision.number, texts).await?;
-                audit_event.tell(connection, transaction).await
+                audit_event.write(connection, transaction).await
             }
             Self::Remove(head, audit_event) => {
                 // Emitted before the removal, so a subscription receives the event of its
                 // removal.
-                audit_event.tell(connection, transaction).await?;
+                audit_event.write(connection, transaction).await?;
                 let n_removed = connection
                     .run(
                         state::REMOVE,
@@ -569,7 +569,7 @@ impl Step {
                 }
                 Ok(())
             }
-            Self::Tell(event) => tell(connection, transaction, event).await,
+            Self::Tell(event) => write_event(connection, transaction, event).await,
             Self::Meta { name, value } => {
                 let arguments = [Arg::Text(name), Arg::Text(value)];
                 connection.run(meta::SET, &arguments).await?;
@@ -615,13 +615,13 @@ impl Step {
 }
 
 impl AuditEvent {
-    async fn tell(
+    async fn write(
         &self,
         connection: &mut Connection,
         transaction: &mut StateTransaction,
     ) -> Result<(), Failure> {
         match self {
-            Self::Emit(event) => tell(connection, transaction, event).await,
+            Self::Emit(event) => write_event(connection, transaction, event).await,
             Self::Suppress { reason } => {
                 tracing::debug!(reason, "a write without an audit event");
                 Ok(())

@@ -43,7 +43,7 @@ pub(super) async fn script(store: &Store, sql: &str) {
 
 async fn tell(store: &Store, n: u32) {
     let event = event("k.v0", &format!("ev_{n}"));
-    store.commit(Changes::tell(event)).await.unwrap();
+    store.commit(Changes::event(event)).await.unwrap();
 }
 
 /// A store with five events, and its log.
@@ -351,7 +351,7 @@ async fn ranges_by_time_and_event(db: &TestDatabase) {
     for (n, seconds) in [(1, 10), (2, 30), (3, 20), (4, 40)] {
         let mut emitted = event("k.v0", &format!("ev_{n}"));
         emitted.at = at(seconds);
-        store.commit(Changes::tell(emitted)).await.unwrap();
+        store.commit(Changes::event(emitted)).await.unwrap();
     }
     let log = store.audit_log();
     let seqs = async |from: Option<Bound>, to: Option<Bound>| {
@@ -384,7 +384,7 @@ async fn ranges_by_time_and_event(db: &TestDatabase) {
         );
     }
     // A refused commit leaves no gap.
-    let again = store.commit(Changes::tell(event("k.v0", "ev_1"))).await;
+    let again = store.commit(Changes::event(event("k.v0", "ev_1"))).await;
     assert!(matches!(again, Err(CommitError::Duplicate { .. })));
     tell(&store, 5).await;
     assert_eq!(log.verify(None).await.unwrap().head.seq, 5);

@@ -29,7 +29,7 @@ async fn tell(store: &Store, n_events: u32) {
         event.body = format!(
             r#"{{"event_id":"ev_{n}","principal":{{"id":"usr_{actor}"}},"object":{{"id":"ob_{object}"}}}}"#
         );
-        changes = changes.and(Changes::tell(event));
+        changes = changes.and(Changes::event(event));
     }
     store.commit(changes).await.unwrap();
 }

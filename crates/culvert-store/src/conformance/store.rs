@@ -409,7 +409,7 @@ async fn what_is_refused_leaves_nothing(db: &TestDatabase) {
     let refused = store
         .commit(
             Changes::insert(document("user", "usr_1"), emitted("ev_1"))
-                .and(Changes::tell(event("k.v0", "ev_2")))
+                .and(Changes::event(event("k.v0", "ev_2")))
                 .and(Changes::insert(
                     key("api_key", "ak_2", "x"),
                     emitted("ev_3"),
@@ -424,10 +424,10 @@ async fn what_is_refused_leaves_nothing(db: &TestDatabase) {
     assert_eq!(store.outbox_after(0, 10).await.unwrap(), []);
     // An event is stored once, even if it is emitted again.
     store
-        .commit(Changes::tell(event("k.v0", "ev_1")))
+        .commit(Changes::event(event("k.v0", "ev_1")))
         .await
         .unwrap();
-    let again = store.commit(Changes::tell(event("k.v0", "ev_1"))).await;
+    let again = store.commit(Changes::event(event("k.v0", "ev_1"))).await;
     assert!(
         matches!(again, Err(CommitError::Duplicate { .. })),
         "{again:?}"
@@ -484,11 +484,11 @@ async fn events_go_to_those_who_wanted_them_then(db: &TestDatabase) {
         .await
         .unwrap();
     store
-        .commit(Changes::tell(event("gone.v0", "ev_4")))
+        .commit(Changes::event(event("gone.v0", "ev_4")))
         .await
         .unwrap();
     store
-        .commit(Changes::tell(event("unwanted.v0", "ev_5")))
+        .commit(Changes::event(event("unwanted.v0", "ev_5")))
         .await
         .unwrap();
     let rows = store.outbox_after(0, 10).await.unwrap();
@@ -709,7 +709,7 @@ async fn settings_and_pruning(db: &TestDatabase) {
     assert_eq!(store.meta_get("node").await.unwrap().as_deref(), Some("c"));
     for n in 1..=3 {
         store
-            .commit(Changes::tell(event("k.v0", &format!("ev_{n}"))))
+            .commit(Changes::event(event("k.v0", &format!("ev_{n}"))))
             .await
             .unwrap();
     }
@@ -717,7 +717,7 @@ async fn settings_and_pruning(db: &TestDatabase) {
     assert_eq!(store.prune_outbox(Expired(3)).await.unwrap(), 1);
     // Positions are never assigned twice, even when all rows have been removed.
     store
-        .commit(Changes::tell(event("k.v0", "ev_4")))
+        .commit(Changes::event(event("k.v0", "ev_4")))
         .await
         .unwrap();
     assert_eq!(store.outbox_after(0, 9).await.unwrap()[0].seq, 4);

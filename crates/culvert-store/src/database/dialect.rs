@@ -67,7 +67,7 @@ impl Site {
         match self {
             Self::Sqlite(file) => format!("opening the database `{}`", file.path.display()),
             Self::Postgres(schema) => {
-                let place = schema.place();
+                let place = schema.address();
                 format!("opening the database at {place} (setting `database_url`)")
             }
         }

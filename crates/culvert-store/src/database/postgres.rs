@@ -68,7 +68,7 @@ impl Schema {
     }
 
     /// `host:port`, or the path of a socket.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         match self.options.get_socket() {
             Some(socket) => socket.display().to_string(),
             None => format!("{}:{}", self.options.get_host(), self.options.get_port()),

@@ -181,7 +181,7 @@ impl Document {
     }
 
     /// The revision and the ID of the document in a row.
-    pub(crate) fn place(row: &Row) -> Result<(i64, String), sqlx::Error> {
+    pub(crate) fn sort_key(row: &Row) -> Result<(i64, String), sqlx::Error> {
         Ok((row.get(3)?, row.get(0)?))
     }
 

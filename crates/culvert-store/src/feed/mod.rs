@@ -120,7 +120,7 @@ impl Feed {
     }
 
     /// Notes the notification of a commit of any node.
-    pub(crate) fn hear(&self, revision: i64, commit: Commit) {
+    pub(crate) fn note_remote(&self, revision: i64, commit: Commit) {
         let state = &mut *self.lock();
         state.heard = state.heard.max(revision);
         state.put(revision, commit);
@@ -257,7 +257,7 @@ mod tests {
         commit(&feed, 6, "f");
         let hearing = async {
             tokio::task::yield_now().await;
-            feed.hear(5, Some(vec![touched("e")]));
+            feed.note_remote(5, Some(vec![touched("e")]));
         };
         let (both, ()) = tokio::join!(between(&feed, 4, 6), hearing);
         assert_eq!(both, Some(vec![touched("e"), touched("f")]));
@@ -265,10 +265,10 @@ mod tests {
         // An older program committed revision 7 without a notification.
         assert_eq!(between(&feed, 6, 7).await, None);
         assert_eq!(began.elapsed(), PATIENCE);
-        feed.hear(8, Some(Vec::new()));
+        feed.note_remote(8, Some(Vec::new()));
         assert_eq!(between(&feed, 6, 8).await, None, "7 does not come any more");
         // Too large for a notification.
-        feed.hear(9, None);
+        feed.note_remote(9, None);
         assert_eq!(between(&feed, 8, 9).await, None);
         let losing = async {
             tokio::task::yield_now().await;

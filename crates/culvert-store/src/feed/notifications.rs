@@ -60,7 +60,7 @@ pub(crate) async fn listen(
     };
     let listening = async {
         loop {
-            let Err(fault) = hear(&site, &pool, &state_log, &heard, &channel).await;
+            let Err(fault) = listen_once(&site, &pool, &state_log, &heard, &channel).await;
             state_log.feed.lose();
             tracing::debug!(cause = %fault.chain(), "listening for commits of other nodes");
             tokio::time::sleep(AGAIN_AFTER).await;
@@ -72,7 +72,7 @@ pub(crate) async fn listen(
     }
 }
 
-async fn hear(
+async fn listen_once(
     site: &Site,
     pool: &Pool,
     state_log: &StateLog,
@@ -88,14 +88,14 @@ async fn hear(
     state_log.feed.listen(listening_from);
     heard.notify_one();
     loop {
-        let message = broadcast.hear().await?;
+        let message = broadcast.receive().await?;
         let (revision, commit) = read(&message)
             .ok_or_else(|| Fault::bare(format!("{doing}: a notification is malformed")))?;
         let known = state_log.history.revision();
         if known.epoch != listening_from.epoch {
             return Err(Fault::bare(format!("{doing}: the database lost commits")));
         }
-        state_log.feed.hear(revision, commit);
+        state_log.feed.note_remote(revision, commit);
         if revision > known.number {
             heard.notify_one();
         }

@@ -111,7 +111,7 @@ impl Broadcast {
     ///
     /// # Errors
     /// If the database does not respond, or a message is too long.
-    pub async fn tell(&mut self, messages: &[String]) -> Result<(), Fault> {
+    pub async fn send(&mut self, messages: &[String]) -> Result<(), Fault> {
         let doing = "sending messages to other nodes";
         if messages.iter().any(|message| message.len() > BYTES_MAX) {
             return Err(Fault::bare(format!("{doing}: a message is too long")));
@@ -127,7 +127,7 @@ impl Broadcast {
     ///
     /// # Errors
     /// If the connection is lost. Messages sent since then are lost.
-    pub async fn hear(&mut self) -> Result<String, Fault> {
+    pub async fn receive(&mut self) -> Result<String, Fault> {
         let doing = "receiving messages of other nodes";
         match self.listener.try_recv().await.during(doing)? {
             Some(message) => Ok(message.payload().to_owned()),

@@ -66,7 +66,7 @@ impl Store {
         if name != wanted {
             tracing::info!("another node has the name `{wanted}`; this node is `{name}`");
         }
-        let (time, seen) = look(&mut connection).await.during(doing)?;
+        let (time, seen) = read_time(&mut connection).await.during(doing)?;
         let clock = Arc::new(SteadyClock::new(time.plus(seen.elapsed())));
         let keeper = Keeper {
             site: site.clone(),
@@ -134,7 +134,7 @@ impl Keeper {
                 connection
             }
         };
-        let (time, seen) = look(&mut connection).await?;
+        let (time, seen) = read_time(&mut connection).await?;
         if let Some(notice) = self.clock.observe(time, seen).notice() {
             tracing::warn!(clock = "database", "{notice}");
         }
@@ -160,7 +160,7 @@ async fn claim(connection: &mut Connection, name: &str) -> Result<bool, sqlx::Er
 }
 
 /// Reads the time. It is assigned to the middle between request and response.
-async fn look(connection: &mut Connection) -> Result<(Timestamp, Instant), sqlx::Error> {
+async fn read_time(connection: &mut Connection) -> Result<(Timestamp, Instant), sqlx::Error> {
     let asked_at = Instant::now();
     let sql = connection.spell(NOW);
     let row = connection.row(sql, &[]).await?;

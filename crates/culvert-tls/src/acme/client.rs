@@ -112,7 +112,7 @@ impl Acme {
 
     /// Creates an order for a certificate with these names, which may be wildcards. `replaces` is the chain of the
     /// certificate that the new one replaces, PEM. An authority that does not know that one gets an order without it.
-    pub async fn place(
+    pub async fn order(
         &self,
         key: &Secret,
         names: &[HostName],
@@ -179,7 +179,7 @@ impl Acme {
     }
 
     /// Fetches an order.
-    pub async fn look(&self, key: &Secret, url: &str) -> Result<Order, Failure> {
+    pub async fn order_state(&self, key: &Secret, url: &str) -> Result<Order, Failure> {
         self.order_with(key, move |account| async move {
             let mut order = account.order(url.to_owned()).await?;
             read(&account, &mut order).await

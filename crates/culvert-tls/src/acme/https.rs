@@ -60,7 +60,7 @@ impl Https {
         Self { fetch, clock }
     }
 
-    fn heard(&self, answer: &Response<Bytes>) {
+    fn note_retry_after(&self, answer: &Response<Bytes>) {
         let asked = answer.headers().get(RETRY_AFTER);
         let asked = asked.and_then(|value| value.to_str().ok());
         let asked = asked.and_then(|value| RetryAfter::parse(value, self.clock.now()));
@@ -84,7 +84,7 @@ impl HttpClient for Https {
                 Err(_) => Err(format!("request to {host}: timed out")),
             };
             let answer = answer.map_err(|why| Error::Other(why.into()))?;
-            this.heard(&answer);
+            this.note_retry_after(&answer);
             Ok(BytesResponse::from(answer.map(Full::new)))
         })
     }

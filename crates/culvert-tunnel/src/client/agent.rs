@@ -290,7 +290,7 @@ impl Agent {
                     status.phase = Phase::Connecting;
                     status.server.clone_from(&address);
                 });
-                self.tell(Event::Connecting { address });
+                self.notify(Event::Connecting { address });
             }
             let mut online_at: Option<Instant> = None;
             let left = self
@@ -361,7 +361,7 @@ impl Agent {
                     why: why.clone(),
                 });
             });
-            self.tell(Event::Waiting { why, after });
+            self.notify(Event::Waiting { why, after });
             changes.mark_unchanged();
             tokio::select! {
                 () = tokio::time::sleep(after) => {}
@@ -429,7 +429,7 @@ impl Agent {
         let number = self.numbers.take().unwrap_or(current);
         let mut backoff = Backoff::default();
         loop {
-            self.tell(Event::Connecting {
+            self.notify(Event::Connecting {
                 address: self.settings.servers.current().address().to_owned(),
             });
             let why = match self.begin().await {
@@ -449,7 +449,7 @@ impl Agent {
                 }
             };
             let after = backoff.next(&*self.entropy);
-            self.tell(Event::Waiting { why, after });
+            self.notify(Event::Waiting { why, after });
             tokio::time::sleep(after).await;
         }
     }
@@ -479,7 +479,7 @@ impl Agent {
                     begun = self.begin() => begun.inspect_err(|_| self.settings.servers.move_on())?,
                     () = stop.cancelled() => return Ok(Left::Stopped),
                 };
-                self.tell(Event::Connected {
+                self.notify(Event::Connected {
                     address: self.status.borrow().server.clone(),
                 });
                 let (this, session) = (Arc::clone(self), started.session.clone());
@@ -538,7 +538,7 @@ impl Agent {
                     }
                     Ok(Chore::Ended | Chore::Silent) | Err(_) => {}
                 },
-                () = others.look(), if online_at.is_some() => others.open_if_needed(self, stop),
+                () = others.next_check(), if online_at.is_some() => others.open_if_needed(self, stop),
                 () = stop.cancelled() => break Left::Stopped,
             }
         };
@@ -567,7 +567,7 @@ impl Agent {
             status.trouble = None;
         });
         let session_id = self.resumption().client_id.clone();
-        self.tell(Event::Online { session_id, again });
+        self.notify(Event::Online { session_id, again });
     }
 
     /// The current load of the agent's connections.
@@ -583,7 +583,7 @@ impl Agent {
         }
     }
 
-    fn tell(&self, event: Event) {
+    fn notify(&self, event: Event) {
         (self.observer)(event);
     }
 

@@ -77,7 +77,7 @@ impl Others {
     }
 
     /// Waits until the next check.
-    pub(super) async fn look(&mut self) {
+    pub(super) async fn next_check(&mut self) {
         self.looks.tick().await;
     }
 

@@ -116,10 +116,10 @@ impl Stream {
 
     /// Keeps the stream for reuse: no data is in transit in either direction. It may be ended meanwhile if
     /// streams run short. `false` if it cannot be reused.
-    pub fn rest(&mut self) -> bool {
+    pub fn set_idle(&mut self) -> bool {
         let mut state = self.shared.lock();
         let is_wanted = state.queued > state.granted || state.rests_none;
-        let rests = !is_wanted && state.mux.rest(self.id);
+        let rests = !is_wanted && state.mux.set_idle(self.id);
         if !rests {
             state.mux.end_in_order(self.id, Instant::now());
         }

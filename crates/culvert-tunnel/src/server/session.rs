@@ -555,7 +555,7 @@ impl Connection {
         if !matches!(&want.proto[..], "http" | "https" | "tcp" | "tls") {
             return Err(Refusal::of(code::BIND_PROTOCOL_UNSUPPORTED));
         }
-        let place = admitted.place()?;
+        let place = admitted.permit()?;
         let extra = &want.extra;
         let wanted = EndpointRequest {
             id: want.id.clone(),
@@ -600,7 +600,7 @@ impl Connection {
         let object = call::request(stream, ReadDeadline::AGENT).await?;
         let want: LabelledRequest =
             wire::parse(object).map_err(|_| Refusal::of(code::BIND_MALFORMED))?;
-        let place = admitted.place()?;
+        let place = admitted.permit()?;
         let id = decided(self.server.authorizer.bind_labels(&admitted.grant, &want)).await?;
         self.serves(admitted, &id, place);
         Ok(wire::reply(&LabelledReply {
@@ -657,7 +657,7 @@ impl Connection {
 
 impl Admitted {
     /// A permit for one more endpoint. Fails with code 324.
-    fn place(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    fn permit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         place.map_err(|_| Refusal::of(code::AGENT_ENDPOINT_LIMIT_REACHED))
     }

@@ -189,7 +189,7 @@ impl<B: UploadBody> Pool<B> {
         let connection = &mut link.connection;
         let idle = connection.known_idle();
         self.note(idle);
-        if idle == ReuseState::Free && !self.is_distrusted() && connection.wire().rest() {
+        if idle == ReuseState::Free && !self.is_distrusted() && connection.wire().set_idle() {
             self.put(link);
         } else if connection.is_over() {
             connection.wire().end();

@@ -346,7 +346,7 @@ async fn renewal_information_is_read_and_orders_name_the_replaced_certificate() 
     assert_eq!(window.end.to_string(), "2021-01-07T00:00:00Z");
     assert!(window.ask_after > Duration::from_secs(21_000));
     let names = [HostName::parse("old.example").unwrap()];
-    acme.place(&key, &names, Some(&old)).await.unwrap();
+    acme.order(&key, &names, Some(&old)).await.unwrap();
     {
         let mut asked = peer.asked.lock().unwrap().clone();
         // The authority refuses some nonces, and the client then asks again.
@@ -363,5 +363,5 @@ async fn renewal_information_is_read_and_orders_name_the_replaced_certificate() 
     let client = PublicClient::new(&roots, Duration::from_secs(10), &networks, []).unwrap();
     let acme = Acme::new(settings, Arc::new(client), Arc::new(SystemClock));
     assert_eq!(acme.renewal_window(&key, &old).await.unwrap(), None);
-    acme.place(&key, &names, Some(&old)).await.unwrap();
+    acme.order(&key, &names, Some(&old)).await.unwrap();
 }

@@ -101,7 +101,7 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
         n_rows("batch"),
         n_rows("dead_letter")
     ))?;
-    look(Settings {
+    verify_copy(Settings {
         database_url: to,
         ..settings
     })
@@ -113,7 +113,7 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
 }
 
 /// Opens the copy as a server would, and verifies it.
-async fn look(settings: Settings) -> Result<(), Failure> {
+async fn verify_copy(settings: Settings) -> Result<(), Failure> {
     let context = ProcessContext::open(&settings, Access::Shared).await?;
     let looked = async {
         context.store.check().await.map_err(with_causes)?;

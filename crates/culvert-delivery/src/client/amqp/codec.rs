@@ -220,7 +220,7 @@ impl<'a> Fields<'a> {
         Self(bytes)
     }
 
-    pub(super) fn rest(&self) -> &'a [u8] {
+    pub(super) fn remaining(&self) -> &'a [u8] {
         self.0
     }
 

@@ -483,7 +483,7 @@ impl JetStream {
 
     /// Checks whether the stream can be used. Logs changes, and the reason if there is no
     /// connection.
-    async fn look(&self, seen: &mut Option<(bool, Option<String>)>) {
+    async fn check_stream(&self, seen: &mut Option<(bool, Option<String>)>) {
         let usable = self.stream.usable().await;
         self.meters.log_up.set(u64::from(usable.is_ok()));
         let now = (usable.is_ok(), self.stream.why_unconnected());
@@ -535,7 +535,7 @@ impl EventLog for JetStream {
             let mut proofs = BTreeMap::new();
             let every = self.stream.lease / 4;
             while !cancel.is_cancelled() {
-                self.look(&mut seen).await;
+                self.check_stream(&mut seen).await;
                 for slot in self.slots() {
                     let now = self.clock.now();
                     slot.consumer.lock().await.keep(&self.stream, now).await;

@@ -26,16 +26,16 @@ pub(super) struct RecentlyReset {
 
 impl RecentlyReset {
     pub(super) fn get(&self, id: u32) -> Option<&ResetStream> {
-        self.streams.get(self.place(id).ok()?)
+        self.streams.get(self.position(id).ok()?)
     }
 
     pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut ResetStream> {
-        let place = self.place(id).ok()?;
+        let place = self.position(id).ok()?;
         self.streams.get_mut(place)
     }
 
     pub(super) fn insert(&mut self, stream: ResetStream) {
-        match self.place(stream.id) {
+        match self.position(stream.id) {
             Ok(known) => self.streams[known] = stream,
             Err(place) if self.streams.len() < STREAMS_MAX => self.streams.insert(place, stream),
             Err(place) => {
@@ -46,12 +46,12 @@ impl RecentlyReset {
     }
 
     pub(super) fn remove(&mut self, id: u32) {
-        if let Ok(place) = self.place(id) {
+        if let Ok(place) = self.position(id) {
             self.streams.remove(place);
         }
     }
 
-    fn place(&self, id: u32) -> Result<usize, usize> {
+    fn position(&self, id: u32) -> Result<usize, usize> {
         self.streams.binary_search_by(|stream| {
             #[cfg(test)]
             tests::COMPARED.set(tests::COMPARED.get() + 1);

@@ -219,9 +219,9 @@ fn streams_at_rest_make_room_and_those_in_use_do_not() {
         ..Limits::default()
     });
     let [first, second, busy] = [(); 3].map(|()| pair.open(b"x"));
-    assert!(pair.here.rest(first) && pair.here.rest(second));
+    assert!(pair.here.set_idle(first) && pair.here.set_idle(second));
     assert!(pair.here.resume(first), "its user wants it again");
-    assert!(pair.here.rest(first));
+    assert!(pair.here.set_idle(first));
     // The least recently used idle stream is ended. Its place becomes available when the peer has finished it too.
     let full = pair.here.open(Bytes::from_static(b"x"), pair.now);
     assert_eq!(full, Err(OpenRefused::Full));
@@ -234,9 +234,9 @@ fn streams_at_rest_make_room_and_those_in_use_do_not() {
     assert!(pair.here.resume(first));
     // A stream that the peer ended, or sent data on, cannot be reused.
     pair.send(&[data(busy.get(), b"?")]);
-    assert!(!pair.here.rest(busy));
+    assert!(!pair.here.set_idle(busy));
     pair.here.release(first, pair.now);
-    assert!(!pair.here.rest(first));
+    assert!(!pair.here.set_idle(first));
 }
 
 #[test]

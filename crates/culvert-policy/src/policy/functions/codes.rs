@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 use url::Url;
 
-use super::row::{INVALID, NO_OVERLOAD, Row, global, made, member};
+use super::row::{INVALID, NO_OVERLOAD, Row, global, member, new_text};
 use crate::policy::values::query_parameters;
 use crate::policy::values::{charge, map, of_json, text, to_json};
 
@@ -55,8 +55,8 @@ fn encode_base64(
     meter: &mut Meter<'_>,
 ) -> Result<Value, EvalErrorKind> {
     match arguments {
-        [ValueRef::Bytes(bytes)] => made(STANDARD.encode(bytes), meter),
-        [ValueRef::String(text)] => made(STANDARD.encode(text), meter),
+        [ValueRef::Bytes(bytes)] => new_text(STANDARD.encode(bytes), meter),
+        [ValueRef::String(text)] => new_text(STANDARD.encode(text), meter),
         _ => Err(NO_OVERLOAD),
     }
 }
@@ -131,7 +131,7 @@ fn encode_json(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Valu
     match arguments {
         [value] => {
             charge(*value, meter)?;
-            made(to_json(*value).to_string(), meter)
+            new_text(to_json(*value).to_string(), meter)
         }
         _ => Err(NO_OVERLOAD),
     }
@@ -177,7 +177,7 @@ fn encode_query(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Val
             query.append_pair(&name, &value);
         }
     }
-    made(query.finish(), meter)
+    new_text(query.finish(), meter)
 }
 
 fn is_query(text: &str) -> bool {
@@ -206,7 +206,7 @@ fn parse_url(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value,
 
 fn escape(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
     match arguments {
-        [ValueRef::String(text)] => made(
+        [ValueRef::String(text)] => new_text(
             url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>(),
             meter,
         ),
@@ -218,7 +218,7 @@ fn unescape(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, 
     match arguments {
         [ValueRef::String(text)] => {
             let spaced = text.replace('+', " ");
-            made(percent_decoded(&spaced).ok_or(INVALID)?, meter)
+            new_text(percent_decoded(&spaced).ok_or(INVALID)?, meter)
         }
         _ => Err(NO_OVERLOAD),
     }

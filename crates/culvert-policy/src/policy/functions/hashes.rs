@@ -9,7 +9,7 @@ use md5::Md5;
 use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
 
-use super::row::{FunctionBody, INVALID, NO_OVERLOAD, Row, global, made, member};
+use super::row::{FunctionBody, INVALID, NO_OVERLOAD, Row, global, member, new_text};
 
 pub(super) fn rows() -> Vec<Row> {
     const SIGNATURES: &[&str] = &["(string) -> string", "(string, string) -> string"];
@@ -65,8 +65,8 @@ fn hashed(
     meter.spend(text.len() as u64 / 16)?;
     let bytes = hash(text.as_bytes());
     match format {
-        "hex" => made(hex(&bytes), meter),
-        "base64" => made(STANDARD.encode(&bytes), meter),
+        "hex" => new_text(hex(&bytes), meter),
+        "base64" => new_text(STANDARD.encode(&bytes), meter),
         _ => Err(INVALID),
     }
 }

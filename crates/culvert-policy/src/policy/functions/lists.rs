@@ -18,7 +18,7 @@ pub(super) fn rows() -> Vec<Row> {
     ]
 }
 
-fn made(items: Vec<Value>, meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
+fn new_list(items: Vec<Value>, meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
     meter.make_list(items.len())?;
     Ok(Value::List(items.into()))
 }
@@ -39,7 +39,7 @@ fn slice(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, Eva
     let part = items
         .get(start..end)
         .ok_or(EvalErrorKind::IndexOutOfRange)?;
-    made(part.to_vec(), meter)
+    new_list(part.to_vec(), meter)
 }
 
 fn flatten(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
@@ -51,7 +51,7 @@ fn flatten(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, E
     let depth = usize::try_from(depth).map_err(|_| INVALID)?;
     let mut flat = Vec::new();
     push_flat(items, depth, &mut flat, meter)?;
-    made(flat, meter)
+    new_list(flat, meter)
 }
 
 fn push_flat(
@@ -86,7 +86,7 @@ fn sort(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, Eval
     }
     let mut sorted = items.to_vec();
     sorted.sort_by(|a, b| compare(a.borrow(), b.borrow()).unwrap_or(Ordering::Equal));
-    made(sorted, meter)
+    new_list(sorted, meter)
 }
 
 /// The order of two items of one kind.
@@ -118,7 +118,7 @@ fn distinct(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, 
             kept.push(item.clone());
         }
     }
-    made(kept, meter)
+    new_list(kept, meter)
 }
 
 fn range(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {

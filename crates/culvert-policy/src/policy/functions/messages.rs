@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use culvert_base::{IpSet, Verdict};
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
-use super::row::{INVALID, NO_OVERLOAD, Row, about, global, made, member};
+use super::row::{INVALID, NO_OVERLOAD, Row, about, global, member, new_text};
 use crate::address::prefix;
 use crate::policy::phase::Phase;
 use crate::policy::variables::{RANDOM, SECRETS};
@@ -146,7 +146,7 @@ fn basic(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, Eva
     let [ValueRef::String(user), ValueRef::String(password)] = arguments else {
         return Err(NO_OVERLOAD);
     };
-    made(
+    new_text(
         format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))),
         meter,
     )

@@ -68,7 +68,10 @@ pub(super) const NO_OVERLOAD: EvalErrorKind = EvalErrorKind::NoSuchOverload;
 pub(super) const INVALID: EvalErrorKind = EvalErrorKind::InvalidArgument;
 
 /// A new text. Charges its length to the meter.
-pub(super) fn made(text: impl AsRef<str>, meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
+pub(super) fn new_text(
+    text: impl AsRef<str>,
+    meter: &mut Meter<'_>,
+) -> Result<Value, EvalErrorKind> {
     let text = text.as_ref();
     meter.make_string(text.len())?;
     Ok(Value::from(text))

@@ -3,7 +3,7 @@
 use culvert_base::text::hex;
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
-use super::row::{INVALID, NO_OVERLOAD, Row, global, made, member};
+use super::row::{INVALID, NO_OVERLOAD, Row, global, member, new_text};
 use crate::policy::values::{charge, text as shown, to_json};
 
 #[rustfmt::skip]
@@ -35,7 +35,7 @@ fn map(
     change: impl Fn(&str) -> String,
 ) -> Result<Value, EvalErrorKind> {
     match arguments {
-        [ValueRef::String(text)] => made(change(text), meter),
+        [ValueRef::String(text)] => new_text(change(text), meter),
         _ => Err(NO_OVERLOAD),
     }
 }
@@ -58,7 +58,7 @@ fn char_at(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, E
         return Err(NO_OVERLOAD);
     };
     let rest = text.get(byte_at(text, *at)?..).unwrap_or_default();
-    made(rest.chars().take(1).collect::<String>(), meter)
+    new_text(rest.chars().take(1).collect::<String>(), meter)
 }
 
 fn index_of(arguments: &[ValueRef<'_>], _: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
@@ -121,7 +121,7 @@ fn split(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, Eva
         (false, _) => text.splitn(most, separator).collect(),
     };
     meter.make_list(parts.len())?;
-    let parts = parts.into_iter().map(|part| made(part, meter));
+    let parts = parts.into_iter().map(|part| new_text(part, meter));
     Ok(Value::List(parts.collect::<Result<_, _>>()?))
 }
 
@@ -142,7 +142,7 @@ fn join(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, Eval
         }
         joined.push_str(item);
     }
-    made(joined, meter)
+    new_text(joined, meter)
 }
 
 fn replace(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
@@ -162,7 +162,7 @@ fn replace(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, E
     };
     let found = text.matches(from).count();
     let times = usize::try_from(most).unwrap_or(found).min(found);
-    // Charged before the text is made, because a short text can become a long one.
+    // Charged before the text is new_text, because a short text can become a long one.
     let length = text.len().saturating_add(to.len().saturating_mul(times));
     meter.make_string(length)?;
     Ok(Value::from(text.replacen(from, to, times).as_str()))
@@ -181,7 +181,7 @@ fn substring(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value,
         _ => return Err(NO_OVERLOAD),
     };
     let part = text.get(start..end).ok_or(EvalErrorKind::IndexOutOfRange)?;
-    made(part, meter)
+    new_text(part, meter)
 }
 
 fn format(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, EvalErrorKind> {
@@ -217,7 +217,7 @@ fn format(arguments: &[ValueRef<'_>], meter: &mut Meter<'_>) -> Result<Value, Ev
         rest = &after[verb.len_utf8()..];
     }
     out.push_str(rest);
-    made(out, meter)
+    new_text(out, meter)
 }
 
 fn formatted(verb: char, precision: usize, item: ValueRef<'_>) -> Result<String, EvalErrorKind> {

@@ -40,7 +40,7 @@ impl Nodes {
         self.under_way.retain(|(there_at, who, message)| {
             let is_there = *there_at <= at;
             if is_there {
-                self.nodes[*who].hear(message);
+                self.nodes[*who].receive(message);
             }
             !is_there
         });
@@ -134,7 +134,7 @@ fn an_isolated_node_counts_alone_and_catches_up() {
     assert_eq!(pass(&nodes, 1), 10, "it has only its own counts");
     // It rejoins, and announces that.
     let hello = nodes.nodes[1].join();
-    nodes.nodes[0].hear(&hello);
+    nodes.nodes[0].receive(&hello);
     nodes.settle();
     nodes.go_to(millis(90_000));
     // Half of both windows' requests still count, so each alone would let five pass.
@@ -192,7 +192,7 @@ fn a_flood_of_keys_is_bounded_on_every_node() {
         }
         messages
             .iter()
-            .for_each(|message| nodes.nodes[1].hear(message));
+            .for_each(|message| nodes.nodes[1].receive(message));
         turns += 1;
         assert!(turns < 100);
     }
@@ -208,16 +208,16 @@ fn malformed_messages_are_ignored() {
     let message = nodes.nodes[0].outgoing().remove(0);
     let node = &nodes.nodes[1];
     for end in 0..message.len() {
-        node.hear(&message[..end]);
+        node.receive(&message[..end]);
     }
     for at in 0..message.len() {
         for bit in 0..8 {
             let mut other = message.clone();
             other[at] ^= 1 << bit;
-            node.hear(&other);
+            node.receive(&other);
         }
     }
-    node.hear(&[1; MESSAGE_BYTES_MAX + 1]);
+    node.receive(&[1; MESSAGE_BYTES_MAX + 1]);
     let refused = node.meters().refused.get();
     assert!(refused > 0);
     // A window far in the future would never end, so it is ignored.
@@ -231,7 +231,7 @@ fn counts_of_too_many_nodes_are_dropped_and_counted() {
     for who in 1..nodes.nodes.len() {
         assert!(nodes.take(who, 1, 1, 1_000));
         for message in nodes.nodes[who].outgoing() {
-            nodes.nodes[0].hear(&message);
+            nodes.nodes[0].receive(&message);
         }
     }
     assert_eq!(nodes.nodes[0].meters().heard.get(), RUNS_MAX as u64);
@@ -247,7 +247,7 @@ fn small_clock_differences_are_tolerated() {
         now: 3,
         before: 4,
     };
-    bucket.hear(1, ahead);
+    bucket.merge(1, ahead);
     // In our window 1, the other node's counts of windows 1 and 2 are included in full.
     assert!(bucket.take(millis(119_000), length, 8).is_ok());
     assert!(bucket.take(millis(119_000), length, 8).is_err());

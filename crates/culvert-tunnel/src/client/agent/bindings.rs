@@ -144,7 +144,7 @@ impl Agent {
             status.endpoints[nth].id = bound.id.clone();
             status.endpoints[nth].url = bound.url.clone();
         });
-        self.tell(Event::Bound {
+        self.notify(Event::Bound {
             endpoint: nth,
             url: bound.url.clone(),
             upstream: endpoint.upstream.as_str().to_owned(),
@@ -173,7 +173,7 @@ impl Agent {
             }
         });
         let message = request.message.clone();
-        self.tell(Event::Taken {
+        self.notify(Event::Taken {
             url: url.clone(),
             message: message.clone(),
         });

@@ -69,10 +69,10 @@ impl Agent {
                 }
                 call::answer(stream, &wire::reply(&Outcome::default())).await;
                 if kind == StreamType::STOP {
-                    self.tell(Event::Asked { command: "stop" });
+                    self.notify(Event::Asked { command: "stop" });
                     Done::Stop
                 } else {
-                    self.tell(Event::Asked { command: "restart" });
+                    self.notify(Event::Asked { command: "restart" });
                     Done::Restart
                 }
             }
@@ -130,7 +130,7 @@ impl Agent {
             let is_busy = error
                 .raw_os_error()
                 .is_some_and(|it| NO_FILES.contains(&it));
-            self.tell(Event::Unreached {
+            self.notify(Event::Unreached {
                 upstream: endpoint.upstream.as_str().to_owned(),
                 why: error.to_string(),
             });

@@ -79,7 +79,7 @@ impl Node {
     }
 
     /// Several looks of the node.
-    async fn looks(&self) {
+    async fn several_checks(&self) {
         tokio::time::sleep(2 * STREAM_LEASE).await;
     }
 
@@ -205,7 +205,7 @@ async fn a_fault_is_counted(fault: Fault) {
     place.clock.advance(LOOK);
     assert_eq!(node.deliver(&place).await, after * EVENTS, "{fault:?}");
     let before = node.lost();
-    node.looks().await;
+    node.several_checks().await;
     assert_eq!(node.lost(), before, "{fault:?}");
     assert_eq!(place.meters.log_fallbacks.get(), 0, "all are in the stream");
     node.stop().await;
@@ -252,7 +252,7 @@ async fn each_node_counts_what_it_stored() {
         place.clock.advance(Duration::from_secs(3600));
         let left = BATCHES - vanished;
         assert_eq!(one.deliver(&place).await, left * EVENTS, "{fault:?}");
-        one.looks().await;
+        one.several_checks().await;
         assert_eq!(one.lost() + two.lost(), vanished * EVENTS, "{fault:?}");
         one.stop().await;
         two.stop().await;
@@ -277,7 +277,7 @@ async fn batches_that_another_node_delivers_are_not_lost() {
     let context = administrator(&place).await;
     context.delete_stream(STREAM).await.unwrap();
     one.append("after", 1).await;
-    one.looks().await;
+    one.several_checks().await;
     assert_eq!((one.lost(), two.lost()), (0, 0));
     one.stop().await;
     two.stop().await;
@@ -295,7 +295,7 @@ async fn a_loss_while_the_node_is_stopped_is_counted_at_its_next_start() {
     };
     let node = Node::start(&place, of_node()).await;
     node.append("before", BATCHES).await;
-    node.looks().await;
+    node.several_checks().await;
     node.stop().await;
     let context = administrator(&place).await;
     context.delete_stream(STREAM).await.unwrap();
