@@ -43,8 +43,8 @@ enum SessionSlot {
     Taken,
 }
 
-/// Checks each limit. A session whose agent is disconnected keeps its slot until another session needs it.
-fn full(
+/// Finds a slot within all limits. A session whose agent is disconnected keeps its slot until another session needs it.
+fn find_slot(
     sessions: &BTreeMap<String, LiveSession>,
     caller: &Caller,
     limits: &AgentLimits,
@@ -104,6 +104,7 @@ impl AgentControl {
         &self,
         hello: AgentAuthRequest,
     ) -> Result<SessionGrant, Error> {
+        // With this code, agents try again, and may reach another server.
         let Some(agents) = &self.agents else {
             return Err(Refusal::of(code::AGENT_REQUEST_TIMED_OUT).into());
         };
@@ -124,9 +125,9 @@ impl AgentControl {
         });
         let now = self.kernel.clock.now();
         let expires_at = expiry(&hello.proof);
-        let session = described(agents, &caller, &hello, expires_at);
+        let session = stored_session(agents, &caller, &hello, expires_at);
         let begun = loop {
-            // A session that resumes while it is being ended waits for its end.
+            // Under the lock of the session: one that resumes while it is being ended waits for its end.
             let starting =
                 self.start_session(&cx, (&session_id, started_at), &session, (agents, &hello));
             match self.kernel.locks.with(&[&session_id], starting).await? {
@@ -149,6 +150,7 @@ impl AgentControl {
             .settings
             .agent_minimum
             .as_ref()
+            // SSH clients are no agents, so no minimum version applies to them.
             .filter(|_| hello.transport.name() == "muxado")
             .and_then(|minimum| deprecation(minimum, &hello.about.version));
         begun.done();
@@ -346,6 +348,7 @@ impl AgentControl {
             })
         };
         let mut sessions = agents.lock();
+        // A session that resumes is not counted again.
         if let Some(known) = sessions.get_mut(session_id) {
             known.leaving = None;
             known.left_at = None;
@@ -354,9 +357,10 @@ impl AgentControl {
             known.has_place = true;
             return Ok(begun(false));
         }
-        Ok(match full(&sessions, cx.caller, &agents.settings.limits) {
+        let slot = find_slot(&sessions, cx.caller, &agents.settings.limits);
+        Ok(match slot {
             SessionSlot::Free => {
-                // Add it before writing it, so that the check for deleted credentials finds it.
+                // Added before it is stored, so that the check for deleted credentials finds it.
                 let live = LiveSession {
                     account: cx.caller.account.clone(),
                     owner_id: cx.caller.owner_id.clone(),
@@ -516,7 +520,7 @@ impl Drop for StartingSession<'_> {
     }
 }
 
-/// The text that is digested for a cookie. No token contains a space.
+/// The text that is digested for a cookie. No token contains a space, so no token has the digest of a cookie.
 fn cookie_text(caller: &Caller, id: &str, started_at: Timestamp) -> String {
     let (account, credential) = (&caller.account, &caller.key_id);
     let seconds = started_at.unix_seconds();
@@ -544,7 +548,8 @@ fn expiry(proof: &Proof) -> Option<Timestamp> {
     }
 }
 
-fn described(
+/// The stored form of a session.
+fn stored_session(
     agents: &Agents,
     caller: &Caller,
     hello: &AgentAuthRequest,

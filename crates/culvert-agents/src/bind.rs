@@ -52,7 +52,7 @@ impl AgentControl {
             .cx(&session.caller, &self.kernel.settings.base_url);
         let text = options::policy(want)?;
         let had = self.had_before(&cx, want)?;
-        // Reserve the slot before waiting for the session's lock, because other requests arrive meanwhile.
+        // Reserved before this waits for the lock of the session, so that requests which wait are counted too.
         let room = agents.room_for(session_id, had.as_ref().map(|(id, _)| &id[..]))?;
         let binding = self.bind_locked(&cx, &session, want, &text, had.as_ref(), room);
         // Boxed because the future is large.
@@ -74,12 +74,10 @@ impl AgentControl {
         } = room;
         let mut _retry = None;
         let mut has_made_room = false;
-        let mut run = 0;
-        while run < RUNS_MAX {
+        for run in 0..RUNS_MAX {
             if run == 1 {
                 _retry = Some(cx.locks.retry().await);
             }
-            run += 1;
             let id = match had {
                 Some((id, _)) => id.clone(),
                 None => endpoint::TYPE.stored_id_of(cx.new_id()),
@@ -88,12 +86,14 @@ impl AgentControl {
             refuse_by(&session.acl, want, &place)?;
             let (url, name) = (place.url().to_owned(), place.name());
             let occupants = place.occupants(cx).await?;
+            // Before the commit: if this future is dropped during it, the endpoint is listed for removal.
             let unanswered = Unanswered::of(agents, session_id, &id);
             let written = self
                 .write_endpoint(cx, (session_id, session), &id, place, want, text)
                 .await;
             match written {
                 Ok(Some(revision)) => {
+                    // It is stored, so it counts even if the edge does not get it in time.
                     room.take(&id);
                     self.reaches_edge(revision).await?;
                     unanswered.settle();
@@ -243,6 +243,7 @@ impl AgentControl {
                 return Err(Refusal::of(code::ENDPOINT_TOKEN_INVALID).into());
             }
         }
+        // The IDs of an endpoint and its tunnel differ only in the prefix.
         let body = id::split(endpoint_id).map_or("", |(_, body)| body);
         let tunnel_id = tunnel::TYPE.stored_id_of(body);
         let url = place.url().to_owned();
@@ -266,6 +267,7 @@ impl AgentControl {
         };
         let (endpoint, also, is_new) =
             match Endpoint::serve(cx, endpoint_id, place, parts, before.as_ref()).await? {
+                // Already stored, perhaps by a bind whose response was lost. The edge may not have that commit yet.
                 Written::Same => {
                     return Ok(Some(Revision {
                         epoch: self.kernel.store.epoch(),
@@ -365,7 +367,8 @@ impl AgentControl {
         })
     }
 
-    /// Takes endpoints offline whose sessions have no connection. Returns whether there was one.
+    /// Takes endpoints of this run offline that no agent serves: those of the caller whose session has no connection,
+    /// and those whose bind got no response. Returns whether there was one.
     async fn make_room(
         &self,
         agents: &Agents,
@@ -381,7 +384,7 @@ impl AgentControl {
             let Some(served) = endpoint.served() else {
                 continue;
             };
-            let is_left = served.run == agents.run
+            let is_disconnected = served.run == agents.run
                 && endpoint.principal_id() == cx.caller.owner_id
                 && agents
                     .lock()
@@ -391,7 +394,7 @@ impl AgentControl {
             let is_unanswered = served.run == agents.run
                 && agents.unanswered().contains_key(id)
                 && agents.bindings.count(id) == 0;
-            if is_left || is_unanswered {
+            if is_disconnected || is_unanswered {
                 has_made |= self
                     .remove_endpoints(cx, &served.session_id, vec![document], self.names_kept())
                     .await?;

@@ -25,7 +25,7 @@ use crate::{Error, Kernel, access, audit};
 /// Attempts of a write that concurrent writers overtake.
 pub const RUNS_MAX: usize = 6;
 
-/// `POST /<collection>`. Runs in `KeyedMutex::with`.
+/// `POST /<collection>`. The operation runs it in `KeyedMutex::with`.
 pub async fn create(
     kernel: &Kernel,
     ty: &'static ResourceType,
@@ -35,8 +35,10 @@ pub async fn create(
     let mut _retry = None;
     for run in 0..RUNS_MAX {
         if run == 1 {
+            // Writes that lost a conflict take turns from here on, so that they do not overtake each other again.
             _retry = Some(cx.locks.retry().await);
         }
+        // New for each attempt, because the ID itself may be what was taken.
         let id = cx.new_id();
         let made = (ty.create)(&cx, id, call.body.clone()).await?;
         let document = Document {
@@ -91,7 +93,7 @@ fn reply(view: String, readable: Option<Reveal>) -> Result<Reply, Fault> {
     })
 }
 
-/// `PATCH /<collection>/{id}`. Runs in [`locked`].
+/// `PATCH /<collection>/{id}`. The operation runs it in [`locked`].
 pub async fn update(
     kernel: &Kernel,
     ty: &'static ResourceType,
@@ -112,6 +114,7 @@ pub async fn update(
         (ty.permit)(cx.caller)?;
         let held = access::may_change(&cx, ty, &document).await?;
         let mut made = (ty.update)(&cx, &document, call.body.clone()).await?;
+        // The right was read before the commit, so the commit checks its conditions.
         made.also = made.also.and(held);
         let written = Document {
             body: made.body.clone(),
@@ -125,7 +128,7 @@ pub async fn update(
     Err(overtaken())
 }
 
-/// `DELETE /<collection>/{id}`. Runs in [`locked`].
+/// `DELETE /<collection>/{id}`. The operation runs it in [`locked`].
 pub async fn delete(
     kernel: &Kernel,
     ty: &'static ResourceType,
@@ -146,6 +149,7 @@ pub async fn delete(
         let checked = (ty.check_removal)(&cx, &document, &call.query).await?;
         let before = (ty.before_removal)(&cx, &document).await?;
         let after = (ty.after_removal)(&cx, &document).await?;
+        // In the order of their events: what precedes the removal, the removal, what follows from it.
         let changes = held
             .and(checked)
             .and(before)

@@ -151,6 +151,7 @@ impl<B: UploadBody> Pool<B> {
         match &dialled {
             // The agent is connected and will have capacity again.
             Err(error) if error.is_busy() => {}
+            // Stored only if it changes: threads share this.
             Ok(_) if self.failed_at.load().is_some() => self.failed_at.store(None),
             Ok(_) => {}
             Err(_) => self.failed_at.store(Some(Arc::new(Instant::now()))),
@@ -178,11 +179,13 @@ impl<B: UploadBody> Pool<B> {
         let mut cx = Context::from_waker(Waker::noop());
         let now = Instant::now();
         for shard in &self.idle {
+            // A thread uses it now. The next sweep visits it again.
             let Ok(mut idle) = shard.try_lock() else {
                 continue;
             };
             idle.retain_mut(|link| {
                 link.connection.free_buffers();
+                // The first sweep that finds it idle sets the time, so that requests need not read the clock.
                 let since = *link.idle_since.get_or_insert(now);
                 now.saturating_duration_since(since) < IDLE_FOR && self.is_free(link, &mut cx)
             });

@@ -27,7 +27,7 @@ use crate::connection::connection_state::{ConnectionState, ConnectionTimeouts, T
 use crate::connection::peer::{self, Ends};
 use crate::{Api, Limits, Meters};
 
-/// Maximum size of the request line and header section.
+/// Maximum size of a head over HTTP/1: 16 KiB for the request line and 64 KiB for the fields.
 const HEAD_BYTES_MAX: usize = (16 + 64) << 10;
 /// Maximum number of fields of a head.
 const HEADERS_MAX: usize = 128;
@@ -37,7 +37,7 @@ const STREAMS_MAX: u32 = 100;
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const UNSENT_BYTES_MAX: usize = 512 << 10;
-/// Delay after a failed accept: files or memory are exhausted, and an immediate retry would spin.
+/// Delay after a failed accept: file descriptors or memory are exhausted, and an immediate retry would spin.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 impl Api {
@@ -69,10 +69,10 @@ impl Api {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                Some(ended) = connections.join_next() => self.ended(ended),
+                Some(ended) = connections.join_next() => self.note_ended(ended),
                 accepted = self.accept_from(&listener) => match accepted {
                     Ok((socket, from)) => {
-                        // Another listener may have taken the last permit meanwhile.
+                        // Another listener may have taken the last permit since `accept_from` saw one.
                         let permit = Arc::clone(&self.permits).acquire_owned();
                         let permit = tokio::select! {
                             biased;
@@ -80,7 +80,7 @@ impl Api {
                             permit = permit => permit,
                         };
                         if let Some((ends, held)) = self.admit(&socket, from, tls.is_some()) {
-                            let serving = Arc::clone(&self).accepted(
+                            let serving = Arc::clone(&self).handshake_and_serve(
                                 builder.clone(), socket, tls.clone(), ends, held, stop.clone(),
                             );
                             connections.spawn(async move {
@@ -98,10 +98,11 @@ impl Api {
             }
         }
         drop(listener);
+        // Ends streams of events, which would otherwise last until the end of the drain period.
         self.stopping.cancel();
         let draining = async {
             while let Some(ended) = connections.join_next().await {
-                self.ended(ended);
+                self.note_ended(ended);
             }
         };
         if tokio::time::timeout(self.settings.limits.drain, draining)
@@ -122,11 +123,13 @@ impl Api {
         &self,
         listener: &TcpListener,
     ) -> std::io::Result<(TcpStream, SocketAddr)> {
+        // Not kept while this waits for a client: an idle listener would take a permit from the others.
         drop(self.permits.acquire().await);
         listener.accept().await
     }
 
-    /// Counts a connection for its source. `None` if the source has too many, or the socket is already closed.
+    /// Counts a connection for its source, except for trusted proxies, which have many clients. `None` if the source
+    /// has too many, or the socket is already closed.
     fn admit(
         &self,
         socket: &TcpStream,
@@ -151,7 +154,8 @@ impl Api {
         held.map(|held| (ends, Some(held)))
     }
 
-    fn ended(&self, ended: Result<(), tokio::task::JoinError>) {
+    /// Counts the end of a connection.
+    fn note_ended(&self, ended: Result<(), tokio::task::JoinError>) {
         self.meters.connections.fetch_sub(1, Ordering::Relaxed);
         if ended.is_err_and(|error| error.is_panic()) {
             Meters::count(&self.meters.panics);
@@ -160,17 +164,17 @@ impl Api {
     }
 
     /// Completes the TLS handshake, if there is one, and serves the connection.
-    async fn accepted(
+    async fn handshake_and_serve(
         self: Arc<Self>,
         builder: Builder<TokioExecutor>,
         socket: TcpStream,
         tls: Option<TlsAcceptor>,
         ends: Ends,
-        _held: Option<SourceConnection>,
+        _source: Option<SourceConnection>,
         stop: CancellationToken,
     ) {
         let Some(tls) = tls else {
-            return self.connection(builder, socket, ends, stop).await;
+            return self.serve_connection(builder, socket, ends, stop).await;
         };
         let handshake = tokio::time::timeout(self.settings.limits.head, tls.accept(socket));
         let secured = tokio::select! {
@@ -179,7 +183,7 @@ impl Api {
         };
         match secured {
             // Boxed because the state of TLS is large.
-            Ok(Ok(socket)) => Box::pin(self.connection(builder, socket, ends, stop)).await,
+            Ok(Ok(socket)) => Box::pin(self.serve_connection(builder, socket, ends, stop)).await,
             Ok(Err(error)) => {
                 tracing::debug!(peer = %ends.peer, %error, "a TLS handshake of the API failed");
             }
@@ -190,7 +194,8 @@ impl Api {
         }
     }
 
-    async fn connection(
+    /// Serves the requests of a connection until it ends, a deadline passes, or it is drained after `stop`.
+    async fn serve_connection(
         self: Arc<Self>,
         builder: Builder<TokioExecutor>,
         socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -205,17 +210,20 @@ impl Api {
             let api = Arc::clone(&self);
             async move {
                 let mut response = api.answer(request, ends).await;
+                // In flight until its body is sent, so that no idle deadline cuts a stream.
                 response.body_mut().hold(busy);
                 Ok::<_, Infallible>(response)
             }
         });
         let io = TokioIo::new(TimedSocket::new(socket, state.clone()));
         let mut connection = Box::pin(builder.serve_connection(io, service));
+        // One timer per connection. It finds a deadline at most a quarter of `head` late.
         let mut checks = tokio::time::interval(limits.head / 4);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stopping = false;
         loop {
             tokio::select! {
+                // The connection first, so that bytes which have arrived count before a deadline is checked.
                 biased;
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {

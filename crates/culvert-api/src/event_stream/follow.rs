@@ -1,11 +1,13 @@
-//! Following the kept events as server-sent events: `GET /events?follow=true&…`.
+//! A stream of the retained events as server-sent events: `GET /events?follow=true&…`.
 //!
-//! Each message has the id behind which the stream resumes (`Last-Event-ID`), so a reader who reconnects misses
-//! nothing that is kept. The opening and each comment have one too, for readers of a stream without messages. The logs are searched again after commits and every half second. A slow reader
-//! delays only its own messages: the next search for it starts after it has received the results of the last one.
-//! Permissions are checked before each message, and soon after each commit.
+//! Each message has the ID after which the stream resumes (`Last-Event-ID`), so a reader who reconnects misses no
+//! retained event. The opening and each comment have one too, for readers of a stream without messages.
 //!
-//! Not here: the search (control), live tails, which show events before they are kept (`tail`).
+//! The logs are searched again after commits and every half second. A slow reader delays only its own messages: the
+//! next search for it starts after it has received the results of the last one. Permissions are checked before each
+//! message, and soon after each commit.
+//!
+//! Not here: the search (control), live tails, which show events before they are stored (`tail`).
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -29,13 +31,13 @@ use crate::response::answer::Body;
 use crate::response::problem::Problem;
 use crate::{Api, Arrival, Meters};
 
-/// Limit of open streams of kept events.
+/// Limit of open streams.
 const FOLLOWERS_MAX: usize = 64;
-/// Limit for one owner, so that others have streams too.
+/// Limit of open streams per owner, so that one owner cannot take them all.
 const FOLLOWERS_PER_OWNER: usize = 16;
-/// How often the logs are searched for what came without a commit of this node.
+/// How often the logs are searched without a commit: traffic events are not commits.
 const SEARCH_EVERY: Duration = Duration::from_millis(500);
-/// How soon after a search commits are noticed, however many there are.
+/// Minimum time between a search and the next one that a commit causes, however many commits there are.
 const NOTICE_AFTER: Duration = Duration::from_millis(100);
 /// The operation in audit events.
 const FOLLOW: &str = "events_list";
@@ -43,7 +45,7 @@ const FOLLOW: &str = "events_list";
 const LAST_EVENT_ID: &str = "last-event-id";
 
 impl Api {
-    /// Opens a stream of the kept events that match the query.
+    /// Opens a stream of the retained events that match the query.
     pub(crate) async fn follow(
         &self,
         caller: Caller,
@@ -52,8 +54,9 @@ impl Api {
         mut arrival: Arrival<'_>,
     ) -> Result<Response<Body>, Problem> {
         arrival.read().await?;
-        let place = self.followers.enter(&caller.owner_id)?;
+        let permit = self.followers.enter(&caller.owner_id)?;
         let last = arrival.parts.headers.get(LAST_EVENT_ID);
+        // `?` is not an ID: a header that is not text is refused, because ignoring it would skip events.
         let last = last.map(|value| value.to_str().unwrap_or("?").to_owned());
         let revision = self.control.revision();
         let beginning = self
@@ -77,13 +80,13 @@ impl Api {
             rights,
             revision,
             waiting: VecDeque::new(),
-            searches_at: Instant::now(),
+            search_at: Instant::now(),
             searched_at: Instant::now(),
-            comments_at: Instant::now() + COMMENT_EVERY,
+            comment_at: Instant::now() + COMMENT_EVERY,
             is_new: true,
             stopping: self.stopping.clone(),
             meters: Arc::clone(&self.meters),
-            _place: place,
+            _permit: permit,
         };
         let frames = stream::unfold(reader, |mut reader| async move {
             let text = Box::pin(reader.next()).await?;
@@ -93,7 +96,7 @@ impl Api {
     }
 }
 
-/// The open streams of kept events, by their owners.
+/// The number of open streams of each owner.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Followers(Arc<Mutex<HashMap<String, usize>>>);
 
@@ -158,19 +161,23 @@ struct Reader {
     followed: Followed,
     rights: Rights,
     revision: watch::Receiver<Revision>,
+    /// Messages of the last search that are not sent yet.
     waiting: VecDeque<Message>,
-    searches_at: Instant,
+    /// When the logs are searched again, if no commit comes before that.
+    search_at: Instant,
     searched_at: Instant,
-    comments_at: Instant,
+    /// When a comment is due, unless a message is sent before that.
+    comment_at: Instant,
+    /// Whether the opening is not sent yet.
     is_new: bool,
     stopping: CancellationToken,
     meters: Arc<Meters>,
-    _place: StreamPermit,
+    _permit: StreamPermit,
 }
 
 impl Reader {
-    /// The next piece of the stream; `None` at the server's stop, when the logs cannot be read, and when the
-    /// caller may no longer follow.
+    /// The next piece of the stream. `None` when the server stops, the logs cannot be read, or the caller has lost the
+    /// permission.
     async fn next(&mut self) -> Option<Bytes> {
         if std::mem::take(&mut self.is_new) {
             return Some(self.comment(OPENING));
@@ -178,17 +185,18 @@ impl Reader {
         loop {
             if let Some((id, line)) = self.waiting.pop_front() {
                 let text = format!("id: {id}\ndata: {line}\n\n");
-                self.comments_at = Instant::now() + COMMENT_EVERY;
+                self.comment_at = Instant::now() + COMMENT_EVERY;
                 return self.rights.hold().await.then(|| text.into());
             }
-            let ends_in = self.rights.check_in();
-            self.comments_at = self.comments_at.min(Instant::now() + ends_in);
-            if self.comments_at <= Instant::now() {
-                self.comments_at = Instant::now() + COMMENT_EVERY;
+            // Not later than the caller's key expires: the check before the comment then ends the stream.
+            let check_in = self.rights.check_in();
+            self.comment_at = self.comment_at.min(Instant::now() + check_in);
+            if self.comment_at <= Instant::now() {
+                self.comment_at = Instant::now() + COMMENT_EVERY;
                 let comment = self.comment(COMMENT);
                 return self.rights.hold().await.then_some(comment);
             }
-            let next = self.searches_at.min(self.comments_at);
+            let next = self.search_at.min(self.comment_at);
             let notices_at = self.searched_at + NOTICE_AFTER;
             let revision = &mut self.revision;
             let committed = async {
@@ -208,7 +216,7 @@ impl Reader {
         }
     }
 
-    /// A comment with the ID behind which a reader that has no message yet resumes.
+    /// A comment, with the ID after which a reader resumes who has no message yet.
     fn comment(&self, text: &'static str) -> Bytes {
         match self.followed.position() {
             Some(id) => format!("id: {id}\n{text}").into(),
@@ -221,7 +229,8 @@ impl Reader {
         self.searched_at = Instant::now();
         match self.control.events.followed(&mut self.followed).await {
             Ok((messages, has_more)) => {
-                // A search that finds nothing among many events leaves room for other work.
+                // A search that read its limit of events without a match also pauses, so that a filter that rarely
+                // matches does not keep the database busy.
                 let goes_on = has_more && !messages.is_empty();
                 let pause = if goes_on {
                     Duration::ZERO
@@ -229,11 +238,11 @@ impl Reader {
                     SEARCH_EVERY
                 };
                 self.waiting = messages.into();
-                self.searches_at = Instant::now() + pause;
+                self.search_at = Instant::now() + pause;
                 Some(())
             }
             Err(error) => {
-                // The reader resumes when the store is back.
+                // Ends the stream. The client reconnects with its last ID.
                 tracing::warn!(%error, "cannot follow events");
                 None
             }

@@ -61,6 +61,7 @@ impl Control {
         let mut before = Duration::ZERO;
         let mut reported_loss = 0;
         loop {
+            // Before the pass, so that a commit or a change of the clock during it starts another one.
             revision.mark_unchanged();
             let times_set = self.kernel.clock.times_set();
             let began = Instant::now();
@@ -129,6 +130,7 @@ impl Control {
         self.compile_delivery(state).await?;
         self.compile_own_certificates(state).await?;
         if let Some(edge) = &self.edge {
+            // Before the documents are read, so that the edge is not taken for more current than they are.
             let confirmed_at = self.kernel.store.confirmed_at();
             // All that is read from here on includes at least this revision.
             let revision = *self.kernel.store.watch().borrow();

@@ -134,7 +134,7 @@ impl Circuit {
     }
 
     /// The time before which nothing may be sent; `None` if a send is allowed now.
-    pub(crate) fn closed_until(&mut self, now: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn paused_until(&mut self, now: Timestamp) -> Option<Timestamp> {
         if let Some(until) = self.open_until {
             if now < until {
                 return Some(until);
@@ -320,28 +320,28 @@ mod tests {
         let mut circuit = Circuit::default();
         for _ in 0..CIRCUIT_FAILURES - 1 {
             circuit.failed(at(100));
-            assert_eq!(circuit.closed_until(at(0)), None);
+            assert_eq!(circuit.paused_until(at(0)), None);
         }
         circuit.failed(at(100));
         assert!(circuit.is_open());
-        assert_eq!(circuit.closed_until(at(99)), Some(at(100)));
-        assert_eq!(circuit.closed_until(at(100)), None);
+        assert_eq!(circuit.paused_until(at(99)), Some(at(100)));
+        assert_eq!(circuit.paused_until(at(100)), None);
         circuit.failed(at(160));
-        assert_eq!(circuit.closed_until(at(100)), Some(at(160)));
+        assert_eq!(circuit.paused_until(at(100)), Some(at(160)));
 
         circuit.succeeded(at(160));
-        assert_eq!(circuit.closed_until(at(160)), Some(at(161)));
-        assert_eq!(circuit.closed_until(at(161)), None);
+        assert_eq!(circuit.paused_until(at(160)), Some(at(161)));
+        assert_eq!(circuit.paused_until(at(161)), None);
         circuit.succeeded(at(161));
-        assert_eq!(circuit.closed_until(at(161)), None);
+        assert_eq!(circuit.paused_until(at(161)), None);
         circuit.succeeded(at(161));
-        assert_eq!(circuit.closed_until(at(161)), Some(at(162)));
+        assert_eq!(circuit.paused_until(at(161)), Some(at(162)));
         for second in 162..168 {
-            circuit.closed_until(at(second));
+            circuit.paused_until(at(second));
         }
         for _ in 0..1000 {
             circuit.succeeded(at(168));
-            assert_eq!(circuit.closed_until(at(168)), None);
+            assert_eq!(circuit.paused_until(at(168)), None);
         }
     }
 

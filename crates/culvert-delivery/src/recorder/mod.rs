@@ -106,6 +106,7 @@ impl Flusher {
                     // Until then, some records were only in the flusher's memory.
                     plane.spill.taken(self.n_taken);
                 }
+                // Under load, batches are full before the timer, and reuse buffers. Otherwise no buffer is kept.
                 if is_due {
                     plane.spare.clear();
                 }
@@ -120,6 +121,7 @@ impl Flusher {
                 plane.bodies.finish();
                 return;
             }
+            // Takes what was offered meanwhile.
             if self.is_stopping {
                 continue;
             }
@@ -161,6 +163,7 @@ impl Flusher {
         let mut records = taken.drain(..);
         loop {
             let plane = self.plane.clone();
+            // Loaded for each chunk, so that new subscriptions take effect soon under load too.
             let table = plane.table.load_full();
             let mut tally = RoundCounts::default();
             for record in records.by_ref().take(CHUNK) {
@@ -305,7 +308,7 @@ fn hand_on(plane: &Plane, destination: &CompiledDestination, batch: OpenBatch, i
     let (settings, counters) = (&plane.settings, &destination.counters);
     let events = u64::from(batch.len());
     plane.direct_events.fetch_add(events, Ordering::Relaxed);
-    // Batches that become one object are gathered in the queue.
+    // Batches for a failing destination would only use memory. Those that become one object are gathered in the queue.
     let is_direct = settings.sends
         && !is_stopping
         && !settings.direct_for.is_zero()

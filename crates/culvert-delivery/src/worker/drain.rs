@@ -72,7 +72,7 @@ impl Worker {
             let is_late = began.elapsed() + settings.send_deadline >= settings.lease;
             // A destination that was unreachable for long does not get the whole backlog
             // immediately.
-            let paces_until = self.circuit.closed_until(plane.clock.now());
+            let paces_until = self.circuit.paused_until(plane.clock.now());
             let next_at = match is_late || paces_until.is_some() {
                 true => Some(paces_until),
                 false if plane.may_send(attempt) => None,

@@ -133,8 +133,10 @@ impl Worker {
             }
             let until = match step {
                 Ok(Step::Gone) => return self.destination,
+                // Also after cancellation: the queue is emptied while batches are accepted.
                 Ok(Step::Moved) => continue,
                 _ if cancel.is_cancelled() => return self.destination,
+                // The next step finds out how long to wait.
                 Ok(Step::Failed) => continue,
                 Ok(Step::Idle(until)) => until.map(|until| until.since(self.plane.clock.now())),
                 Err(fault) => {
@@ -189,10 +191,10 @@ impl Worker {
             self.gather_due_at = None;
             self.split = None;
         }
-        let closed_until = self.circuit.closed_until(now);
+        let paused_until = self.circuit.paused_until(now);
         let counters = &destination.counters;
-        let is_direct = closed_until.is_none() && self.gone.is_none();
-        if is_direct && counters.has_empty_queue() {
+        let is_ready = paused_until.is_none() && self.gone.is_none();
+        if is_ready && counters.has_empty_queue() {
             if let Some(step) = self.step_directly(&destination).await? {
                 self.is_direct = true;
                 return Ok(step);
@@ -202,21 +204,23 @@ impl Worker {
                 return Ok(Step::Idle(None));
             }
         }
-        if !is_direct || counters.is_failing() {
+        // Batches that cannot be sent now wait in the queue, not in memory.
+        if !is_ready || counters.is_failing() {
             plane.spill.request_spill(&destination.id, counters);
         }
-        if let Some(until) = closed_until
+        if let Some(until) = paused_until
             && !self.circuit.is_open()
         {
+            // Ramping. While the circuit is open, batches that are due are still checked for their age, below.
             return Ok(Step::Idle(Some(until)));
         }
         if let Some(gathers) = destination.target.gathers() {
-            return match closed_until {
+            return match paused_until {
                 Some(until) => Ok(Step::Idle(Some(until))),
                 None => self.gather(&destination, gathers, now).await,
             };
         }
-        if is_direct && self.may_drain(&destination) {
+        if is_ready && self.may_drain(&destination) {
             if let Some(step) = self.drain(&destination, now).await? {
                 return Ok(step);
             }
@@ -227,7 +231,7 @@ impl Worker {
         // A read first: most wake-ups of a failing destination come before its next attempt is due.
         let due = self.next_due(now).await?;
         if due.is_some_and(|due| due > now) {
-            return Ok(Step::Idle(due.max(closed_until)));
+            return Ok(Step::Idle(due.max(paused_until)));
         }
         let settings = &plane.settings;
         let lease = plane
@@ -236,7 +240,7 @@ impl Worker {
             .await?;
         let Some(mut lease) = lease else {
             // Another node has leased it.
-            return Ok(Step::Idle(due.max(closed_until)));
+            return Ok(Step::Idle(due.max(paused_until)));
         };
         // Settlement needs only the lease's numbers.
         let body = std::mem::take(&mut lease.body);
@@ -257,7 +261,7 @@ impl Worker {
                 .await?;
             return Ok(Step::Moved);
         }
-        if let (Some(until), Some(failure)) = (closed_until, self.last.clone()) {
+        if let (Some(until), Some(failure)) = (paused_until, self.last.clone()) {
             return self
                 .pass_by(&destination, &lease, &batch, &failure, until)
                 .await;

@@ -40,16 +40,18 @@ pub(crate) async fn serve(
     mut parts: Box<request::Parts>,
     body: Upload,
 ) -> Result<Response<ResponseBody>, Abandoned> {
-    // Only the server itself marks replays and makes assertions.
+    // Upstreams rely on these fields, so a client must not send them.
     fields::strip_edges_own(&mut parts.headers);
-    let stream = upgrade::translate(&mut parts);
-    // From here on only the edge's own actions have its cookies.
+    // From here on, an extended CONNECT of HTTP/2 looks like an upgrade of HTTP/1.1.
+    let extended_connect = upgrade::translate(&mut parts);
+    // From here on, only the edge's own actions see its cookies.
     if let Some(cookies) = own_cookies::take(&mut parts.headers) {
         parts.extensions.insert(cookies);
     }
     let mut exchange = HttpExchange::begin(Arc::clone(&down), parts.version);
     let traits = RequestTraits::of(&parts);
     let admitted = match admit(&mut exchange, &parts) {
+        // Before routing: the callback address is no endpoint. With an outdated configuration, routing refuses it.
         Ok(None)
             if culvert_login::may_be_callback(parts.uri.path())
                 && !down.edge.freshness.is_outdated() =>
@@ -60,23 +62,23 @@ pub(crate) async fn serve(
     };
     let routed = match admitted {
         Ok(None) => routing::route(&mut exchange, &mut parts),
-        Ok(Some(response)) => Ok(Route::Redirect(response)),
+        Ok(Some(response)) => Ok(Route::Respond(response)),
         Err(problem) => Err(problem),
     };
     let (member, authority) = match routed {
         Ok(Route::Endpoint(member, authority)) => (member, authority),
-        Ok(Route::Redirect(response)) => {
+        Ok(Route::Respond(response)) => {
             return Ok(send(exchange, PendingResponse::whole(response), &traits));
         }
         Err(problem) => return Ok(refuse(exchange, problem, &traits)),
     };
-    // The event has the fields as received; policies see those that are sent.
+    // After routing, which records the fields as received for the event. Policies see what the upstream gets.
     routing::set_authority(&mut parts, &authority);
     fields::strip_mixed_up(&mut parts.headers, down.conn.rules.underscore_headers);
     if body.size_hint().lower() > down.conn.rules.limits.body_bytes {
         return Ok(refuse(exchange, Problem::Oversized, &traits));
     }
-    let wanted = stream.unwrap_or_else(|| upgrade::requested(&parts, !body.is_ended()));
+    let wanted = extended_connect.unwrap_or_else(|| upgrade::requested(&parts, !body.is_ended()));
     let request = ForwardRequest {
         member,
         parts,
@@ -90,7 +92,7 @@ pub(crate) async fn serve(
     Ok(finish(exchange, response, wanted, &traits).await)
 }
 
-/// The response of an endpoint: request policies, forward, response policies.
+/// The response of an endpoint: runs request policies, forwards, and runs response policies.
 pub(super) async fn respond(
     exchange: &mut HttpExchange,
     request: ForwardRequest,
@@ -100,7 +102,7 @@ pub(super) async fn respond(
     exchange.reached(request.member.endpoint.timeouts);
     let mut policies = PolicyChain::default();
     let outcome = if request.member.endpoint.policy.is_some() {
-        // Boxed, so that requests of endpoints without a policy are small.
+        // Boxed, so that the futures of endpoints without a policy are small.
         Box::pin(policies.run_request_phases(exchange, request, wanted)).await?
     } else {
         RequestOutcome::Forward(request, None)
@@ -122,24 +124,27 @@ pub(super) async fn respond(
     Ok(response)
 }
 
-/// Rejects a request, or responds to it before routing.
+/// Rejects a request, or responds to it before routing. `None` if it is to be routed.
 fn admit(
     exchange: &mut HttpExchange,
     parts: &request::Parts,
 ) -> Result<Option<Response<Bytes>>, Problem> {
     let down = Arc::clone(exchange.down());
     let meters = &down.edge.state.meters;
+    // The HTTP/2 server found that the head must be refused with a status.
     if let Some(Refused(violation)) = parts.extensions.get() {
         meters.requests_refused.up();
         return Err(Problem::Violation(*violation));
     }
+    // An HTTP/1 connection has one request at a time, so the limit of its head is enough.
     if parts.version == Version::HTTP_2 {
-        let bytes = size(parts);
+        let bytes = head_bytes(parts);
         if !can_hold_head(&down, bytes) {
             return Err(Problem::Violation(Violation::FieldsTooLarge));
         }
         exchange.hold_head(bytes);
     }
+    // Before the check for overload, so that certificates are issued and renewed even then.
     if let Some(response) = challenge(&down, parts) {
         meters.challenges_answered.up();
         return Ok(Some(response));
@@ -151,22 +156,26 @@ fn admit(
     Ok(None)
 }
 
-/// The size of a head's target and fields, with the overhead for each field of RFC 9113 6.5.2.
-fn size(parts: &request::Parts) -> usize {
-    let target = parts.uri.path_and_query().map_or(0, |it| it.as_str().len());
+/// The size of a head's target and fields, with the overhead per field of RFC 9113 6.5.2.
+fn head_bytes(parts: &request::Parts) -> usize {
+    let target = parts
+        .uri
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
     let fields = parts.headers.iter();
     fields.fold(target, |sum, (name, value)| {
         sum + name.as_str().len() + value.len() + FIELD_OVERHEAD
     })
 }
 
-/// The response to the HTTP challenge of a certificate authority, at any host.
+/// The response to an HTTP-01 challenge of a certificate authority, at any host. Other requests are routed, and a
+/// malformed one is rejected there.
 fn challenge(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes>> {
     let live = down.edge.live.load();
-    let is_other = down.conn.info.tls.get().is_some()
+    let is_none = down.conn.info.tls.get().is_some()
         || live.challenges.has_no_files()
         || ![Method::GET, Method::HEAD].contains(&parts.method);
-    if is_other {
+    if is_none {
         return None;
     }
     let mut hosts = parts.headers.get_all(HOST).iter();
@@ -193,6 +202,7 @@ async fn central_callback(
         let live = down.edge.live.load();
         let callback = CentralCallback::read(live.logins.as_ref()?, parts, now)?;
         callback.and_then(|callback| {
+            // Sign-ins need the database, which knows the sessions that ended.
             if down.edge.policy.is_from_copy {
                 return Err(Problem::NeedsDatabase);
             }
@@ -226,16 +236,16 @@ fn signing_member(
     live: &Live,
     callback: &CentralCallback,
 ) -> Result<Arc<Member>, Problem> {
-    // Behind a proxy that terminates TLS, the endpoint is an http one, and another one of the host may be https.
+    // Both tables: behind a proxy that terminates TLS, the endpoint is http, though browsers use https.
     for table in [&live.https, &live.http] {
         let Some(group) = table.find(callback.host()) else {
             continue;
         };
-        let at = match callback.internal() {
+        let serving = match callback.internal() {
             None => Some(group),
             Some((scheme, host, port)) => live.internal(group.account(), scheme, host, port),
         };
-        let mut members = at.into_iter().flat_map(|group| group.members());
+        let mut members = serving.into_iter().flat_map(|group| group.members());
         let Some(member) = members.find(|member| *member.id == *callback.endpoint()) else {
             continue;
         };

@@ -23,8 +23,8 @@ use crate::snapshot::live::Live;
 pub(super) enum Route {
     /// An endpoint, and the authority as a header value.
     Endpoint(Arc<Member>, HeaderValue),
-    /// A redirect to the endpoint of the other scheme.
-    Redirect(Response<Bytes>),
+    /// A response of the edge, such as a redirect to the https endpoint.
+    Respond(Response<Bytes>),
 }
 
 /// Finds the endpoint of a request. With a configuration that is too old there is none: the host may have another
@@ -52,6 +52,7 @@ fn find(exchange: &mut HttpExchange, parts: &mut request::Parts) -> Result<Route
     }
     let authority = Authority::of(&parts.uri, host).map_err(|_| Problem::Authority)?;
     let live = down.edge.live.load();
+    // A Kubernetes operator has said which endpoint the connection is for.
     if let Some(bound) = down.bound.get() {
         return bound_route(exchange, parts, &authority, bound, &live);
     }
@@ -76,7 +77,7 @@ fn find(exchange: &mut HttpExchange, parts: &mut request::Parts) -> Result<Route
             exchange.attribute(group, recorded(parts), &authority);
             exchange.served_by(group.first());
             admitted(exchange, group)?;
-            return redirect(group, &authority.host, parts).map(Route::Redirect);
+            return redirect(group, &authority.host, parts).map(Route::Respond);
         }
         down.edge.state.meters.unknown_hosts.up();
         return Err(Problem::UnknownHost);
@@ -85,6 +86,7 @@ fn find(exchange: &mut HttpExchange, parts: &mut request::Parts) -> Result<Route
         && down.conn.info.sni() != authority.host
         && !shares_rules(down, tls, group, &live, &authority.host)
     {
+        // The event belongs to the endpoint of the server name for which TLS was terminated.
         if let Some(own) = down.tls_group.get() {
             exchange.attribute(own, recorded(parts), &authority);
             exchange.served_by(own.first());
@@ -93,9 +95,11 @@ fn find(exchange: &mut HttpExchange, parts: &mut request::Parts) -> Result<Route
     }
     exchange.attribute(group, recorded(parts), &authority);
     if let Err(refused) = admitted(exchange, group) {
+        // None is picked, so the event names the first.
         exchange.served_by(group.first());
         return Err(refused);
     }
+    // A path of the edge belongs to the endpoint whose policy handles it, and not to the next one in turn.
     let member = match group.edge_path_member(parts.uri.path()) {
         Some(member) => Arc::clone(member),
         None => Arc::clone(down.pick(group)),
@@ -228,6 +232,7 @@ fn merge_slashes(down: &Downstream, parts: &mut request::Parts) -> Result<(), Pr
         Some(bound) => live.kubernetes(&bound.account, &bound.host, bound.port),
         None => {
             let authority = Authority::of(&parts.uri, parts.headers.get(HOST));
+            // A plain request may be redirected to the https endpoint of its host, with this path.
             let tables = match down.conn.info.tls.get() {
                 Some(_) => [&live.https, &live.https],
                 None => [&live.http, &live.https],

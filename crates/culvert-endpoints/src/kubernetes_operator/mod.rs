@@ -119,7 +119,7 @@ struct BindingInput {
     ingress_endpoint: Option<String>,
 }
 
-/// The operations beyond the five.
+/// The operations beyond create, get, list, update and delete.
 pub const OPERATIONS: &[Extra<EndpointConfig>] = &[Extra {
     name: "list_bound_endpoints",
     method: Method::Get,
@@ -173,7 +173,7 @@ impl Resource for KubernetesOperator {
         input: Update,
     ) -> Result<Draft<Self>, Error> {
         let reach = self.reach();
-        let was_on = self.active_binding().is_some();
+        let was_active = self.active_binding().is_some();
         if let Some(features) = input.enabled_features {
             self.enabled_features = check_features(&features)?;
         }
@@ -185,12 +185,13 @@ impl Resource for KubernetesOperator {
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
         let also = self.bind(cx, &head.id, input.binding).await?;
-        let is_switched_on = !was_on && self.active_binding().is_some();
+        let is_activated = !was_active && self.active_binding().is_some();
         if self
             .reach()
-            .is_some_and(|now| is_switched_on || reach != Some(now))
+            .is_some_and(|now| is_activated || reach != Some(now))
         {
-            // A client certificate is a credential, and it would outlive the key.
+            // The certificate now reaches other endpoints. Like a new one, it would outlive the key, and have none of
+            // its restrictions.
             cx.caller.may_make_credentials()?;
         }
         Ok(Draft {
@@ -210,7 +211,7 @@ impl KubernetesOperator {
         Some((binding.endpoint_selectors.clone(), address))
     }
 
-    /// Sets the binding. Returns further changes to commit.
+    /// Sets the binding, and issues a certificate if the request asks for one. Returns further changes to commit.
     async fn bind(
         &mut self,
         cx: &Cx<'_>,
@@ -235,8 +236,8 @@ impl KubernetesOperator {
         let key = public_key(&csr)?;
         // Operators send the same request with every change; the certificate stays until it is due for
         // renewal.
-        let is_good = |certificate: &ClientCertificate| !certificate.is_due(cx.clock.now());
-        if csr == binding.csr && binding.certificate.as_ref().is_some_and(is_good) {
+        let is_current = |certificate: &ClientCertificate| !certificate.is_due(cx.clock.now());
+        if csr == binding.csr && binding.certificate.as_ref().is_some_and(is_current) {
             return Ok(Changes::default());
         }
         // The certificate would outlive the key, and have none of its restrictions.
@@ -277,6 +278,7 @@ fn check_features(given: &[String]) -> Result<Vec<String>, Refusal> {
 }
 
 fn check_ingress(given: &str) -> Result<(), Refusal> {
+    // The text is stored as given, so the host must already be in normal form.
     let is_address = given.len() <= 300
         && given.rsplit_once(':').is_some_and(|(host, port)| {
             culvert_base::net::HostName::parse(host).is_ok_and(|name| *name == *host)
@@ -292,7 +294,7 @@ fn check_ingress(given: &str) -> Result<(), Refusal> {
 }
 
 impl KubernetesOperator {
-    /// The input of the edge for its connections, and its selectors. `None` if it binds nothing.
+    /// The input of the edge for its connections, and its selectors. `None` if it binds nothing, or has no certificate.
     pub(crate) fn compile(&self, head: &Head) -> Option<CompiledOperator> {
         let binding = self.active_binding()?;
         binding.certificate.as_ref()?;
@@ -333,6 +335,7 @@ fn public_key(csr: &str) -> Result<P256Key, Refusal> {
         x509_parser::pem::parse_x509_pem(csr.as_bytes()).map_err(|_| bad("it is not PEM"))?;
     let (rest, request) = X509CertificationRequest::from_der(&pem.contents)
         .map_err(|_| bad("it is not a PKCS #10 request"))?;
+    // Some tools write `NEW CERTIFICATE REQUEST` (RFC 7468 7).
     if !rest.is_empty() || !pem.label.ends_with("CERTIFICATE REQUEST") {
         return Err(bad("it is not a PKCS #10 request"));
     }
@@ -350,6 +353,7 @@ fn public_key(csr: &str) -> Result<P256Key, Refusal> {
         .as_ref()
         .try_into()
         .ok();
+    // 4 begins an uncompressed point.
     let point = point
         .filter(|point| is_p256 && point[0] == 4)
         .ok_or_else(|| bad("its key must be ECDSA P-256"))?;

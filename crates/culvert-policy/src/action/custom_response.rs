@@ -50,7 +50,7 @@ pub(crate) static TYPE: ActionType = ActionType {
             media: HeaderValue::from_static(content_type(&body)),
             body,
             headers: FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?
-                .of_response(),
+                .for_response(),
         }))
     },
     ..ActionType::PLAIN

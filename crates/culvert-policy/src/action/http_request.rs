@@ -15,7 +15,7 @@ use serde::Deserialize;
 use url::Url;
 
 use crate::action::action_type::ActionType;
-use crate::headers::fields::{Field, FieldTemplates, is_framing};
+use crate::headers::fields::{Field, FieldTemplates, is_edge_controlled};
 use crate::policy::context::{GoDuration, PolicyContext};
 use crate::policy::exchange::Exchange;
 use crate::policy::expression::Condition;
@@ -216,10 +216,9 @@ impl HttpRequest {
         }
         let headers =
             FieldTemplates::compile(context, "headers", &config.headers, 0..=HEADERS_MAX)?;
-        if let Some(name) = headers
-            .names()
-            .find(|name| is_framing(name) || **name == HOST || is_edges_request(name.as_str()))
-        {
+        if let Some(name) = headers.names().find(|name| {
+            is_edge_controlled(name) || **name == HOST || is_edges_request(name.as_str())
+        }) {
             let why = format!("`headers.{name}`: the edge controls this header");
             return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));
         }

@@ -38,7 +38,7 @@ pub(crate) static TYPE: ActionType = ActionType {
             rewrite: Rewrite::compile(site, config.from.as_deref(), &config.to)?,
             status: StatusCode::from_u16(status).unwrap_or(StatusCode::FOUND),
             headers: FieldTemplates::compile(site, "headers", &config.headers, 0..=HEADERS_MAX)?
-                .of_response(),
+                .for_response(),
         }))
     },
     ..ActionType::PLAIN

@@ -31,7 +31,7 @@ pub(crate) static TYPE: ActionType = ActionType {
                     &format!("`{shown}` is not a header name"),
                 )
             })?;
-            if name == USER_AGENT || name == HOST || fields::is_framing(&name) {
+            if name == USER_AGENT || name == HOST || fields::is_edge_controlled(&name) {
                 let why = format!("`{shown}` cannot be removed: the edge controls this header");
                 return Err(site.refuse(code::POLICY_VALUE_INVALID, &why));
             }

@@ -108,23 +108,26 @@ impl fmt::Debug for VerifyWebhook {
 
 impl VerifyWebhook {
     async fn verify(&self, x: &mut Exchange<'_>) -> Flow {
+        // Unreachable: the request phase has a request.
         let Some(request) = x.request else {
             return Flow::Continue;
         };
         let body = match x.read_body(BODY_BYTES_MAX).await {
             Ok(body) => body,
             Err(flow) => {
+                // A request that its client aborted is neither allowed nor blocked.
                 if !matches!(flow, Flow::Broken) {
                     x.set_field(event_slots::WEBHOOK_DECISION, "block");
                 }
                 return flow;
             }
         };
-        let (verdict, answer) = match &self.secret {
+        let (verdict, challenge_answer) = match &self.secret {
             None => {
                 let services = Arc::clone(x.conn.services);
                 let (share, now) = (x.share(), x.conn.info.now());
                 let verdict = by_certificate(&services, share, &body, now).await;
+                // Any client can cause this, so it must not decide, even without `enforce`.
                 if verdict == Err(Unverified::Busy) {
                     x.limit_reached();
                 }
@@ -132,7 +135,8 @@ impl VerifyWebhook {
             }
             Some(secret) => self.by_secret(x, secret, request, &body),
         };
-        let is_answered = answer
+        // The edge itself answers a challenge, which counts as verified.
+        let is_answered = challenge_answer
             .as_ref()
             .is_some_and(|answer| answer.status().is_success());
         let passes = verdict.is_ok() || is_answered || !self.enforce;
@@ -153,14 +157,16 @@ impl VerifyWebhook {
             ];
             x.result("verify_webhook", fields);
         }
-        match answer {
-            // The response to a challenge that was not verified is sent only if the action rejects unverified requests.
+        match challenge_answer {
+            // Xero also sends challenges with a wrong signature and expects 401. Without `enforce`, the upstream
+            // responds to those.
             Some(answer) if passes == is_answered => Flow::Reply(Box::new(answer)),
             _ if passes => Flow::Continue,
             _ => x.refuse(Problem::Webhook),
         }
     }
 
+    /// Verifies a request with the secret. Returns also the response to a challenge, if the request is one.
     fn by_secret(
         &self,
         x: &mut Exchange<'_>,
@@ -184,6 +190,7 @@ impl VerifyWebhook {
     }
 }
 
+/// Verifies a message of Amazon SNS, the only provider that signs with a certificate.
 async fn by_certificate(
     services: &PolicyServices,
     share: Share,

@@ -14,8 +14,9 @@ use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::response::problem::{is_edges_request, is_error_code};
 
-/// Whether a field defines the length or the transfer of a message, in any spelling: only the edge may set it.
-pub(crate) fn is_framing(name: &HeaderName) -> bool {
+/// Whether only the edge may set a field, in any spelling: hop-by-hop fields, those that define the length or the
+/// transfer of a message, and `ngrok-error-code`, which proves that the edge made a response.
+pub(crate) fn is_edge_controlled(name: &HeaderName) -> bool {
     let read = folded(name);
     is_of_one_hop(&read)
         || read == CONTENT_LENGTH.as_str()
@@ -37,18 +38,20 @@ pub(crate) struct Field {
 }
 
 impl FieldTemplates {
-    /// Checks names (2204), count (2218, 2223) and values (2224).
+    /// Checks names (2204), count (2218, 2223) and values (2204, 2224).
     pub(crate) fn compile(
         context: &PolicyContext<'_>,
         field: &str,
         given: &BTreeMap<String, String>,
         count: RangeInclusive<usize>,
     ) -> Result<Self, Refusal> {
+        // `count` refuses an empty list, which an optional one may be.
         if *count.start() > 0 || !given.is_empty() {
             context.count(field, given.len(), *count.end())?;
         }
         let mut templates = Vec::with_capacity(given.len());
         for (name, value) in given {
+            // Cut, because the error repeats it.
             let shown: String = name.chars().take(64).collect();
             let place = format!("{field}.{shown}");
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| {
@@ -58,6 +61,7 @@ impl FieldTemplates {
                 )
             })?;
             let template = context.template(&place, value)?;
+            // Expressions have a value only at a request: `header_value` checks that.
             if template
                 .literals()
                 .any(|text| HeaderValue::from_str(text).is_err())
@@ -73,8 +77,8 @@ impl FieldTemplates {
     }
 
     /// Removes fields that only the edge may set. They are not an error, because stored policies contain them.
-    pub(crate) fn of_response(mut self) -> Self {
-        self.0.retain(|(name, _)| !is_framing(name));
+    pub(crate) fn for_response(mut self) -> Self {
+        self.0.retain(|(name, _)| !is_edge_controlled(name));
         self
     }
 
@@ -82,7 +86,7 @@ impl FieldTemplates {
         self.0.iter().map(|(name, _)| name)
     }
 
-    /// Hides the secret ones among them in events and captures of the exchange.
+    /// Hides the fields whose values come from secrets in events and captures of the exchange.
     pub(crate) fn hide(&self, x: &mut Exchange<'_>) {
         self.secret().for_each(|name| x.hide_field(name));
     }
@@ -98,14 +102,14 @@ impl FieldTemplates {
         self.0.iter().flat_map(|(_, template)| template.slots())
     }
 
-    /// Refuses names that a policy cannot change (2204).
+    /// Refuses names that a policy cannot change (2204). `verb` is its participle in the error.
     pub(crate) fn for_edits(
         self,
         context: &PolicyContext<'_>,
         verb: &str,
     ) -> Result<Self, Refusal> {
         let own = self.names().find(|name| {
-            **name == USER_AGENT || is_framing(name) || is_edges_request(name.as_str())
+            **name == USER_AGENT || is_edge_controlled(name) || is_edges_request(name.as_str())
         });
         if let Some(name) = own {
             let why = format!("`{name}` cannot be {verb}: the edge controls this header");

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
 pub use self::assertion_keys::AssertionKeys;
-use crate::headers::fields::is_framing;
+use crate::headers::fields::is_edge_controlled;
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 pub use crate::policy::run::KEY_SET_PATH;
@@ -222,7 +222,7 @@ fn header_name(
         return refuse("this is not a header name");
     };
     let read = folded(&name);
-    let is_needed = is_framing(&name)
+    let is_needed = is_edge_controlled(&name)
         || NEEDED.iter().any(|needed| *needed.as_str() == *read)
         || FORWARDING.contains(&read.as_str());
     if is_needed {

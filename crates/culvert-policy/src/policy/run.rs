@@ -93,7 +93,7 @@ pub trait Action: Send + Sync + fmt::Debug {
     }
 }
 
-/// The result of an action.
+/// The result of an action. Most actions finish immediately, and need no boxed future.
 pub enum ActionResult<'a> {
     /// It has finished.
     Done(Flow),
@@ -141,6 +141,7 @@ impl Exchange<'_> {
         if !self.loads_ip_data() {
             return self.fault();
         }
+        // The handshake ended before this exchange began, so the result of `terminate-tls` is added here.
         if self.phase == Phase::Request
             && self.wants_results()
             && let Some(result) = handshake::result(self.conn.info, self.error())
@@ -246,6 +247,7 @@ impl Exchange<'_> {
                 "an expression of a traffic policy failed"
             );
             let verdict = self.conn.on_expression_error.verdict(rule, &error);
+            // A limit rejects the request, so the other expressions need not be evaluated.
             if error.is_limit() {
                 return verdict;
             }

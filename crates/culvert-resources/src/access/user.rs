@@ -18,17 +18,17 @@ pub struct User {
     pub format: Format<1>,
     /// E-mail address as it was given; lookups ignore case.
     pub email: String,
-    /// The role of the person and the highest one of its keys.
+    /// The role of the person. The roles of its keys cannot exceed it.
     pub role: Role,
     /// Whether the person may sign in and its keys are valid.
     pub active: bool,
     /// The invitation that is not accepted yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invitation: Option<Invitation>,
-    /// The user at the OpenID provider of the console: issuer, space, subject.
+    /// The user at the OpenID provider of the console: `<issuer> <subject>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub openid: Option<String>,
-    /// Whether the user was admitted by its groups at that provider, which decide its role.
+    /// Whether the user was admitted by its groups at that provider, which decide its role at each sign-in.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_by_group: bool,
 }
@@ -36,7 +36,7 @@ pub struct User {
 /// An invitation, whose token is in a link.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Invitation {
-    /// `<pepper id>.<hex>`.
+    /// Digest of the token: `<pepper id>.<hex>`.
     pub digest: String,
     /// When the link stops working.
     pub until: Timestamp,
@@ -76,7 +76,7 @@ impl User {
         Key::new("openid", openid)
     }
 
-    /// The keys of a user.
+    /// The keys of a user. Keys are unique, so two users have neither one address nor one identity.
     pub fn keys(&self) -> Vec<Key> {
         let openid = self.openid.as_deref().map(Self::by_openid);
         std::iter::once(Self::by_email(&self.email))
@@ -111,6 +111,7 @@ impl Model for User {
             role: self.role.name(),
             active: self.active,
             invitation_expires_at: self.invitation.as_ref().map(|invitation| invitation.until),
+            // The stored form has only a digest. The response to the invitation adds the link.
             invitation_url: None,
             created_at: head.created_at,
         }

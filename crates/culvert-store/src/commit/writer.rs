@@ -290,6 +290,7 @@ impl<B: WriteBackend> Writer<B> {
         }
         let mut answered = expected.by(deadline).await;
         if answered.is_err() {
+            // Not begun, and the task skips it now.
             if !is_settled.swap(true, Ordering::AcqRel) {
                 return late("nothing was written");
             }
@@ -359,6 +360,7 @@ impl<B: WriteBackend> Task<B> {
                 () = self.unreceived.added.notified(), if self.unknown.is_none() => continue,
                 () = tokio::time::sleep(ASK_EVERY), if self.unknown.is_some() => {
                     match waiting.is_closed() {
+                        // The store closes. Its callers get the error that the outcome is unknown.
                         true => break,
                         false => continue,
                     }
@@ -372,6 +374,7 @@ impl<B: WriteBackend> Task<B> {
             let Some(first) = first else { break };
             let mut group = gather(first, &mut waiting, size_before).await;
             size_before = group.len();
+            // Callers that gave up before this were told that nothing was written.
             group.retain(|one| !one.caller.is_settled.swap(true, Ordering::AcqRel));
             self.write_timed(group).await;
         }
@@ -600,6 +603,7 @@ impl<B: WriteBackend> Task<B> {
         if is_answer(&error) {
             return Attempt::Failed(Failure::undone("committing; nothing was written")(error));
         }
+        // Only PostgreSQL can be asked.
         if let Site::Sqlite(_) = self.site {
             return Attempt::Failed(Failure {
                 doing: "committing; the outcome is unknown",

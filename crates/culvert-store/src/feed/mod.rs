@@ -88,6 +88,7 @@ impl Feed {
     pub(crate) fn commit(&self, epoch: u64) {
         let state = &mut *self.lock();
         for (revision, commit) in std::mem::take(&mut state.pending) {
+            // The numbers of an earlier epoch are used again, for other commits.
             if state.epoch == epoch {
                 state.put(revision, commit);
             }
@@ -151,6 +152,7 @@ impl Feed {
 
 impl State {
     fn put(&mut self, revision: i64, commit: Commit) {
+        // A commit of this process may also come as a notification, which has no documents if it would be too long.
         self.commits.entry(revision).or_insert(commit);
         while self.commits.len() > COMMITS_MAX {
             self.commits.pop_first();
@@ -165,6 +167,7 @@ impl State {
         if since >= until {
             return TouchedRange::All(Vec::new());
         }
+        // The feed cannot have them all.
         if usize::try_from(until.abs_diff(since)).is_ok_and(|n| n > COMMITS_MAX) {
             return TouchedRange::Never;
         }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 
-/// Maximum length of an interface's name in Linux.
+/// Maximum length of an interface's name in Linux: `IFNAMSIZ` without the final null byte.
 const NAME_BYTES_MAX: usize = 15;
 
 /// An interface or an address of this machine.
@@ -23,11 +23,13 @@ impl Interface {
     ///
     /// # Errors
     ///
-    /// The error is a sentence without a full stop.
+    /// `text` is neither. The error is a sentence without a full stop.
     pub fn parse(text: &str) -> Result<Self, String> {
+        // IPv6 addresses may have brackets, as in URLs.
         if let Ok(address) = text.trim_matches(['[', ']']).parse() {
             return Ok(Self::Address(address));
         }
+        // The rules of Linux, and no control characters.
         let is_name = (1..=NAME_BYTES_MAX).contains(&text.len())
             && !matches!(text, "." | "..")
             && !text
@@ -53,6 +55,7 @@ impl Interface {
         }
     }
 
+    /// Whether a socket that is bound here can connect to `address`: an address needs one of its own family.
     fn can_reach(&self, address: &SocketAddr) -> bool {
         match self {
             Self::Address(own) => own.is_ipv4() == address.is_ipv4(),
@@ -70,7 +73,8 @@ impl fmt::Display for Interface {
     }
 }
 
-/// Connects to `host:port`, from the interface if there is one.
+/// Connects to `host:port`, from the interface if there is one. Tries each address of the host. The error is that of
+/// the last one.
 pub(crate) async fn connect(interface: Option<&Interface>, target: &str) -> io::Result<TcpStream> {
     let Some(interface) = interface else {
         return TcpStream::connect(target).await;

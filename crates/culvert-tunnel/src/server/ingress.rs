@@ -109,13 +109,15 @@ impl Ingress {
                 let next_runtime = Arc::clone(&next_runtime);
                 let congestion_control = congestion_control.clone();
                 async move {
-                    let greeted = tokio::select! {
-                        greeted = greet(socket, &congestion_control, peer, tls, &permit) => greeted,
+                    let accepted = tokio::select! {
+                        accepted = accept_tls(socket, &congestion_control, peer, tls, &permit) => accepted,
+                        // Another unauthenticated connection takes its permit.
                         () = permit.displaced() => None,
                         () = stop.cancelled() => None,
                     };
-                    match greeted {
+                    match accepted {
                         Some((mut socket, origin)) => {
+                            // A socket that cannot be moved stays on this runtime.
                             let moves_to = next_runtime()
                                 .filter(|runtime| socket.get_mut().0.move_to(runtime).is_ok())
                                 .unwrap_or_else(Handle::current);
@@ -134,7 +136,7 @@ impl Ingress {
 }
 
 /// Performs the TLS handshake, within a timeout.
-async fn greet(
+async fn accept_tls(
     socket: TcpStream,
     congestion_control: &CongestionControl,
     peer: SocketAddr,
@@ -142,9 +144,11 @@ async fn greet(
     permit: &UnauthenticatedPermit,
 ) -> Option<(TlsStream<Socket>, Origin)> {
     let local = socket.local_addr().ok()?;
+    // Until the session knows that the agent does not use Nagle's algorithm.
     let prompt = Arc::new(AtomicBool::new(true));
     let to_socket = Arc::clone(&prompt);
     let handshake = async {
+        // A connection that has sent its first byte is protected longer.
         permit.begins(&socket).await?;
         let socket = Socket::prompt(socket, congestion_control, to_socket)?;
         tls.accept(socket).await

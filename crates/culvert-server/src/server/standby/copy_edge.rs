@@ -1,4 +1,4 @@
-//! An edge that serves from the copy of the configuration, with health checks and metrics.
+//! An edge that serves from the copy of the configuration while the database is away, with health checks and metrics.
 //!
 //! It is compiled from the copy by the code that compiles the database, over a temporary store. It has no API, no agents,
 //! no Kubernetes operators, no orders of certificates and no queue; and policies whose decision needs the database refuse
@@ -37,14 +37,14 @@ use crate::server::planes::edge::{Published, ip_data};
 use crate::server::tasks::Tasks;
 use crate::system_clock;
 
-/// How long requests of the health checks and metrics may take after their end.
-const WATCHING_ENDS_WITHIN: Duration = Duration::from_secs(2);
+/// How long open requests for health and metrics may take when monitoring ends.
+const MONITORING_ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The running edge.
 #[derive(Debug)]
 pub(super) struct CopyEdge {
     pub(super) facts: CopyFacts,
-    /// When it began, and how old the copy was then: a clock that is set back must not make it younger.
+    /// When it began, and how old the copy was then. Setting the clock back does not make the copy younger.
     began: (Instant, Duration),
     pub(super) supervisor: Supervisor,
     pub(super) reload: Reload,
@@ -52,18 +52,19 @@ pub(super) struct CopyEdge {
     settings: Settings,
     dropped: Arc<DroppedEvents>,
     temporary: TemporaryStore,
-    /// The edge, and what compiles its configuration.
+    /// The tasks of the edge and of its configuration.
     traffic: Tasks,
-    /// Health checks, metrics, and what follows the system's clock.
-    watching: Tasks,
+    /// The tasks of health checks, metrics and the system's clock.
+    monitoring: Tasks,
     /// Further handles of their listening sockets.
-    watched: Vec<std::net::TcpListener>,
+    monitoring_sockets: Vec<std::net::TcpListener>,
 }
 
 impl CopyEdge {
     /// Fails if the copy is too old to serve from, by the settings that are in force now.
     pub(super) fn check_age(&self, now: Timestamp) -> Result<()> {
         let age_max = self.reload.settings().edge.copy_age_max();
+        // A reload may have turned copies off. Then every copy is too old.
         let age_max = age_max.unwrap_or_default();
         self.facts.check_age(now, age_max)?;
         let (began, age) = self.began;
@@ -91,7 +92,7 @@ impl CopyEdge {
         let supervisor = Supervisor::default();
         let dropped = Arc::<DroppedEvents>::default();
         let ip_data = ip_data(settings)?;
-        let around = culvert_edge::Settings {
+        let plane_settings = culvert_edge::Settings {
             inherited: inherited.clone(),
             kubernetes_addr: None,
             supervisor: supervisor.clone(),
@@ -99,26 +100,27 @@ impl CopyEdge {
             is_from_copy: true,
             ..edge_settings(settings)?
         };
-        let edge = Edge::bind(around, dropped.clone(), clock.clone()).await;
+        let edge = Edge::bind(plane_settings, dropped.clone(), clock.clone()).await;
         let edge = edge.map_err(with_causes)?;
         let published = Arc::new(Published::new(edge.clone()));
         let master = unopened.master().context("there is no master key")?;
-        let compiled = CompiledCopy {
+        let compiler = CopyCompiler {
             settings,
             master,
             ip_data: &ip_data,
             temporary: &temporary,
         };
-        let control = compiled.control(unopened, &edge, published.clone()).await?;
+        let control = compiler.control(unopened, &edge, published.clone()).await?;
         let mut traffic = Tasks::new(&supervisor);
         traffic.start("copied_configuration", |stop| {
             control.clone().run_copy(stop)
         });
+        // Until then, connections wait in the backlog of the bound listeners.
         published.wait_for_first(&control).await?;
         traffic.start("edge", |stop| edge.clone().run(stop));
-        let mut watching = Tasks::new(&supervisor);
+        let mut monitoring = Tasks::new(&supervisor);
         let steady_clock = unopened.clock().clone();
-        watching.start("clock", |stop| system_clock::follow(steady_clock, stop));
+        monitoring.start("clock", |stop| system_clock::follow(steady_clock, stop));
         let mut started = Box::new(Self {
             reload: Reload::new(
                 settings.clone(),
@@ -126,7 +128,7 @@ impl CopyEdge {
                 ip_data,
                 certificate_file::open(settings)?,
             ),
-            watching,
+            monitoring,
             settings: settings.clone(),
             began: (Instant::now(), facts.age(unopened.clock().now())),
             facts,
@@ -135,16 +137,16 @@ impl CopyEdge {
             dropped,
             temporary,
             traffic,
-            watched: Vec::new(),
+            monitoring_sockets: Vec::new(),
         });
         started
-            .start_watching(control, clock, unopened, inherited)
+            .start_monitoring(control, clock, unopened, inherited)
             .await?;
         Ok(started)
     }
 
     /// Starts the health checks and the metrics.
-    async fn start_watching(
+    async fn start_monitoring(
         &mut self,
         control: Arc<Control>,
         clock: Arc<dyn Clock>,
@@ -154,7 +156,7 @@ impl CopyEdge {
         let settings = &self.settings;
         if settings.roles.contains(&Role::Api) {
             let listener = listen("api.addr", &settings.api.addr, inherited).await?;
-            self.watched.push(another_handle(&listener)?);
+            self.monitoring_sockets.push(another_handle(&listener)?);
             let health = CopyHealth {
                 facts: self.facts.clone(),
                 clock: clock.clone(),
@@ -167,11 +169,12 @@ impl CopyEdge {
             let entropy = unopened.entropy().clone();
             let api = Api::new(control, Arc::new(health), settings, clock.clone(), entropy);
             let api = api.map_err(with_causes)?;
-            self.watching.start("api", |stop| api.serve(listener, stop));
+            self.monitoring
+                .start("api", |stop| api.serve(listener, stop));
         }
         if !settings.metrics.addr.is_empty() {
             let listener = listen("metrics.addr", &settings.metrics.addr, inherited).await?;
-            self.watched.push(another_handle(&listener)?);
+            self.monitoring_sockets.push(another_handle(&listener)?);
             let (edge, dropped) = (self.edge.clone(), self.dropped.clone());
             let facts = self.facts.clone();
             let read = Box::new(move || {
@@ -179,7 +182,7 @@ impl CopyEdge {
                 samples(&edge, age, dropped.count())
             });
             let serve = |stop| metrics::serve(listener, read, stop);
-            self.watching.start("metrics", serve);
+            self.monitoring.start("metrics", serve);
         }
         Ok(())
     }
@@ -187,7 +190,7 @@ impl CopyEdge {
     /// Further handles of all its listening sockets, for a server that takes its place.
     pub(super) async fn sockets(&self) -> Result<Vec<std::net::TcpListener>> {
         let mut sockets = self.edge.sockets().await?;
-        for socket in &self.watched {
+        for socket in &self.monitoring_sockets {
             sockets.push(socket.try_clone()?);
         }
         Ok(sockets)
@@ -205,25 +208,25 @@ impl CopyEdge {
         shown.collect::<Vec<_>>().join(" ")
     }
 
-    /// Ends the health checks and the metrics, whose listeners another server has.
-    pub(super) async fn end_watching(&mut self) {
-        self.watched.clear();
-        // A client that sends its request slowly must not delay the start.
-        let ended = tokio::time::timeout(WATCHING_ENDS_WITHIN, self.watching.finish()).await;
+    /// Ends the health checks and the metrics. Another server may have their listeners.
+    pub(super) async fn end_monitoring(&mut self) {
+        self.monitoring_sockets.clear();
+        // A slow client must not delay the start of the server.
+        let ended = tokio::time::timeout(MONITORING_ENDS_WITHIN, self.monitoring.finish()).await;
         if ended.is_err() {
-            self.watching.running.abort_all();
+            self.monitoring.running.abort_all();
         }
     }
 
     /// Drains the edge. Returns how many events of traffic were dropped.
     pub(super) async fn drain(mut self: Box<Self>) -> u64 {
-        self.end_watching().await;
+        self.end_monitoring().await;
         self.traffic.finish().await;
         self.temporary.close().await;
         self.dropped.count()
     }
 
-    /// Closes all its connections.
+    /// Ends without draining: closes all connections.
     pub(super) async fn cut(self: Box<Self>) {
         match edge_settings(&self.settings) {
             Ok(mut settings) => {
@@ -239,14 +242,14 @@ impl CopyEdge {
 }
 
 /// What compiles a copy for the edge.
-struct CompiledCopy<'a> {
+struct CopyCompiler<'a> {
     settings: &'a Settings,
     master: &'a MasterKey,
     ip_data: &'a IpDatabases,
     temporary: &'a TemporaryStore,
 }
 
-impl CompiledCopy<'_> {
+impl CopyCompiler<'_> {
     async fn control(
         &self,
         unopened: &Unopened,
@@ -281,7 +284,7 @@ impl CompiledCopy<'_> {
             clock,
             entropy: entropy.clone(),
             seal: Seal::new(&master.current).with_older(&master.older),
-            // No token is in the copy.
+            // Not the stored pepper: the copy has no tokens to recognise.
             pepper: Pepper::new(&master.current),
             settings: control_settings(settings, &domain, Some(edge), self.ip_data, public)?,
             delivery,

@@ -106,7 +106,7 @@ impl Standby {
     /// dropped. `None` if there is no edge that serves from a copy.
     pub(super) async fn retire(&self) -> Option<impl Future<Output = u64> + Send + 'static> {
         let mut edge = self.take().await?;
-        edge.end_watching().await;
+        edge.end_monitoring().await;
         Some(edge.drain())
     }
 

@@ -18,11 +18,11 @@ const ENDPOINTS_MAX: usize = 100;
 pub enum OpenError {
     /// The agent has an endpoint with this name.
     NameInUse,
-    /// The agent has as many endpoints as it may have.
+    /// The agent has reached the limit of endpoints.
     TooMany,
     /// The agent has no session, for example because it reconnects.
     Offline,
-    /// The server refused, with a message and perhaps the number of an error code.
+    /// The server refused: its message, and the number of its error code if there is one.
     Refused(String, Option<u16>),
 }
 
@@ -50,7 +50,7 @@ impl Agent {
         match self.bind(&session, nth, false).await {
             Ok(()) => Ok(self.status.borrow().endpoints[nth].clone()),
             Err(trouble) => {
-                // A reconnect may have established it meanwhile.
+                // A new session binds all endpoints, and may have bound this one meanwhile.
                 let slot = self.slots.borrow()[nth].clone();
                 if slot.bound.is_some() {
                     return Ok(self.status.borrow().endpoints[nth].clone());
@@ -80,7 +80,7 @@ impl Agent {
         let session = lock(&self.main).clone();
         if let (Some(session), Some(bound)) = (session, bound) {
             let request = UnbindRequest { id: bound.id };
-            // Without a connection, the endpoint ends because it is not requested again.
+            // The result does not matter: if the connection is lost, the next one does not bind the endpoint again.
             let answer: std::io::Result<Outcome> =
                 session::call(&session, StreamType::UNBIND, &request).await;
             if let Err(error) = answer {
@@ -90,9 +90,10 @@ impl Agent {
         true
     }
 
-    /// Adds a slot, or takes the place of one whose endpoint is gone.
+    /// Adds a slot, or reuses one whose endpoint is gone. Returns its index, which stays valid: no slot is removed.
     fn add(&self, endpoint: Endpoint) -> Result<usize, OpenError> {
         let status = EndpointStatus::of(&endpoint);
+        // Replaced below, unless the limit is reached.
         let mut added = Err(OpenError::TooMany);
         self.slots.send_if_modified(|slots| {
             if slots
@@ -113,7 +114,7 @@ impl Agent {
             } else {
                 slots[nth] = slot;
             }
-            // Under the same lock, so that both lists agree.
+            // Under the lock of the slots, so that an index names the same endpoint in both lists.
             self.status.send_modify(|all| {
                 if nth == all.endpoints.len() {
                     all.endpoints.push(status);
@@ -127,6 +128,7 @@ impl Agent {
         added
     }
 
+    /// Marks an endpoint as gone.
     fn remove(&self, nth: usize) {
         self.slots.send_modify(|slots| slots[nth].is_gone = true);
         self.status
