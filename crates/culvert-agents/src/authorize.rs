@@ -8,6 +8,7 @@ use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
 use culvert_base::{Fault, Refusal, Timestamp, code, id};
 use culvert_certificates::ssh::{certificate_authority, issue, public_key};
+use culvert_identity::api_key::model::ApiKey;
 use culvert_identity::{api_key, credential};
 use culvert_resources::access::acl::Acl;
 use culvert_resources::access::owner::Owner;
@@ -280,10 +281,7 @@ impl AgentControl {
             .store
             .get(ty.kind, &ty.stored_id_of(body))
             .await?;
-        let key: Option<Credential> = match &key {
-            Some(key) => serde_json::from_str(&key.body).ok(),
-            None => None,
-        };
+        let key: Option<ApiKey> = key.as_ref().map(stored::read).transpose()?;
         if key.is_some_and(|key| self.kernel.pepper.recognises(Some(&key.digest), token)) {
             return Err(Refusal::new(
                 code::AUTHTOKEN_UNKNOWN,

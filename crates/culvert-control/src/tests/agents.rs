@@ -741,6 +741,29 @@ async fn a_resumed_session_gets_its_endpoints_back() {
 }
 
 #[tokio::test]
+async fn the_token_of_an_api_key_is_recognised_as_one() {
+    let open = Open::start().await;
+    let key = open.rig.post("/api_keys", json!({})).await.body();
+    let token = key["token"].as_str().unwrap();
+    let refusal = open.authorize(hello(token)).await.unwrap_err();
+    assert!(
+        refusal.message.contains("API key token"),
+        "{}",
+        refusal.message
+    );
+    assert_eq!(code(refusal), 107);
+    // A wrong token with the same shape gets no such hint.
+    let wrong = format!("{}x", &token[..token.len() - 1]);
+    let refusal = open.authorize(hello(&wrong)).await.unwrap_err();
+    assert!(
+        !refusal.message.contains("API key token"),
+        "{}",
+        refusal.message
+    );
+    assert_eq!(code(refusal), 107);
+}
+
+#[tokio::test]
 async fn a_name_of_a_lost_session_is_free_for_its_owner() {
     let open = Open::start().await;
     let first = open.session(json!([])).await;
