@@ -4,7 +4,7 @@
 //! [`Snapshot`], forwards to that endpoint's [`Upstream`], and offers one event for every exchange
 //! and every connection to a [`Recorder`](culvert_events::Recorder).
 //!
-//! It runs on a snapshot that others compile and [publish](Edge::publish), and knows nothing of
+//! It runs on a snapshot (`crates/culvert-edge-config`) that others compile and [publish](Edge::publish), and knows nothing of
 //! accounts, resources or storage: an account is a label on an endpoint here.
 //!
 //! # A request
@@ -70,6 +70,10 @@ mod tests;
 
 pub use client_services::client_services;
 pub use connection::replay_state::REPLAY_OF;
+pub use culvert_edge_config::{
+    Change, Endpoint, EndpointBinding, ForwardRights, Limits, NotReplayed, Operator, Operators,
+    ReplayRequest, Replayed, Restriction, Snapshot, SnapshotBuilder, Timeouts,
+};
 pub use culvert_io::Inherited;
 pub use culvert_io::forward_proxy::Proxies;
 pub use culvert_io::proxy::ProxyVersion;
@@ -79,11 +83,6 @@ pub use culvert_upstream::{
 };
 pub use edge::Edge;
 pub use edge::meters::{Meters, Pressure};
-pub use http::replay::{NotReplayed, ReplayRequest, Replayed};
 pub use settings::Settings;
 pub use settings::bounds::sizes;
-pub use settings::rules::{Limits, ProxyProtocol, Timeouts};
-pub use snapshot::change::Change;
-pub use snapshot::endpoint::{Endpoint, EndpointBinding, ForwardRights, Restriction};
-pub use snapshot::input::{Snapshot, SnapshotBuilder};
-pub use snapshot::operators::{Operator, Operators};
+pub use settings::rules::ProxyProtocol;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::BoxFuture;
+use culvert_edge_config::Timeouts;
 use culvert_io::{CountedUpstream, MovedBytes, Pipe, RelayEnd, RelayLimits, run_relay};
 use culvert_upstream::{DialError, UpstreamStream, refusal};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -20,7 +21,6 @@ use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
 use crate::pools::Pool;
 use crate::recording::counting::RelayCount;
-use crate::settings::rules::Timeouts;
 use crate::snapshot::group::{Member, StandIn};
 use crate::snapshot::removal::RemovalWatch;
 

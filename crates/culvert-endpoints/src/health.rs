@@ -158,7 +158,7 @@ fn misuses_of(
 
 /// Why the policy of an endpoint may not forward to an internal host now, and what to do; `None` if it may, or if nothing
 /// is there. `meant` is the owner that the host had when the policy was written. The same rule as at the edge
-/// ([`culvert_edge::ForwardRights`]).
+/// ([`culvert_edge_config::ForwardRights`]).
 async fn forward_problem(
     cx: &Cx<'_>,
     referrer: Referrer<'_>,

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Instant;
 
 use culvert_base::BoxFuture;
-use culvert_edge::{Change, NotReplayed, ReplayRequest, Replayed, Snapshot};
+use culvert_edge_config::{Change, NotReplayed, ReplayRequest, Replayed, Snapshot};
 
 /// Receives snapshots for the edge.
 pub trait EdgePort: Debug + Send + Sync {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use culvert_base::{Fault, Timestamp};
-use culvert_edge::ForwardRights;
+use culvert_edge_config::ForwardRights;
 use culvert_policy::host::EndpointInfo;
 use culvert_resources::access::Referrer;
 use culvert_resources::access::bot_user::BotUser;

@@ -8,7 +8,7 @@ use anyhow::Result;
 use culvert_base::Clock;
 use culvert_command::with_causes;
 use culvert_dns::{DnsWriter, LookupSettings};
-use culvert_edge::PublicClient;
+use culvert_upstream::PublicClient;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 

@@ -1,6 +1,6 @@
 //! The proxies that the environment names.
 
-use culvert_edge::Proxies;
+use culvert_io::forward_proxy::Proxies;
 
 use crate::config::{Invalid, Settings, environment};
 

@@ -9,7 +9,7 @@ use culvert_base::net::HostName;
 use culvert_certificates::authority::Authority;
 use culvert_certificates::management::Managed;
 use culvert_certificates::own_certificate;
-use culvert_edge::{Snapshot, SnapshotBuilder};
+use culvert_edge_config::{Snapshot, SnapshotBuilder};
 use culvert_endpoints::reserved_domain::model::ReservedDomain;
 use culvert_resources::stored;
 use culvert_store::Document;

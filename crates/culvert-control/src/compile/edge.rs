@@ -8,7 +8,7 @@ use culvert_base::Fault;
 use culvert_certificates::CertificateManager;
 use culvert_certificates::authority::Authority;
 use culvert_certificates::certificate_authority::model::CertificateAuthority;
-use culvert_edge::{Change, Snapshot, SnapshotBuilder};
+use culvert_edge_config::{Change, Snapshot, SnapshotBuilder};
 use culvert_endpoints::vault::model::Vault;
 use culvert_endpoints::vault::secret_model::VaultSecret;
 use culvert_event_config::ports::EdgePort;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use culvert_agents::heartbeat;
 use culvert_base::Fault;
 use culvert_certificates::authority;
-use culvert_edge::{EndpointBinding, Operator, Operators};
+use culvert_edge_config::{EndpointBinding, Operator, Operators};
 use culvert_endpoints::endpoint::model::Endpoint;
 use culvert_endpoints::kubernetes_operator::endpoint_selector::EndpointFacts;
 use culvert_endpoints::traffic_policy::Compiled;

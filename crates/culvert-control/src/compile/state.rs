@@ -9,7 +9,7 @@ use culvert_agents::ingress::model::AgentIngress;
 use culvert_certificates::acme;
 use culvert_certificates::own_certificate::{self, Certified};
 use culvert_delivery::{Replay, Source};
-use culvert_edge::EndpointBinding;
+use culvert_edge_config::EndpointBinding;
 use culvert_endpoints::endpoint::model::Endpoint;
 use culvert_endpoints::kubernetes_operator::active_operators::ActiveOperators;
 use culvert_endpoints::kubernetes_operator::endpoint_selector::EndpointFacts;
@@ -96,7 +96,7 @@ pub(super) struct DueForDelivery {
 /// A compiled endpoint for the edge.
 #[derive(Debug)]
 pub(super) struct Ready {
-    pub(super) endpoint: Arc<culvert_edge::Endpoint>,
+    pub(super) endpoint: Arc<culvert_edge_config::Endpoint>,
     /// The host below the platform domain whose certificate it presents.
     pub(super) certificate_host: Option<String>,
     /// The endpoint's ID and the run that its agent is connected to, for an agent's endpoint.
@@ -150,11 +150,11 @@ impl CompileState {
     }
 
     /// An endpoint for the edge, with the Kubernetes operators that select it.
-    pub(super) fn bound(&self, ready: &Ready) -> Arc<culvert_edge::Endpoint> {
+    pub(super) fn bound(&self, ready: &Ready) -> Arc<culvert_edge_config::Endpoint> {
         let Some(facts) = &ready.facts else {
             return Arc::clone(&ready.endpoint);
         };
-        let mut endpoint = culvert_edge::Endpoint::clone(&ready.endpoint);
+        let mut endpoint = culvert_edge_config::Endpoint::clone(&ready.endpoint);
         let selecting = self.operators.selecting(&endpoint.account, facts);
         endpoint.binding = EndpointBinding::Kubernetes(selecting);
         Arc::new(endpoint)

@@ -17,7 +17,7 @@ async fn a_commit_reaches_the_edge_and_delivery() {
         .post("/endpoints", rig.sample("endpoints", 1).await)
         .await
         .body();
-    let has_one = |snapshot: &Option<culvert_edge::Snapshot>| {
+    let has_one = |snapshot: &Option<culvert_edge_config::Snapshot>| {
         snapshot
             .as_ref()
             .is_some_and(|snapshot| snapshot.len() == 1)
@@ -29,10 +29,10 @@ async fn a_commit_reaches_the_edge_and_delivery() {
         .unwrap();
     rig.delete(&format!("/endpoints/{}", made["id"].as_str().unwrap()))
         .await;
-    let is_empty = |snapshot: &Option<culvert_edge::Snapshot>| {
+    let is_empty = |snapshot: &Option<culvert_edge_config::Snapshot>| {
         snapshot
             .as_ref()
-            .is_some_and(culvert_edge::Snapshot::is_empty)
+            .is_some_and(culvert_edge_config::Snapshot::is_empty)
     };
     tokio::time::timeout(deadline, snapshots.wait_for(is_empty))
         .await

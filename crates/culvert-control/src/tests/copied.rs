@@ -8,7 +8,7 @@ use super::*;
 use crate::compile::copied::{CopyEntry, CopySource, fill_from_copy};
 
 /// What distinguishes a snapshot for traffic.
-fn shown(snapshot: &culvert_edge::Snapshot) -> BTreeSet<String> {
+fn shown(snapshot: &culvert_edge_config::Snapshot) -> BTreeSet<String> {
     let endpoints = snapshot.endpoints().map(|endpoint| {
         let has_policy = endpoint.policy.is_some();
         format!(

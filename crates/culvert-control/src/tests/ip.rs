@@ -215,7 +215,7 @@ async fn ip_restrictions_apply_soon_after_a_commit() {
     let rule = rig.rule(&policy, "allow", "10.0.0.0/8").await;
     let restriction = rig.restriction("api", &policy, false).await;
     rig.restriction("endpoints", &policy, true).await;
-    let edge_has_one = |snapshot: &Option<culvert_edge::Snapshot>| {
+    let edge_has_one = |snapshot: &Option<culvert_edge_config::Snapshot>| {
         snapshot
             .as_ref()
             .is_some_and(|snapshot| snapshot.restrictions().len() == 1)

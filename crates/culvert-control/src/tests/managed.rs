@@ -228,7 +228,7 @@ pub(super) async fn an_issued_certificate_is_reported_once_and_kept_while_manage
     // The order is removed, and its challenge is no longer served.
     assert!(rig.store.all("acme_order").await.unwrap().is_empty());
     let mut snapshots = rig.edge.0.subscribe();
-    let shows_none = |snapshot: &Option<culvert_edge::Snapshot>| {
+    let shows_none = |snapshot: &Option<culvert_edge_config::Snapshot>| {
         let snapshot = snapshot.as_ref();
         snapshot.is_some_and(|snapshot| snapshot.challenges().is_empty())
     };
@@ -315,7 +315,7 @@ async fn the_edge_presents_the_certificate_of_an_agent_ingress() {
     assert!(!reported[1]["principal"].is_null() && reported[3]["principal"].is_null());
     assert!(rig.store.all("acme_order").await.unwrap().is_empty());
     let mut snapshots = rig.edge.0.subscribe();
-    let presents_it = |snapshot: &Option<culvert_edge::Snapshot>| {
+    let presents_it = |snapshot: &Option<culvert_edge_config::Snapshot>| {
         let name = HostName::parse("a.example").unwrap();
         let snapshot = snapshot.as_ref();
         snapshot.is_some_and(|snapshot| snapshot.certified().any(|one| *one == name))

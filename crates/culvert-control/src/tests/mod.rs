@@ -101,15 +101,15 @@ pub(crate) struct Rig {
 
 /// An edge that keeps its snapshot.
 #[derive(Debug)]
-struct HeldEdge(tokio::sync::watch::Sender<Option<culvert_edge::Snapshot>>);
+struct HeldEdge(tokio::sync::watch::Sender<Option<culvert_edge_config::Snapshot>>);
 
 impl EdgePort for HeldEdge {
-    fn publish(&self, snapshot: culvert_edge::Snapshot) -> culvert_base::BoxFuture<'_, ()> {
+    fn publish(&self, snapshot: culvert_edge_config::Snapshot) -> culvert_base::BoxFuture<'_, ()> {
         self.0.send_replace(Some(snapshot));
         Box::pin(async {})
     }
 
-    fn apply(&self, change: culvert_edge::Change) -> culvert_base::BoxFuture<'_, ()> {
+    fn apply(&self, change: culvert_edge_config::Change) -> culvert_base::BoxFuture<'_, ()> {
         self.0.send_modify(|snapshot| {
             let before = snapshot.take().unwrap_or_default();
             *snapshot = Some(before.changed(change));
@@ -121,10 +121,10 @@ impl EdgePort for HeldEdge {
 
     fn replay(
         &self,
-        _: culvert_edge::ReplayRequest,
-    ) -> culvert_base::BoxFuture<'_, Result<culvert_edge::Replayed, culvert_edge::NotReplayed>>
+        _: culvert_edge_config::ReplayRequest,
+    ) -> culvert_base::BoxFuture<'_, Result<culvert_edge_config::Replayed, culvert_edge_config::NotReplayed>>
     {
-        Box::pin(async { Err(culvert_edge::NotReplayed::NoEndpoint) })
+        Box::pin(async { Err(culvert_edge_config::NotReplayed::NoEndpoint) })
     }
 }
 

@@ -186,7 +186,7 @@ async fn a_policy_that_may_no_longer_use_a_secret_is_refused() {
         .unwrap();
     let right = async |id: &str| -> Arc<SecretRight> {
         let mut snapshots = rig.edge.0.subscribe();
-        let find = |snapshot: &Option<culvert_edge::Snapshot>| {
+        let find = |snapshot: &Option<culvert_edge_config::Snapshot>| {
             let policy = snapshot.as_ref()?.policy_of(id)?;
             policy.secret_right().cloned()
         };

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use culvert_edge_config::Endpoint;
 use culvert_policy::policy::exchange::{Exchange, Memory};
 use culvert_policy::policy::phase::Phase;
 use culvert_policy::policy::run::Flow;
 use culvert_tls::tls_policy::TlsPolicy;
 
 use crate::connection::downstream::Downstream;
-use crate::snapshot::endpoint::Endpoint;
 use crate::snapshot::group::Member;
 
 /// The decision about a connection.

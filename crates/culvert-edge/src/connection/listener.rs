@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use culvert_base::net::plain_address;
+use culvert_edge_config::Timeouts;
 use culvert_io::proxy::{ProxyAddresses, ProxyHeader};
 use culvert_io::{Inherited, Prefixed, proxy, tcp_options};
 use culvert_overload::{Level, TURN_WHEN_TIGHT};
@@ -27,7 +28,7 @@ use crate::connection::socket::{Carrier, CountedSocket, Wire};
 use crate::edge::edge_context::EdgeContext;
 use crate::http::{server, streams};
 use crate::kubernetes;
-use crate::settings::rules::{ListenerKind, Timeouts};
+use crate::settings::rules::ListenerKind;
 use crate::snapshot::group::{Group, Member};
 use crate::tcp;
 

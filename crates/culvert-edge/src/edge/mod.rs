@@ -15,6 +15,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, FairPermits, Fault};
+use culvert_edge_config::{Change, NotReplayed, ReplayRequest, Replayed, Snapshot};
 use culvert_events::Recorder;
 use culvert_io::{ConnectionThreads, Inherited, splice};
 use culvert_overload::{
@@ -37,13 +38,11 @@ use crate::edge::edge_context::EdgeContext;
 use crate::edge::edge_state::{EdgeState, Phase};
 use crate::edge::meters::Meters;
 use crate::http::encoded::ENCODERS_KIB_MAX;
-use crate::http::replay::{self, NotReplayed, ReplayRequest, Replayed};
+use crate::http::replay;
 use crate::settings::Settings;
 use crate::settings::rules::ListenerKind;
-use crate::snapshot::change::Change;
 use crate::snapshot::compiler::SnapshotCompiler;
 use crate::snapshot::freshness::Freshness;
-use crate::snapshot::input::Snapshot;
 
 /// How long tasks may take to end after the cut.
 const CUT_WITHIN: Duration = Duration::from_secs(5);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use culvert_edge_config::Timeouts;
 use culvert_http::authority::Authority;
 use culvert_http::fields::strip_spellings;
 use culvert_io::{Alarm, UploadProgress};
@@ -19,7 +20,6 @@ use crate::connection::http1_state::Http1Turn;
 use crate::http::request_body::BodyLimit;
 use crate::recording::counting::ExchangeCount;
 use crate::recording::{FieldLines, RecordedRequest, Recording, lines};
-use crate::settings::rules::Timeouts;
 use crate::snapshot::group::{Group, Member};
 
 /// Header bytes that the open requests of an HTTP/2 connection may hold together.

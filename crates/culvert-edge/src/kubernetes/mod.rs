@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use culvert_base::net::HostName;
+use culvert_edge_config::Operator;
 use culvert_policy::problem::Problem;
 use culvert_policy::scheme::Scheme;
 use rustls::ServerConfig;
@@ -31,7 +32,7 @@ use crate::edge::edge_context::EdgeContext;
 use crate::http::server;
 use crate::kubernetes::message::{ConnRequest, ConnResponse};
 use crate::snapshot::group::{Group, Member};
-use crate::snapshot::operators::{Operator, OperatorTable};
+use crate::snapshot::operators::OperatorTable;
 
 /// Serves a connection of an operator.
 pub(crate) async fn serve(tcp: TcpStream, down: Arc<Downstream>) {

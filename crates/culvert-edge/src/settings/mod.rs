@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Entropy, Fault, OsEntropy, Supervisor};
+use culvert_edge_config::Limits;
 use culvert_events::HeaderRules;
 use culvert_io::Inherited;
 use culvert_io::forward_proxy::Proxies;
@@ -22,7 +23,7 @@ use culvert_upstream::{AddressGuard, Dial, Dialer};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
-use crate::settings::rules::{Limits, ProxyProtocol, Rules};
+use crate::settings::rules::{ProxyProtocol, Rules};
 use crate::snapshot::route::Hosts;
 
 /// Most endpoints whose traffic is counted apart, by default.

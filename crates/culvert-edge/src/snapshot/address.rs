@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use culvert_base::net::HostName;
+use culvert_edge_config::{Endpoint, EndpointBinding};
 use culvert_policy::scheme::Scheme;
 
-use crate::snapshot::endpoint::{Endpoint, EndpointBinding};
 
 /// Where an endpoint is found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

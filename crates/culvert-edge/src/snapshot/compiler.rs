@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use culvert_edge_config::{Change, Endpoint, EndpointBinding, NamedCertificate, Restriction, Snapshot};
 use culvert_statistics::Slot;
 use culvert_tls::acme::{ChallengeAnswers, PreparedChallenges};
 use culvert_tls::server_certificate::ServerCertificate;
@@ -14,10 +15,7 @@ use rustls_pki_types::CertificateDer;
 
 use crate::pools::Pool;
 use crate::snapshot::address::EndpointAddress;
-use crate::snapshot::change::Change;
-use crate::snapshot::endpoint::{Endpoint, EndpointBinding, Restriction};
 use crate::snapshot::group::{Group, Member};
-use crate::snapshot::input::{NamedCertificate, Snapshot};
 use crate::snapshot::live::Live;
 use crate::snapshot::operators::OperatorTable;
 use crate::snapshot::removal::Removal;

@@ -1,9 +1,9 @@
 //! Endpoints whose policies read data of the operator.
 
 use culvert_base::PersistentMap;
+use culvert_edge_config::Endpoint;
 use culvert_policy::ipdata::IpFields;
 
-use crate::snapshot::endpoint::Endpoint;
 
 /// The IDs of these endpoints, by what their policies read. Policies differ in few ways there, so a question about all
 /// endpoints takes no longer with many of them.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use culvert_edge_config::{Endpoint, Restriction};
 use culvert_policy::policy::run::EDGE_PATHS;
 use culvert_statistics::{EndpointCounters, Slot};
 use culvert_upstream::{Dial, Protocol};
 
 use crate::edge::edge_state::EdgeState;
 use crate::pools::Pool;
-use crate::snapshot::endpoint::{Endpoint, Restriction};
 use crate::snapshot::removal::Removal;
 
 /// The endpoints at one address.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use culvert_base::PersistentMap;
+use culvert_edge_config::{Endpoint, ForwardRights, may_forward};
 use culvert_login::Logins;
 use culvert_policy::host::EndpointInfo;
 use culvert_policy::scheme::Scheme;
@@ -11,9 +12,7 @@ use culvert_tls::server_certificate::ServerCertificate;
 
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::data_readers::DataReaders;
-use crate::snapshot::endpoint::{Endpoint, ForwardRights};
 use crate::snapshot::group::Group;
-use crate::snapshot::input::may_forward;
 use crate::snapshot::operators::OperatorTable;
 use crate::snapshot::route::Hosts;
 

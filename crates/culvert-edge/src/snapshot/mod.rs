@@ -1,16 +1,13 @@
 //! Which endpoints there are, and which certificates.
 //!
-//! Control builds a [`Snapshot`](input::Snapshot) or a [`Change`](change::Change). The
+//! Control builds a [`Snapshot`](culvert_edge_config::Snapshot) or a [`Change`](culvert_edge_config::Change). The
 //! [`compiler`] turns it into [`Live`](live::Live): tables that a request reads without a lock.
 
 pub(crate) mod address;
-pub(crate) mod change;
 pub(crate) mod compiler;
 mod data_readers;
-pub(crate) mod endpoint;
 pub(crate) mod freshness;
 pub(crate) mod group;
-pub(crate) mod input;
 pub(crate) mod live;
 pub(crate) mod operators;
 pub(crate) mod removal;

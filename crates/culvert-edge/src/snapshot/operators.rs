@@ -1,8 +1,9 @@
-//! The Kubernetes operators that may connect, and the check of their client certificates.
+//! The check of the client certificates of Kubernetes operators.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use culvert_edge_config::{Operator, Operators};
 use culvert_tls::peer;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::aws_lc_rs;
@@ -13,26 +14,6 @@ use rustls::{
     SignatureScheme,
 };
 use rustls_pki_types::{CertificateDer, UnixTime};
-
-/// The Kubernetes operators that may connect.
-#[derive(Clone, Debug, Default)]
-pub struct Operators {
-    /// The authority of their client certificates. Without one, no operator may connect.
-    pub authority: Option<CertificateDer<'static>>,
-    /// The operators.
-    pub operators: Vec<Operator>,
-}
-
-/// A Kubernetes operator that may connect to the endpoints it selects.
-#[derive(Clone, Debug)]
-pub struct Operator {
-    /// `k8sop_…`, the common name of its certificates.
-    pub id: String,
-    /// `ac_…` of the account whose endpoints it binds.
-    pub account: Arc<str>,
-    /// The public key of its certificates, as they have it.
-    pub key: Vec<u8>,
-}
 
 /// The operators of a snapshot in use. As a verifier it accepts certificates of the authority whose name and key are
 /// those of an operator.

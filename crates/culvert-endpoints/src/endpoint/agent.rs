@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use culvert_base::names::escaped;
 use culvert_base::{Code, Description, Metadata, Refusal, code};
-use culvert_edge::{Clients, Protocol, ProxyVersion, Upstream};
+use culvert_edge_config::{Clients, Protocol, ProxyVersion, Upstream};
 use culvert_policy::Scheme;
 use culvert_resources::access::Referrer;
 use culvert_resources::access::acl::Bound;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
-use culvert_edge::{EndpointBinding, Upstream};
+use culvert_edge_config::{EndpointBinding, Upstream};
 use culvert_resources::access::Referrer;
 use culvert_resources::access::right::{Right, Scope};
 use culvert_resources::cx::Cx;
@@ -449,7 +449,7 @@ impl Endpoint {
         seal: &Seal,
         head: &Head,
         policies: &mut Compiled,
-    ) -> Result<culvert_edge::Endpoint, Fault> {
+    ) -> Result<culvert_edge_config::Endpoint, Fault> {
         let unusable = |why: &dyn std::fmt::Display| {
             Fault::bare(format!("compiling endpoint {}: {why}", head.id))
         };
@@ -469,7 +469,7 @@ impl Endpoint {
             }
             None => None,
         };
-        Ok(culvert_edge::Endpoint {
+        Ok(culvert_edge_config::Endpoint {
             id: head.id.clone(),
             account: head.account.as_str().into(),
             owner: self.principal_id.as_str().into(),

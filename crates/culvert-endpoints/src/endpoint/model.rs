@@ -67,7 +67,7 @@ pub(crate) const fn merges_slashes() -> bool {
     true
 }
 
-/// An upstream as sent; both parts have passed [`culvert_edge::Upstream::parse`].
+/// An upstream as sent; both parts have passed [`culvert_edge_config::Upstream::parse`].
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct StoredUpstream {
     /// URL of the upstream.

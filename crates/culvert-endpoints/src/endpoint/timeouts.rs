@@ -73,9 +73,9 @@ impl Timeouts {
     }
 
     /// Compiles the timeouts for the edge.
-    pub(crate) fn compile(&self) -> culvert_edge::Timeouts {
+    pub(crate) fn compile(&self) -> culvert_edge_config::Timeouts {
         let time = |text: &Option<String>| text.as_deref().and_then(parse);
-        culvert_edge::Timeouts {
+        culvert_edge_config::Timeouts {
             connect: time(&self.connect),
             first_byte: time(&self.first_byte),
             idle: time(&self.idle),

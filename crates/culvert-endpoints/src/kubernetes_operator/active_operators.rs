@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use culvert_base::Fault;
-use culvert_edge::Operator;
+use culvert_edge_config::Operator;
 use culvert_identity::active_owners::ActiveOwners;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored;

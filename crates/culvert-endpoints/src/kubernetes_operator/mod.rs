@@ -298,7 +298,7 @@ impl KubernetesOperator {
     pub(crate) fn compile(&self, head: &Head) -> Option<CompiledOperator> {
         let binding = self.active_binding()?;
         binding.certificate.as_ref()?;
-        let operator = culvert_edge::Operator {
+        let operator = culvert_edge_config::Operator {
             id: head.id.clone(),
             account: head.account.as_str().into(),
             key: public_key(&binding.csr).ok()?.0.to_vec(),
@@ -314,7 +314,7 @@ impl KubernetesOperator {
 /// A Kubernetes operator for the edge. It may connect while its owner is active.
 #[derive(Debug)]
 pub(crate) struct CompiledOperator {
-    pub(crate) operator: culvert_edge::Operator,
+    pub(crate) operator: culvert_edge_config::Operator,
     pub(crate) selectors: Selectors,
     /// Owner of the key that created it.
     pub owner_id: String,

@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::{Fault, Ksuid, Refusal, Share, code, id};
 use culvert_delivery::{EventQuery, LoggedEvent};
-use culvert_edge::{NotReplayed, ReplayRequest};
+use culvert_edge_config::{NotReplayed, ReplayRequest};
 use culvert_endpoints::endpoint;
 use culvert_endpoints::endpoint::model::Endpoint;
 use culvert_events::bodies::{

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use culvert_base::net::plain_address;
 use culvert_base::{Code, Refusal, code};
-use culvert_edge::Restriction;
+use culvert_edge_config::Restriction;
 use culvert_resources::Caller;
 
 use crate::Identity;

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use culvert_base::{Fault, IpSet};
-use culvert_edge::Restriction;
+use culvert_edge_config::Restriction;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored;
 use culvert_resources::stored::read_set::ReadSet;

@@ -188,7 +188,7 @@ pub struct EdgeTimeouts {
 
 impl Default for EdgeTimeouts {
     fn default() -> Self {
-        let limits = culvert_edge::Limits::default();
+        let limits = culvert_edge_config::Limits::default();
         Self {
             connect: Span(limits.connect),
             first_byte: Span(limits.answer),

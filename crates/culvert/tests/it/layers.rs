@@ -59,10 +59,23 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "culvert-edge-config",
+        &[
+            "culvert-base",
+            "culvert-events",
+            "culvert-io",
+            "culvert-login",
+            "culvert-policy",
+            "culvert-tls",
+            "culvert-upstream",
+        ],
+    ),
+    (
         "culvert-edge",
         &[
             "culvert-base",
             "culvert-cel",
+            "culvert-edge-config",
             "culvert-events",
             "culvert-http",
             "culvert-io",
@@ -115,7 +128,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "culvert-identity",
         &[
             "culvert-base",
-            "culvert-edge",
+            "culvert-edge-config",
             "culvert-events",
             "culvert-login",
             "culvert-policy",
@@ -139,7 +152,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-base",
             "culvert-cel",
             "culvert-certificates",
-            "culvert-edge",
+            "culvert-edge-config",
             "culvert-events",
             "culvert-identity",
             "culvert-login",
@@ -171,7 +184,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-base",
             "culvert-certificates",
             "culvert-delivery",
-            "culvert-edge",
+            "culvert-edge-config",
             "culvert-endpoints",
             "culvert-events",
             "culvert-identity",
@@ -188,7 +201,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-base",
             "culvert-certificates",
             "culvert-delivery",
-            "culvert-edge",
+            "culvert-edge-config",
             "culvert-endpoints",
             "culvert-event-config",
             "culvert-events",
@@ -213,13 +226,15 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-control",
             "culvert-delivery",
             "culvert-dns",
-            "culvert-edge",
+            "culvert-edge-config",
             "culvert-events",
+            "culvert-io",
             "culvert-login",
             "culvert-policy",
             "culvert-store",
             "culvert-tls",
             "culvert-tunnel",
+            "culvert-upstream",
         ],
     ),
     (
@@ -300,6 +315,10 @@ const NEVER: &[(&str, &[&str])] = &[
     ("culvert-dns", &["sqlx", "axum", "hyper", "tokio-rustls"]),
     ("culvert-upstream", &["sqlx", "axum"]),
     ("culvert-edge", &["sqlx", "axum"]),
+    (
+        "culvert-edge-config",
+        &["sqlx", "axum", "hyper", "tokio", "tokio-rustls"],
+    ),
     ("culvert-tunnel", &["sqlx", "axum", "hyper", "russh"]),
     ("culvert-ssh", &["sqlx", "axum", "hyper"]),
     ("culvert-delivery", &["sqlx", "axum"]),
@@ -446,7 +465,7 @@ fn crates_depend_only_downwards() {
 }
 
 /// Crates that no program of an agent may contain, however deep.
-const SERVER: [&str; 18] = [
+const SERVER: [&str; 19] = [
     "culvert-agents",
     "culvert-api",
     "culvert-certificates",
@@ -454,6 +473,7 @@ const SERVER: [&str; 18] = [
     "culvert-control",
     "culvert-delivery",
     "culvert-edge",
+    "culvert-edge-config",
     "culvert-endpoints",
     "culvert-event-config",
     "culvert-identity",

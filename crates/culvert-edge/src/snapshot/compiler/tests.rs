@@ -1,11 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use culvert_base::net::HostName;
+use culvert_edge_config::{EndpointBinding, Timeouts};
 use culvert_policy::scheme::Scheme;
 
 use super::*;
-use crate::settings::rules::Timeouts;
-use crate::snapshot::endpoint::EndpointBinding;
 
 /// The result of a look-up of each of `places`: IDs of the endpoints, and the pools of their upstreams.
 fn found(

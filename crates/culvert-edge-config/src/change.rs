@@ -5,19 +5,25 @@ use std::sync::Arc;
 
 use culvert_tls::acme::Challenge;
 
-use crate::snapshot::endpoint::{Endpoint, ForwardRights};
-use crate::snapshot::input::{NamedCertificate, Snapshot};
-use crate::snapshot::operators::Operators;
+use crate::endpoint::{Endpoint, ForwardRights};
+use crate::operators::Operators;
+use crate::snapshot::{NamedCertificate, Snapshot};
 
 /// The changes from one snapshot to the next.
 #[derive(Default)]
 pub struct Change {
-    pub(super) put: Vec<Arc<Endpoint>>,
-    pub(super) removed: Vec<String>,
-    pub(super) challenges: Option<Vec<Challenge>>,
-    pub(super) operators: Option<Operators>,
-    pub(super) forward_rights: Option<Arc<dyn ForwardRights>>,
-    pub(super) certificates: Option<(Vec<NamedCertificate>, Vec<NamedCertificate>)>,
+    /// Endpoints that are new, or replace the one with their ID.
+    pub put: Vec<Arc<Endpoint>>,
+    /// The IDs of removed endpoints.
+    pub removed: Vec<String>,
+    /// All challenges, if they change.
+    pub challenges: Option<Vec<Challenge>>,
+    /// All Kubernetes operators, if they change.
+    pub operators: Option<Operators>,
+    /// The rights to forward to internal endpoints of other owners, if they change.
+    pub forward_rights: Option<Arc<dyn ForwardRights>>,
+    /// All certificates and fallback certificates, if they change.
+    pub certificates: Option<(Vec<NamedCertificate>, Vec<NamedCertificate>)>,
 }
 
 impl fmt::Debug for Change {
@@ -62,12 +68,12 @@ impl Change {
     }
 
     /// Whether it replaces the Kubernetes operators.
-    pub(crate) fn has_operators(&self) -> bool {
+    pub fn has_operators(&self) -> bool {
         self.operators.is_some()
     }
 
     /// The IDs of the endpoints that it changes.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = &String> {
+    pub fn ids(&self) -> impl Iterator<Item = &String> {
         let put = self.put.iter().map(|endpoint| &endpoint.id);
         put.chain(&self.removed)
     }

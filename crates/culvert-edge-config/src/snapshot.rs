@@ -10,24 +10,32 @@ use culvert_policy::host::EndpointInfo;
 use culvert_tls::acme::Challenge;
 use rustls::sign::CertifiedKey;
 
-use crate::snapshot::change::Change;
-use crate::snapshot::endpoint::{Endpoint, ForwardRights, Restriction};
-use crate::snapshot::operators::Operators;
+use crate::change::Change;
+use crate::endpoint::{Endpoint, ForwardRights, Restriction};
+use crate::operators::Operators;
 
 /// A certificate with its key, and the names for which it is presented.
-pub(super) type NamedCertificate = (Vec<HostName>, Arc<CertifiedKey>);
+pub type NamedCertificate = (Vec<HostName>, Arc<CertifiedKey>);
 
 /// Endpoints, certificates and restrictions of one moment.
 #[derive(Clone, Default)]
 pub struct Snapshot {
-    pub(super) endpoints: Vec<Arc<Endpoint>>,
-    pub(super) restrictions: Vec<Restriction>,
-    pub(super) certificates: Vec<NamedCertificate>,
-    pub(super) fallback: Vec<NamedCertificate>,
-    pub(super) challenges: Vec<Challenge>,
-    pub(super) logins: Option<Arc<Logins>>,
-    pub(super) operators: Operators,
-    pub(super) forward_rights: Option<Arc<dyn ForwardRights>>,
+    /// Its endpoints, in the order in which they were added.
+    pub endpoints: Vec<Arc<Endpoint>>,
+    /// Its restrictions; of two for one account the later one counts.
+    pub restrictions: Vec<Restriction>,
+    /// Its certificates; for a name given twice the later one counts.
+    pub certificates: Vec<NamedCertificate>,
+    /// Certificates for names that have no other.
+    pub fallback: Vec<NamedCertificate>,
+    /// Its challenges.
+    pub challenges: Vec<Challenge>,
+    /// The shared state of sign-ins.
+    pub logins: Option<Arc<Logins>>,
+    /// The Kubernetes operators that may connect.
+    pub operators: Operators,
+    /// The rights to forward to internal endpoints of other owners. Without them, no policy does.
+    pub forward_rights: Option<Arc<dyn ForwardRights>>,
 }
 
 impl Snapshot {
@@ -167,7 +175,7 @@ impl SnapshotBuilder {
 }
 
 impl Snapshot {
-    /// This snapshot with a change. The time depends on the size of the snapshot; [`Edge::apply`](crate::Edge::apply) is faster.
+    /// This snapshot with a change. The time depends on the size of the snapshot; an edge applies a change faster.
     #[must_use]
     pub fn changed(mut self, change: Change) -> Self {
         let put: Vec<&String> = change.put.iter().map(|endpoint| &endpoint.id).collect();
@@ -186,7 +194,8 @@ impl Snapshot {
 
 /// Whether the policy of `from` may forward to an internal endpoint: to those of the same owner, and where these
 /// rights say so.
-pub(super) fn may_forward(
+#[inline]
+pub fn may_forward(
     rights: Option<&dyn ForwardRights>,
     from: EndpointInfo<'_>,
     host: &str,

@@ -10,7 +10,7 @@ use culvert_policy::policy::compiled::Policy;
 use culvert_policy::scheme::Scheme;
 use culvert_upstream::Upstream;
 
-use crate::settings::rules::Timeouts;
+use crate::limits::Timeouts;
 
 /// An address at which traffic arrives, and its upstream.
 #[derive(Clone, Debug)]
@@ -53,12 +53,14 @@ pub enum EndpointBinding {
 
 impl Endpoint {
     /// Whether only policies of its account's endpoints reach it.
-    pub(crate) fn is_internal(&self) -> bool {
+    #[inline]
+    pub fn is_internal(&self) -> bool {
         self.binding == EndpointBinding::Internal
     }
 
     /// Whether a Kubernetes operator of its account may reach it.
-    pub(crate) fn is_bound_by(&self, operator_id: &str) -> bool {
+    #[inline]
+    pub fn is_bound_by(&self, operator_id: &str) -> bool {
         match &self.binding {
             EndpointBinding::Kubernetes(operators) => operators.iter().any(|id| id == operator_id),
             EndpointBinding::Public | EndpointBinding::Internal => false,
@@ -66,13 +68,15 @@ impl Endpoint {
     }
 
     /// The share of limited resources that its traffic uses.
-    pub(crate) fn share(&self) -> Share {
+    #[inline]
+    pub fn share(&self) -> Share {
         let owner = self.policy.as_ref().map_or("", |policy| policy.owner());
         Share::new(owner, &self.id)
     }
 
     /// Its properties for policies.
-    pub(crate) fn info(&self) -> EndpointInfo<'_> {
+    #[inline]
+    pub fn info(&self) -> EndpointInfo<'_> {
         EndpointInfo {
             id: &self.id,
             account: &self.account,

@@ -1,0 +1,22 @@
+//! The compiled input of the edge: what it is to serve.
+//!
+//! Control builds a [`Snapshot`] or a [`Change`] and asks for a [replay](ReplayRequest); the edge
+//! (`crates/culvert-edge`) turns them into the tables that requests read. Neither depends on the other.
+//!
+//! Not here: those tables, the settings of the process, and how traffic is served.
+
+mod change;
+mod endpoint;
+mod limits;
+mod operators;
+mod replay;
+mod snapshot;
+
+pub use change::Change;
+pub use culvert_io::proxy::ProxyVersion;
+pub use culvert_upstream::{Clients, Protocol, Upstream};
+pub use endpoint::{Endpoint, EndpointBinding, ForwardRights, Restriction};
+pub use limits::{Limits, Timeouts};
+pub use operators::{Operator, Operators};
+pub use replay::{NotReplayed, ReplayRequest, Replayed};
+pub use snapshot::{NamedCertificate, Snapshot, SnapshotBuilder, may_forward};
