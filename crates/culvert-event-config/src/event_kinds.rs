@@ -1,25 +1,9 @@
 //! The names of all kinds of events, and which of them only admins may follow.
 //!
-//! `audit_kinds` defines the contents of events. It depends on all resources, while subscriptions, which are
-//! resources, need the names.
+//! The catalogue of control defines the contents of events. It depends on all resources, while subscriptions, which are
+//! resources, need the names. So the resources of other subjects are named here, and a test of control compares them.
 
 use culvert_base::{Refusal, code};
-use culvert_certificates::certificate_authority::model::CertificateAuthority;
-use culvert_certificates::ssh::certificate_authority_model::SshCertificateAuthority;
-use culvert_certificates::ssh::host_certificate_model::SshHostCertificate;
-use culvert_certificates::ssh::public_key_model::SshPublicKey;
-use culvert_certificates::ssh::user_certificate_model::SshUserCertificate;
-use culvert_certificates::tls_certificate::model::TlsCertificate;
-use culvert_endpoints::endpoint::model::Endpoint;
-use culvert_endpoints::reserved_addr::model::ReservedAddr;
-use culvert_endpoints::reserved_domain::model::ReservedDomain;
-use culvert_endpoints::vault::model::Vault;
-use culvert_endpoints::vault::secret_model::VaultSecret;
-use culvert_identity::api_key::model::ApiKey;
-use culvert_identity::credential::model::TunnelCredential;
-use culvert_identity::ip::policy_model::IpPolicy;
-use culvert_identity::ip::policy_rule_model::IpPolicyRule;
-use culvert_identity::ip::restriction_model::IpRestriction;
 use culvert_resources::access::bot_user::BotUser;
 use culvert_resources::access::caller::{Caller, Role};
 use culvert_resources::access::grant::Grant;
@@ -36,6 +20,9 @@ pub const COMMITS_LOST: &str = "commits_lost.v0";
 
 /// The kind of the event of events that waited and are lost.
 pub(crate) const EVENTS_DROPPED: &str = "events_dropped.v0";
+
+/// The resource of endpoints, whose events show traffic policies.
+pub(crate) const ENDPOINT: &str = "endpoint";
 
 /// Kinds that do not report a write to a resource. Only admins may follow them. A test compares them with the
 /// catalogue.
@@ -82,31 +69,31 @@ pub struct AuditedResource {
 /// Every resource with events. A test compares them with the table of resources.
 pub static AUDITED: [AuditedResource; 26] = [
     AuditedResource::named("agent_ingress", &["agin"], false),
-    AuditedResource::of::<ApiKey>(),
+    AuditedResource::named("api_key", &["ak"], true),
     AuditedResource::named("application_session", &["as"], true),
     AuditedResource::named("application_user", &["au"], true),
     AuditedResource::of::<BotUser>(),
-    AuditedResource::of::<CertificateAuthority>(),
-    AuditedResource::of::<Endpoint>(),
+    AuditedResource::named("certificate_authority", &["ca"], false),
+    AuditedResource::named(ENDPOINT, &["ep"], true),
     AuditedResource::of::<EventDestination>(),
     AuditedResource::of::<EventSubscription>(),
     AuditedResource::of::<Grant>(),
-    AuditedResource::of::<IpPolicy>(),
-    AuditedResource::of::<IpPolicyRule>(),
-    AuditedResource::of::<IpRestriction>(),
+    AuditedResource::named("ip_policy", &["ipp"], false),
+    AuditedResource::named("ip_policy_rule", &["ipr"], false),
+    AuditedResource::named("ip_restriction", &["ipx"], false),
     AuditedResource::named("kubernetes_operator", &["k8sop"], false),
-    AuditedResource::of::<ReservedAddr>(),
-    AuditedResource::of::<ReservedDomain>(),
+    AuditedResource::named("tcp_address", &["ra"], false),
+    AuditedResource::named("domain", &["rd"], false),
     AuditedResource::named("service_user", &["bot", "service"], false),
-    AuditedResource::of::<SshCertificateAuthority>(),
-    AuditedResource::of::<SshHostCertificate>(),
-    AuditedResource::of::<SshPublicKey>(),
-    AuditedResource::of::<SshUserCertificate>(),
-    AuditedResource::of::<TlsCertificate>(),
-    AuditedResource::of::<TunnelCredential>(),
+    AuditedResource::named("ssh_certificate_authority", &["sshca"], false),
+    AuditedResource::named("ssh_host_certificate", &["shcrt"], false),
+    AuditedResource::named("ssh_public_key", &["sshcr"], true),
+    AuditedResource::named("ssh_user_certificate", &["sucrt"], false),
+    AuditedResource::named("tls_certificate", &["cert"], false),
+    AuditedResource::named("tunnel_credential", &["cr"], true),
     AuditedResource::of::<User>(),
-    AuditedResource::of::<Vault>(),
-    AuditedResource::of::<VaultSecret>(),
+    AuditedResource::named("vault", &["vault"], false),
+    AuditedResource::named("secret", &["secret"], false),
 ];
 
 impl AuditedResource {
@@ -169,7 +156,7 @@ pub(crate) fn is_private_object(id: &str) -> bool {
         return false;
     };
     let mut private = AUDITED.iter().filter(|resource| resource.is_private);
-    private.any(|resource| resource.name != Endpoint::NAME && resource.prefixes.contains(&prefix))
+    private.any(|resource| resource.name != ENDPOINT && resource.prefixes.contains(&prefix))
         || prefix == TUNNEL_SESSION_PREFIX
 }
 

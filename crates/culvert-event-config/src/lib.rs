@@ -2,12 +2,11 @@
 //!
 //! [`EventConfig`] decides about subscriptions and destinations, whose rows `crates/culvert-control/src/compile` hands to
 //! the delivery plane. It finds kept events ([`event_query`], [`tail`]), sends events and requests again
-//! ([`replay`], [`captured`]), tries policies on past requests ([`dry_run`]), and reads [`statistics`]. What exists is
-//! in [`event_kinds`]; the contents of events are in the catalogue that it is made with.
+//! ([`replay`], [`captured`]), and reads [`statistics`]. What exists is in [`event_kinds`]; the contents of events are in
+//! the catalogue that it is made with.
 
 pub mod captured;
 pub mod destination;
-pub mod dry_run;
 pub mod event_kinds;
 pub mod event_query;
 pub mod lost_events;
@@ -20,9 +19,8 @@ pub mod tail;
 
 pub use crate::subject::EventConfig;
 
-use culvert_endpoints::endpoint;
 use culvert_resources::operation::Operation;
-use culvert_resources::resource::operations::{extras_of, of_resource};
+use culvert_resources::resource::operations::of_resource;
 
 /// The operations of the subject.
 pub fn operations() -> Vec<Operation<EventConfig>> {
@@ -34,6 +32,5 @@ pub fn operations() -> Vec<Operation<EventConfig>> {
         of_resource(&subscription::TYPE, subscription::OPERATIONS),
     ];
     operations.extend(of_resources.into_iter().flatten());
-    operations.extend(extras_of(&endpoint::TYPE, dry_run::OPERATIONS));
     operations
 }

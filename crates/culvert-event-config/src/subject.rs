@@ -16,7 +16,7 @@ use crate::statistics::Statistics;
 pub struct EventConfig {
     pub(crate) kernel: Arc<Kernel>,
     /// Every kind of event.
-    pub(crate) catalogue: &'static Catalogue,
+    pub catalogue: &'static Catalogue,
     /// Runs subscriptions and destinations.
     pub delivery: Arc<Delivery>,
     /// Sends requests again, if this process has an edge.

@@ -1,6 +1,7 @@
 //! The table of all operations, of the root and of each resource; and the resource information that the store
 //! needs.
 
+pub(crate) mod dry_run;
 pub(crate) mod node_list;
 pub(crate) mod resources;
 pub(crate) mod root;
@@ -8,9 +9,10 @@ pub(crate) mod tombstones;
 
 use std::sync::OnceLock;
 
+use culvert_endpoints::endpoint;
 use culvert_resources::operation;
 use culvert_resources::resource::ResourceType;
-use culvert_resources::resource::operations::of_resource;
+use culvert_resources::resource::operations::{extras_of, of_resource};
 use culvert_store::Texts;
 
 use crate::control::Control;
@@ -35,6 +37,7 @@ pub fn operations() -> &'static [Operation] {
             .extend(certificates.map(|one| one.within(|control: &Control| &*control.certificates)));
         operations.extend(endpoints.map(|one| one.within(|control: &Control| &*control.endpoints)));
         operations.extend(events.map(|one| one.within(|control: &Control| &*control.events)));
+        operations.extend(extras_of(&endpoint::TYPE, dry_run::OPERATIONS));
         operations.extend(agents.map(|one| one.within(|control: &Control| &*control.agents)));
         operations.extend(node_list::operations());
         // Collections that are no resources come first.

@@ -4,7 +4,7 @@
 //! policies captured them, and to admins. A request is sent again only to the endpoint that received it, for those who
 //! may change that endpoint.
 
-pub(crate) mod captured_access;
+pub mod captured_access;
 
 use std::time::Duration;
 
@@ -13,8 +13,6 @@ use base64::engine::general_purpose::STANDARD;
 use culvert_base::{Fault, Ksuid, Refusal, Share, code, id};
 use culvert_delivery::{EventQuery, LoggedEvent};
 use culvert_edge_config::{NotReplayed, ReplayRequest};
-use culvert_endpoints::endpoint;
-use culvert_endpoints::endpoint::model::Endpoint;
 use culvert_events::bodies::{
     BodyOmission, CapturedBody, CapturedMessages, CapturedRequest, Field,
 };
@@ -26,7 +24,6 @@ use culvert_resources::audit::trace::{OperationKind, Trace};
 use culvert_resources::operation::{
     BodySpec, Call, Method, Operation, Reply, ResponseSpec, Run, Status,
 };
-use culvert_resources::resource::model::Model;
 use culvert_resources::{Error, access, input, stored};
 use culvert_store::Order;
 use schemars::{JsonSchema, SchemaGenerator};
@@ -34,6 +31,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::captured::captured_access::CapturedAccess;
+use crate::event_kinds::ENDPOINT;
 use crate::event_query::EVENTS_PATH;
 use crate::{EventConfig, event_query};
 
@@ -290,21 +288,27 @@ fn text_of(bytes: &[u8], is_truncated: bool) -> Option<&str> {
     (!text.contains('\0')).then_some(text)
 }
 
-/// The endpoint of an event, as long as it exists.
-async fn endpoint_of(
+/// Whether the endpoint of an event still exists.
+///
+/// # Errors
+/// The caller may not change it.
+async fn has_endpoint(
     events: &EventConfig,
     call: &Call,
     logged: &LoggedEvent,
-) -> Result<Option<Endpoint>, Error> {
+) -> Result<bool, Error> {
     let Some(id) = &logged.endpoint else {
-        return Ok(None);
+        return Ok(false);
     };
     let cx = events.kernel.cx(&call.caller, &call.base);
-    let Some(document) = cx.own(Endpoint::KIND, id).await? else {
-        return Ok(None);
+    let Some(ty) = cx.resources.iter().find(|ty| ty.name == ENDPOINT) else {
+        return Ok(false);
     };
-    access::may_change(&cx, &endpoint::TYPE, &document).await?;
-    Ok(Some(stored::read(&document)?))
+    let Some(document) = cx.own(ty.kind, id).await? else {
+        return Ok(false);
+    };
+    access::may_change(&cx, ty, &document).await?;
+    Ok(true)
 }
 
 const NOT_OWNER: &str = "Only an admin or the owner of the endpoint may read captured messages.";
@@ -313,7 +317,7 @@ async fn get_messages(events: &EventConfig, call: Call) -> Result<Reply, Error> 
     let id = id_of(&call);
     let logged = find(events, &call.caller, id).await?;
     // Only the owner and admins may learn whether anything was captured.
-    endpoint_of(events, &call, &logged).await?;
+    has_endpoint(events, &call, &logged).await?;
     let messages = events.delivery.messages(id).await?;
     let access = CapturedAccess(&call.caller);
     if messages
@@ -428,8 +432,8 @@ async fn replay(events: &EventConfig, call: Call) -> Result<Reply, Error> {
     if logged.endpoint.is_none() {
         return Err(refused("Only requests of HTTP endpoints can be sent again.").into());
     }
-    let endpoint = endpoint_of(events, &call, &logged).await?;
-    let (Some(_), Some(endpoint_id)) = (endpoint, &logged.endpoint) else {
+    let exists = has_endpoint(events, &call, &logged).await?;
+    let (true, Some(endpoint_id)) = (exists, &logged.endpoint) else {
         return Err(refused("Its endpoint does not exist any more.").into());
     };
     let Some(edge) = &events.edge else {

@@ -182,12 +182,9 @@ const LAYERS: &[(&str, &[&str])] = &[
         "culvert-event-config",
         &[
             "culvert-base",
-            "culvert-certificates",
             "culvert-delivery",
             "culvert-edge-config",
-            "culvert-endpoints",
             "culvert-events",
-            "culvert-identity",
             "culvert-policy",
             "culvert-resources",
             "culvert-statistics",

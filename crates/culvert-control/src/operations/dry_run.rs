@@ -13,6 +13,7 @@ use culvert_endpoints::endpoint;
 use culvert_endpoints::endpoint::model::{Binding, Endpoint};
 use culvert_endpoints::traffic_policy::model::StoredPolicy;
 use culvert_endpoints::traffic_policy::{Compiled, Given};
+use culvert_event_config::captured::captured_access::CapturedAccess;
 use culvert_events::bodies::{CapturedMessages, Field};
 use culvert_events::{HTTP_REQUEST_COMPLETE, LogFilter, Logged};
 use culvert_policy::host::EndpointInfo;
@@ -31,8 +32,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::EventConfig;
-use crate::captured::captured_access::CapturedAccess;
+use crate::control::Control;
 
 pub(crate) static POLICY_DRY_RUN: OperationKind = OperationKind {
     name: "policy_dry_run.v0",
@@ -48,7 +48,7 @@ const PAGES_MAX: usize = 16;
 const WITHIN: Duration = Duration::from_secs(3);
 
 /// The operation of an endpoint.
-pub const OPERATIONS: &[Extra<EventConfig>] = &[Extra {
+pub(crate) const OPERATIONS: &[Extra<Control>] = &[Extra {
     name: "dry_run",
     method: Method::Post,
     suffix: "/dry_run",
@@ -144,8 +144,8 @@ struct EndView {
     certain: bool,
 }
 
-fn run_dry(events: &EventConfig, call: Call) -> Running<'_> {
-    Box::pin(async move { dry_run(events, &call).await })
+fn run_dry(control: &Control, call: Call) -> Running<'_> {
+    Box::pin(async move { dry_run(control, &call).await })
 }
 
 /// The subject of a dry run.
@@ -156,9 +156,9 @@ enum DryRunSubject {
     Policy(Option<Arc<Policy>>),
 }
 
-async fn dry_run(events: &EventConfig, call: &Call) -> Result<Reply, Error> {
+async fn dry_run(control: &Control, call: &Call) -> Result<Reply, Error> {
     let input: Input = input::create(call.body.clone()).map_err(value_refusal::<Endpoint>)?;
-    let cx = events.kernel.cx(&call.caller, &call.base);
+    let cx = control.kernel.cx(&call.caller, &call.base);
     let document = service::named(&cx, &endpoint::TYPE, call)
         .await?
         .ok_or_else(Refusal::not_found)?;
@@ -172,18 +172,18 @@ async fn dry_run(events: &EventConfig, call: &Call) -> Result<Reply, Error> {
         return Err(wrong("`filter` and `traffic_policy` cannot be set together.").into());
     }
     let wanted = match &*input.filter {
-        "" => DryRunSubject::Policy(policy(events, &cx, &document.head, &endpoint, &input).await?),
-        source => DryRunSubject::Filter(LogFilter::compile(events.catalogue, source)?),
+        "" => DryRunSubject::Policy(policy(control, &cx, &document.head, &endpoint, &input).await?),
+        source => DryRunSubject::Filter(LogFilter::compile(control.events.catalogue, source)?),
     };
-    if !events.delivery.retains_traffic() {
+    if !control.events.delivery.retains_traffic() {
         return Err(Refusal::of(code::TRAFFIC_NOT_RETAINED).into());
     }
-    let logged = recent(events, call, &document.head.id, limit).await?;
+    let logged = recent(control, call, &document.head.id, limit).await?;
     let evaluator = DryRun::new(
-        events.kernel.settings.ip_data.clone(),
-        Arc::clone(&events.kernel.clock),
-        Arc::clone(&events.kernel.entropy),
-        events.kernel.settings.on_expression_error,
+        control.kernel.settings.ip_data.clone(),
+        Arc::clone(&control.kernel.clock),
+        Arc::clone(&control.kernel.entropy),
+        control.kernel.settings.on_expression_error,
     );
     let place = endpoint.address.policy_target(&endpoint.principal_id, true);
     let account = Arc::from(document.head.account.as_str());
@@ -205,7 +205,7 @@ async fn dry_run(events: &EventConfig, call: &Call) -> Result<Reply, Error> {
             break;
         }
         let mut past = Past::read(logged)?;
-        let captured = events.delivery.messages(&past.id).await?;
+        let captured = control.events.delivery.messages(&past.id).await?;
         let captured = captured.filter(|it| CapturedAccess(&call.caller).allows(&it.owners));
         past.complete_with(captured);
         requests.push(match &wanted {
@@ -230,7 +230,7 @@ fn wrong(why: &'static str) -> Refusal {
 
 /// The given policy, checked as for a write, or that of the endpoint.
 async fn policy(
-    events: &EventConfig,
+    control: &Control,
     cx: &Cx<'_>,
     head: &Head,
     endpoint: &Endpoint,
@@ -252,10 +252,10 @@ async fn policy(
             &checked
         }
     };
-    let mut compiled = Compiled::new(Arc::clone(&events.kernel.logins));
+    let mut compiled = Compiled::new(Arc::clone(&control.kernel.logins));
     let owner = &endpoint.principal_id;
     let policy = compiled.policy(
-        &events.kernel.seal,
+        &control.kernel.seal,
         (head, owner),
         stored,
         scheme,
@@ -266,7 +266,7 @@ async fn policy(
 
 /// The most recent requests, newest first.
 async fn recent(
-    events: &EventConfig,
+    control: &Control,
     call: &Call,
     endpoint: &str,
     limit: u32,
@@ -288,7 +288,7 @@ async fn recent(
     };
     let mut recent = Vec::new();
     for _ in 0..PAGES_MAX {
-        let page = events.delivery.events(&query).await?;
+        let page = control.events.delivery.events(&query).await?;
         recent.extend(page.events);
         if page.is_end || recent.len() >= limit {
             break;
