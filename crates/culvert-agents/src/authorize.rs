@@ -18,7 +18,7 @@ use culvert_resources::access::token::Shape;
 use culvert_resources::cx::Cx;
 use culvert_resources::resource::model::Model;
 use culvert_resources::service::{RUNS_MAX, overtaken};
-use culvert_resources::settings::AgentMinimum;
+use culvert_resources::settings::{AgentLimits, AgentMinimum};
 use culvert_resources::stored::{self, Format};
 use culvert_resources::{Caller, Error};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
@@ -28,7 +28,7 @@ use serde::Deserialize;
 use tracing::info;
 
 use crate::session::model::TunnelSession;
-use crate::state::{AgentLimits, Agents, LiveSession};
+use crate::state::{Agents, LiveSession};
 use crate::{AgentControl, GRACE, events, ingress, session};
 
 /// Length limits of stored texts from agents, in bytes.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use culvert_base::sync::lock;
 use culvert_base::{Ksuid, Timestamp};
+use culvert_resources::settings::AgentLimits;
 use culvert_statistics::{Field, Frame, Key, Point, SubjectKind};
 use culvert_tunnel::driver::SessionTraffic;
 use culvert_tunnel::server::{Bindings, EndReason};
@@ -36,23 +37,6 @@ pub struct AgentSettings {
     pub names_kept: Duration,
     /// Limits of sessions and endpoints.
     pub limits: AgentLimits,
-}
-
-/// Limits of the agents of this process (`limits.*`).
-#[derive(Clone, Copy, Debug)]
-pub struct AgentLimits {
-    /// Total sessions.
-    pub sessions: usize,
-    /// Sessions of one account.
-    pub sessions_per_account: usize,
-    /// Sessions of one owner, whose credentials are not limited in number.
-    pub sessions_per_owner: usize,
-    /// Sessions of one credential.
-    pub sessions_per_credential: usize,
-    /// Endpoints that sessions of one account serve.
-    pub endpoints_per_account: usize,
-    /// Endpoints that sessions of one owner serve.
-    pub endpoints_per_owner: usize,
 }
 
 /// The agents of this process.

@@ -97,20 +97,19 @@ mod upgrade;
 
 pub use culvert_agents::AgentControl;
 pub use culvert_agents::nodes::node_identity;
-pub use culvert_agents::state::{AgentLimits, AgentSettings};
+pub use culvert_agents::state::AgentSettings;
 pub use culvert_certificates::CertificateManager;
 pub use culvert_certificates::own_certificate::ApiCertificate;
 pub use culvert_certificates::ports::{CertificateMeters, Certificates, Issuer, Record};
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
 pub use culvert_endpoints::EndpointConfig;
-pub use culvert_endpoints::health::{PolicyMisuse, policy_misuses};
+pub use culvert_endpoints::health::policy_misuses;
 pub use culvert_event_config::EventConfig;
 pub use culvert_event_config::destination::targets::Targets;
 pub use culvert_event_config::event_query::{EVENTS_PATH, Followed, Message, follows};
-pub use culvert_event_config::lost_events::{Loss, LostEvents};
 pub use culvert_event_config::ports::EdgePort;
 pub use culvert_event_config::statistics::{
-    Keeper, Statistics, StatisticsMeters, StatisticsSettings, StatisticsSource,
+    Keeper, Statistics, StatisticsMeters, StatisticsSource,
 };
 pub use culvert_event_config::tail::TAIL_RIGHT;
 pub use culvert_events::{CallContext, Via};
@@ -124,7 +123,9 @@ pub use culvert_login::{
     CONSOLE_SIGN_IN_WITHIN, ConsoleOpenId, ConsoleProvider, LoginKeys, LoginSettings, Logins,
 };
 pub use culvert_resources::access::caller::Origin;
+pub use culvert_resources::access::grant::grants_of_upgrade;
 pub use culvert_resources::access::key_restrictions::{KeyRestrictions, Network};
+pub use culvert_resources::access::policy_misuse::PolicyMisuse;
 pub use culvert_resources::access::right::{Right, Scope, Scopes};
 pub use culvert_resources::access::rights::{Access, Change, Rights, See, Use};
 pub use culvert_resources::access::token;
@@ -132,20 +133,21 @@ pub use culvert_resources::cx::base::PublicPorts;
 pub use culvert_resources::operation::{
     BodySpec, Call, Method, ObjectRight, Reply, ResponseSpec, SchemaOf, Status,
 };
-pub use culvert_resources::settings::{AgentMinimum, Settings};
+pub use culvert_resources::settings::{AgentLimits, AgentMinimum, Settings, StatisticsSettings};
+pub use culvert_resources::stored::copy_entry::CopyEntry;
+pub use culvert_resources::stored::lost_events::{Loss, LostEvents};
+pub use culvert_resources::stored::reencrypt::{Reencrypted, reencrypt};
 pub use culvert_resources::stored::seal::{Pepper, Seal, login_key};
 pub use culvert_resources::{Caller, Error, OwnerKind, Parameter, PresentedToken, Role};
 pub use culvert_store::Revision;
 
 pub use crate::bootstrap::Bootstrap;
 pub use crate::catalogue::catalogue;
-pub use crate::compile::copied::{CopyEntry, CopySource, fill_from_copy};
+pub use crate::compile::copied::{CopySource, fill_from_copy};
 pub use crate::control::{Control, Parts};
 pub use crate::operations::node_list::{EventLogFacts, NodeFacts, StoreFacts};
 pub use crate::operations::tombstones::retired;
-pub use crate::operations::{Operation, collection_doc, operations, texts};
-pub use crate::upgrade::reencrypt::{Reencrypted, reencrypt};
-pub use crate::upgrade::upgrade_grants::grants_of_upgrade;
+pub use crate::operations::{Operation, collection_doc, operation_specs, operations, texts};
 
 #[cfg(test)]
 mod tests;

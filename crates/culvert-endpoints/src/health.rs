@@ -12,6 +12,7 @@ use culvert_resources::access::Referrer;
 use culvert_resources::access::bot_user::BotUser;
 use culvert_resources::access::grant::Grant;
 use culvert_resources::access::owner::Owner;
+use culvert_resources::access::policy_misuse::PolicyMisuse;
 use culvert_resources::access::rights::Access;
 use culvert_resources::access::user::User;
 use culvert_resources::audit::trace::Trace;
@@ -204,19 +205,6 @@ async fn shown_owner(cx: &Cx<'_>, owner_id: &str) -> Result<String, Fault> {
         Some((owner, _)) => format!("`{}`", owner.subject),
         None => format!("`{owner_id}`, who was deleted"),
     })
-}
-
-/// A policy that may not do something with secrets that it does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PolicyMisuse {
-    /// The endpoint, `ep_…`.
-    pub endpoint_id: String,
-    /// Its URL.
-    pub url: String,
-    /// What the policy may not do, one sentence.
-    pub message: String,
-    /// Whether it only may echo a secret, which policies of earlier versions may do until 30 days after the upgrade.
-    pub is_echo: bool,
 }
 
 /// Lists the policies of a stopped or running installation that may not use their secrets, or may echo them. Changes

@@ -6,7 +6,8 @@ use culvert_events::catalogue::AuditKind;
 use culvert_events::{Audit, EventId};
 use culvert_resources::access::tenant::Account;
 use culvert_resources::audit;
-use culvert_store::{Changes, Store};
+use culvert_resources::stored::lost_events::{Loss, LostEvents, MISSING};
+use culvert_store::Changes;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -17,76 +18,6 @@ use crate::event_kinds::EVENTS_DROPPED;
 const TOLD: &str = "events_set_aside_told";
 /// IDs in it, the latest ones.
 const TOLD_MAX: usize = 100;
-/// Name of the stored value with the ID of the loss with a missing file that has no event yet.
-const MISSING: &str = "events_missing";
-
-/// Why events are lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Loss {
-    /// The file was damaged and is set aside.
-    FileDamaged,
-    /// The file was missing.
-    FileMissing,
-    /// The node served traffic from a copy of its configuration while the database was away at its start. They waited
-    /// nowhere.
-    DatabaseAway,
-}
-
-/// Events that waited in a file and are lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostEvents {
-    /// Identifies the loss: each causes one event.
-    pub id: String,
-    /// Why.
-    pub reason: Loss,
-    /// The name of the file, without its directory; empty if they waited in none.
-    pub file: String,
-    /// How many deliveries waited, if that can be read.
-    pub deliveries: Option<u64>,
-}
-
-impl LostEvents {
-    /// The loss with a file that was set aside, whose name is unique.
-    pub fn with_damaged(file: String, deliveries: Option<u64>) -> Self {
-        Self {
-            id: file.clone(),
-            reason: Loss::FileDamaged,
-            file,
-            deliveries,
-        }
-    }
-
-    /// The loss with a missing file that has no event yet: of this file, or of one that an earlier start missed.
-    /// Once the file has begun again, only the value stored here tells of the loss.
-    ///
-    /// # Errors
-    /// The store fails.
-    pub async fn with_missing(
-        store: &Store,
-        file: Option<&str>,
-        now: Timestamp,
-    ) -> Result<Option<Self>, Fault> {
-        let kept = store.meta_get(MISSING).await?.unwrap_or_default();
-        let id = match file {
-            Some(file) if kept.is_empty() => {
-                let id = format!("{file}.missing-{}", now.unix_millis());
-                store.meta_set(MISSING, &id).await?;
-                id
-            }
-            _ => kept,
-        };
-        let Some((file, _)) = id.rsplit_once(".missing-") else {
-            return Ok(None);
-        };
-        Ok(Some(Self {
-            file: file.to_owned(),
-            reason: Loss::FileMissing,
-            deliveries: None,
-            id,
-        }))
-    }
-}
 
 /// The object of the event.
 #[derive(Serialize, JsonSchema)]

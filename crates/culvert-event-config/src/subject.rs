@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use culvert_delivery::Delivery;
 use culvert_events::catalogue::Catalogue;
 use culvert_resources::Kernel;
+use culvert_resources::stored::lost_events::LostEvents;
 
-use crate::lost_events::LostEvents;
 use crate::ports::EdgePort;
 use crate::replay::replay_limits::ReplayLimits;
 use crate::statistics::Statistics;

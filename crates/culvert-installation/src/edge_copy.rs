@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_base::{Digest, Timestamp};
-use culvert_control::CopyEntry;
+use culvert_resources::stored::copy_entry::CopyEntry;
 use culvert_store::{Document, Head, Key, Ref, Revision};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};

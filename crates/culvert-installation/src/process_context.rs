@@ -8,8 +8,10 @@ use anyhow::{Context, Result, bail};
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Entropy, Fault, IdMaker, OsEntropy, Secret, SteadyClock, SystemClock};
 use culvert_command::with_causes;
-use culvert_control::{Bootstrap, LostEvents, Pepper, Reencrypted, Seal};
-use culvert_store::{Queue, Revision, Store, StoreUrl};
+use culvert_resources::stored::lost_events::LostEvents;
+use culvert_resources::stored::reencrypt::{Reencrypted, reencrypt};
+use culvert_resources::stored::seal::{Pepper, Seal};
+use culvert_store::{Queue, Revision, Store, StoreUrl, Texts};
 
 use crate::config::Settings;
 use crate::data_dir_lock::DataDirLock;
@@ -77,16 +79,19 @@ pub struct Unopened {
     master: Option<MasterKey>,
     /// The name of a file of events that is missing.
     missing: Option<String>,
+    /// The texts that the store indexes.
+    texts: Texts,
     clock: Arc<SteadyClock>,
     entropy: Arc<dyn Entropy>,
 }
 
 impl Unopened {
-    /// Creates the data directory if it does not exist, locks it, and reads the master key.
+    /// Creates the data directory if it does not exist, locks it, and reads the master key. `texts` are those that the
+    /// store indexes.
     ///
     /// # Errors
     /// If another process has locked the data directory, or its files are not those of an installation.
-    pub fn new(settings: &Settings, access: Access) -> Result<Self> {
+    pub fn new(settings: &Settings, access: Access, texts: Texts) -> Result<Self> {
         keys::make_data_dir(&settings.data_dir)?;
         let lock = match access {
             Access::Server | Access::Exclusive => {
@@ -104,6 +109,7 @@ impl Unopened {
             master,
             // Opening the state creates it.
             missing: sqlite_files::missing_events(settings),
+            texts,
             clock: Arc::new(SteadyClock::new(SystemClock.now())),
             entropy: Arc::new(OsEntropy),
             settings: settings.clone(),
@@ -132,7 +138,7 @@ impl Unopened {
     /// free connection.
     pub async fn open_store(&self) -> Result<Store, Fault> {
         let clock: Arc<dyn Clock> = self.clock.clone();
-        Store::open(&self.url, clock, culvert_control::texts()).await
+        Store::open(&self.url, clock, self.texts.clone()).await
     }
 
     /// The error of a store that cannot be opened.
@@ -200,29 +206,16 @@ impl Unopened {
 
 impl ProcessContext {
     /// Opens the data directory or the database. Creates it if it does not exist. A server rather uses [`Unopened`],
-    /// because its database may be away.
+    /// because its database may be away. `texts` are those that the store indexes.
     ///
     /// # Errors
     /// If another process has locked the data directory, the master key is missing or does not belong to the store,
     /// or the store cannot be opened.
-    pub async fn open(settings: &Settings, access: Access) -> Result<Self> {
-        let unopened = Unopened::new(settings, access)?;
+    pub async fn open(settings: &Settings, access: Access, texts: Texts) -> Result<Self> {
+        let unopened = Unopened::new(settings, access, texts)?;
         let store = unopened.open_store().await;
         let store = store.map_err(|fault| unopened.error(fault))?;
         unopened.finish(store).await
-    }
-
-    /// Creates accounts and API keys without a running server.
-    pub fn bootstrap(&self) -> Bootstrap<'_> {
-        Bootstrap {
-            ids: &self.ids,
-            store: &self.store,
-            clock: &*self.clock,
-            entropy: &*self.entropy,
-            pepper: &self.pepper,
-            base: &self.base_url,
-            domain: &self.domain,
-        }
     }
 
     /// Rotates the master key: encrypts all secrets with a new key, after which the old one is rejected. An
@@ -257,7 +250,7 @@ impl ProcessContext {
         if matches!(store_url(settings), StoreUrl::Postgres(_)) {
             tokio::time::sleep(KEY_WAIT).await;
         }
-        let reencrypted = culvert_control::reencrypt(&self.store, &seal, &*self.entropy)
+        let reencrypted = reencrypt(&self.store, &seal, &*self.entropy)
             .await
             .map_err(with_causes)?;
         let alone = MasterKey {

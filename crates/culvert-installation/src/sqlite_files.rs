@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail};
 use culvert_base::{Clock, Entropy, Fault};
 use culvert_command::with_causes;
-use culvert_control::LostEvents;
+use culvert_resources::stored::lost_events::LostEvents;
 use culvert_store::{INSTALLATION, InstallationFiles, Queue, Store, StoreUrl};
 
 use crate::config::Settings;

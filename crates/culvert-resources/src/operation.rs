@@ -167,6 +167,27 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
     }
 }
 
+/// What a client needs to know of an operation.
+#[derive(Debug)]
+pub struct OperationSpec {
+    /// `create`, `get`, `list`, `update`, `delete`, or the name of a further operation.
+    pub name: &'static str,
+    /// The collection it belongs to; `""` for the root and `self`.
+    pub collection: &'static str,
+    /// HTTP method.
+    pub method: Method,
+    /// Path with its parameters in braces: `/api_keys/{id}`.
+    pub path: String,
+    /// Its purpose, in one sentence.
+    pub doc: String,
+    /// The accepted body; `None` if it accepts none.
+    pub body: Option<BodySpec>,
+    /// The response on success.
+    pub response: ResponseSpec,
+    /// The accepted query parameters.
+    pub query: &'static [Parameter],
+}
+
 /// Reports an operation whose call ended before its event was committed: the client left, the time was over, or the
 /// operation failed after it had done something.
 struct Unrecorded<'a> {
@@ -200,6 +221,20 @@ struct About {
 }
 
 impl<S> Operation<S> {
+    /// What a client needs to know of it.
+    pub fn spec(&self) -> OperationSpec {
+        OperationSpec {
+            name: self.name,
+            collection: self.collection,
+            method: self.method,
+            path: self.path.clone(),
+            doc: self.doc.clone(),
+            body: self.body,
+            response: self.response,
+            query: self.query,
+        }
+    }
+
     fn shows_body(&self) -> bool {
         self.trace.kind().is_some_and(|kind| kind.shows_body)
     }

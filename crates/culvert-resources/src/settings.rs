@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{Entropy, Refusal};
@@ -98,6 +99,45 @@ impl AgentMinimum {
             .map(|index| at(&given, index).cmp(&at(&minimum, index)))
             .find(|order| order.is_ne())
             .is_some_and(std::cmp::Ordering::is_lt)
+    }
+}
+
+/// Limits of the agents of this process (`limits.*`).
+#[derive(Clone, Copy, Debug)]
+pub struct AgentLimits {
+    /// Total sessions.
+    pub sessions: usize,
+    /// Sessions of one account.
+    pub sessions_per_account: usize,
+    /// Sessions of one owner, whose credentials are not limited in number.
+    pub sessions_per_owner: usize,
+    /// Sessions of one credential.
+    pub sessions_per_credential: usize,
+    /// Endpoints that sessions of one account serve.
+    pub endpoints_per_account: usize,
+    /// Endpoints that sessions of one owner serve.
+    pub endpoints_per_owner: usize,
+}
+
+/// Retention and size limit of statistics.
+#[derive(Clone, Debug)]
+pub struct StatisticsSettings {
+    /// Retention of the resolution of ten seconds.
+    pub detail_retention: Duration,
+    /// Retention of the resolution of five minutes.
+    pub retention: Duration,
+    /// Maximum bytes in the store.
+    pub bytes_max: u64,
+}
+
+impl Default for StatisticsSettings {
+    fn default() -> Self {
+        let day = Duration::from_secs(24 * 60 * 60);
+        Self {
+            detail_retention: day,
+            retention: 30 * day,
+            bytes_max: 512 << 20,
+        }
     }
 }
 

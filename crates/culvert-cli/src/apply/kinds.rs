@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use culvert_control::{Operation, SchemaOf};
+use culvert_resources::operation::{OperationSpec, SchemaOf};
 use serde_json::{Map, Value};
+
+use crate::linked::Linked;
 
 /// A collection.
 #[derive(Debug)]
@@ -72,12 +74,12 @@ pub(super) fn kind(name: &str) -> Option<&'static ManifestKind> {
 impl ManifestKind {
     fn of(collection: &'static str) -> Option<Self> {
         let operation = |name: &str| {
-            culvert_control::operations()
+            (Linked::get().operations)()
                 .iter()
                 .find(|it| it.collection == collection && it.name == name)
         };
         let (create, update) = (operation("create")?, operation("update")?);
-        let body = |operation: &Operation| Some(resolved(operation.body?.schema));
+        let body = |operation: &OperationSpec| Some(resolved(operation.body?.schema));
         let created = body(create)?;
         let view = resolved(operation("get")?.response.schema?);
         let list = resolved(operation("list")?.response.schema?);
@@ -170,8 +172,8 @@ mod tests {
             "users",
         ];
         let writes =
-            |it: &&Operation| it.name == "create" && it.path == format!("/{}", it.collection);
-        for operation in culvert_control::operations().iter().filter(writes) {
+            |it: &&OperationSpec| it.name == "create" && it.path == format!("/{}", it.collection);
+        for operation in (Linked::get().operations)().iter().filter(writes) {
             let is_known = kind(operation.collection).is_some();
             let is_left_out = LEFT_OUT.contains(&operation.collection);
             assert!(is_known != is_left_out, "{}", operation.collection);

@@ -8,12 +8,13 @@ use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::BoxFuture;
 use culvert_command::environment;
-use culvert_control::{EVENTS_PATH, Operation};
+use culvert_resources::operation::OperationSpec;
 use serde_json::{Map, Value};
 
 use super::table::{table_of, with_table};
 use super::{CommandType, Failure, say};
 use crate::client::{self, Client};
+use crate::linked::Linked;
 use culvert_command::Profile;
 
 /// Registered in [`super::ALL`].
@@ -23,6 +24,8 @@ pub static TYPE: CommandType = CommandType {
     run,
 };
 
+/// The path of the list of events, which can be a stream.
+const EVENTS_PATH: &str = "/events";
 /// The default URL of the API.
 const DEFAULT_URL: &str = "http://127.0.0.1:8420";
 
@@ -42,7 +45,7 @@ fn arguments(command: Command) -> Command {
             }
             continue;
         }
-        let doc = culvert_control::collection_doc(collection);
+        let doc = (Linked::get().collection_doc)(collection);
         let first = doc.split_once(". ").map_or(doc, |(first, _)| first);
         let mut group = Command::new(collection)
             .about(first.trim_end_matches('.'))
@@ -218,7 +221,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             Some((name, given)) => (collection, name, given),
             None => ("", collection, group),
         };
-        let operation = culvert_control::operations()
+        let operation = (Linked::get().operations)()
             .iter()
             .find(|o| collection_of(o) == collection && command_name(o) == name)
             .context("the operation left the table")?;
@@ -259,7 +262,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
 }
 
 /// Whether the response is a stream: that of the list of events with `--follow true`.
-fn is_followed(operation: &Operation, given: &ArgMatches) -> bool {
+fn is_followed(operation: &OperationSpec, given: &ArgMatches) -> bool {
     let follow = || {
         given
             .get_many::<String>("follow")
@@ -288,9 +291,9 @@ async fn follow(client: &Client, path: &str, given: &ArgMatches) -> Result<(), F
 }
 
 /// All operations by collection, both sorted.
-fn collections() -> BTreeMap<&'static str, Vec<&'static Operation>> {
+fn collections() -> BTreeMap<&'static str, Vec<&'static OperationSpec>> {
     let mut collections: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for operation in culvert_control::operations() {
+    for operation in (Linked::get().operations)() {
         collections
             .entry(collection_of(operation))
             .or_default()
@@ -299,11 +302,11 @@ fn collections() -> BTreeMap<&'static str, Vec<&'static Operation>> {
     collections
 }
 
-fn collection_of(operation: &Operation) -> &'static str {
+fn collection_of(operation: &OperationSpec) -> &'static str {
     operation.collection
 }
 
-fn command_name(operation: &Operation) -> String {
+fn command_name(operation: &OperationSpec) -> String {
     dashed(operation.name)
 }
 
@@ -312,7 +315,7 @@ fn dashed(name: &str) -> String {
     name.replace('_', "-")
 }
 
-fn operation_command(operation: &'static Operation) -> Command {
+fn operation_command(operation: &'static OperationSpec) -> Command {
     let mut command = Command::new(command_name(operation)).about(operation.doc.as_str());
     for parameter in path_parameters(&operation.path) {
         command = command.arg(Arg::new(parameter.to_owned()).required(true));
@@ -368,7 +371,7 @@ fn path_parameters(path: &str) -> Vec<&str> {
 }
 
 /// Top-level properties of an operation's body, from its schema.
-fn body_properties(operation: &Operation) -> Map<String, Value> {
+fn body_properties(operation: &OperationSpec) -> Map<String, Value> {
     let Some(body) = &operation.body else {
         return Map::new();
     };
@@ -391,7 +394,7 @@ fn body_properties(operation: &Operation) -> Map<String, Value> {
         .unwrap_or_default()
 }
 
-fn filled_path(operation: &Operation, given: &ArgMatches) -> String {
+fn filled_path(operation: &OperationSpec, given: &ArgMatches) -> String {
     let mut path = String::new();
     for part in operation.path.split('/').skip(1) {
         path.push('/');
@@ -430,7 +433,7 @@ fn filled_path(operation: &Operation, given: &ArgMatches) -> String {
     }
 }
 
-fn body_of(operation: &Operation, given: &ArgMatches) -> Result<Option<Value>, Failure> {
+fn body_of(operation: &OperationSpec, given: &ArgMatches) -> Result<Option<Value>, Failure> {
     if operation.body.is_none() {
         return Ok(None);
     }

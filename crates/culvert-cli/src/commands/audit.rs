@@ -154,23 +154,7 @@ async fn verify(log: &AuditLog, head: Option<NotedHead>) -> Result<(), Failure> 
         AuditError::Fault(fault) => failed(fault),
         found => Failure::Failed(found.to_string()),
     })?;
-    say(whole(&extent))
-}
-
-/// A line that summarises a whole log.
-pub(crate) fn whole(extent: &Extent) -> String {
-    let mut line = format!(
-        "the audit log is intact: events={} first={} last={} head={}",
-        extent.events(),
-        extent.anchor.seq.saturating_add(1),
-        extent.last,
-        extent.head,
-    );
-    if extent.head.seq < extent.last {
-        let n = extent.last.saturating_sub(extent.head.seq);
-        line.push_str(&format!(" unchained={n}"));
-    }
-    line
+    say(extent.summary())
 }
 
 /// One line of an export. `hash` covers `previous`, the position and the fields below.

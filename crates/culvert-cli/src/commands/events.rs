@@ -12,6 +12,7 @@ use super::api::{client_of, with_client};
 use super::output::{format, is_text};
 use super::{CommandType, Failure, say};
 use crate::client::ApiResponse;
+use crate::linked::Linked;
 
 /// Polling interval while waiting for a replay.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -178,7 +179,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             Some(("query", given)) => query(given).await,
             Some(("replay", given)) => replay(given).await,
             Some(("kinds", _)) => {
-                for kind in culvert_control::catalogue().entries() {
+                for kind in (Linked::get().catalogue)().entries() {
                     say(format_args!("{:44} {}", kind.name(), kind.doc()))?;
                 }
                 Ok(())
@@ -188,7 +189,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
                     .get_one::<String>("kind")
                     .map(String::as_str)
                     .unwrap_or_default();
-                match culvert_control::catalogue().find(kind) {
+                match (Linked::get().catalogue)().find(kind) {
                     Some(found) => say(format_args!("{:#}", found.json_schema())),
                     None => Err(Failure::Usage(format!(
                         "the event type `{kind}` does not exist; `culvert events kinds` lists all types"
@@ -344,7 +345,7 @@ fn kinds_of(name: &str) -> Vec<String> {
         "all" => &[Family::Audit, Family::Agent, Family::Traffic],
         kind => return vec![kind.to_owned()],
     };
-    let entries = culvert_control::catalogue().entries();
+    let entries = (Linked::get().catalogue)().entries();
     let of_them = entries.filter(|kind| families.contains(&kind.family()));
     of_them.map(|kind| kind.name().to_owned()).collect()
 }

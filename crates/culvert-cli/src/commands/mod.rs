@@ -6,7 +6,6 @@
     reason = "the command line is the one place that prints"
 )]
 
-pub mod admin;
 pub mod api;
 pub mod apply;
 pub mod audit;
@@ -29,9 +28,16 @@ pub mod whoami;
 
 use culvert_command::{CommandType, Failure, say, version};
 
+use crate::linked::Linked;
+
+/// The commands of a program with this control plane.
+pub fn of(linked: Linked) -> &'static [&'static CommandType] {
+    linked.announce();
+    ALL
+}
+
 /// Every command, sorted by name.
 pub static ALL: &[&CommandType] = &[
-    &admin::TYPE,
     &api::TYPE,
     &apply::TYPE,
     &audit::TYPE,

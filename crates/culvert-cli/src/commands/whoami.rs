@@ -2,6 +2,7 @@
 
 use clap::{ArgMatches, Command};
 use culvert_base::BoxFuture;
+use culvert_resources::access::right::Scope;
 use http::Method;
 use serde_json::Value;
 
@@ -31,7 +32,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             return say(format_args!("{oneself:#}"));
         }
         let scopes = oneself["scopes"].as_array().map_or(0, Vec::len);
-        let all = culvert_control::Scope::ALL.len();
+        let all = Scope::ALL.len();
         let rows = [
             ("api", target.url.clone()),
             (

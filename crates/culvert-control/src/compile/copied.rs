@@ -38,6 +38,7 @@ use culvert_resources::access::grant::Grant;
 use culvert_resources::access::user::User;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored;
+use culvert_resources::stored::copy_entry::CopyEntry;
 
 /// The kinds of a copy, those that others refer to first.
 const KINDS: [&str; 14] = [
@@ -64,25 +65,6 @@ const NO_EVENT: AuditEvent = AuditEvent::Suppress {
 
 fn kinds() -> impl Iterator<Item = &'static str> {
     KINDS.into_iter().chain([Endpoint::KIND])
-}
-
-/// One entry of a copy. A later one replaces an earlier one of the same document.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CopyEntry {
-    /// A document, without what the edge does not need.
-    Put(Document),
-    /// The document with this ID is gone.
-    Remove {
-        /// The ID.
-        id: String,
-    },
-    /// A named value that is stored besides the documents.
-    Named {
-        /// Its name.
-        name: String,
-        /// The value.
-        value: String,
-    },
 }
 
 /// Reads the entries of a copy from the store.

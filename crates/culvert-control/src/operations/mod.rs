@@ -10,7 +10,7 @@ pub(crate) mod tombstones;
 use std::sync::OnceLock;
 
 use culvert_endpoints::endpoint;
-use culvert_resources::operation;
+use culvert_resources::operation::{self, OperationSpec};
 use culvert_resources::resource::ResourceType;
 use culvert_resources::resource::operations::{extras_of, of_resource};
 use culvert_store::Texts;
@@ -49,6 +49,12 @@ pub fn operations() -> &'static [Operation] {
         });
         operations
     })
+}
+
+/// What clients need to know of all operations, by collection.
+pub fn operation_specs() -> &'static [OperationSpec] {
+    static SPECS: OnceLock<Vec<OperationSpec>> = OnceLock::new();
+    SPECS.get_or_init(|| operations().iter().map(Operation::spec).collect())
 }
 
 /// The purpose of a collection, in one or two sentences.

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::compile::copied::{CopyEntry, CopySource, fill_from_copy};
+use crate::CopyEntry;
+use crate::compile::copied::{CopySource, fill_from_copy};
 
 /// What distinguishes a snapshot for traffic.
 fn shown(snapshot: &culvert_edge_config::Snapshot) -> BTreeSet<String> {

@@ -1,6 +1,5 @@
-//! Starts over a store of an earlier version, and moves stored secrets to another master key.
+//! Starts over a store of an earlier version.
 
 pub(crate) mod open;
-pub(crate) mod reencrypt;
 pub(crate) mod relink;
 pub(crate) mod upgrade_grants;

@@ -27,7 +27,7 @@ use culvert_resources::resource::model::Model;
 use culvert_resources::stored::Format;
 use culvert_resources::stored::seal::Seal;
 use culvert_resources::{access, audit, stored};
-use culvert_store::{Changes, CommitError, Document, Head, Store, StoreUrl};
+use culvert_store::{Changes, CommitError, Document, Head, Store};
 use tracing::{info, warn};
 
 use crate::grant;
@@ -255,21 +255,4 @@ impl Maker<'_> {
             }
         }
     }
-}
-
-/// The grants that an upgrade made and that are still there: the ID of each, of its object, and its grantee. Only reads,
-/// without a running server.
-///
-/// # Errors
-/// If the database cannot be read.
-pub async fn grants_of_upgrade(url: &StoreUrl) -> Result<Vec<(String, String, String)>, Fault> {
-    let mut found = Vec::new();
-    for document in culvert_store::inspect_documents(url, Grant::KIND).await? {
-        let grant: Grant = stored::read(&document)?;
-        if grant.is_of_upgrade {
-            let id = document.head.id;
-            found.push((id, grant.object_id, grant.grantee.to_string()));
-        }
-    }
-    Ok(found)
 }

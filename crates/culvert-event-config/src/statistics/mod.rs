@@ -15,9 +15,9 @@ pub mod view;
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use culvert_base::Meter;
+use culvert_resources::settings::StatisticsSettings;
 use culvert_statistics::Frame;
 use culvert_store::Queue;
 
@@ -57,28 +57,6 @@ fn floor(at: i64, step: i64) -> i64 {
 pub trait StatisticsSource: Debug + Send + Sync {
     /// Adds the counts since the last call to `frame`.
     fn read(&self, frame: &mut Frame);
-}
-
-/// Retention and size limit of statistics.
-#[derive(Clone, Debug)]
-pub struct StatisticsSettings {
-    /// Retention of the resolution of ten seconds.
-    pub detail_retention: Duration,
-    /// Retention of the resolution of five minutes.
-    pub retention: Duration,
-    /// Maximum bytes in the store.
-    pub bytes_max: u64,
-}
-
-impl Default for StatisticsSettings {
-    fn default() -> Self {
-        let day = Duration::from_secs(24 * 60 * 60);
-        Self {
-            detail_retention: day,
-            retention: 30 * day,
-            bytes_max: 512 << 20,
-        }
-    }
 }
 
 /// Metrics of statistics.

@@ -71,9 +71,9 @@ impl Default for Agents {
 
 impl Agents {
     /// The minimum version of agents, if one is set.
-    pub fn minimum(&self) -> Option<culvert_control::AgentMinimum> {
+    pub fn minimum(&self) -> Option<culvert_resources::settings::AgentMinimum> {
         let version = Some(&self.minimum_version).filter(|version| !version.is_empty())?;
-        Some(culvert_control::AgentMinimum {
+        Some(culvert_resources::settings::AgentMinimum {
             version: version.clone(),
             date: self.minimum_version_date.clone(),
             message: match self.minimum_version_message.as_str() {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use culvert_base::Secret;
-use culvert_control::{ConsoleOpenId, Role};
+use culvert_login::ConsoleOpenId;
+use culvert_resources::Role;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

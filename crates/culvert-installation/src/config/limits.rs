@@ -1,6 +1,6 @@
 //! Limits of agent sessions, endpoints and connections.
 
-use culvert_control::AgentLimits;
+use culvert_resources::settings::AgentLimits;
 use culvert_tunnel::server::ConnectionLimits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

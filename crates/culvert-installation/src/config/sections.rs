@@ -54,7 +54,7 @@ pub struct Bootstrap {
 impl Bootstrap {
     /// Checks the format of the token, if one is set.
     pub fn check(&self) -> Result<(), Invalid> {
-        if self.api_key.is_empty() || culvert_control::token::is_token(&self.api_key) {
+        if self.api_key.is_empty() || culvert_resources::access::token::is_token(&self.api_key) {
             return Ok(());
         }
         Err(Invalid(

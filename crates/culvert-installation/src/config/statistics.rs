@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use culvert_control::StatisticsSettings;
+use culvert_resources::settings::StatisticsSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

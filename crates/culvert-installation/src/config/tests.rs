@@ -113,7 +113,7 @@ fn invalid_values_are_named() {
 #[test]
 fn secrets_are_hidden() {
     let token =
-        culvert_control::token::generate(&culvert_base::SystemClock, &culvert_base::OsEntropy);
+        culvert_resources::access::token::generate(&culvert_base::SystemClock, &culvert_base::OsEntropy);
     let settings = load_with(
         &[
             ("CULVERT_BOOTSTRAP__API_KEY", token.reveal()),

@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use culvert_base::{Description, Metadata, Timestamp};
-use culvert_store::{Head, OnDelete, Ref};
+use culvert_base::{Description, Fault, Metadata, Timestamp};
+use culvert_store::{Head, OnDelete, Ref, StoreUrl};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::access::rights::{Change, Rights, See, Use};
 use crate::cx::base::Base;
 use crate::resource::model::{Links, Model, Uri};
-use crate::stored::Format;
+use crate::stored::{self, Format};
 
 /// The stored form.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -191,4 +191,21 @@ impl Model for Grant {
             ..Links::default()
         }
     }
+}
+
+/// The grants that an upgrade made and that are still there: the ID of each, of its object, and its grantee. Only reads,
+/// without a running server.
+///
+/// # Errors
+/// If the database cannot be read.
+pub async fn grants_of_upgrade(url: &StoreUrl) -> Result<Vec<(String, String, String)>, Fault> {
+    let mut found = Vec::new();
+    for document in culvert_store::inspect_documents(url, Grant::KIND).await? {
+        let grant: Grant = stored::read(&document)?;
+        if grant.is_of_upgrade {
+            let id = document.head.id;
+            found.push((id, grant.object_id, grant.grantee.to_string()));
+        }
+    }
+    Ok(found)
 }

@@ -11,6 +11,7 @@ pub mod caller;
 pub mod grant;
 pub mod key_restrictions;
 pub mod owner;
+pub mod policy_misuse;
 pub mod right;
 pub mod rights;
 pub mod tenant;

@@ -1,7 +1,10 @@
 //! Stored forms: the bodies of documents, with the number of their format.
 
+pub mod copy_entry;
 pub mod informer_cache;
+pub mod lost_events;
 pub mod read_set;
+pub mod reencrypt;
 pub mod seal;
 
 use culvert_base::Fault;

@@ -37,6 +37,7 @@ use crate::reload::Reload;
 pub use standby::Standby;
 
 pub(crate) use listening::listen;
+pub(crate) use opened::bootstrap;
 pub(crate) use plane_settings::{edge_settings, ip_data_files};
 
 use foundation::Foundation;
@@ -101,7 +102,7 @@ impl Server {
         inherited: Inherited,
         standby: &Standby,
     ) -> Result<Self> {
-        let unopened = Unopened::new(&settings, Access::Server)?;
+        let unopened = Unopened::new(&settings, Access::Server, culvert_control::texts())?;
         // Boxed because the future is large.
         let starting = Box::pin(Self::start_when_reachable(
             &unopened, settings, inherited, standby,

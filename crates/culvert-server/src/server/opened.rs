@@ -6,7 +6,7 @@ use anyhow::Result;
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Entropy, IdMaker, Secret, SteadyClock, Supervisor, Timestamp};
 use culvert_command::with_causes;
-use culvert_control::{LostEvents, Pepper, Seal};
+use culvert_control::{Bootstrap, LostEvents, Pepper, Seal};
 use culvert_delivery::TargetSettings;
 use culvert_edge::Inherited;
 use culvert_installation::config::{self, Role, Settings};
@@ -159,13 +159,25 @@ impl Opened {
     }
 }
 
+/// Creates accounts and API keys of an installation without a running server.
+pub(crate) fn bootstrap(context: &ProcessContext) -> Bootstrap<'_> {
+    Bootstrap {
+        ids: &context.ids,
+        store: &context.store,
+        clock: &*context.clock,
+        entropy: &*context.entropy,
+        pepper: &context.pepper,
+        base: &context.base_url,
+        domain: &context.domain,
+    }
+}
+
 /// Creates the first account, user and API key if the store is empty.
 async fn first_start(context: &ProcessContext, settings: &Settings) -> Result<Option<Secret>> {
     let given = Some(&settings.bootstrap.api_key).filter(|token| !token.is_empty());
     let given = given.map(|token| Secret::new(token.clone()));
     settings.bootstrap.check()?;
-    let made = context
-        .bootstrap()
+    let made = bootstrap(context)
         .first_start(given.as_ref())
         .await
         .map_err(with_causes)?;

@@ -60,6 +60,22 @@ impl Extent {
     pub fn events(&self) -> u64 {
         self.last.saturating_sub(self.anchor.seq).unsigned_abs()
     }
+
+    /// A line that summarises a log that was verified whole.
+    pub fn summary(&self) -> String {
+        let mut line = format!(
+            "the audit log is intact: events={} first={} last={} head={}",
+            self.events(),
+            self.anchor.seq.saturating_add(1),
+            self.last,
+            self.head,
+        );
+        if self.head.seq < self.last {
+            let n = self.last.saturating_sub(self.head.seq);
+            line.push_str(&format!(" unchained={n}"));
+        }
+        line
+    }
 }
 
 /// A bound of a range, inclusive.

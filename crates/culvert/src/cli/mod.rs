@@ -10,6 +10,7 @@ pub mod completions;
 pub mod demo;
 pub mod man;
 
+use culvert_cli::linked::Linked;
 use culvert_command::version;
 pub use culvert_command::{CommandType, Failure};
 
@@ -21,7 +22,7 @@ pub fn commands() -> &'static [&'static CommandType] {
     static COMMANDS: LazyLock<Vec<&CommandType>> = LazyLock::new(|| {
         let mut commands = [
             culvert_agent::commands::ALL,
-            culvert_cli::commands::ALL,
+            culvert_cli::commands::of(LINKED),
             culvert_server::commands::ALL,
             ALL,
         ]
@@ -31,6 +32,16 @@ pub fn commands() -> &'static [&'static CommandType] {
     });
     &COMMANDS
 }
+
+/// What the commands of users need of the control plane.
+const LINKED: Linked = Linked {
+    operations: culvert_control::operation_specs,
+    collection_doc: culvert_control::collection_doc,
+    catalogue: culvert_control::catalogue,
+    policy_misuses: |url, seal, now| {
+        Box::pin(async move { culvert_control::policy_misuses(&url, &seal, now).await })
+    },
+};
 
 /// The commands in the order of the help text, by purpose. Others follow them.
 const GROUPS: &[(&str, &[&str])] = &[

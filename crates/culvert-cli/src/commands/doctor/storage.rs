@@ -8,12 +8,15 @@ use culvert_base::Clock;
 use culvert_store::{Depth, Inspection, inspect};
 
 use super::Report;
-use culvert_control::Seal;
 use culvert_installation::config::{Role, Settings};
 use culvert_installation::edge_copy::EdgeCopy;
 use culvert_installation::keys;
 use culvert_installation::sqlite_files;
 use culvert_installation::store_url;
+use culvert_resources::access::grant::grants_of_upgrade;
+use culvert_resources::stored::seal::Seal;
+
+use crate::linked::Linked;
 
 /// Free disk space below which writes may fail soon, and below which it is time to act.
 const FREE_BYTES_MIN: u64 = 64 << 20;
@@ -123,7 +126,7 @@ async fn examine_files(settings: &Settings, depth: Depth, report: &mut Report) {
 
 /// Lists the grants that the upgrade made for references across owners.
 async fn examine_grants(settings: &Settings, report: &mut Report) {
-    match culvert_control::grants_of_upgrade(&store_url(settings)).await {
+    match grants_of_upgrade(&store_url(settings)).await {
         Ok(grants) => {
             for (id, object_id, grantee) in grants {
                 report.warn(
@@ -148,8 +151,8 @@ async fn examine_policies(settings: &Settings, clock: &dyn Clock, report: &mut R
         return;
     };
     let seal = Seal::new(&key.current).with_older(&key.older);
-    let url = store_url(settings);
-    match culvert_control::policy_misuses(&url, &seal, clock.now()).await {
+    let misuses = Linked::get().policy_misuses;
+    match misuses(store_url(settings), seal, clock.now()).await {
         Ok(misuses) if misuses.is_empty() => {
             report.ok("policies", "no traffic policy misuses a secret");
         }

@@ -5,9 +5,10 @@
 //! each value is under one key or the other, and the seal has both.
 
 use culvert_base::{Entropy, Fault};
-use culvert_resources::stored::seal::Seal;
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Store};
 use serde_json::Value;
+
+use crate::stored::seal::Seal;
 
 /// The result of a re-encryption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::SystemClock;
 use culvert_store::{StoreUrl, Transfer, TransferError, undo_transfer};
 
-use super::super::{Failure, audit, say};
+use super::super::{Failure, say};
 use culvert_command::with_causes;
+use culvert_control::texts;
 use culvert_installation::config::Settings;
 use culvert_installation::data_dir_lock::DataDirLock;
 use culvert_installation::keys;
@@ -114,7 +115,7 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
 
 /// Opens the copy as a server would, and verifies it.
 async fn verify_copy(settings: Settings) -> Result<(), Failure> {
-    let context = ProcessContext::open(&settings, Access::Shared).await?;
+    let context = ProcessContext::open(&settings, Access::Shared, texts()).await?;
     let looked = async {
         context.store.check().await.map_err(with_causes)?;
         context.queue.check().await.map_err(with_causes)?;
@@ -122,7 +123,7 @@ async fn verify_copy(settings: Settings) -> Result<(), Failure> {
     };
     let extent = looked.await;
     context.close().await;
-    say(audit::whole(&extent?))
+    say(extent?.summary())
 }
 
 fn refused(error: TransferError) -> Failure {

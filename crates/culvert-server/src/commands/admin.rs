@@ -1,4 +1,5 @@
 //! `culvert admin`: offline maintenance of the data directory or the database.
+#![allow(clippy::print_stdout, reason = "a command prints")]
 
 mod transfer;
 
@@ -9,7 +10,9 @@ use clap::{Arg, ArgMatches, Command, value_parser};
 use culvert_base::{BoxFuture, OsEntropy, SystemClock};
 
 use super::{CommandType, Failure};
+use crate::server::bootstrap;
 use culvert_command::with_causes;
+use culvert_control::{texts, token};
 use culvert_installation::config::Settings;
 use culvert_installation::sqlite_files;
 use culvert_installation::{Access, ProcessContext};
@@ -74,7 +77,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         if name == "generate-token" {
             println!(
                 "{}",
-                culvert_control::token::generate(&SystemClock, &OsEntropy).reveal()
+                token::generate(&SystemClock, &OsEntropy).reveal()
             );
             return Ok(());
         }
@@ -132,17 +135,17 @@ async fn existing(settings: &Settings, access: Access) -> Result<ProcessContext,
         );
         return Err(Failure::Failed(text));
     }
-    Ok(ProcessContext::open(settings, access).await?)
+    Ok(ProcessContext::open(settings, access, texts()).await?)
 }
 
 async fn create_key(context: &ProcessContext) -> anyhow::Result<()> {
-    let token = context.bootstrap().admin_key().await.map_err(with_causes)?;
+    let token = bootstrap(context).admin_key().await.map_err(with_causes)?;
     println!("{}", token.reveal());
     Ok(())
 }
 
 async fn lift_api_restriction(context: &ProcessContext) -> anyhow::Result<()> {
-    let bootstrap = context.bootstrap();
+    let bootstrap = bootstrap(context);
     match bootstrap
         .lift_api_restriction()
         .await
@@ -175,7 +178,7 @@ async fn check(context: &ProcessContext) -> anyhow::Result<()> {
     context.queue.check().await.map_err(with_causes)?;
     println!("the state and the event queue are intact");
     let extent = context.store.audit_log().verify(None).await?;
-    println!("{}", super::audit::whole(&extent));
+    println!("{}", extent.summary());
     Ok(())
 }
 
