@@ -11,13 +11,13 @@ use culvert_certificates::CertificateManager;
 use culvert_certificates::ports::Certificates;
 use culvert_delivery::Delivery;
 use culvert_endpoints::EndpointConfig;
+use culvert_endpoints::traffic_policy::runtime::PolicyRuntime;
 use culvert_event_config::EventConfig;
 use culvert_event_config::event_query::EVENTS_EXPORTED;
 use culvert_event_config::ports::EdgePort;
 use culvert_event_config::statistics::Statistics;
 use culvert_identity::Identity;
 use culvert_identity::console::provider::ConsoleSignIn;
-use culvert_login::Logins;
 use culvert_resources::Kernel;
 use culvert_resources::access::caller::{Caller, Origin};
 use culvert_resources::audit::counted::REQUEST_REFUSED;
@@ -52,8 +52,8 @@ pub struct Parts {
     pub delivery: Arc<Delivery>,
     /// Runs endpoints, if this process has an edge.
     pub edge: Option<Arc<dyn EdgePort>>,
-    /// State that sign-ins share.
-    pub logins: Arc<Logins>,
+    /// What traffic policies may use of this process.
+    pub policies: PolicyRuntime,
     /// How people sign in to the console at an OpenID provider, if they do.
     pub console_sign_in: Option<ConsoleSignIn>,
     /// Obtains certificates for managed domains, if this process does.

@@ -104,6 +104,7 @@ pub use culvert_certificates::ports::{CertificateMeters, Certificates, Issuer, R
 pub use culvert_delivery::{Tail, TailSpec, Tailed};
 pub use culvert_endpoints::EndpointConfig;
 pub use culvert_endpoints::health::policy_misuses;
+pub use culvert_endpoints::traffic_policy::runtime::PolicyRuntime;
 pub use culvert_event_config::EventConfig;
 pub use culvert_event_config::destination::targets::Targets;
 pub use culvert_event_config::event_query::{EVENTS_PATH, Followed, Message, follows};

@@ -85,7 +85,7 @@ pub async fn health(
         let mut uses = Uses::empty();
         uses.refresh(cx.store, cx.clock.now()).await?;
         let compiled = compiled(
-            Arc::clone(&endpoints.kernel.logins),
+            Arc::clone(&endpoints.policies.logins),
             cx.seal,
             &document,
             &endpoint,

@@ -32,7 +32,6 @@ pub mod stored;
 use std::sync::Arc;
 
 use culvert_base::{Clock, Entropy, IdMaker, Refusal};
-use culvert_login::Logins;
 use culvert_store::Store;
 
 pub use crate::access::caller::{Caller, OwnerKind, PresentedToken, Role};
@@ -40,6 +39,7 @@ use crate::applied::Applied;
 use crate::audit::counted::Refusals;
 use crate::cx::Cx;
 use crate::cx::base::Base;
+use crate::cx::policy_service::PolicyService;
 pub use crate::error::Error;
 use crate::input::force;
 use crate::keyed_mutex::KeyedMutex;
@@ -70,8 +70,8 @@ pub struct Kernel {
     pub settings: Settings,
     /// Held by a write while it reads, decides and commits.
     pub locks: KeyedMutex,
-    /// State that sign-ins of visitors share.
-    pub logins: Arc<Logins>,
+    /// What traffic policies may use of this process.
+    pub policies: PolicyService,
     /// What the edge of this process has applied.
     pub applied: Applied,
     /// Refused calls and reads that events report together.
@@ -91,7 +91,7 @@ impl Kernel {
             seal: &self.seal,
             pepper: &self.pepper,
             settings: &self.settings,
-            logins: &self.logins,
+            policies: &self.policies,
             caller,
             base: Base {
                 viewer: (caller.role != Role::Admin).then_some(caller.owner_id.as_str()),

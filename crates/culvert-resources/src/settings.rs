@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{Entropy, Refusal};
-use culvert_policy::IpDatabases;
 use serde_json::Value;
 
 use crate::cx::base::PublicPorts;
@@ -32,10 +31,6 @@ pub struct Settings {
     pub strict_rights: bool,
     /// Whether traffic policies may call public hosts (`policy.http_request_public`).
     pub allow_public_calls: bool,
-    /// What follows if an expression of a traffic policy fails, for dry runs.
-    pub on_expression_error: culvert_policy::OnExpressionError,
-    /// The operator's databases about IP addresses (`edge.geo_database` and similar).
-    pub ip_data: IpDatabases,
     /// Names below the platform domain that the installation itself serves, in addition to the fixed ones
     /// (`connect.`, `api.`, `tcp.`).
     pub own_names: Vec<String>,

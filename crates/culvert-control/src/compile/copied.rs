@@ -267,7 +267,7 @@ impl Control {
     /// Compiles documents of a copy for the edge until cancelled: grants and certificates end when they expire.
     pub async fn run_copy(self: Arc<Self>, cancel: CancellationToken) {
         let mut authority = self.certificates.authority.lock().await;
-        let mut state = CompileState::empty(Arc::clone(&self.kernel.logins));
+        let mut state = CompileState::empty(Arc::clone(&self.endpoints.policies.logins));
         loop {
             let compiled = self.copy_pass(&mut authority, &mut state).await;
             self.has_failed.store(compiled.is_err(), Ordering::Relaxed);

@@ -307,7 +307,7 @@ mod tests {
     #[tokio::test]
     async fn changes_add_up_to_what_a_new_process_reads() {
         let rig = Rig::start().await;
-        let empty = || CompileState::empty(Arc::clone(&rig.control.kernel.logins));
+        let empty = || CompileState::empty(Arc::clone(&rig.control.endpoints.policies.logins));
         let (mut state, mut known) = (empty(), Known::default());
         let other = rig.user("ada@x.example", Role::Member, true).await;
         let mut grants: Vec<String> = Vec::new();
@@ -395,7 +395,7 @@ mod tests {
             call(&body).await,
             crate::tests::Answered::Refused(_, Some(650), _)
         ));
-        let mut state = CompileState::empty(Arc::clone(&rig.control.kernel.logins));
+        let mut state = CompileState::empty(Arc::clone(&rig.control.endpoints.policies.logins));
         let mut known = Known::default();
         for grantee in [&*other.owner_id, "role:member"] {
             let grant = json!({"object_id": destination, "grantee": grantee});
@@ -442,7 +442,7 @@ mod tests {
             let made = rig.post("/event_subscriptions", body).await.body();
             subscriptions.push(id(&made));
         }
-        let mut state = CompileState::empty(Arc::clone(&rig.control.kernel.logins));
+        let mut state = CompileState::empty(Arc::clone(&rig.control.endpoints.policies.logins));
         let mut known = Known::default();
         let mut told = async || read(&rig, &mut state, &mut known).await;
         assert_eq!(told().await, (20, 20));

@@ -107,7 +107,7 @@ impl Control {
         if is_whole {
             let snapshot = certificates
                 .unwrap_or_else(Snapshot::builder)
-                .logins(Arc::clone(&self.kernel.logins))
+                .logins(Arc::clone(&self.endpoints.policies.logins))
                 .operators(operators.unwrap_or_default())
                 .forward_rights(Arc::clone(&rights) as _);
             let snapshot = snapshot_of(state, snapshot, &restrictions, is_reached);

@@ -56,7 +56,7 @@ impl Control {
     /// Keeps the other planes up to date until cancelled.
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
         let mut authority = self.certificates.authority.lock().await;
-        let mut state = CompileState::empty(Arc::clone(&self.kernel.logins));
+        let mut state = CompileState::empty(Arc::clone(&self.endpoints.policies.logins));
         let mut revision = self.kernel.store.watch();
         let mut before = Duration::ZERO;
         let mut reported_loss = 0;
@@ -195,7 +195,7 @@ impl Control {
         };
         let changes = state.ends.refresh(&self.kernel.store, made).await?;
         if !changes.is_empty() || !std::mem::replace(&mut state.has_ends, true) {
-            self.kernel.logins.revoke(login::table(state.ends.values()));
+            self.endpoints.policies.logins.revoke(login::table(state.ends.values()));
         }
         Ok(())
     }

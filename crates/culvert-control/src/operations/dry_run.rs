@@ -180,10 +180,10 @@ async fn dry_run(control: &Control, call: &Call) -> Result<Reply, Error> {
     }
     let logged = recent(control, call, &document.head.id, limit).await?;
     let evaluator = DryRun::new(
-        control.kernel.settings.ip_data.clone(),
+        control.endpoints.policies.ip_data.clone(),
         Arc::clone(&control.kernel.clock),
         Arc::clone(&control.kernel.entropy),
-        control.kernel.settings.on_expression_error,
+        control.endpoints.policies.on_expression_error,
     );
     let place = endpoint.address.policy_target(&endpoint.principal_id, true);
     let account = Arc::from(document.head.account.as_str());
@@ -252,7 +252,7 @@ async fn policy(
             &checked
         }
     };
-    let mut compiled = Compiled::new(Arc::clone(&control.kernel.logins));
+    let mut compiled = Compiled::new(Arc::clone(&control.endpoints.policies.logins));
     let owner = &endpoint.principal_id;
     let policy = compiled.policy(
         &control.kernel.seal,

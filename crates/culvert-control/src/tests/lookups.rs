@@ -250,7 +250,7 @@ async fn a_secret_is_found_by_the_current_names_of_its_vault_and_itself() {
         secrets_by: String::new(),
         warnings: Vec::new(),
     };
-    let mut compiled = Compiled::new(Arc::clone(&rig.control.kernel.logins));
+    let mut compiled = Compiled::new(Arc::clone(&rig.control.endpoints.policies.logins));
     let seal = &rig.control.kernel.seal;
     let owner = (&head, &*rig.admin.owner_id);
     let policy = compiled

@@ -234,9 +234,7 @@ impl Rig {
             has_tls_before_edge: false,
             domains_of_owner: false,
             allow_public_calls: false,
-            on_expression_error: culvert_policy::OnExpressionError::default(),
             strict_rights: false,
-            ip_data: Default::default(),
             own_names: vec!["own.example".to_owned()],
             kubernetes_ingress: "operators.culvert.example:8442".into(),
             targets: Arc::new(Targets(targets)),
@@ -258,7 +256,11 @@ impl Rig {
             settings,
             delivery,
             edge: Some(edge.clone()),
-            logins,
+            policies: PolicyRuntime {
+                logins,
+                ip_data: Default::default(),
+                on_expression_error: Default::default(),
+            },
             console_sign_in: None,
             certificates,
             agents: Some((

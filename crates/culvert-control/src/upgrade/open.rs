@@ -105,7 +105,7 @@ impl Control {
             pepper: parts.pepper,
             settings: parts.settings,
             locks,
-            logins: parts.logins,
+            policies: parts.policies.service(),
             applied: Applied::new(parts.edge.is_some()),
             refusals: Refusals::default(),
         });
@@ -121,7 +121,11 @@ impl Control {
             &MANAGED,
         ));
         Ok(Arc::new(Self {
-            endpoints: Arc::new(EndpointConfig::new(Arc::clone(&kernel), secret_echo_until)),
+            endpoints: Arc::new(EndpointConfig::new(
+                Arc::clone(&kernel),
+                parts.policies,
+                secret_echo_until,
+            )),
             events: Arc::new(EventConfig::new(
                 Arc::clone(&kernel),
                 catalogue(),

@@ -3,6 +3,7 @@
 //! A policy with secrets is stored twice: as the text that callers see, and whole and encrypted.
 
 pub mod model;
+pub mod runtime;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -38,6 +39,7 @@ use tracing::error;
 
 use crate::secret_rights::{Judged, OwnedSecrets};
 use crate::traffic_policy::model::StoredPolicy;
+use crate::traffic_policy::runtime::PolicyRuntime;
 use crate::vault::secret;
 use crate::vault::secret_model::VaultSecret;
 use crate::{forwarding, host, reserved_domain, secret_rights};
@@ -412,12 +414,13 @@ impl Named {
 
 /// What a policy of an endpoint at `host` may name, without the objects of the account.
 async fn resources(cx: &Cx<'_>, host: &str, source: &Source) -> Result<Resources, Error> {
+    let runtime = PolicyRuntime::of(cx)?;
     let mut resources = Resources {
-        logins: Some(LoginService::new(Arc::clone(cx.logins))),
-        assertions: Some(Arc::clone(cx.logins.assertions())),
+        logins: Some(LoginService::new(Arc::clone(&runtime.logins))),
+        assertions: Some(Arc::clone(runtime.logins.assertions())),
         host: HostName::parse(host).ok(),
         allows_public_calls: cx.settings.allow_public_calls,
-        ip_data: Some(cx.settings.ip_data.now()),
+        ip_data: Some(runtime.ip_data.now()),
         is_written: true,
         has_tls_before_edge: cx.settings.has_tls_before_edge,
         ..Resources::default()

@@ -3,16 +3,16 @@
 //! A handler reads and decides; it cannot write. It returns its decision as a value, which `service` commits.
 
 pub mod base;
+pub mod policy_service;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Ksuid};
-use culvert_login::Logins;
 use culvert_store::{Document, Head, PageQuery, Store};
 
 use crate::Caller;
 use crate::cx::base::Base;
+use crate::cx::policy_service::PolicyService;
 use crate::keyed_mutex::KeyedMutex;
 use crate::list::page::LIMIT_MAX;
 use crate::resource::ResourceType;
@@ -40,8 +40,8 @@ pub struct Cx<'a> {
     pub pepper: &'a Pepper,
     /// Configuration.
     pub settings: &'a Settings,
-    /// State that sign-ins share.
-    pub logins: &'a Arc<Logins>,
+    /// What traffic policies may use of this process.
+    pub policies: &'a PolicyService,
     /// Whose rights decide.
     pub caller: &'a Caller,
     /// The public base of views.

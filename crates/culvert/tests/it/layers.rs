@@ -119,8 +119,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-base",
             "culvert-cel",
             "culvert-events",
-            "culvert-login",
-            "culvert-policy",
             "culvert-store",
         ],
     ),

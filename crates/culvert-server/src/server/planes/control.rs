@@ -8,7 +8,7 @@ use culvert_base::net::HostName;
 use culvert_command::{Invalid, with_causes};
 use culvert_control::{
     AgentSettings, ConsoleProvider, ConsoleSignIn, Control, EdgePort, LoginKeys, LoginSettings,
-    Logins, Parts, Statistics, login_key,
+    Logins, Parts, PolicyRuntime, Statistics, login_key,
 };
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::Edge;
@@ -44,7 +44,7 @@ pub(crate) async fn plane(
 ) -> Result<(Arc<Control>, mpsc::Receiver<JournalEntry>)> {
     let settings = &opened.settings;
     let agents = agent_settings(opened, around.membership);
-    let (logins, entries) = logins(settings, &opened.master)?;
+    let (policies, entries) = policies(settings, &opened.master, around.ip_data)?;
     let control = Control::open(Parts {
         ids: opened.ids.clone(),
         store: opened.store.clone(),
@@ -56,7 +56,6 @@ pub(crate) async fn plane(
             settings,
             &opened.domain,
             around.edge,
-            around.ip_data,
             Public {
                 names: agents.names.clone(),
                 targets: opened.targets()?,
@@ -68,7 +67,7 @@ pub(crate) async fn plane(
             .published
             .cloned()
             .map(|published| published as Arc<dyn EdgePort>),
-        logins,
+        policies,
         console_sign_in: console_sign_in(settings, opened.clock.clone())?,
         certificates: match around.edge {
             Some(edge) => Some(issuer::certificates(settings, edge, opened.clock.clone())?),
@@ -115,7 +114,6 @@ pub(crate) fn control_settings(
     settings: &Settings,
     domain: &HostName,
     edge: Option<&Edge>,
-    ip_data: &IpDatabases,
     public: Public,
 ) -> Result<culvert_control::Settings> {
     let (first, last) = settings.tcp_ports()?;
@@ -131,9 +129,7 @@ pub(crate) fn control_settings(
         has_tls_before_edge: !settings.edge.trusted_proxies.is_empty(),
         domains_of_owner: settings.rights.domains == DomainUse::Owner,
         allow_public_calls: settings.policy.http_request_public,
-        on_expression_error: settings.policy.on_expression_error.into(),
         strict_rights: settings.rights.strict,
-        ip_data: ip_data.clone(),
         own_names,
         kubernetes_ingress: settings.kubernetes.ingress(domain, kubernetes_addr),
         targets: Arc::new(culvert_control::Targets(public.targets)),
@@ -142,18 +138,26 @@ pub(crate) fn control_settings(
     })
 }
 
-/// The shared state of sign-ins, and the receiver of their journal.
-pub(crate) fn logins(
+/// What traffic policies may use of this process, and the receiver of the journal of sign-ins.
+pub(crate) fn policies(
     settings: &Settings,
     master: &MasterKey,
-) -> Result<(Arc<Logins>, mpsc::Receiver<JournalEntry>), Invalid> {
+    ip_data: &IpDatabases,
+) -> Result<(PolicyRuntime, mpsc::Receiver<JournalEntry>), Invalid> {
+    let on_expression_error = settings.policy.on_expression_error.into();
     let keys = LoginKeys::new(master.each().map(login_key));
     let settings = LoginSettings {
         issuer: settings.base_url(),
         allows_loopback: settings.edge.allow_private_upstreams,
         ..settings.oauth.logins()?
     };
-    Ok(Logins::new(keys, settings))
+    let (logins, entries) = Logins::new(keys, settings);
+    let policies = PolicyRuntime {
+        logins,
+        ip_data: ip_data.clone(),
+        on_expression_error,
+    };
+    Ok((policies, entries))
 }
 
 /// How people sign in to the console at an OpenID provider, if the settings name one.

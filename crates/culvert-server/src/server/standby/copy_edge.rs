@@ -32,7 +32,7 @@ use crate::metrics::{self, Sample, samples, statistics};
 use crate::reload::Reload;
 use crate::server::listening::listen;
 use crate::server::plane_settings::{api_settings, edge_settings};
-use crate::server::planes::control::{Public, control_settings, logins};
+use crate::server::planes::control::{Public, control_settings, policies};
 use crate::server::planes::edge::{Published, ip_data};
 use crate::server::tasks::Tasks;
 use crate::system_clock;
@@ -277,7 +277,7 @@ impl CopyCompiler<'_> {
             targets: culvert_delivery::TargetSettings::default(),
             base_url: settings.base_url(),
         };
-        let (logins, _) = logins(settings, master)?;
+        let (policies, _) = policies(settings, master, self.ip_data)?;
         let control = Control::open_copy(Parts {
             ids: Arc::default(),
             store: store.clone(),
@@ -286,10 +286,10 @@ impl CopyCompiler<'_> {
             seal: Seal::new(&master.current).with_older(&master.older),
             // Not the stored pepper: the copy has no tokens to recognise.
             pepper: Pepper::new(&master.current),
-            settings: control_settings(settings, &domain, Some(edge), self.ip_data, public)?,
+            settings: control_settings(settings, &domain, Some(edge), public)?,
             delivery,
             edge: Some(published),
-            logins,
+            policies,
             console_sign_in: None,
             certificates: None,
             agents: None,
