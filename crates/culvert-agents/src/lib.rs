@@ -34,7 +34,7 @@ use culvert_endpoints::endpoint::model::Endpoint;
 use culvert_endpoints::reserved_addr::model::ReservedAddr;
 use culvert_endpoints::reserved_domain::model::ReservedDomain;
 use culvert_endpoints::{endpoint, host};
-use culvert_identity::active_owners::ActiveOwners;
+use culvert_access::active_owners::ActiveOwners;
 use culvert_identity::credential::model::TunnelCredential;
 use culvert_resources::operation::Operation;
 use culvert_resources::resource::model::Model;

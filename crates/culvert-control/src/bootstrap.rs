@@ -8,8 +8,8 @@ use culvert_base::{
     Clock, Description, Entropy, Fault, IdMaker, Ksuid, Metadata, Secret, Timestamp,
 };
 use culvert_identity::api_key::model::ApiKey;
-use culvert_identity::ip::restriction;
-use culvert_identity::ip::restriction_model::{IpRestriction, RestrictionScope};
+use culvert_access::ip::restriction;
+use culvert_access::ip::restriction_model::{IpRestriction, RestrictionScope};
 use culvert_identity::{api_key, user};
 use culvert_resources::access::key_restrictions::KeyRestrictions;
 use culvert_resources::access::tenant::Account;

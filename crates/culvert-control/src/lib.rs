@@ -66,7 +66,7 @@
 //! and `crates/culvert-resources/src/access/mod.rs` decides by it: change in the service that all resources
 //! share, use wherever an object refers to another. Use is checked for the owner of the referring object, by
 //! ownership and grants. The table of grants is compiled with the rest
-//! (`crates/culvert-identity/src/use_table.rs`), so edge and delivery refuse what a grant no longer covers.
+//! (`crates/culvert-access/src/use_table.rs`), so edge and delivery refuse what a grant no longer covers.
 //! Secrets in policies are followed through variables and results when the policy is compiled
 //! (`crates/culvert-policy/src/policy/taint.rs`). A change that would leave no admin a way in has a condition that
 //! the commit checks (`crates/culvert-identity/src/lockout.rs`). The restrictions of a key

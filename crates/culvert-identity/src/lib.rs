@@ -1,26 +1,24 @@
 //! Who may do what: keys and credentials, users, bots, addresses, sign-in to the console, and sign-ins of visitors.
 //!
-//! [`Identity`] finds out who a caller is ([`authentication`]) and whether calls from its address are accepted ([`ip`]).
-//! [`use_table`] holds the grants and roles by which the compiled state decides who uses what; [`lockout`] refuses
-//! changes that would leave an account without an admin who gets in. Whose right a single operation needs is a row of
+//! [`Identity`] finds out who a caller is ([`authentication`]) and whether calls from its address are accepted
+//! (`crates/culvert-access/src/ip`). [`lockout`] refuses changes that would leave an account without an admin who gets in. Whose right a single operation needs is a row of
 //! its resource, in `crates/culvert-resources`.
 
-pub mod active_owners;
+mod admission;
 pub mod api_key;
 pub mod application;
 pub mod authentication;
 pub mod bot_user;
 pub mod console;
 pub mod credential;
-pub mod ip;
 pub mod lockout;
 pub mod standing;
 mod subject;
-pub mod use_table;
 pub mod user;
 
 pub use crate::subject::Identity;
 
+use culvert_access::ip;
 use culvert_resources::operation::Operation;
 use culvert_resources::resource::operations::of_resource;
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use culvert_access::ip::restrictions::Restrictions;
 use culvert_base::RetentionClock;
 use culvert_resources::Kernel;
 
 use crate::api_key::key_uses::KeyUses;
 use crate::console::link::ConsoleLink;
 use crate::console::provider::ConsoleSignIn;
-use crate::ip::restrictions::Restrictions;
 use crate::standing::Standings;
 
 /// Decides who a caller is and from where calls are accepted.

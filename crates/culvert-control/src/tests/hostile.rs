@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use culvert_identity::ip::policy_rule;
+use culvert_access::ip::policy_rule;
 use culvert_resources::resource::Life;
 use rcgen::{CertificateParams, KeyPair};
 

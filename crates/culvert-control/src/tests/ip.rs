@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use culvert_identity::ip::restrictions::Restrictions;
+use culvert_access::ip::restrictions::Restrictions;
 use tokio_util::sync::CancellationToken;
 
 use super::*;

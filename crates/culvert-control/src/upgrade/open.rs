@@ -12,7 +12,7 @@ use culvert_certificates::authority::Authority;
 use culvert_endpoints::EndpointConfig;
 use culvert_event_config::EventConfig;
 use culvert_identity::Identity;
-use culvert_identity::ip::restrictions::Restrictions;
+use culvert_access::ip::restrictions::Restrictions;
 use culvert_resources::Kernel;
 use culvert_resources::applied::Applied;
 use culvert_resources::audit::counted::Refusals;

@@ -13,9 +13,9 @@ use culvert_base::net::HostName;
 use culvert_base::{Fault, Refusal, code, id};
 use culvert_certificates::certificate_authority::model::CertificateAuthority;
 use culvert_events::catalogue::AuditKind;
-use culvert_identity::ip::policy_rule_model::IpPolicyRule;
-use culvert_identity::ip::rules;
-use culvert_identity::use_table::UseTable;
+use culvert_access::ip::policy_rule_model::IpPolicyRule;
+use culvert_access::ip::rules;
+use culvert_access::use_table::UseTable;
 use culvert_login::{ACTIONS, Logins};
 use culvert_policy::{
     ForwardTarget, IpPolicy, LoginService, Policy, Reference, Resources, Scheme, SecretUse,
@@ -373,7 +373,7 @@ impl Named {
         };
         for Reference { prefix, id } in source.references() {
             let kind = match prefix {
-                IP_POLICY => culvert_identity::ip::policy_model::IpPolicy::KIND,
+                IP_POLICY => culvert_access::ip::policy_model::IpPolicy::KIND,
                 AUTHORITY => CertificateAuthority::KIND,
                 _ => continue,
             };
@@ -763,7 +763,7 @@ impl ActiveIpPolicy {
     /// Denies every address once the policy is gone; its rules may be removed one by one.
     async fn refresh(&mut self, store: &Store, id: &str) -> Result<(), Fault> {
         let policy = store
-            .get(culvert_identity::ip::policy_model::IpPolicy::KIND, id)
+            .get(culvert_access::ip::policy_model::IpPolicy::KIND, id)
             .await?;
         if policy.is_none_or(|document| document.head.account != self.account) {
             if self.is_there {

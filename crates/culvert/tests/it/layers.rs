@@ -123,13 +123,23 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "culvert-access",
+        &[
+            "culvert-base",
+            "culvert-edge-config",
+            "culvert-policy",
+            "culvert-resources",
+            "culvert-store",
+        ],
+    ),
+    (
         "culvert-identity",
         &[
+            "culvert-access",
             "culvert-base",
             "culvert-edge-config",
             "culvert-events",
             "culvert-login",
-            "culvert-policy",
             "culvert-resources",
             "culvert-store",
         ],
@@ -147,12 +157,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "culvert-endpoints",
         &[
+            "culvert-access",
             "culvert-base",
             "culvert-cel",
             "culvert-certificates",
             "culvert-edge-config",
             "culvert-events",
-            "culvert-identity",
             "culvert-login",
             "culvert-policy",
             "culvert-resources",
@@ -163,6 +173,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "culvert-agents",
         &[
+            "culvert-access",
             "culvert-base",
             "culvert-certificates",
             "culvert-endpoints",
@@ -192,6 +203,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "culvert-control",
         &[
+            "culvert-access",
             "culvert-agents",
             "culvert-base",
             "culvert-certificates",
@@ -318,6 +330,17 @@ const NEVER: &[(&str, &[&str])] = &[
     ("culvert-tunnel", &["sqlx", "axum", "hyper", "russh"]),
     ("culvert-ssh", &["sqlx", "axum", "hyper"]),
     ("culvert-delivery", &["sqlx", "axum"]),
+    (
+        "culvert-access",
+        &[
+            "sqlx",
+            "axum",
+            "hyper",
+            "hyper-util",
+            "hyper-rustls",
+            "tokio-rustls",
+        ],
+    ),
     (
         "culvert-identity",
         &[
@@ -461,7 +484,8 @@ fn crates_depend_only_downwards() {
 }
 
 /// Crates that no program of an agent may contain, however deep.
-const SERVER: [&str; 19] = [
+const SERVER: [&str; 20] = [
+    "culvert-access",
     "culvert-agents",
     "culvert-api",
     "culvert-certificates",

@@ -1,6 +1,6 @@
 //! IP policies, and the restrictions that use them.
 
-pub(crate) mod admission;
+mod lockout;
 pub mod policy;
 pub mod policy_model;
 pub mod policy_rule;

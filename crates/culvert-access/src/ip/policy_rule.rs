@@ -15,11 +15,11 @@ use culvert_store::{Changes, Document, Head, PageQuery};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::ip::lockout::{AddressChange, keep_caller_in};
 use crate::ip::policy_model::IpPolicy;
 use crate::ip::policy_rule_model::{Action, IpPolicyRule};
 use crate::ip::restriction_model::{IpRestriction, RestrictionScope};
 use crate::ip::{policy, rules};
-use crate::lockout::{AddressChange, keep_caller_in};
 
 /// The row of the rules of IP policies in the table of resources.
 pub static TYPE: ResourceType = ResourceType::of::<IpPolicyRule>();

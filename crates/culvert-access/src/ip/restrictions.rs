@@ -27,7 +27,7 @@ pub struct Restrictions {
     /// What they were read from.
     pub read: ReadSet,
     /// Restrictions of the management API, by account.
-    pub(crate) api: HashMap<String, Restriction>,
+    pub api: HashMap<String, Restriction>,
     /// Restrictions of agent sessions, by account.
     pub agents: HashMap<String, Restriction>,
     /// Restrictions of public endpoints.

@@ -19,10 +19,10 @@ use culvert_store::Head;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::ip::lockout::{AddressChange, keep_caller_in};
 use crate::ip::policy;
 use crate::ip::policy_model::IpPolicy;
 use crate::ip::restriction_model::{IpRestriction, RestrictionScope};
-use crate::lockout::{AddressChange, keep_caller_in};
 
 /// The row of IP restrictions in the table of resources.
 pub static TYPE: ResourceType = ResourceType::of::<IpRestriction>();
