@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use culvert_access::active_owners::ActiveOwners;
 use culvert_base::{BoxFuture, Fault, Refusal, Timestamp, code};
 use culvert_certificates::authority;
 use culvert_certificates::own_certificate::OwnCertificates;
@@ -34,7 +35,6 @@ use culvert_endpoints::endpoint::model::Endpoint;
 use culvert_endpoints::reserved_addr::model::ReservedAddr;
 use culvert_endpoints::reserved_domain::model::ReservedDomain;
 use culvert_endpoints::{endpoint, host};
-use culvert_access::active_owners::ActiveOwners;
 use culvert_identity::credential::model::TunnelCredential;
 use culvert_resources::operation::Operation;
 use culvert_resources::resource::model::Model;

@@ -32,16 +32,9 @@
 //! `crates/culvert-identity/src/console/sign_in.rs` decides the user and role.
 
 mod access;
-mod body;
 mod connection;
 mod console;
 mod event_stream;
-mod health;
-pub mod openapi;
-mod query;
-pub mod reference;
-mod response;
-mod route;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -54,7 +47,7 @@ use culvert_base::{Clock, Entropy, Fault, IdMaker, Refusal, code};
 use culvert_console::File;
 use culvert_control::{
     Call, CallContext, Caller, Control, EVENTS_PATH, Operation, Origin, Reply, Via, follows,
-    operations,
+    operation_specs, operations,
 };
 use futures_util::FutureExt;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN, USER_AGENT};
@@ -67,22 +60,25 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::limits::{Failures, PerSource, Rolling, Source, Turnstile};
-use crate::access::{auth, cors};
-use crate::connection::peer::{self, Ends};
+use crate::access::auth;
 use crate::console::Located;
 use crate::event_stream::follow;
-use crate::health::Probe;
-use crate::response::answer::{self, JSON, NO_STORE};
-use crate::response::problem::Problem;
-use crate::route::{Found, Route, Routes};
+use culvert_api_http::access::cors;
+use culvert_api_http::access::limits::{Failures, PerSource, Rolling, Source, Turnstile};
+use culvert_api_http::connection::peer::{self, Ends};
+use culvert_api_http::health::Probe;
+use culvert_api_http::response::answer::{self, JSON, NO_STORE};
+use culvert_api_http::response::problem::Problem;
+use culvert_api_http::route::{Found, Route, Routes};
+use culvert_api_http::{body, health, query};
 
-pub use crate::access::limits::{Rate, Window};
-pub use crate::body::{BODY_BYTES_MAX, JSON_DEPTH_MAX, JSON_MEMBERS_MAX};
-pub use crate::health::{Health, Serves};
-pub use crate::openapi::openapi;
-pub use crate::response::answer::Body;
-pub use crate::route::{ALIVE_PATH, OPENAPI_PATH, READY_PATH, TAIL_PATH};
+pub use culvert_api_http::access::limits::{Rate, Window};
+pub use culvert_api_http::body::{BODY_BYTES_MAX, JSON_DEPTH_MAX, JSON_MEMBERS_MAX};
+pub use culvert_api_http::health::{Health, Serves};
+pub use culvert_api_http::openapi::openapi;
+pub use culvert_api_http::reference;
+pub use culvert_api_http::response::answer::Body;
+pub use culvert_api_http::route::{ALIVE_PATH, OPENAPI_PATH, READY_PATH, TAIL_PATH};
 
 const OPERATION_ID: HeaderName = HeaderName::from_static("ngrok-operation-id");
 const VERSION: HeaderName = HeaderName::from_static("ngrok-version");
@@ -189,7 +185,7 @@ impl Meters {
 
 /// The OpenAPI document. Created at the first request for it, which most servers never get.
 static DOCUMENT: LazyLock<File> = LazyLock::new(|| {
-    let text = openapi(operations()).to_string();
+    let text = openapi(operation_specs()).to_string();
     File::new("openapi.json", "application/json", text.leak().as_bytes())
 });
 
@@ -202,7 +198,7 @@ pub struct Api {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     ids: IdMaker,
-    routes: Routes,
+    routes: Routes<Control>,
     started_at: Instant,
     turnstile: Turnstile,
     failures: Option<Failures>,

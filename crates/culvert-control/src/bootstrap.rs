@@ -4,12 +4,12 @@
 //! Uses only the store, so the command line can run it while the server is down. The server itself is the
 //! author, so the events name no principal.
 
+use culvert_access::ip::restriction;
+use culvert_access::ip::restriction_model::{IpRestriction, RestrictionScope};
 use culvert_base::{
     Clock, Description, Entropy, Fault, IdMaker, Ksuid, Metadata, Secret, Timestamp,
 };
 use culvert_identity::api_key::model::ApiKey;
-use culvert_access::ip::restriction;
-use culvert_access::ip::restriction_model::{IpRestriction, RestrictionScope};
 use culvert_identity::{api_key, user};
 use culvert_resources::access::key_restrictions::KeyRestrictions;
 use culvert_resources::access::tenant::Account;

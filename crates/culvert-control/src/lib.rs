@@ -107,12 +107,11 @@ pub use culvert_endpoints::health::policy_misuses;
 pub use culvert_endpoints::traffic_policy::runtime::PolicyRuntime;
 pub use culvert_event_config::EventConfig;
 pub use culvert_event_config::destination::targets::Targets;
-pub use culvert_event_config::event_query::{EVENTS_PATH, Followed, Message, follows};
+pub use culvert_event_config::event_query::{Followed, Message, follows};
 pub use culvert_event_config::ports::EdgePort;
 pub use culvert_event_config::statistics::{
     Keeper, Statistics, StatisticsMeters, StatisticsSource,
 };
-pub use culvert_event_config::tail::TAIL_RIGHT;
 pub use culvert_events::{CallContext, Via};
 pub use culvert_identity::Identity;
 pub use culvert_identity::console::link::LinkUse;
@@ -132,7 +131,7 @@ pub use culvert_resources::access::rights::{Access, Change, Rights, See, Use};
 pub use culvert_resources::access::token;
 pub use culvert_resources::cx::base::PublicPorts;
 pub use culvert_resources::operation::{
-    BodySpec, Call, Method, ObjectRight, Reply, ResponseSpec, SchemaOf, Status,
+    BodySpec, Call, EVENTS_PATH, Method, ObjectRight, Reply, ResponseSpec, SchemaOf, Status,
 };
 pub use culvert_resources::settings::{AgentLimits, AgentMinimum, Settings, StatisticsSettings};
 pub use culvert_resources::stored::copy_entry::CopyEntry;
@@ -147,7 +146,6 @@ pub use crate::catalogue::catalogue;
 pub use crate::compile::copied::{CopySource, fill_from_copy};
 pub use crate::control::{Control, Parts};
 pub use crate::operations::node_list::{EventLogFacts, NodeFacts, StoreFacts};
-pub use crate::operations::tombstones::retired;
 pub use crate::operations::{Operation, collection_doc, operation_specs, operations, texts};
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use culvert_base::{Code, Fault, Refusal, Timestamp, code};
 use culvert_access::use_table::{UseTable, Uses};
+use culvert_base::{Code, Fault, Refusal, Timestamp, code};
 use culvert_login::{LoginKeys, LoginSettings, Logins};
 use culvert_policy::Policy;
 use culvert_policy::problem::Problem;

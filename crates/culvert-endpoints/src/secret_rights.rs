@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{Clock, Fault, Refusal, Timestamp, code};
 use culvert_access::use_table::UseTable;
+use culvert_base::{Clock, Fault, Refusal, Timestamp, code};
 use culvert_policy::{Policy, SecretUse};
 use culvert_resources::Error;
 use culvert_resources::access::caller::{Caller, Role};

@@ -19,11 +19,7 @@ pub struct EndpointConfig {
 
 impl EndpointConfig {
     /// The subject. Policies of earlier versions may echo secrets until `secret_echo_until`.
-    pub fn new(
-        kernel: Arc<Kernel>,
-        policies: PolicyRuntime,
-        secret_echo_until: Timestamp,
-    ) -> Self {
+    pub fn new(kernel: Arc<Kernel>, policies: PolicyRuntime, secret_echo_until: Timestamp) -> Self {
         Self {
             kernel,
             policies,

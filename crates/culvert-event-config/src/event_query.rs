@@ -13,7 +13,9 @@ use culvert_resources::access::right::{Right, Scope};
 use culvert_resources::audit::trace::{OperationKind, Trace};
 use culvert_resources::list::page;
 use culvert_resources::list::page::{LIMIT_MAX, Parameter};
-use culvert_resources::operation::{Call, Method, Operation, Reply, ResponseSpec, Run, Status};
+use culvert_resources::operation::{
+    Call, EVENTS_PATH, Method, Operation, Reply, ResponseSpec, Run, Status,
+};
 use culvert_resources::{Error, stored};
 use culvert_store::Order;
 use schemars::{JsonSchema, SchemaGenerator};
@@ -31,8 +33,6 @@ pub static EVENTS_EXPORTED: OperationKind = OperationKind {
     shows_body: false,
 };
 
-/// Path of the list of events.
-pub const EVENTS_PATH: &str = "/events";
 /// The parameter that requests a stream.
 const FOLLOW: &str = "follow";
 const CURSOR: &str = "cursor";

@@ -3,13 +3,10 @@
 use culvert_base::Refusal;
 use culvert_delivery::{Tail, TailSpec};
 use culvert_resources::access::caller::{Caller, Role};
-use culvert_resources::access::right::{Right, Scope};
+use culvert_resources::access::right::TAIL_RIGHT;
 
 use crate::EventConfig;
 use crate::event_kinds::AskedKinds;
-
-/// The right to follow events live.
-pub const TAIL_RIGHT: Right = Right::read(Scope::EventsRead);
 
 impl EventConfig {
     /// Follows events of the caller's account live. Only admins receive events about keys and credentials.

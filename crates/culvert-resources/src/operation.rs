@@ -186,7 +186,21 @@ pub struct OperationSpec {
     pub response: ResponseSpec,
     /// The accepted query parameters.
     pub query: &'static [Parameter],
+    /// The right it needs.
+    pub right: Right,
+    /// What it needs of the object in its path; `None` without such an object.
+    pub object: Option<ObjectRight>,
 }
+
+impl OperationSpec {
+    /// Its unique ID: `api_keys_create`.
+    pub fn id(&self) -> String {
+        id_of(self.collection, self.name)
+    }
+}
+
+/// The path of the list of events, which can also be followed.
+pub const EVENTS_PATH: &str = "/events";
 
 /// Reports an operation whose call ended before its event was committed: the client left, the time was over, or the
 /// operation failed after it had done something.
@@ -232,6 +246,8 @@ impl<S> Operation<S> {
             body: self.body,
             response: self.response,
             query: self.query,
+            right: self.right,
+            object: self.object,
         }
     }
 
@@ -246,11 +262,15 @@ impl<S> Operation<S> {
 
     /// Its unique ID: `api_keys_create`.
     pub fn id(&self) -> String {
-        match self.collection {
-            "" => self.name.to_owned(),
-            // Some collections have two segments, but client generators need plain names.
-            collection => format!("{}_{}", collection.replace('/', "_"), self.name),
-        }
+        id_of(self.collection, self.name)
+    }
+}
+
+fn id_of(collection: &str, name: &str) -> String {
+    match collection {
+        "" => name.to_owned(),
+        // Some collections have two segments, but client generators need plain names.
+        collection => format!("{}_{name}", collection.replace('/', "_")),
     }
 }
 

@@ -12,9 +12,9 @@ use culvert_control::{Caller, Control};
 use http::header::{AUTHORIZATION, ORIGIN};
 use http::{HeaderMap, HeaderName};
 
-use crate::access::limits::{Failures, Source};
-use crate::response::problem::Problem;
 use crate::whole_seconds;
+use culvert_api_http::access::limits::{Failures, Source};
+use culvert_api_http::response::problem::Problem;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 

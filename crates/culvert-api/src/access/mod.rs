@@ -1,5 +1,3 @@
-//! Access to the API: who calls, from which pages, and how often.
+//! Access to the API: who calls.
 
 pub(crate) mod auth;
-pub(crate) mod cors;
-pub(crate) mod limits;

@@ -1,5 +1,3 @@
-//! Connections: accepted within limits, served and drained, with the addresses of their two ends.
+//! Connections: accepted within limits, served and drained.
 
-pub(crate) mod connection_state;
-pub(crate) mod peer;
 pub(crate) mod serve;

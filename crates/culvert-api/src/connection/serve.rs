@@ -22,10 +22,12 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::limits::{Source, SourceConnection};
-use crate::connection::connection_state::{ConnectionState, ConnectionTimeouts, TimedSocket};
-use crate::connection::peer::{self, Ends};
 use crate::{Api, Limits, Meters};
+use culvert_api_http::access::limits::{Source, SourceConnection};
+use culvert_api_http::connection::connection_state::{
+    ConnectionState, ConnectionTimeouts, TimedSocket,
+};
+use culvert_api_http::connection::peer::{self, Ends};
 
 /// Maximum size of a head over HTTP/1: 16 KiB for the request line and 64 KiB for the fields.
 const HEAD_BYTES_MAX: usize = (16 + 64) << 10;

@@ -18,13 +18,13 @@ use http::header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY, SET_COOKIE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::json;
 
-use crate::access::limits::Source;
 use crate::console::{
     SIGN_IN_BYTES_MAX, check_page, cookie, cookie_of, needs_tls, set_cookie, view,
 };
-use crate::response::answer::{Body, NO_STORE};
-use crate::response::problem::Problem;
 use crate::{Api, Arrival};
+use culvert_api_http::access::limits::Source;
+use culvert_api_http::response::answer::{Body, NO_STORE};
+use culvert_api_http::response::problem::Problem;
 
 const GET: HeaderValue = HeaderValue::from_static("GET");
 const POST: HeaderValue = HeaderValue::from_static("POST");

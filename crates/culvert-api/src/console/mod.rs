@@ -38,12 +38,13 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::access::limits::{Entered, Source};
-use crate::access::{auth, cors};
+use crate::access::auth;
 use crate::console::console_sign_in::Step;
-use crate::response::answer::{Body, NO_STORE};
-use crate::response::problem::Problem;
 use crate::{Api, Arrival};
+use culvert_api_http::access::cors;
+use culvert_api_http::access::limits::{Entered, Source};
+use culvert_api_http::response::answer::{Body, NO_STORE};
+use culvert_api_http::response::problem::Problem;
 
 const PREFIX: &str = "/console";
 /// Required header of every call with the cookie. Its value does not matter.

@@ -27,9 +27,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::event_stream::tail::{COMMENT, COMMENT_EVERY, OPENING, Rights, event_stream};
-use crate::response::answer::Body;
-use crate::response::problem::Problem;
 use crate::{Api, Arrival, Meters};
+use culvert_api_http::response::answer::Body;
+use culvert_api_http::response::problem::Problem;
 
 /// Limit of open streams.
 const FOLLOWERS_MAX: usize = 64;

@@ -2,4 +2,3 @@
 
 pub(crate) mod follow;
 pub(crate) mod tail;
-pub(crate) mod tail_parameters;

@@ -27,9 +27,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::response::answer::{Body, NO_STORE};
-use crate::response::problem::Problem;
-use crate::{Api, Arrival, Meters, query};
+use crate::{Api, Arrival, Meters};
+use culvert_api_http::query;
+use culvert_api_http::response::answer::{Body, NO_STORE};
+use culvert_api_http::response::problem::Problem;
 
 pub(crate) const COMMENT_EVERY: Duration = Duration::from_secs(15);
 pub(crate) const OPENING: &str = ": following\n\n";

@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::BoxFuture;
 use culvert_command::environment;
-use culvert_resources::operation::OperationSpec;
+use culvert_resources::operation::{EVENTS_PATH, OperationSpec};
 use serde_json::{Map, Value};
 
 use super::table::{table_of, with_table};
@@ -24,8 +24,6 @@ pub static TYPE: CommandType = CommandType {
     run,
 };
 
-/// The path of the list of events, which can be a stream.
-const EVENTS_PATH: &str = "/events";
 /// The default URL of the API.
 const DEFAULT_URL: &str = "http://127.0.0.1:8420";
 

@@ -8,7 +8,7 @@ use std::io::Write;
 use clap::{Arg, ArgMatches, Command};
 use culvert_base::{BoxFuture, Fault, Timestamp};
 use culvert_store::{
-    AuditError, AuditLog, AuditRow, Bound, Extent, NotedHead, Range, RangeError, StoreUrl,
+    AuditError, AuditLog, AuditRow, Bound, NotedHead, Range, RangeError, StoreUrl,
 };
 use serde::Serialize;
 use serde_json::value::RawValue;

@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use culvert_base::Fault;
-use culvert_certificates::authority::Authority;
-use culvert_identity::application::login;
 use culvert_access::ip::policy_model::IpPolicy;
 use culvert_access::ip::policy_rule_model::IpPolicyRule;
 use culvert_access::ip::restriction_model::IpRestriction;
 use culvert_access::ip::restrictions::Restrictions;
+use culvert_base::Fault;
+use culvert_certificates::authority::Authority;
+use culvert_identity::application::login;
 use culvert_resources::resource::model::Model;
 use culvert_store::{Document, Revision};
 use tokio_util::sync::CancellationToken;
@@ -195,7 +195,10 @@ impl Control {
         };
         let changes = state.ends.refresh(&self.kernel.store, made).await?;
         if !changes.is_empty() || !std::mem::replace(&mut state.has_ends, true) {
-            self.endpoints.policies.logins.revoke(login::table(state.ends.values()));
+            self.endpoints
+                .policies
+                .logins
+                .revoke(login::table(state.ends.values()));
         }
         Ok(())
     }

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
+use culvert_access::ip::restrictions::Restrictions;
+use culvert_access::use_table::{UseTable, Uses};
 use culvert_agents::heartbeat;
 use culvert_agents::ingress::model::AgentIngress;
 use culvert_certificates::acme;
@@ -19,8 +21,6 @@ use culvert_event_config::destination::model::EventDestination;
 use culvert_event_config::replay;
 use culvert_event_config::subscription::model::EventSubscription;
 use culvert_identity::application::login;
-use culvert_access::ip::restrictions::Restrictions;
-use culvert_access::use_table::{UseTable, Uses};
 use culvert_login::{Logins, Revoked, UserKey};
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored::informer_cache::InformerCache;

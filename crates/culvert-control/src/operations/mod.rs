@@ -5,7 +5,6 @@ pub(crate) mod dry_run;
 pub(crate) mod node_list;
 pub(crate) mod resources;
 pub(crate) mod root;
-pub(crate) mod tombstones;
 
 use std::sync::OnceLock;
 

@@ -30,7 +30,9 @@ async fn changes_after_a_loss_of_commits_reach_the_edge() {
     tasks.spawn(rig.control.clone().run(cancel.clone()));
     let ids = || {
         let snapshot = rig.edge.0.borrow();
-        let all = snapshot.iter().flat_map(culvert_edge_config::Snapshot::endpoints);
+        let all = snapshot
+            .iter()
+            .flat_map(culvert_edge_config::Snapshot::endpoints);
         all.map(|one| one.id.clone()).collect::<BTreeSet<_>>()
     };
     let add = async |n: u32| {

@@ -122,8 +122,10 @@ impl EdgePort for HeldEdge {
     fn replay(
         &self,
         _: culvert_edge_config::ReplayRequest,
-    ) -> culvert_base::BoxFuture<'_, Result<culvert_edge_config::Replayed, culvert_edge_config::NotReplayed>>
-    {
+    ) -> culvert_base::BoxFuture<
+        '_,
+        Result<culvert_edge_config::Replayed, culvert_edge_config::NotReplayed>,
+    > {
         Box::pin(async { Err(culvert_edge_config::NotReplayed::NoEndpoint) })
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use culvert_access::ip::restrictions::Restrictions;
 use culvert_agents::AgentControl;
 use culvert_agents::state::Agents;
 use culvert_base::Fault;
@@ -12,7 +13,6 @@ use culvert_certificates::authority::Authority;
 use culvert_endpoints::EndpointConfig;
 use culvert_event_config::EventConfig;
 use culvert_identity::Identity;
-use culvert_access::ip::restrictions::Restrictions;
 use culvert_resources::Kernel;
 use culvert_resources::applied::Applied;
 use culvert_resources::audit::counted::Refusals;

@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use culvert_access::ip::policy;
+use culvert_access::ip::policy_rule_model::IpPolicyRule;
 use culvert_base::Fault;
 use culvert_endpoints::endpoint::model::Endpoint;
 use culvert_endpoints::reserved_domain::model::ReservedDomain;
 use culvert_endpoints::{endpoint, host, reserved_domain};
 use culvert_event_config::destination::model::EventDestination;
 use culvert_event_config::subscription::model::EventSubscription;
-use culvert_access::ip::policy;
-use culvert_access::ip::policy_rule_model::IpPolicyRule;
 use culvert_resources::access::grant::Grant;
 use culvert_resources::audit::verb::{Verb, kind_name};
 use culvert_resources::resource::model::Model;

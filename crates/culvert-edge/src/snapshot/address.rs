@@ -6,7 +6,6 @@ use culvert_base::net::HostName;
 use culvert_edge_config::{Endpoint, EndpointBinding};
 use culvert_policy::scheme::Scheme;
 
-
 /// Where an endpoint is found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum EndpointAddress {

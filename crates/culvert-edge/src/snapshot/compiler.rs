@@ -6,7 +6,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use culvert_edge_config::{Change, Endpoint, EndpointBinding, NamedCertificate, Restriction, Snapshot};
+use culvert_edge_config::{
+    Change, Endpoint, EndpointBinding, NamedCertificate, Restriction, Snapshot,
+};
 use culvert_statistics::Slot;
 use culvert_tls::acme::{ChallengeAnswers, PreparedChallenges};
 use culvert_tls::server_certificate::ServerCertificate;

@@ -4,7 +4,6 @@ use culvert_base::PersistentMap;
 use culvert_edge_config::Endpoint;
 use culvert_policy::ipdata::IpFields;
 
-
 /// The IDs of these endpoints, by what their policies read. Policies differ in few ways there, so a question about all
 /// endpoints takes no longer with many of them.
 #[derive(Clone, Debug, Default)]

@@ -6,9 +6,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use culvert_access::active_owners::ActiveOwners;
 use culvert_base::Fault;
 use culvert_edge_config::Operator;
-use culvert_access::active_owners::ActiveOwners;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored;
 use culvert_resources::stored::informer_cache::InformerCache;

@@ -9,13 +9,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use culvert_access::ip::policy_rule_model::IpPolicyRule;
+use culvert_access::ip::rules;
+use culvert_access::use_table::UseTable;
 use culvert_base::net::HostName;
 use culvert_base::{Fault, Refusal, code, id};
 use culvert_certificates::certificate_authority::model::CertificateAuthority;
 use culvert_events::catalogue::AuditKind;
-use culvert_access::ip::policy_rule_model::IpPolicyRule;
-use culvert_access::ip::rules;
-use culvert_access::use_table::UseTable;
 use culvert_login::{ACTIONS, Logins};
 use culvert_policy::{
     ForwardTarget, IpPolicy, LoginService, Policy, Reference, Resources, Scheme, SecretUse,

@@ -22,7 +22,7 @@ use culvert_resources::access::caller::{Caller, Role};
 use culvert_resources::access::right::{Right, Scope};
 use culvert_resources::audit::trace::{OperationKind, Trace};
 use culvert_resources::operation::{
-    BodySpec, Call, Method, Operation, Reply, ResponseSpec, Run, Status,
+    BodySpec, Call, EVENTS_PATH, Method, Operation, Reply, ResponseSpec, Run, Status,
 };
 use culvert_resources::{Error, access, input, stored};
 use culvert_store::Order;
@@ -32,7 +32,6 @@ use serde_json::Value;
 
 use crate::captured::captured_access::CapturedAccess;
 use crate::event_kinds::ENDPOINT;
-use crate::event_query::EVENTS_PATH;
 use crate::{EventConfig, event_query};
 
 pub(crate) static CAPTURED_MESSAGE_READ: OperationKind = OperationKind {

@@ -20,6 +20,9 @@ pub struct Right {
     pub scope: Option<Scope>,
 }
 
+/// The right to follow events live.
+pub const TAIL_RIGHT: Right = Right::read(Scope::EventsRead);
+
 impl Right {
     /// The right to an operation that every authenticated caller may call.
     pub const ANY: Self = Self {

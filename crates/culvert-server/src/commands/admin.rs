@@ -75,10 +75,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             return Ok(());
         };
         if name == "generate-token" {
-            println!(
-                "{}",
-                token::generate(&SystemClock, &OsEntropy).reveal()
-            );
+            println!("{}", token::generate(&SystemClock, &OsEntropy).reveal());
             return Ok(());
         }
         if name == "move" {

@@ -18,7 +18,7 @@ fn arguments(command: Command) -> Command {
 
 fn run(_: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
-        let document = culvert_api::openapi(culvert_control::operations());
+        let document = culvert_api::openapi(culvert_control::operation_specs());
         say(format_args!("{document:#}"))
     })
 }

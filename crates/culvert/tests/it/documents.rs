@@ -21,7 +21,7 @@ fn generated_documents_are_current() {
         ),
         (
             "docs/reference/api.md",
-            culvert_api::reference::api(culvert_control::operations()),
+            culvert_api::reference::api(culvert_control::operation_specs()),
         ),
         (
             "docs/reference/edge-errors.md",
@@ -34,7 +34,7 @@ fn generated_documents_are_current() {
             "docs/openapi.json",
             format!(
                 "{:#}\n",
-                culvert_api::openapi(culvert_control::operations())
+                culvert_api::openapi(culvert_control::operation_specs())
             ),
         ),
     ];

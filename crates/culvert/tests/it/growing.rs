@@ -417,7 +417,7 @@ const BY_CLIENTS: &[Row] = &[
 /// Collections that callers with a credential or a key fill, under limits of their account.
 const BY_ACCOUNTS: &[&str] = &[
     "api/event_stream/follow.rs Reader.waiting",
-    "api/access/limits.rs Rolling.accounts",
+    "api-http/access/limits.rs Rolling.accounts",
     "agents/state.rs Agents.sessions",
     "agents/state.rs Agents.unanswered",
     "agents/state.rs LiveSession.endpoints",
@@ -445,9 +445,9 @@ const BY_ACCOUNTS: &[&str] = &[
 /// Collections of configuration, or of one operation of the server: stored objects, settings,
 /// compiled policies, nodes, destinations and batches.
 const BY_SERVER: &[&str] = &[
-    "api/openapi/mod.rs Schemas.components",
-    "api/openapi/mod.rs Schemas.inputs",
-    "api/openapi/mod.rs Schemas.views",
+    "api-http/openapi/mod.rs Schemas.components",
+    "api-http/openapi/mod.rs Schemas.inputs",
+    "api-http/openapi/mod.rs Schemas.views",
     "endpoints/kubernetes_operator/active_operators.rs ActiveOperators.changed_owners",
     "endpoints/kubernetes_operator/active_operators.rs ActiveOperators.operators",
     "access/active_owners.rs ActiveOwners.changed",
@@ -590,10 +590,11 @@ const BY_SERVER: &[&str] = &[
 ];
 
 /// Crates whose collections a socket can reach.
-const CRATES: [&str; 22] = [
+const CRATES: [&str; 23] = [
     "access",
     "agents",
     "api",
+    "api-http",
     "certificates",
     "control",
     "delivery",

@@ -220,9 +220,15 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-tunnel",
         ],
     ),
+    ("culvert-api-http", &["culvert-base", "culvert-resources"]),
     (
         "culvert-api",
-        &["culvert-base", "culvert-console", "culvert-control"],
+        &[
+            "culvert-api-http",
+            "culvert-base",
+            "culvert-console",
+            "culvert-control",
+        ],
     ),
     (
         "culvert-installation",
@@ -419,6 +425,7 @@ const NEVER: &[(&str, &[&str])] = &[
         ],
     ),
     ("culvert-api", &["sqlx"]),
+    ("culvert-api-http", &["sqlx"]),
     ("culvert-server", &["sqlx", "axum"]),
     ("culvert-yaml", &["tokio", "sqlx", "hyper"]),
 ];
@@ -484,10 +491,11 @@ fn crates_depend_only_downwards() {
 }
 
 /// Crates that no program of an agent may contain, however deep.
-const SERVER: [&str; 20] = [
+const SERVER: [&str; 21] = [
     "culvert-access",
     "culvert-agents",
     "culvert-api",
+    "culvert-api-http",
     "culvert-certificates",
     "culvert-cli",
     "culvert-control",

@@ -16,22 +16,24 @@ const HOST_BYTES_MAX: usize = 253 + 8;
 
 /// The two ends of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ends {
-    pub(crate) peer: SocketAddr,
-    pub(crate) local: SocketAddr,
+pub struct Ends {
+    /// The address of the peer.
+    pub peer: SocketAddr,
+    /// The address that it connected to.
+    pub local: SocketAddr,
     /// Whether the connection itself has TLS.
-    pub(crate) is_tls: bool,
+    pub is_tls: bool,
 }
 
 /// Whether the peer is a trusted proxy.
-pub(crate) fn is_trusted(peer: IpAddr, proxies: &[IpNet]) -> bool {
+pub fn is_trusted(peer: IpAddr, proxies: &[IpNet]) -> bool {
     let peer = peer.to_canonical();
     proxies.iter().any(|network| network.contains(&peer))
 }
 
 /// The IP address of the client: the peer, or behind trusted proxies the last address in `x-forwarded-for` that is
 /// not a trusted proxy.
-pub(crate) fn client(headers: &HeaderMap, peer: IpAddr, proxies: &[IpNet]) -> IpAddr {
+pub fn client(headers: &HeaderMap, peer: IpAddr, proxies: &[IpNet]) -> IpAddr {
     if proxies.is_empty() || !is_trusted(peer, proxies) {
         return peer;
     }
@@ -54,7 +56,7 @@ pub(crate) fn client(headers: &HeaderMap, peer: IpAddr, proxies: &[IpNet]) -> Ip
 }
 
 /// `scheme://host`, the base of every `uri`, as the caller sees it.
-pub(crate) fn base(uri: &Uri, headers: &HeaderMap, ends: Ends, proxies: &[IpNet]) -> String {
+pub fn base(uri: &Uri, headers: &HeaderMap, ends: Ends, proxies: &[IpNet]) -> String {
     let trusted = !proxies.is_empty() && is_trusted(ends.peer.ip(), proxies);
     let forwarded = |name| {
         let value = headers.get(name).filter(|_| trusted)?.to_str().ok()?;

@@ -5,7 +5,7 @@
 //! status requires. It logs a fault with its causes and the operation id; the caller gets one sentence.
 
 use culvert_base::{Class, Fault, Refusal, code};
-use culvert_control::Error;
+use culvert_resources::Error;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use serde::ser::SerializeMap;
@@ -15,7 +15,7 @@ use crate::response::answer::{Body, JSON, NO_STORE};
 
 /// Why a request failed. Boxed, because most requests succeed and their results should stay small.
 #[derive(Debug)]
-pub(crate) struct Problem(Box<Inner>);
+pub struct Problem(Box<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -28,21 +28,21 @@ struct Inner {
 
 impl Problem {
     /// The path exists, but only with the methods in `allow`.
-    pub(crate) fn wrong_method(allow: HeaderValue) -> Self {
+    pub fn wrong_method(allow: HeaderValue) -> Self {
         let mut problem = Self::from(Refusal::uncoded(Class::WrongMethod, "Method not allowed"));
         problem.0.allow = Some(allow);
         problem
     }
 
     /// The path does not exist.
-    pub(crate) fn unknown_path(path: &str) -> Self {
+    pub fn unknown_path(path: &str) -> Self {
         Refusal::uncoded(Class::NotFound, "Not Found")
             .with("path", path)
             .into()
     }
 
     /// The request target exceeds the limit.
-    pub(crate) fn target_too_long() -> Self {
+    pub fn target_too_long() -> Self {
         let mut problem = Self::from(Refusal::uncoded(
             Class::Invalid,
             "The path and query are longer than 16 KiB.",
@@ -52,14 +52,14 @@ impl Problem {
     }
 
     /// Too many requests (226): the limit, and the seconds until the next request is accepted.
-    pub(crate) fn too_many(retry_after: u64, why: &'static str) -> Self {
+    pub fn too_many(retry_after: u64, why: &'static str) -> Self {
         let mut problem = Self::from(Refusal::new(code::TOO_MANY_REQUESTS, why));
         problem.0.retry_after = Some(retry_after.max(1));
         problem
     }
 
     /// A temporary server error: at capacity, stopping, or a required part is unavailable.
-    pub(crate) fn unavailable(why: &'static str) -> Self {
+    pub fn unavailable(why: &'static str) -> Self {
         Self::from(Refusal {
             class: Class::Unavailable,
             ..Refusal::new(code::INTERNAL_ERROR, why)
@@ -67,12 +67,12 @@ impl Problem {
     }
 
     /// A server error whose cause is known only as text: a caught panic.
-    pub(crate) fn broken(doing: &'static str) -> Self {
+    pub fn broken(doing: &'static str) -> Self {
         Fault::bare(doing).into()
     }
 
     /// Turns the problem into a temporary error, because a required part is unavailable.
-    pub(crate) fn passing(self) -> Self {
+    pub fn passing(self) -> Self {
         let mut problem =
             Self::unavailable("The database is unavailable; try again. `/readyz` shows the cause.");
         problem.0.fault = self.0.fault;
@@ -80,27 +80,27 @@ impl Problem {
     }
 
     /// The error that the caller sees.
-    pub(crate) fn refusal(&self) -> &Refusal {
+    pub fn refusal(&self) -> &Refusal {
         &self.0.refusal
     }
 
     /// Whether it is a server error that may pass: the database is away, or read only.
-    pub(crate) fn is_passing(&self) -> bool {
+    pub fn is_passing(&self) -> bool {
         self.0.fault.as_ref().is_some_and(Fault::is_passing)
     }
 
     /// Whether it is a server error.
-    pub(crate) fn is_fault(&self) -> bool {
+    pub fn is_fault(&self) -> bool {
         self.0.fault.is_some()
     }
 
     /// The HTTP status.
-    pub(crate) fn status(&self) -> StatusCode {
+    pub fn status(&self) -> StatusCode {
         self.0.status
     }
 
     /// Turns the problem into a response, and logs a fault.
-    pub(crate) fn into_response(self, operation_id: &str) -> Response<Body> {
+    pub fn into_response(self, operation_id: &str) -> Response<Body> {
         let inner = *self.0;
         if let Some(fault) = &inner.fault {
             tracing::error!(operation.id = operation_id, "{}", fault.chain());
@@ -167,7 +167,7 @@ impl From<Error> for Problem {
 ///
 /// A conflict is never 409: by contract, errors in a request are 400, and conflicts with concurrent changes are
 /// temporary, so they are 503, which clients retry.
-pub(crate) fn status(class: Class) -> StatusCode {
+pub fn status(class: Class) -> StatusCode {
     match class {
         Class::Invalid => StatusCode::BAD_REQUEST,
         Class::Unauthenticated => StatusCode::UNAUTHORIZED,

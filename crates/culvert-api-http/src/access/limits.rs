@@ -18,10 +18,11 @@ use tokio::time::Instant;
 
 /// A source: an IPv4 address, or the /64 of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Source(u64, bool);
+pub struct Source(u64, bool);
 
 impl Source {
-    pub(crate) fn of(address: IpAddr) -> Self {
+    /// The source of connections from this address.
+    pub fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self(u32::from(address).into(), false),
             IpAddr::V6(address) => {
@@ -53,7 +54,7 @@ pub struct Rate {
 ///
 /// The table has a fixed size: sources that hash to the same slot share a bucket. So a client can exhaust the buckets
 /// of others, who then get 429 instead of 401. Valid keys are not affected.
-pub(crate) struct Failures {
+pub struct Failures {
     // For each slot, the time in nanoseconds when its bucket is full again.
     slots: Box<[AtomicU64]>,
     hasher: RandomState,
@@ -65,7 +66,7 @@ impl Failures {
     const SLOTS: u64 = 16_384;
 
     /// `None` if the limit is disabled.
-    pub(crate) fn new(rate: Rate) -> Option<Self> {
+    pub fn new(rate: Rate) -> Option<Self> {
         let interval = 1_000_000_000_u64.checked_div(rate.per_second.into())?;
         Some(Self {
             slots: (0..Self::SLOTS).map(|_| AtomicU64::new(0)).collect(),
@@ -76,7 +77,7 @@ impl Failures {
     }
 
     /// Counts one failure. Above the limit, returns the time until the next one is counted.
-    pub(crate) fn count(&self, source: Source, now: Duration) -> Result<(), Duration> {
+    pub fn count(&self, source: Source, now: Duration) -> Result<(), Duration> {
         let slot = self.hasher.hash_one(source) % Self::SLOTS;
         let Some(full_at) = usize::try_from(slot)
             .ok()
@@ -106,7 +107,7 @@ impl fmt::Debug for Failures {
 /// Requests in flight: in total, per source while the caller is unknown, and per owner of keys, who may have any
 /// number of keys. Requests wait for capacity for a short time.
 #[derive(Debug)]
-pub(crate) struct Turnstile {
+pub struct Turnstile {
     all: Arc<Semaphore>,
     /// Room for requests whose caller is not known. Sources that fall on one slot share it.
     sources: Box<[Arc<Semaphore>]>,
@@ -148,14 +149,14 @@ impl Drop for OwnerRequest {
 
 /// The capacity that a request occupies, in total and of its source.
 #[derive(Debug)]
-pub(crate) struct Entered {
+pub struct Entered {
     of_all: OwnedSemaphorePermit,
     _of_source: OwnedSemaphorePermit,
 }
 
 /// The capacity that a request occupies, in total and of its owner.
 #[derive(Debug)]
-pub(crate) struct OwnerPermit {
+pub struct OwnerPermit {
     _of_all: OwnedSemaphorePermit,
     _of_owner: OwnedSemaphorePermit,
     _counted: OwnerRequest,
@@ -172,7 +173,8 @@ impl Turnstile {
     /// The share of one slot in all places. The rest is for other sources, however many requests of one wait.
     const SOURCE_SHARE: usize = 4;
 
-    pub(crate) fn new(in_all: usize, per_owner: usize, waiting: Duration) -> Self {
+    /// Admits this many requests in all and of each owner. Others wait this long.
+    pub fn new(in_all: usize, per_owner: usize, waiting: Duration) -> Self {
         let of_source = || Arc::new(Semaphore::new(in_all.div_ceil(Self::SOURCE_SHARE)));
         Self {
             all: Arc::new(Semaphore::new(in_all)),
@@ -185,7 +187,7 @@ impl Turnstile {
     }
 
     /// Waits for capacity for a request of a source; `None` if none is available in time.
-    pub(crate) async fn enter(&self, source: Source) -> Option<Entered> {
+    pub async fn enter(&self, source: Source) -> Option<Entered> {
         let slot = self.hasher.hash_one(source) as usize % Self::SOURCE_SLOTS;
         let of_source = self.wait(&self.sources[slot]).await?;
         Some(Entered {
@@ -196,7 +198,7 @@ impl Turnstile {
 
     /// Waits for capacity of an owner, for a request that already has capacity in total. While it waits, it returns
     /// the total capacity to others.
-    pub(crate) async fn enter_owner(&self, entered: Entered, owner: &str) -> Option<OwnerPermit> {
+    pub async fn enter_owner(&self, entered: Entered, owner: &str) -> Option<OwnerPermit> {
         let (counted, places) = self.count(owner);
         let (of_all, of_owner) = match Arc::clone(&places).try_acquire_owned() {
             Ok(permit) => (entered.of_all, permit),
@@ -243,11 +245,11 @@ impl Turnstile {
 
 /// Connections per source.
 #[derive(Debug, Default)]
-pub(crate) struct PerSource(Arc<Mutex<HashMap<Source, usize>>>);
+pub struct PerSource(Arc<Mutex<HashMap<Source, usize>>>);
 
 impl PerSource {
     /// `None` if the source already has `max` connections.
-    pub(crate) fn enter(&self, source: Source, max: usize) -> Option<SourceConnection> {
+    pub fn enter(&self, source: Source, max: usize) -> Option<SourceConnection> {
         let mut counts = self
             .0
             .lock()
@@ -263,7 +265,7 @@ impl PerSource {
 
 /// A counted connection of a source.
 #[derive(Debug)]
-pub(crate) struct SourceConnection(Arc<Mutex<HashMap<Source, usize>>>, Source);
+pub struct SourceConnection(Arc<Mutex<HashMap<Source, usize>>>, Source);
 
 impl Drop for SourceConnection {
     fn drop(&mut self) {
@@ -292,13 +294,14 @@ pub struct Window {
 /// Requests per account in a rolling window. The number of accounts is limited, because clients cannot create
 /// accounts. Each account stores at most the window's requests.
 #[derive(Debug)]
-pub(crate) struct Rolling {
+pub struct Rolling {
     window: Window,
     accounts: Mutex<HashMap<String, VecDeque<Instant>>>,
 }
 
 impl Rolling {
-    pub(crate) fn new(window: Window) -> Self {
+    /// Nothing is counted yet.
+    pub fn new(window: Window) -> Self {
         Self {
             window,
             accounts: Mutex::default(),
@@ -306,7 +309,7 @@ impl Rolling {
     }
 
     /// Counts a request. Above the limit, returns the time until the next one is accepted.
-    pub(crate) fn count(&self, account: &str, now: Instant) -> Result<(), Duration> {
+    pub fn count(&self, account: &str, now: Instant) -> Result<(), Duration> {
         let mut accounts = self
             .accounts
             .lock()

@@ -29,7 +29,7 @@ pub const JSON_MEMBERS_MAX: u32 = 10_000;
 const KEY_SHOWN_CHARS_MAX: usize = 64;
 
 /// Reads and parses the body of a request. `None` if there is no body.
-pub(crate) async fn read<B>(
+pub async fn read<B>(
     method: &Method,
     headers: &HeaderMap,
     body: &mut B,
@@ -125,7 +125,7 @@ fn too_large(bytes_max: usize) -> Refusal {
 }
 
 /// The error for a body that did not arrive before the request's deadline.
-pub(crate) fn too_slow() -> Refusal {
+pub fn too_slow() -> Refusal {
     Refusal::new(
         code::BODY_UNREADABLE,
         "The request body did not arrive in time.",
@@ -134,7 +134,7 @@ pub(crate) fn too_slow() -> Refusal {
 
 /// Reads and discards the rest of a body, so that a peer that is still sending can read the response. Reads at most
 /// `bytes_max`, until `until`. Does nothing if the peer waits for `100 Continue`.
-pub(crate) async fn discard<B>(headers: &HeaderMap, body: B, bytes_max: usize, until: Instant)
+pub async fn discard<B>(headers: &HeaderMap, body: B, bytes_max: usize, until: Instant)
 where
     B: Body<Data = Bytes>,
 {
@@ -157,7 +157,7 @@ where
 }
 
 /// Parses exactly one JSON object with unique names, within the limits.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
+pub fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
     let text = std::str::from_utf8(bytes)
         .map_err(|_| Refusal::new(code::BODY_UNREADABLE, "The request body is not UTF-8."))?;
     let budget = Budget::default();

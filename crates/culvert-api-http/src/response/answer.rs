@@ -15,8 +15,10 @@ use http_body::{Body as _, Frame, SizeHint};
 
 use crate::connection::connection_state::Busy;
 
-pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
-pub(crate) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+/// The content type of JSON.
+pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// The cache control of what no cache may keep.
+pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 type Stream = Pin<Box<dyn http_body::Body<Data = Bytes, Error = Infallible> + Send>>;
 
@@ -32,21 +34,24 @@ enum Content {
 }
 
 impl Body {
-    pub(crate) fn empty() -> Self {
+    /// A body of no bytes.
+    pub fn empty() -> Self {
         Self {
             content: Content::Whole(None),
             busy: None,
         }
     }
 
-    pub(crate) fn whole(bytes: Bytes) -> Self {
+    /// A body of these bytes.
+    pub fn whole(bytes: Bytes) -> Self {
         Self {
             content: Content::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())),
             busy: None,
         }
     }
 
-    pub(crate) fn stream(
+    /// A body whose length is not known.
+    pub fn stream(
         stream: impl http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
     ) -> Self {
         Self {
@@ -56,13 +61,13 @@ impl Body {
     }
 
     /// Marks the connection as busy until this body is sent or dropped.
-    pub(crate) fn hold(&mut self, busy: Busy) {
+    pub fn hold(&mut self, busy: Busy) {
         self.busy = Some(busy);
     }
 }
 
 /// The response to `HEAD`: that to `GET` with the length of its body instead of the body.
-pub(crate) fn without_body(response: Response<Body>) -> Response<Body> {
+pub fn without_body(response: Response<Body>) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let length = body.size_hint().exact();
     if let Some(length) = length.filter(|_| parts.status != StatusCode::NOT_MODIFIED) {

@@ -60,15 +60,17 @@ pub trait Health: Debug + Send + Sync {
     }
 }
 
+/// Answers the readiness check.
 #[derive(Debug)]
-pub(crate) struct Probe {
+pub struct Probe {
     health: Arc<dyn Health>,
     /// The last response for all, the edge, and agents.
     last: [Mutex<Option<(Instant, bool, Value)>>; 3],
 }
 
 impl Probe {
-    pub(crate) fn new(health: Arc<dyn Health>) -> Self {
+    /// A probe of this health.
+    pub fn new(health: Arc<dyn Health>) -> Self {
         Self {
             health,
             last: Default::default(),
@@ -76,7 +78,7 @@ impl Probe {
     }
 
     /// `GET /readyz`.
-    pub(crate) async fn ready(&self, query: Option<&str>) -> Result<Response<Body>, Refusal> {
+    pub async fn ready(&self, query: Option<&str>) -> Result<Response<Body>, Refusal> {
         let serves = Serves::of(query)?;
         let [all, edge, agents] = &self.last;
         let mut last = match serves {
@@ -104,7 +106,7 @@ impl Probe {
     }
 
     /// Whether all parts are usable now.
-    pub(crate) async fn is_ready(&self) -> bool {
+    pub async fn is_ready(&self) -> bool {
         self.ask(Serves::All).await.0
     }
 
@@ -136,7 +138,7 @@ impl Probe {
 }
 
 /// `GET /healthz`.
-pub(crate) fn alive() -> Response<Body> {
+pub fn alive() -> Response<Body> {
     respond(StatusCode::OK, &json!({"alive": true}))
 }
 

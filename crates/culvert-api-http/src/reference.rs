@@ -6,15 +6,15 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use culvert_base::refusal::CODES;
-use culvert_control::Operation;
+use culvert_resources::operation::OperationSpec;
 use serde_json::Value;
 
-use crate::openapi::{needs_of, openapi};
+use crate::openapi::{needs_of, openapi, tail_parameters};
 use crate::response::problem;
 use crate::route::TAIL_PATH;
 
 /// `docs/reference/api.md`: all operations with their inputs and responses.
-pub fn api(operations: &[Operation]) -> String {
+pub fn api(operations: &[OperationSpec]) -> String {
     let document = openapi(operations);
     let mut page = String::from(
         "# Management API\n\nAll operations, generated from the server's route table. `GET \
@@ -57,7 +57,7 @@ pub fn errors() -> String {
 }
 
 /// The rights to the objects of a collection, if it has any.
-fn rights(page: &mut String, collection: &str, operations: &[Operation]) {
+fn rights(page: &mut String, collection: &str, operations: &[OperationSpec]) {
     let mut of_collection = operations.iter().filter(|it| it.collection == collection);
     let Some(rights) = of_collection.find_map(|it| Some(it.object.as_ref()?.rights)) else {
         return;
@@ -91,7 +91,7 @@ fn follow(page: &mut String, document: &Value) {
         ),
     );
     line(page, format_args!("\n| Query | Meaning |\n|---|---|"));
-    for parameter in &crate::event_stream::tail_parameters::PARAMETERS {
+    for parameter in &tail_parameters::PARAMETERS {
         line(
             page,
             format_args!("| `{}` | {} |", parameter.name, cell(parameter.doc)),
@@ -106,7 +106,7 @@ fn follow(page: &mut String, document: &Value) {
     );
 }
 
-fn describe(page: &mut String, operation: &Operation, document: &Value) {
+fn describe(page: &mut String, operation: &OperationSpec, document: &Value) {
     let method = operation.method.as_str();
     line(
         page,
@@ -279,7 +279,7 @@ fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use culvert_control::operations;
+    use culvert_control::operation_specs as operations;
 
     use super::*;
 

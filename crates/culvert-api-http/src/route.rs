@@ -4,10 +4,11 @@
 //! segment or different letter case is another path.
 
 use culvert_base::{Code, Fault};
-use culvert_control::{Operation, retired};
+use culvert_resources::operation::{self, Operation};
 use http::{HeaderValue, Method};
 
 use crate::query;
+use crate::tombstones::retired;
 
 /// Path of the live event tail.
 pub const TAIL_PATH: &str = "/events/tail";
@@ -22,42 +23,55 @@ pub const READY_PATH: &str = "/readyz";
 const RETIRED_METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
 
 /// The handler of a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Route {
-    Operation(&'static Operation),
+#[derive(Debug)]
+pub enum Route<S: 'static> {
+    /// An operation of the table.
+    Operation(&'static Operation<S>),
     /// All methods return this error, after authentication.
     Retired(Code),
+    /// The live event tail.
     Tail,
+    /// The OpenAPI document.
     OpenApi,
+    /// The liveness check.
     Alive,
+    /// The readiness check.
     Ready,
 }
 
+impl<S> Clone for Route<S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<S> Copy for Route<S> {}
+
 /// All routes by path.
 #[derive(Debug)]
-pub(crate) struct Routes(matchit::Router<PathRoutes>);
+pub struct Routes<S: 'static>(matchit::Router<PathRoutes<S>>);
 
 /// The routes of one path.
 #[derive(Debug)]
-struct PathRoutes {
-    routes: Vec<(Method, Route)>,
+struct PathRoutes<S: 'static> {
+    routes: Vec<(Method, Route<S>)>,
     methods: HeaderValue,
 }
 
 /// The result of a look-up.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub enum Found<S: 'static> {
     /// A route, with the values of the path parameters.
-    Route(Route, Vec<String>),
+    Route(Route<S>, Vec<String>),
     /// The path exists with other methods, listed as in an `allow` header.
     OtherMethods(HeaderValue),
     /// The path does not exist.
     Nothing,
 }
 
-impl Routes {
+impl<S> Routes<S> {
     /// The table for `operations` and the fixed paths. Fails on duplicate paths and methods.
-    pub(crate) fn new(operations: &'static [Operation]) -> Result<Self, Fault> {
+    pub fn new(operations: &'static [Operation<S>]) -> Result<Self, Fault> {
         let fixed = [
             (TAIL_PATH, Route::Tail),
             (OPENAPI_PATH, Route::OpenApi),
@@ -66,10 +80,10 @@ impl Routes {
         ];
         let listed = operations.iter().map(|operation| {
             let method = match operation.method {
-                culvert_control::Method::Get => Method::GET,
-                culvert_control::Method::Post => Method::POST,
-                culvert_control::Method::Patch => Method::PATCH,
-                culvert_control::Method::Delete => Method::DELETE,
+                operation::Method::Get => Method::GET,
+                operation::Method::Post => Method::POST,
+                operation::Method::Patch => Method::PATCH,
+                operation::Method::Delete => Method::DELETE,
             };
             (operation.path.as_str(), method, Route::Operation(operation))
         });
@@ -78,7 +92,7 @@ impl Routes {
             .map(|(path, route)| (path, Method::GET, route))
             .chain(listed);
 
-        let mut places: Vec<(String, Vec<(Method, Route)>)> = Vec::new();
+        let mut places: Vec<(String, Vec<(Method, Route<S>)>)> = Vec::new();
         for (path, method, route) in rows {
             let pattern = unnamed(path);
             let index = match places.iter().position(|(other, _)| *other == pattern) {
@@ -110,7 +124,7 @@ impl Routes {
     }
 
     /// The route of `method` and `path`, which is not decoded.
-    pub(crate) fn find(&self, method: &Method, path: &str) -> Found {
+    pub fn find(&self, method: &Method, path: &str) -> Found<S> {
         let path = folded(path);
         let Ok(matched) = self.0.at(path) else {
             return match retired(path) {
@@ -136,7 +150,7 @@ impl Routes {
     }
 
     /// The methods of `path`, if it exists.
-    pub(crate) fn methods(&self, path: &str) -> Option<HeaderValue> {
+    pub fn methods(&self, path: &str) -> Option<HeaderValue> {
         let path = folded(path);
         match self.0.at(path) {
             Ok(matched) => Some(matched.value.methods.clone()),
@@ -176,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    fn routes() -> Routes {
+    fn routes() -> Routes<culvert_control::Control> {
         Routes::new(culvert_control::operations()).unwrap()
     }
 

@@ -1,9 +1,9 @@
 //! The query parameters of the live event tail, which is not in the operation table.
 
-use culvert_control::Parameter;
+use culvert_resources::list::page::Parameter;
 
 /// The query parameters of the tail.
-pub(crate) static PARAMETERS: [Parameter; 3] = [
+pub static PARAMETERS: [Parameter; 3] = [
     Parameter {
         name: "type",
         doc: "Event types to stream, such as `http_request_complete.v0`. `audit` and `traffic` stand for all types of a log that the caller may read; default: both. Types about API keys, credentials and agent sessions need an admin (630).",

@@ -1,4 +1,4 @@
 //! Responses: bodies, and the problems that errors become.
 
-pub(crate) mod answer;
-pub(crate) mod problem;
+pub mod answer;
+pub mod problem;

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use culvert_base::{Refusal, code};
 
 /// Parses the parameters of a query in their order, with decoded names and values.
-pub(crate) fn parse(query: &str) -> Result<Vec<(String, String)>, Refusal> {
+pub fn parse(query: &str) -> Result<Vec<(String, String)>, Refusal> {
     query
         .split('&')
         .filter(|pair| !pair.is_empty())
@@ -20,7 +20,7 @@ pub(crate) fn parse(query: &str) -> Result<Vec<(String, String)>, Refusal> {
 }
 
 /// Decodes a path segment. If that fails, it remains unchanged and matches nothing.
-pub(crate) fn segment(text: &str) -> String {
+pub fn segment(text: &str) -> String {
     decode(Cow::Borrowed(text)).unwrap_or_else(|| text.to_owned())
 }
 

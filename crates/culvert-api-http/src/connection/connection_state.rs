@@ -16,20 +16,20 @@ use tokio::time::Instant;
 
 /// Time limits for the phases of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ConnectionTimeouts {
+pub struct ConnectionTimeouts {
     /// From the first byte of a request, or from the accept, to the end of its head.
-    pub(crate) head: Duration,
+    pub head: Duration,
     /// Idle time without a request, HTTP/1.1.
-    pub(crate) idle: Duration,
+    pub idle: Duration,
     /// Idle time without a request, HTTP/2.
-    pub(crate) idle_h2: Duration,
+    pub idle_h2: Duration,
     /// Data waits for a peer that does not read.
-    pub(crate) stalled: Duration,
+    pub stalled: Duration,
 }
 
 /// The state of one connection, which its socket, requests and task share.
 #[derive(Clone, Debug)]
-pub(crate) struct ConnectionState(Arc<Mutex<State>>);
+pub struct ConnectionState(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
@@ -49,7 +49,7 @@ enum Phase {
 
 impl ConnectionState {
     /// The state of a newly accepted connection, which waits for its first head.
-    pub(crate) fn begin() -> Self {
+    pub fn begin() -> Self {
         Self(Arc::new(Mutex::new(State {
             phase: Phase::Head,
             since: Instant::now(),
@@ -61,18 +61,14 @@ impl ConnectionState {
     }
 
     /// Records the arrival of a request's head. The connection is busy until the guard is dropped.
-    pub(crate) fn request(&self) -> Busy {
+    pub fn request(&self) -> Busy {
         let mut state = self.lock();
         state.in_flight = state.in_flight.saturating_add(1);
         Busy(self.clone())
     }
 
     /// The deadline that has passed, if any.
-    pub(crate) fn overdue(
-        &self,
-        now: Instant,
-        timeouts: &ConnectionTimeouts,
-    ) -> Option<&'static str> {
+    pub fn overdue(&self, now: Instant, timeouts: &ConnectionTimeouts) -> Option<&'static str> {
         let state = self.lock();
         if let Some(since) = state.stalled_since
             && now >= since + timeouts.stalled
@@ -121,7 +117,7 @@ impl ConnectionState {
 
 /// A guard for a request in flight.
 #[derive(Debug)]
-pub(crate) struct Busy(ConnectionState);
+pub struct Busy(ConnectionState);
 
 impl Drop for Busy {
     fn drop(&mut self) {
@@ -136,13 +132,14 @@ impl Drop for Busy {
 
 /// A socket that updates the [`ConnectionState`] of its connection.
 #[derive(Debug)]
-pub(crate) struct TimedSocket<S> {
+pub struct TimedSocket<S> {
     socket: S,
     state: ConnectionState,
 }
 
 impl<S> TimedSocket<S> {
-    pub(crate) fn new(socket: S, state: ConnectionState) -> Self {
+    /// A socket that ends when `state` says so.
+    pub fn new(socket: S, state: ConnectionState) -> Self {
         Self { socket, state }
     }
 }

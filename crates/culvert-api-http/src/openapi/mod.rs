@@ -5,9 +5,13 @@
 //! differ is listed twice, the input with the suffix `Input`. All maps are sorted by name, so the output is
 //! deterministic.
 
+pub mod tail_parameters;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use culvert_control::{EVENTS_PATH, Operation, Parameter, Right, Status, TAIL_RIGHT};
+use culvert_resources::access::right::{Right, TAIL_RIGHT};
+use culvert_resources::list::page::Parameter;
+use culvert_resources::operation::{EVENTS_PATH, Method, OperationSpec, Status};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
@@ -18,15 +22,15 @@ use crate::route::TAIL_PATH;
 const SCHEMAS: &str = "#/components/schemas/";
 
 /// The document for `operations`.
-pub fn openapi(operations: &[Operation]) -> Value {
+pub fn openapi(operations: &[OperationSpec]) -> Value {
     let mut schemas = Schemas::collect(operations);
     let mut paths: BTreeMap<&str, BTreeMap<&str, Value>> = BTreeMap::new();
     for (index, operation) in operations.iter().enumerate() {
         let method = match operation.method {
-            culvert_control::Method::Get => "get",
-            culvert_control::Method::Post => "post",
-            culvert_control::Method::Patch => "patch",
-            culvert_control::Method::Delete => "delete",
+            Method::Get => "get",
+            Method::Post => "post",
+            Method::Patch => "patch",
+            Method::Delete => "delete",
         };
         let body = schemas.inputs.remove(&index);
         let view = schemas.views.remove(&index);
@@ -80,7 +84,7 @@ pub fn openapi(operations: &[Operation]) -> Value {
 }
 
 /// The tag of an operation.
-fn tag(operation: &Operation) -> &str {
+fn tag(operation: &OperationSpec) -> &str {
     match operation.collection {
         "" => "root",
         collection => collection,
@@ -88,7 +92,7 @@ fn tag(operation: &Operation) -> &str {
 }
 
 /// The sentence about the right that an operation needs.
-pub(crate) fn needs(right: Right) -> String {
+pub fn needs(right: Right) -> String {
     let scope = match right.scope {
         Some(scope) => format!("the scope `{scope}`"),
         None => "no scope".to_owned(),
@@ -97,7 +101,7 @@ pub(crate) fn needs(right: Right) -> String {
 }
 
 /// The sentences about the rights that an operation needs: of the caller, and to the object in its path.
-pub(crate) fn needs_of(operation: &Operation) -> String {
+pub fn needs_of(operation: &OperationSpec) -> String {
     let caller = needs(operation.right);
     match operation.object.as_ref() {
         None => caller,
@@ -109,7 +113,7 @@ pub(crate) fn needs_of(operation: &Operation) -> String {
 }
 
 /// Adds the right to the object in the path of an operation, for programs.
-fn add_object_right(described: &mut Value, operation: &Operation) {
+fn add_object_right(described: &mut Value, operation: &OperationSpec) {
     described["description"] = needs_of(operation).into();
     let object = operation.object.as_ref();
     let object = object.map(|object| object.rights.of(object.access));
@@ -124,7 +128,7 @@ fn add_right(described: &mut Value, right: Right) {
     described["x-culvert-scope"] = right.scope.map(|scope| scope.name()).into();
 }
 
-fn described(operation: &Operation, body: Option<Value>, view: Option<Value>) -> Value {
+fn described(operation: &OperationSpec, body: Option<Value>, view: Option<Value>) -> Value {
     let in_path = operation.path.split('/').filter_map(|segment| {
         let name = segment.strip_prefix('{')?.strip_suffix('}')?;
         Some(json!({
@@ -190,7 +194,7 @@ fn query_parameter(parameter: &Parameter) -> Value {
 }
 
 fn tail() -> Value {
-    let parameters: Vec<Value> = crate::event_stream::tail_parameters::PARAMETERS
+    let parameters: Vec<Value> = tail_parameters::PARAMETERS
         .iter()
         .map(query_parameter)
         .collect();
@@ -254,7 +258,7 @@ struct Schemas {
 }
 
 impl Schemas {
-    fn collect(operations: &[Operation]) -> Self {
+    fn collect(operations: &[OperationSpec]) -> Self {
         let settings = SchemaSettings::draft2020_12().with(|settings| {
             settings.definitions_path = "/components/schemas".into();
             settings.meta_schema = None;

@@ -1,4 +1,4 @@
-use culvert_control::operations;
+use culvert_control::operation_specs as operations;
 
 use super::*;
 

@@ -16,14 +16,14 @@ const TRUE: HeaderValue = HeaderValue::from_static("true");
 const VARY_ORIGIN: HeaderValue = HeaderValue::from_static("origin");
 
 /// Whether the request is a preflight request: `OPTIONS` with `Origin` and `Access-Control-Request-Method`.
-pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
+pub fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
     method == Method::OPTIONS
         && headers.contains_key(ORIGIN)
         && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 /// The response to a preflight request. `methods` are those of the path; `None` if the path is unknown.
-pub(crate) fn preflight(headers: &HeaderMap, methods: Option<HeaderValue>) -> Response<Body> {
+pub fn preflight(headers: &HeaderMap, methods: Option<HeaderValue>) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let answer = response.headers_mut();
@@ -38,7 +38,7 @@ pub(crate) fn preflight(headers: &HeaderMap, methods: Option<HeaderValue>) -> Re
 }
 
 /// Whether `origin` equals the scheme, host and port of the URL `base`.
-pub(crate) fn is_of(origin: &HeaderValue, base: &str) -> bool {
+pub fn is_of(origin: &HeaderValue, base: &str) -> bool {
     let start = base.find("://").map_or(0, |at| at + 3);
     let rest = base.get(start..).unwrap_or_default();
     let end = rest.find('/').map_or(base.len(), |at| start + at);
@@ -47,7 +47,7 @@ pub(crate) fn is_of(origin: &HeaderValue, base: &str) -> bool {
 }
 
 /// Allows the page at `origin` to read this response. Pages of the API's own origin may send credentials.
-pub(crate) fn admit(headers: &mut HeaderMap, origin: HeaderValue, is_own: bool) {
+pub fn admit(headers: &mut HeaderMap, origin: HeaderValue, is_own: bool) {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     if is_own {
         headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, TRUE);

@@ -1,0 +1,4 @@
+//! Access to the API: from which pages, and how often.
+
+pub mod cors;
+pub mod limits;
