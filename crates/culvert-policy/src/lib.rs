@@ -28,9 +28,9 @@
 //!
 //! # Address data
 //!
-//! Address data (`crates/culvert-policy/src/ipdata`) comes from files of the operator. A file is validated as a
+//! Address data (`crates/culvert-ip-data/src`) comes from files of the operator. A file is validated as a
 //! whole when it is read, so a look-up cannot fail. It is laid out as sorted ranges and a table of records
-//! (`crates/culvert-policy/src/ipdata/flat.rs`). Each policy variable names the field it reads. Control rejects a
+//! (`crates/culvert-ip-data/src/flat.rs`). Each policy variable names the field it reads. Control rejects a
 //! policy whose fields no file has. The edge rejects the traffic of a policy whose data is no longer loaded, and
 //! `/readyz` reports it.
 //!
@@ -43,25 +43,23 @@
 //! notifications (`crates/culvert-store/src/node/broadcast.rs`).
 
 pub mod action;
-mod address;
 pub mod conn;
 pub mod event;
 mod headers;
 pub mod identity;
-pub mod ipdata;
 pub mod policy;
 mod ports;
 mod rate_limit;
 mod response;
 pub mod scheme;
 mod token;
-mod webhook;
 
 pub use action::action_type;
-pub use address::IpPolicy;
+pub use culvert_ip_data as ipdata;
+pub use culvert_ip_data::address::IpPolicy;
+pub use culvert_ip_data::{IpData, IpDataFiles, IpDatabases, IpField, IpFields, Scalar};
 pub use event::{capture, event_slots};
 pub use headers::own_cookies;
-pub use ipdata::{IpData, IpDataFiles, IpDatabases, IpField, IpFields, Scalar};
 pub use policy::compiled::{Policy, SecretUse};
 pub use policy::context::{LoginService, Resources};
 pub use policy::phase::Phase;

@@ -24,8 +24,6 @@
 
 mod audit_log;
 mod commit;
-#[cfg(test)]
-mod conformance;
 mod database;
 mod document;
 mod feed;
@@ -33,6 +31,8 @@ mod installation;
 mod node;
 mod queue;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use audit_log::audit::{
     AuditError, AuditLog, AuditRow, Bound, Damage, Expired, Extent, NotedHead, Range, RangeError,

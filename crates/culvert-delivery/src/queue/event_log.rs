@@ -6,11 +6,11 @@
 //!
 //! Not here: the content of batches (`batch`), the retry schedule (`retry`).
 
-#[cfg(test)]
-mod conformance;
 mod database;
 mod jetstream;
 mod servers;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Debug;
 use std::time::Duration;

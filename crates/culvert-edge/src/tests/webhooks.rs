@@ -210,7 +210,7 @@ on_http_request:
 #[tokio::test]
 async fn sns_messages_are_verified_by_their_certificate() {
     let vectors: Value = serde_json::from_str(include_str!(
-        "../../../culvert-policy/tests/data/webhooks.json"
+        "../../../culvert-webhooks/tests/data/webhooks.json"
     ))
     .unwrap();
     let now = Timestamp::from_unix_seconds(vectors["now"].as_i64().unwrap());

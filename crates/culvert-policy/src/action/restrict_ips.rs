@@ -8,13 +8,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::action::action_type::ActionType;
-use crate::address::{Addresses, IpPolicy, prefix};
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, ActionResult, Flow};
 use crate::policy::template::Template;
 use crate::response::problem::Problem;
+use culvert_ip_data::address::{Addresses, IpPolicy, prefix};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "restrict-ips",

@@ -20,7 +20,8 @@ use crate::policy::template::Template;
 use crate::policy::values::map;
 use crate::ports::services::{FetchScope, PolicyServices};
 use crate::response::problem::Problem;
-use crate::webhook::{self, Provider, Unverified, sns};
+use culvert_webhooks as webhook;
+use culvert_webhooks::{Provider, Unverified, sns};
 
 /// Maximum size of a webhook's body, in bytes.
 const BODY_BYTES_MAX: usize = 5 << 20;

@@ -9,13 +9,13 @@ use culvert_cel::Slot;
 use http::header::HeaderName;
 use serde_json::Value as Json;
 
-use crate::ipdata::IpFields;
 use crate::policy::expression::Condition;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::run::{Action, EDGE_PATHS, EdgePaths, KEY_SET_PATH};
 use crate::policy::secret::REDACTED;
 use crate::policy::secrets::Secrets;
 use crate::ports::forward_target::ForwardTarget;
+use culvert_ip_data::IpFields;
 
 /// Shorter values are part of too many texts to be replaced.
 const SCRUBBED_BYTES_MIN: usize = 4;

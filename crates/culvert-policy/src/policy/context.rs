@@ -18,9 +18,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::address::IpPolicy;
 use crate::identity::AssertionKeys;
-use crate::ipdata::IpData;
 use crate::policy::environments;
 use crate::policy::expression::{Condition, Expression};
 use crate::policy::phase::Phase;
@@ -29,6 +27,8 @@ use crate::policy::taint::{Feeds, Mark, Reading};
 use crate::policy::template::{self, Template, ValueTemplate};
 use crate::ports::forward_target::ForwardTarget;
 use crate::scheme::Scheme;
+use culvert_ip_data::IpData;
+use culvert_ip_data::address::IpPolicy;
 
 /// Objects that policies may name.
 #[derive(Clone, Debug, Default)]

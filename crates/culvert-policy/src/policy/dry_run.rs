@@ -14,7 +14,6 @@ use culvert_http::fields::strip_named;
 use http::{request, response};
 
 use crate::conn::{ConnCounters, ConnInfo};
-use crate::ipdata::IpDatabases;
 use crate::policy::compiled::{Policy, Rule};
 use crate::policy::conn_state::PolicyConnState;
 use crate::policy::exchange::{Exchange, Memory};
@@ -29,6 +28,7 @@ use crate::rate_limit::shared_counts::SharedCounts;
 use crate::response::error_page::ErrorPages;
 use crate::scheme::Scheme;
 use crate::token::documents::Documents;
+use culvert_ip_data::IpDatabases;
 
 /// A past request, as far as it is recorded.
 #[derive(Debug)]

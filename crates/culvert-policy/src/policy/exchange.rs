@@ -14,7 +14,6 @@ use tokio::time::Instant;
 
 use crate::event::event_slots;
 use crate::event::{EventDraft, Hidden};
-use crate::ipdata::IpData;
 use crate::policy::compiled::Policy;
 use crate::policy::edits::Edits;
 use crate::policy::phase::Phase;
@@ -23,6 +22,7 @@ use crate::policy::values::{check_size, map};
 use crate::ports::host::{BodyReader, ConnContext, EndpointInfo, Reservation, Unread};
 use crate::response::problem::Problem;
 use crate::response::reply::{self, Rejection, ReplyContext};
+use culvert_ip_data::IpData;
 
 /// One phase of one connection or exchange: the inputs of expressions and the changes of actions.
 #[derive(Debug)]

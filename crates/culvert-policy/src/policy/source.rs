@@ -10,7 +10,6 @@ use http::header::HOST;
 use url::Url;
 
 use crate::action::action_type::{ActionType, Actions, NOT_BUILT};
-use crate::ipdata::IpFields;
 use crate::policy::compiled::{Policy, PolicySecrets, Rule};
 use crate::policy::context::{PolicyContext, Resources, refusal};
 use crate::policy::expression::Condition;
@@ -19,6 +18,7 @@ use crate::policy::run::Action;
 use crate::policy::taint::{Feeds, Flow, Mark, Reading};
 use crate::policy::{environments, template, variables};
 use crate::scheme::Scheme;
+use culvert_ip_data::IpFields;
 use culvert_yaml::{Node, Unreadable};
 
 /// Most rules of a phase.

@@ -6,13 +6,13 @@ use culvert_base::Refusal;
 
 use crate::action;
 use crate::action::action_type::Actions;
-use crate::address::IpPolicy;
 use crate::policy::compiled::Policy;
 use crate::policy::context::Resources;
 use crate::policy::phase::Phase;
 use crate::policy::source::Source;
 use crate::policy::variables;
 use crate::scheme::Scheme;
+use culvert_ip_data::address::IpPolicy;
 use culvert_yaml::TEXT_BYTES_MAX;
 
 /// The actions of this crate.

@@ -18,13 +18,13 @@ use http::header::{
 };
 use http::{Version, request};
 
-use crate::ipdata::{IpData, IpField, Scalar};
 use crate::policy::certificate;
 use crate::policy::cookies;
 use crate::policy::exchange::Exchange;
 use crate::policy::handshake;
 use crate::policy::phase::Phase;
 use crate::policy::values::{decoded, map, moment, query_parameters, text, texts};
+use culvert_ip_data::{IpData, IpField, Scalar};
 
 /// A variable.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use http::header::HeaderMap;
 use http::{Method, response};
 use url::Url;
 
-use crate::ipdata::IpDatabases;
 use crate::rate_limit::shared_counts::SharedCounts;
 use crate::token::documents::{Documents, NotFetched};
+use culvert_ip_data::IpDatabases;
 
 /// Most concurrent requests of policies. One endpoint gets at most half of them.
 pub const CALLS_MAX: usize = 512;

@@ -570,7 +570,7 @@ const BY_SERVER: &[&str] = &[
     "policy/action/set_vars.rs Config.vars",
     "policy/response/error_page/mod.rs ErrorPages.exact",
     "policy/identity/mod.rs ForwardIdentityConfig.headers",
-    "policy/ipdata/mmdb.rs Values.known",
+    "ip-data/mmdb.rs Values.known",
     "policy/policy/context.rs Resources.authorities",
     "policy/policy/context.rs Resources.ip_policies",
     "policy/policy/taint.rs Carriers.response",
@@ -590,7 +590,7 @@ const BY_SERVER: &[&str] = &[
 ];
 
 /// Crates whose collections a socket can reach.
-const CRATES: [&str; 23] = [
+const CRATES: [&str; 24] = [
     "access",
     "agents",
     "api",
@@ -604,6 +604,7 @@ const CRATES: [&str; 23] = [
     "http",
     "identity",
     "io",
+    "ip-data",
     "login",
     "mux",
     "overload",

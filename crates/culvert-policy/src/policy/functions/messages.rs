@@ -8,9 +8,9 @@ use culvert_base::{IpSet, Verdict};
 use culvert_cel::{EvalErrorKind, Meter, Value, ValueRef};
 
 use super::row::{INVALID, NO_OVERLOAD, Row, about, global, member, new_text};
-use crate::address::prefix;
 use crate::policy::phase::Phase;
 use crate::policy::variables::{RANDOM, SECRETS};
+use culvert_ip_data::address::prefix;
 
 #[rustfmt::skip]
 pub(super) fn rows() -> Vec<Row> {
