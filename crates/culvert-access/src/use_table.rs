@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use culvert_base::{Fault, Timestamp};
-use culvert_edge_config::ForwardRights;
-use culvert_policy::host::EndpointInfo;
 use culvert_resources::access::Referrer;
 use culvert_resources::access::bot_user::BotUser;
 use culvert_resources::access::caller::Role;
@@ -122,22 +120,6 @@ impl UseTable {
             "" => Some(Role::Admin),
             owner_id => self.roles.get(owner_id).copied(),
         }
-    }
-}
-
-impl ForwardRights for UseTable {
-    fn may_forward(&self, from: EndpointInfo<'_>, host: &str, to: EndpointInfo<'_>) -> bool {
-        // Admins may write every policy, and serve the names of others.
-        if self.role(to.owner) != Some(Role::Admin) && !from.means(host, to) {
-            return false;
-        }
-        let referrer = Referrer {
-            owner_id: from.owner,
-            id: from.id,
-        };
-        let owner = (!to.owner.is_empty()).then_some(to.owner);
-        self.is_user(referrer, owner, &[to.id])
-            || owner.is_some_and(|owner| self.is_user_of_name(referrer, owner, to.host))
     }
 }
 

@@ -1,6 +1,12 @@
 //! Who may forward requests to an internal endpoint.
 
+use std::sync::Arc;
+
+use culvert_access::use_table::UseTable;
+use culvert_edge_config::ForwardRights;
+use culvert_policy::host::EndpointInfo;
 use culvert_resources::Error;
+use culvert_resources::Role;
 use culvert_resources::access::grant::Grant;
 use culvert_resources::access::{Referrer, is_user, not_used, role_of};
 use culvert_resources::cx::Cx;
@@ -48,4 +54,25 @@ pub async fn may_forward(
     let what = format!("internal endpoint `{name}`");
     let id = held.endpoint_ids.first().map_or("ep_…", String::as_str);
     Err(not_used(cx, referrer, &what, id, owner, true).await?)
+}
+
+/// The rights of a table, by which the edge decides for each request.
+#[derive(Debug)]
+pub struct TableRights(pub Arc<UseTable>);
+
+impl ForwardRights for TableRights {
+    fn may_forward(&self, from: EndpointInfo<'_>, host: &str, to: EndpointInfo<'_>) -> bool {
+        let Self(table) = self;
+        // Admins may write every policy, and serve the names of others.
+        if table.role(to.owner) != Some(Role::Admin) && !from.means(host, to) {
+            return false;
+        }
+        let referrer = Referrer {
+            owner_id: from.owner,
+            id: from.id,
+        };
+        let owner = (!to.owner.is_empty()).then_some(to.owner);
+        table.is_user(referrer, owner, &[to.id])
+            || owner.is_some_and(|owner| table.is_user_of_name(referrer, owner, to.host))
+    }
 }

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
+use culvert_access::ip::restrictions::Restriction;
 use culvert_base::net::plain_address;
 use culvert_base::{Code, Refusal, code};
-use culvert_edge_config::Restriction;
 use culvert_resources::Caller;
 
 use crate::Identity;

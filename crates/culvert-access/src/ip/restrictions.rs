@@ -1,4 +1,4 @@
-//! IP restrictions: checks API calls and agent sessions here, and compiles the restrictions of public
+//! IP restrictions: of API calls and agent sessions, which `culvert-identity` checks, and of public
 //! endpoints, which the edge checks (contract: management API 1.2 and 2.9).
 //!
 //! The rules of all policies of a restriction count together: an address is allowed if one of them allows it
@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use culvert_base::{Fault, IpSet};
-use culvert_edge_config::Restriction;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored;
 use culvert_resources::stored::read_set::ReadSet;
@@ -20,6 +19,19 @@ use crate::ip::policy_model::IpPolicy;
 use crate::ip::policy_rule_model::IpPolicyRule;
 use crate::ip::restriction_model::{IpRestriction, RestrictionScope};
 use crate::ip::rules;
+
+/// The addresses that an IP restriction allows.
+#[derive(Clone, Debug)]
+pub struct Restriction {
+    /// `ipx_…`, for the log.
+    pub id: String,
+    /// `ac_…` of the account that it protects.
+    pub account: Arc<str>,
+    /// Whether other addresses are rejected, or only logged.
+    pub enforced: bool,
+    /// The allowed addresses.
+    pub admitted: Arc<IpSet>,
+}
 
 /// The restrictions in force.
 #[derive(Debug, Default)]

@@ -11,7 +11,8 @@ use culvert_base::Fault;
 use culvert_certificates::CertificateManager;
 use culvert_certificates::authority::Authority;
 use culvert_certificates::certificate_authority::model::CertificateAuthority;
-use culvert_edge_config::{Change, Snapshot, SnapshotBuilder};
+use culvert_edge_config::{Change, Restriction, Snapshot, SnapshotBuilder};
+use culvert_endpoints::forwarding::TableRights;
 use culvert_endpoints::vault::model::Vault;
 use culvert_endpoints::vault::secret_model::VaultSecret;
 use culvert_event_config::ports::EdgePort;
@@ -109,7 +110,7 @@ impl Control {
                 .unwrap_or_else(Snapshot::builder)
                 .logins(Arc::clone(&self.endpoints.policies.logins))
                 .operators(operators.unwrap_or_default())
-                .forward_rights(Arc::clone(&rights) as _);
+                .forward_rights(Arc::new(TableRights(Arc::clone(&rights))));
             let snapshot = snapshot_of(state, snapshot, &restrictions, is_reached);
             info!(
                 endpoints = snapshot.len(),
@@ -123,7 +124,7 @@ impl Control {
                 change.operators(operators);
             }
             if !has_rights {
-                change.forward_rights(Arc::clone(&rights) as _);
+                change.forward_rights(Arc::new(TableRights(Arc::clone(&rights))));
             }
             if let Some(certificates) = certificates {
                 change.certificates_of(certificates.build());
@@ -180,7 +181,12 @@ fn snapshot_of(
     is_reached: impl Fn(&&Ready) -> bool,
 ) -> Snapshot {
     for restriction in &restrictions.endpoints {
-        snapshot = snapshot.restriction(restriction.clone());
+        snapshot = snapshot.restriction(Restriction {
+            id: restriction.id.clone(),
+            account: Arc::clone(&restriction.account),
+            enforced: restriction.enforced,
+            admitted: Arc::clone(&restriction.admitted),
+        });
     }
     for challenge in CertificateManager::challenges(state.orders.values()) {
         snapshot = snapshot.challenge(challenge);

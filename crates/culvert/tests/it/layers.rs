@@ -128,20 +128,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "culvert-access",
-        &[
-            "culvert-base",
-            "culvert-edge-config",
-            "culvert-policy",
-            "culvert-resources",
-            "culvert-store",
-        ],
+        &["culvert-base", "culvert-resources", "culvert-store"],
     ),
     (
         "culvert-identity",
         &[
             "culvert-access",
             "culvert-base",
-            "culvert-edge-config",
             "culvert-events",
             "culvert-login",
             "culvert-resources",
