@@ -60,7 +60,7 @@ pub trait Health: Debug + Send + Sync {
     }
 }
 
-/// Answers the readiness check.
+/// The readiness check, with its latest responses.
 #[derive(Debug)]
 pub struct Probe {
     health: Arc<dyn Health>,

@@ -4,8 +4,8 @@
 //! [`Snapshot`], forwards to that endpoint's [`Upstream`], and offers one event for every exchange
 //! and every connection to a [`Recorder`](culvert_events::Recorder).
 //!
-//! It runs on a snapshot (`crates/culvert-edge-config`) that others compile and [publish](Edge::publish), and knows nothing of
-//! accounts, resources or storage: an account is a label on an endpoint here.
+//! It runs on a snapshot (`crates/culvert-edge-config`) that others compile and [publish](Edge::publish), and knows
+//! nothing of accounts, resources or storage: an account is a label on an endpoint here.
 //!
 //! # A request
 //!

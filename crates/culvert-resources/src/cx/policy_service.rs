@@ -1,4 +1,4 @@
-//! What traffic policies may use of the process, without its type: this crate knows no policies.
+//! The port for what traffic policies use of the process, whose type this crate does not know.
 
 use std::any::Any;
 use std::fmt;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 pub struct PolicyService(Arc<dyn Any + Send + Sync>);
 
 impl PolicyService {
-    /// Wraps it.
+    /// Wraps a service.
     pub fn new<T: Any + Send + Sync>(service: T) -> Self {
         Self(Arc::new(service))
     }
 
-    /// It, if it has this type.
+    /// The service, if it has this type.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<&T> {
         self.0.downcast_ref()
     }

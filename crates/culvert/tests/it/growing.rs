@@ -590,7 +590,7 @@ const BY_SERVER: &[&str] = &[
 ];
 
 /// Crates whose collections a socket can reach.
-const CRATES: [&str; 24] = [
+const CRATES: [&str; 26] = [
     "access",
     "agents",
     "api",
@@ -599,6 +599,7 @@ const CRATES: [&str; 24] = [
     "control",
     "delivery",
     "edge",
+    "edge-config",
     "endpoints",
     "event-config",
     "http",
@@ -614,6 +615,7 @@ const CRATES: [&str; 24] = [
     "tls",
     "tunnel",
     "upstream",
+    "webhooks",
     "yaml",
 ];
 
