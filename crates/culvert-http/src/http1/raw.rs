@@ -397,7 +397,7 @@ impl<'r> RawDraft<'r> {
 
     /// Adds a field, which was checked. False if there is no space for it.
     pub(crate) fn add(&mut self, name: &[u8], value: &[u8], is_sensitive: bool) -> bool {
-        if !self.reserve(name, value.len()) {
+        if !self.reserve_field(name, value.len()) {
             return false;
         }
         if is_sensitive {
@@ -412,7 +412,7 @@ impl<'r> RawDraft<'r> {
     /// Adds a field, which was checked, from a line that ends in `value_bytes` and CRLF. False if there is no space for it.
     pub(crate) fn add_line(&mut self, line: &[u8], value_bytes: usize) -> bool {
         let name_bytes = line.len().saturating_sub(value_bytes + LINE_OVERHEAD);
-        let has_place = self.reserve(line.get(..name_bytes).unwrap_or_default(), value_bytes);
+        let has_place = self.reserve_field(line.get(..name_bytes).unwrap_or_default(), value_bytes);
         if has_place {
             self.room.extend_from_slice(line);
         }
@@ -420,7 +420,7 @@ impl<'r> RawDraft<'r> {
     }
 
     /// Takes the place of the next field. False if there is no space for it.
-    fn reserve(&mut self, name: &[u8], value_bytes: usize) -> bool {
+    fn reserve_field(&mut self, name: &[u8], value_bytes: usize) -> bool {
         let start = self.room.len();
         let colon = start + name.len();
         let end = colon + 2 + value_bytes;

@@ -136,7 +136,7 @@ impl VerifyWebhook {
             }
             Some(secret) => self.by_secret(x, secret, request, &body),
         };
-        // The edge itself answers a challenge, which counts as verified.
+        // The edge itself responds to a challenge, which counts as verified.
         let is_answered = challenge_answer
             .as_ref()
             .is_some_and(|answer| answer.status().is_success());

@@ -374,7 +374,7 @@ impl<B: WriteBackend> Task<B> {
             let Some(first) = first else { break };
             let mut group = gather(first, &mut waiting, size_before).await;
             size_before = group.len();
-            // Callers that gave up before this were told that nothing was written.
+            // Callers that gave up before this got the answer that nothing was written.
             group.retain(|one| !one.caller.is_settled.swap(true, Ordering::AcqRel));
             self.write_timed(group).await;
         }

@@ -55,7 +55,7 @@ impl Interface {
         }
     }
 
-    /// Whether a socket that is bound here can connect to `address`: an address needs one of its own family.
+    /// Whether a socket that is bound here can connect to `address`: an address needs one of the same family.
     fn can_reach(&self, address: &SocketAddr) -> bool {
         match self {
             Self::Address(own) => own.is_ipv4() == address.is_ipv4(),
