@@ -11,8 +11,8 @@ const SESSIONS_MAX: usize = 2;
 #[derive(Clone, Debug)]
 pub struct Servers {
     all: Arc<Vec<Dialing>>,
-    /// The index of each session's address.
-    used: Arc<Mutex<Vec<usize>>>,
+    /// The index of each session's address; `None` before the session begins.
+    used: Arc<Mutex<Vec<Option<usize>>>>,
     session: usize,
 }
 
@@ -20,19 +20,19 @@ impl From<Dialing> for Servers {
     fn from(only: Dialing) -> Self {
         Self {
             all: Arc::new(vec![only]),
-            used: Arc::new(Mutex::new(vec![0])),
+            used: Arc::new(Mutex::new(vec![None])),
             session: 0,
         }
     }
 }
 
 impl Servers {
-    /// The servers for each session of an agent: one session per address, at most two. The first session
-    /// begins with the first address.
+    /// The servers for each session of an agent: one session per address, at most two. A session begins with the first
+    /// address that no other session uses then. Until it begins, all addresses are for the others.
     pub fn of_sessions(all: Vec<Dialing>) -> Vec<Self> {
         let sessions = all.len().min(SESSIONS_MAX);
         let all = Arc::new(all);
-        let used = Arc::new(Mutex::new((0..sessions).collect()));
+        let used = Arc::new(Mutex::new(vec![None; sessions]));
         (0..sessions)
             .map(|session| Self {
                 all: Arc::clone(&all),
@@ -42,22 +42,32 @@ impl Servers {
             .collect()
     }
 
-    /// The address that the session uses.
+    /// The address that the session uses. It begins to use one with the first call.
     pub(crate) fn current(&self) -> Dialing {
-        self.all[self.used()[self.session]].clone()
+        self.all[self.index(&mut self.used())].clone()
     }
 
     /// Moves the session to the next address that no other session uses, if there is one.
     pub(crate) fn move_on(&self) {
         let mut used = self.used();
-        let (now, count) = (used[self.session], self.all.len());
+        let (now, count) = (self.index(&mut used), self.all.len());
         let mut others = (1..count).map(|step| (now + step) % count);
-        if let Some(next) = others.find(|it| !used.contains(it)) {
-            used[self.session] = next;
+        if let Some(next) = others.find(|it| !used.contains(&Some(*it))) {
+            used[self.session] = Some(next);
         }
     }
 
-    fn used(&self) -> MutexGuard<'_, Vec<usize>> {
+    /// The index of the session's address.
+    fn index(&self, used: &mut [Option<usize>]) -> usize {
+        if let Some(index) = used[self.session] {
+            return index;
+        }
+        // There are no more sessions than addresses.
+        let free = (0..self.all.len()).find(|it| !used.contains(&Some(*it)));
+        *used[self.session].insert(free.unwrap_or(0))
+    }
+
+    fn used(&self) -> MutexGuard<'_, Vec<Option<usize>>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,10 +104,25 @@ mod tests {
         three[1].move_on();
         assert_eq!(ports(&three), ["0", "2"]);
         let two = servers(2);
+        assert_eq!(ports(&two), ["0", "1"]);
         two[0].move_on();
         assert_eq!(ports(&two), ["0", "1"], "there is no other");
         let one = servers(1);
         one[0].move_on();
         assert_eq!(ports(&one), ["0"]);
+    }
+
+    #[test]
+    fn a_session_that_has_not_begun_takes_no_address_from_another() {
+        for count in 2..=4 {
+            let sessions = servers(count);
+            for failures in 1..=2 * count {
+                sessions[0].move_on();
+                let expected = (failures % count).to_string();
+                assert_eq!(ports(&sessions[..1]), [expected], "of {count}");
+            }
+            sessions[0].move_on();
+            assert_eq!(ports(&sessions), ["1", "0"], "of {count}");
+        }
     }
 }
