@@ -51,6 +51,8 @@ struct TestGate {
     seen: watch::Sender<Seen>,
     /// Agents with the token `in a while` wait for this.
     decides: Arc<Semaphore>,
+    /// Whether it takes no agent for now.
+    is_full: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -83,7 +85,7 @@ impl AgentAuthorizer for TestGate {
             if token.reveal() == "in a while" {
                 self.note(|seen| seen.deciding = true);
                 drop(self.decides.acquire().await.unwrap());
-            } else if token.reveal() == "not now" {
+            } else if self.is_full || token.reveal() == "not now" {
                 return Err(Refusal::new(code::AGENT_SESSION_LIMIT_REACHED, "not now"));
             } else if token.reveal() != "right" {
                 return Err(Refusal::new(
@@ -188,8 +190,18 @@ async fn start() -> Running {
     start_moving_on(|| None).await
 }
 
+/// Takes no agent for now.
+async fn start_full() -> Running {
+    start_with(|| None, true).await
+}
+
 /// Moves the bytes of agents on the runtimes that `next` returns.
 async fn start_moving_on(next: impl Fn() -> Option<Handle> + Send + Sync + 'static) -> Running {
+    start_with(next, false).await
+}
+
+/// A certificate for `localhost`, in PEM, and the configuration of a server with it.
+fn server_tls() -> (String, rustls::ServerConfig) {
     let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -201,12 +213,21 @@ async fn start_moving_on(next: impl Fn() -> Option<Handle> + Send + Sync + 'stat
             rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into()),
         )
         .unwrap();
+    (made.cert.pem(), tls)
+}
+
+async fn start_with(
+    next: impl Fn() -> Option<Handle> + Send + Sync + 'static,
+    is_full: bool,
+) -> Running {
+    let (authority, tls) = server_tls();
     let (seen, receiver) = watch::channel(Seen::default());
     let bindings = Arc::new(Bindings::default());
     let decides = Arc::new(Semaphore::new(0));
     let authorizer = Arc::new(TestGate {
         seen,
         decides: Arc::clone(&decides),
+        is_full,
     });
     let server = Server::new(authorizer, Arc::clone(&bindings), "test".into())
         .with_connect_addresses(LEGS.map(String::from).to_vec());
@@ -224,7 +245,7 @@ async fn start_moving_on(next: impl Fn() -> Option<Handle> + Send + Sync + 'stat
     tasks.spawn(ingress.run(stop.clone()));
     Running {
         address,
-        authority: made.cert.pem(),
+        authority,
         bindings,
         seen: receiver,
         decides,

@@ -440,6 +440,7 @@ impl Agent {
                     Ok(()) => return (started, number),
                     Err(Trouble::Refused(why, _) | Trouble::Lost(why)) => {
                         started.session.hang_up();
+                        self.settings.servers.move_on();
                         why
                     }
                 },
@@ -529,9 +530,10 @@ impl Agent {
                         online_at.get_or_insert_with(Instant::now);
                         self.come_online(&it.session, again);
                     }
-                    Ok(Chore::Bound(Err(trouble))) => {
+                    Ok(Chore::Bound(Err(Trouble::Lost(why)))) => break Left::Lost(why),
+                    Ok(Chore::Bound(Err(refused))) => {
                         it.session.hang_up();
-                        return Err(trouble);
+                        return Err(refused);
                     }
                     Ok(Chore::Silent) if it.session.has_capacity() => {
                         break Left::Lost("the server does not respond".into());
@@ -556,6 +558,10 @@ impl Agent {
                 it.close().await;
             }
             Left::Lost(_) | Left::Cut(_) | Left::Moved(..) => it.session.hang_up(),
+        }
+        if matches!(left, Left::Lost(_)) && online_at.is_none() {
+            // It took the connection, but does not serve.
+            self.settings.servers.move_on();
         }
         Ok(left)
     }

@@ -5,16 +5,19 @@
 mod network;
 #[path = "own/requests.rs"]
 mod requests;
+#[path = "own/servers.rs"]
+mod servers;
 #[path = "own/streams.rs"]
 mod streams;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{Refusal, Secret, SeededEntropy, SystemClock, code};
 use culvert_tunnel::client::{
     Agent, AgentError, Dialing, Endpoint, Event, Exchanges, FLAGS, Heartbeat, Protocol,
-    RequestedEndpoint, Settings, Status, Upstream, UpstreamTrust,
+    RequestedEndpoint, Servers, Settings, Status, Upstream, UpstreamTrust,
 };
 use culvert_tunnel::server::{Command, EndReason};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -70,11 +73,24 @@ fn run_taking(
     drain_time: Duration,
     streams_max: usize,
 ) -> Own {
-    let address = format!("localhost:{}", running.address.port());
+    let servers = dialing(running.address, &running.authority).into();
+    run_at(servers, token, endpoints, drain_time, streams_max)
+}
+
+fn dialing(address: SocketAddr, authority: &str) -> Dialing {
+    let address = format!("localhost:{}", address.port());
+    Dialing::new(&address, Some(authority.as_bytes())).unwrap()
+}
+
+fn run_at(
+    servers: Servers,
+    token: &str,
+    endpoints: Vec<Endpoint>,
+    drain_time: Duration,
+    streams_max: usize,
+) -> Own {
     let settings = Settings {
-        servers: Dialing::new(&address, Some(running.authority.as_bytes()))
-            .unwrap()
-            .into(),
+        servers,
         token: Secret::new(token.into()),
         metadata: "of the test".into(),
         version: "1.2.3".into(),
