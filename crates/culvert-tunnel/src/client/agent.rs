@@ -315,16 +315,11 @@ impl Agent {
             let (why, after) = match left {
                 Ok(Left::Stopped) => {
                     stop.cancel();
-                    let cut: usize = others.connections.join_all().await.into_iter().sum();
-                    return match cut {
-                        0 => Ok(()),
-                        count => Err(AgentError::Cut(count)),
-                    };
+                    return others.end(0).await;
                 }
                 Ok(Left::Cut(count)) => {
                     stop.cancel();
-                    let more: usize = others.connections.join_all().await.into_iter().sum();
-                    return Err(AgentError::Cut(count + more));
+                    return others.end(count).await;
                 }
                 Ok(Left::Moved(next, its_number, old)) => {
                     started = Some(next);
@@ -369,7 +364,11 @@ impl Agent {
                     backoff = Backoff::default();
                     tokio::time::sleep(backoff.next(&*self.entropy)).await;
                 }
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => {
+                    self.status
+                        .send_modify(|status| status.phase = Phase::Stopping);
+                    return others.end(0).await;
+                }
             }
         }
     }

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::agent::{Agent, Chore, Done, Drained, Serving, Started, Trouble};
 use super::backoff::Backoff;
 use super::numbers::Number;
+use super::status::AgentError;
 
 /// Maximum number of connections that serve at a time.
 const SERVING_MAX: usize = 4;
@@ -107,6 +108,15 @@ impl Others {
         let (superseded, attempts) = (self.superseded.clone(), Arc::clone(&self.attempts));
         let serving = Arc::clone(agent).serve_further(number, superseded, stop.clone(), attempts);
         self.connections.spawn(serving);
+    }
+
+    /// Waits for the ends of all connections after a stop. `cut` is the number of streams that the first one cut.
+    pub(super) async fn end(self, cut: usize) -> Result<(), AgentError> {
+        let more: usize = self.connections.join_all().await.into_iter().sum();
+        match cut + more {
+            0 => Ok(()),
+            count => Err(AgentError::Cut(count)),
+        }
     }
 
     /// Retires the additional connections. They do not serve again.

@@ -1,17 +1,19 @@
-//! Several servers, of which some do not serve.
+//! Several servers, of which some do not serve, and the end of an agent whose server has gone.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_tunnel::client::{Dialing, Event, Protocol, Servers};
-use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpSocket};
+use culvert_tunnel::client::{AgentError, Dialing, Event, Protocol, Servers};
+use culvert_tunnel::server::Command;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use super::super::{Running, server_tls, soon, start, start_full};
-use super::{dialing, endpoint, run_at};
+use super::super::{Running, echo_server, server_tls, soon, start, start_full};
+use super::{dialing, endpoint, run_at, run_with};
 
 /// Servers that do not serve, each in another way.
 struct Bad {
@@ -109,4 +111,64 @@ async fn an_agent_finds_the_one_server_that_serves() {
         soon(cases.join_all()).await;
     }
     assert!(bad.full.seen.borrow().hellos.is_empty());
+}
+
+/// A way to the server that can be closed: its newest connection ends, and no other follows.
+async fn closable(running: &mut Running) -> watch::Sender<bool> {
+    let (listener, address) = listen().await;
+    let server = std::mem::replace(&mut running.address, address);
+    let is_closed = watch::Sender::new(false);
+    let closed = is_closed.subscribe();
+    running.tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        for nth in 0.. {
+            let (mut near, _) = listener.accept().await.unwrap();
+            let mut closed = closed.clone();
+            connections.spawn(async move {
+                let mut far = TcpStream::connect(server).await.unwrap();
+                let closes = async {
+                    closed.wait_for(|it| *it).await.unwrap();
+                    if nth == 0 {
+                        std::future::pending().await
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = closes => {}
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                }
+            });
+        }
+    });
+    is_closed
+}
+
+/// The agent was moved to another connection, lost that, and waits when it is stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_between_two_attempts_leaves_open_connections_their_time() {
+    let mut running = start().await;
+    let closed = closable(&mut running).await;
+    let upstream = echo_server(&mut running.tasks).await.to_string();
+    let endpoints = vec![endpoint(Protocol::Tcp, &upstream, &[])];
+    let mut own = run_with(&running, "right", endpoints, Duration::from_secs(5));
+    let id = own.online().await.endpoints[0].id.clone();
+    let mut open = running.dial(&id).await;
+    open.write_all(b"ear").await.unwrap();
+    let mut back = [0; 3];
+    soon(open.read_exact(&mut back)).await.unwrap();
+    let bindings = Arc::clone(&running.bindings);
+    assert_eq!(bindings.command("ts_0", &Command::Restart).await, Ok(()));
+    own.heard(|event| matches!(event, Event::Online { again: true, .. }))
+        .await;
+
+    closed.send_replace(true);
+    // Long enough for the stop to come before the next attempt.
+    let long = |event: &Event| matches!(event, Event::Waiting { after, .. } if *after > Duration::from_secs(1));
+    own.heard(long).await;
+    own.stop.cancel();
+    open.write_all(b"lier").await.unwrap();
+    let mut back = [0; 4];
+    soon(open.read_exact(&mut back)).await.unwrap();
+    assert_eq!(&back, b"lier");
+    assert_eq!(own.ended().await, Err(AgentError::Cut(1)));
 }
