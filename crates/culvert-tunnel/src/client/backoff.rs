@@ -29,11 +29,11 @@ impl Backoff {
         whole.mul_f64(0.5 + chance / 2.0)
     }
 
-    /// Resets the delay after an agent was online for at least as long as the delay before. If it was online for less,
-    /// the next delay is no longer than that, and those after it go on growing. A server that accepts connections and
-    /// closes them immediately does not get them faster than one that refuses them.
+    /// Resets the delay after an agent was online for at least two seconds, and as long as the delay before. If it was
+    /// online for less than that delay, the next one is no longer than it was online, and those after it go on growing. A
+    /// server that accepts connections and closes them immediately does not get them faster than one that refuses them.
     pub(crate) fn lasted(&mut self, duration: Duration) {
-        if duration >= whole(self.failures.saturating_sub(1)) {
+        if duration >= whole(self.failures.saturating_sub(1)).max(LASTED) {
             *self = Self::default();
         } else if duration >= LASTED {
             self.at_most = Some(duration);
@@ -61,8 +61,25 @@ mod tests {
             let wait = backoff.next(&entropy);
             assert!(whole / 2 <= wait && wait <= whole, "{wait:?} of {whole:?}");
         }
+        backoff.lasted(LONGEST - Duration::from_millis(1));
+        let waits = [backoff.next(&entropy), backoff.next(&entropy)];
+        assert!(waits[0] > FIRST, "it was online for less than the delay");
         backoff.lasted(LONGEST);
         assert!(backoff.next(&entropy) <= FIRST);
+    }
+
+    #[test]
+    fn less_than_two_seconds_online_never_resets_the_wait() {
+        let entropy = SeededEntropy::new(1);
+        for lasted in [FIRST, 2 * FIRST, LASTED - Duration::from_millis(1)] {
+            let mut backoff = Backoff::default();
+            let mut waited = Duration::ZERO;
+            for _ in 0..20 {
+                waited += backoff.next(&entropy);
+                backoff.lasted(lasted);
+            }
+            assert!(waited > 10 * LONGEST / 2, "{waited:?} with {lasted:?}");
+        }
     }
 
     #[test]
