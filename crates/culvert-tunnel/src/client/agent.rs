@@ -312,7 +312,7 @@ impl Agent {
                 backoff.lasted(at.elapsed());
                 refused.lasted(at.elapsed());
             }
-            let (why, after) = match left {
+            let (why, after, is_lost) = match left {
                 Ok(Left::Stopped) => {
                     stop.cancel();
                     return others.end(0).await;
@@ -335,7 +335,7 @@ impl Agent {
                     return Err(AgentError::Taken(message));
                 }
                 Ok(Left::Lost(why)) | Err(Trouble::Lost(why)) => {
-                    (why, backoff.next(&*self.entropy))
+                    (why, backoff.next(&*self.entropy), true)
                 }
                 Err(Trouble::Refused(text, code)) => {
                     if self.is_final(code, was_online) {
@@ -344,7 +344,7 @@ impl Agent {
                     // Another server may take it.
                     self.settings.servers.move_on();
                     backoff = Backoff::default();
-                    (text, refused.next(&*self.entropy))
+                    (text, refused.next(&*self.entropy), false)
                 }
             };
             self.status.send_modify(|status| {
@@ -358,17 +358,12 @@ impl Agent {
             });
             self.notify(Event::Waiting { why, after });
             changes.mark_unchanged();
-            tokio::select! {
-                () = tokio::time::sleep(after) => {}
-                () = session::changed(&mut changes) => {
-                    backoff = Backoff::default();
-                    tokio::time::sleep(backoff.next(&*self.entropy)).await;
-                }
-                () = stop.cancelled() => {
-                    self.status
-                        .send_modify(|status| status.phase = Phase::Stopping);
-                    return others.end(0).await;
-                }
+            // A refusal has nothing to do with the network.
+            let changes = is_lost.then_some(&mut changes);
+            if !backoff.wait(after, changes, &*self.entropy, &stop).await {
+                self.status
+                    .send_modify(|status| status.phase = Phase::Stopping);
+                return others.end(0).await;
             }
         }
     }

@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use culvert_base::Entropy;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::session;
 
 /// The delay after the first failure.
 const FIRST: Duration = Duration::from_millis(500);
@@ -39,6 +43,36 @@ impl Backoff {
             self.at_most = Some(duration);
         }
     }
+
+    /// Waits for `after`. One of the `changes` of the network ends that wait: the delays begin from the first. Returns
+    /// whether the wait ended before `stop`.
+    pub(crate) async fn wait(
+        &mut self,
+        after: Duration,
+        changes: Option<&mut watch::Receiver<u64>>,
+        entropy: &dyn Entropy,
+        stop: &CancellationToken,
+    ) -> bool {
+        let changed = async {
+            match changes {
+                Some(changes) => session::changed(changes).await,
+                None => std::future::pending().await,
+            }
+        };
+        let waiting = async {
+            tokio::select! {
+                () = tokio::time::sleep(after) => {}
+                () = changed => {
+                    *self = Self::default();
+                    tokio::time::sleep(self.next(entropy)).await;
+                }
+            }
+        };
+        tokio::select! {
+            () = waiting => true,
+            () = stop.cancelled() => false,
+        }
+    }
 }
 
 /// The longest delay after this many failures before the last one.
@@ -49,6 +83,7 @@ fn whole(failures: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use culvert_base::SeededEntropy;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -80,6 +115,30 @@ mod tests {
             }
             assert!(waited > 10 * LONGEST / 2, "{waited:?} with {lasted:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_the_network_ends_only_a_wait_for_it() {
+        let (entropy, stop) = (SeededEntropy::new(1), CancellationToken::new());
+        let changes = watch::Sender::new(0);
+        for (minds, expected) in [(true, FIRST), (false, LONGEST)] {
+            let mut backoff = Backoff::default();
+            let mut receiver = changes.subscribe();
+            changes.send_modify(|count| *count += 1);
+            let began = Instant::now();
+            let minded = minds.then_some(&mut receiver);
+            assert!(backoff.wait(LONGEST, minded, &entropy, &stop).await);
+            assert!(began.elapsed() <= expected && began.elapsed() >= expected / 2);
+        }
+        // Also in the delay after a change.
+        let mut receiver = changes.subscribe();
+        changes.send_modify(|count| *count += 1);
+        stop.cancel();
+        let began = Instant::now();
+        let mut backoff = Backoff::default();
+        let waited = backoff.wait(LONGEST, Some(&mut receiver), &entropy, &stop);
+        assert!(!waited.await);
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 
     #[test]
