@@ -14,6 +14,9 @@ const FIRST: Duration = Duration::from_millis(500);
 const LASTED: Duration = Duration::from_secs(2);
 /// The maximum delay.
 const LONGEST: Duration = Duration::from_secs(30);
+/// The maximum of the first delay after at least [`LONGEST`] online. All agents of a server that restarts lose it at the
+/// same time.
+const SPREAD: Duration = Duration::from_secs(2);
 
 /// Doubles from half a second to half a minute. Half of each delay is random, so that agents which lost the
 /// same server do not reconnect at the same time.
@@ -22,6 +25,8 @@ pub(crate) struct Backoff {
     failures: u32,
     /// The next delay is no longer.
     at_most: Option<Duration>,
+    /// Whether the next delay is between zero and [`SPREAD`].
+    is_spread: bool,
 }
 
 impl Backoff {
@@ -30,6 +35,9 @@ impl Backoff {
         let whole = whole(self.failures).min(self.at_most.take().unwrap_or(LONGEST));
         self.failures = self.failures.saturating_add(1);
         let chance = f64::from(u32::from_be_bytes(entropy.bytes())) / f64::from(u32::MAX);
+        if std::mem::take(&mut self.is_spread) {
+            return SPREAD.mul_f64(chance);
+        }
         whole.mul_f64(0.5 + chance / 2.0)
     }
 
@@ -38,7 +46,10 @@ impl Backoff {
     /// server that accepts connections and closes them immediately does not get them faster than one that refuses them.
     pub(crate) fn lasted(&mut self, duration: Duration) {
         if duration >= whole(self.failures.saturating_sub(1)).max(LASTED) {
-            *self = Self::default();
+            *self = Self {
+                is_spread: duration >= LONGEST,
+                ..Self::default()
+            };
         } else if duration >= LASTED {
             self.at_most = Some(duration);
         }
@@ -100,7 +111,22 @@ mod tests {
         let waits = [backoff.next(&entropy), backoff.next(&entropy)];
         assert!(waits[0] > FIRST, "it was online for less than the delay");
         backoff.lasted(LONGEST);
-        assert!(backoff.next(&entropy) <= FIRST);
+        assert!(backoff.next(&entropy) <= SPREAD);
+        assert!(backoff.next(&entropy) <= 2 * FIRST);
+    }
+
+    #[test]
+    fn agents_that_lose_a_server_after_a_long_time_come_back_at_different_times() {
+        let delays = (0..1_000).map(|seed| {
+            let mut backoff = Backoff::default();
+            backoff.lasted(LONGEST);
+            backoff.next(&SeededEntropy::new(seed))
+        });
+        let mut quarters = [0; 4];
+        for delay in delays {
+            quarters[((delay.as_millis() * 4 / SPREAD.as_millis()) as usize).min(3)] += 1;
+        }
+        assert!(quarters.iter().all(|it| *it > 150), "{quarters:?}");
     }
 
     #[test]
