@@ -8,14 +8,14 @@ use std::time::Duration;
 use culvert_base::{Refusal, code};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
-    Brought, ConnectionLimits, EndReason, InProcessAgent, Server, UnauthenticatedPermit, accept,
-    carry, decline,
+    Brought, ConnectionLimits, EndReason, IN_PROCESS_STREAMS_MAX, InProcessAgent, Server,
+    UnauthenticatedPermit, accept, carry, decline,
 };
 use culvert_tunnel::wire::{self, ProxyHeader};
 use russh::server::{Config, Handle, RunningSession};
 use russh::{Disconnect, MethodSet, Preferred, SshId, cipher, compression, kex, mac};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -145,6 +145,29 @@ fn config(key: &HostKey) -> Config {
     }
 }
 
+/// The forward of a client, to which the connections of its endpoint go.
+#[derive(Clone)]
+struct ForwardTarget {
+    handle: Handle,
+    address: String,
+    port: u32,
+    held: ChannelBuffers,
+    /// One permit for each channel, and for each that the client may still open.
+    channels: Arc<Semaphore>,
+}
+
+impl ForwardTarget {
+    fn new(handle: Handle, address: String, port: u32, held: ChannelBuffers) -> Self {
+        Self {
+            handle,
+            address,
+            port,
+            held,
+            channels: Arc::new(Semaphore::new(IN_PROCESS_STREAMS_MAX)),
+        }
+    }
+}
+
 /// Serves one connection until it ends.
 async fn serve(
     socket: TcpStream,
@@ -175,7 +198,7 @@ async fn serve(
     let mut permit = Some(permit);
     let mut agent: Option<Arc<InProcessAgent>> = None;
     let mut refused = None;
-    let mut serving: Option<(String, u32)> = None;
+    let mut serving: Option<ForwardTarget> = None;
     let (mut deadline, mut is_over, mut has_ended) = (began + AUTH_TIME, false, false);
     let (bringing, mut brought) = mpsc::channel(EARLY_MAX);
     // Connections that arrived before the forward was known.
@@ -196,12 +219,11 @@ async fn serve(
                     deadline = Instant::now() + COMMAND_TIME;
                 }
                 ConnectionCommand::Serving(address, port) => {
+                    let target = ForwardTarget::new(handle.clone(), address, port, held.clone());
                     for (header, stream) in early.drain(..) {
-                        let (handle, address) = (handle.clone(), address.clone());
-                        let held = held.clone();
-                        carried.spawn(forward(handle, address, port, header, stream, held));
+                        carried.spawn(forward(target.clone(), header, stream));
                     }
-                    serving = Some((address, port));
+                    serving = Some(target);
                     let duration = agent.as_ref().and_then(|agent| agent.grant().duration);
                     deadline = began + duration.unwrap_or(FOR_EVER);
                 }
@@ -215,10 +237,8 @@ async fn serve(
                 }
             },
             Some(brought) = brought.recv() => match (brought, &serving) {
-                (Some(Brought::Connection(header, stream)), Some((address, port))) => {
-                    let (handle, address, port) = (handle.clone(), address.clone(), *port);
-                    let held = held.clone();
-                    carried.spawn(forward(handle, address, port, header, stream, held));
+                (Some(Brought::Connection(header, stream)), Some(target)) => {
+                    carried.spawn(forward(target.clone(), header, stream));
                 }
                 (Some(Brought::Connection(header, stream)), None) => {
                     if early.len() < EARLY_MAX {
@@ -371,24 +391,24 @@ fn how_it_ended(ended: Result<(), russh::Error>) -> EndReason {
     }
 }
 
-/// Forwards one connection to the client.
-async fn forward(
-    handle: Handle,
-    address: String,
-    port: u32,
-    header: ProxyHeader,
-    stream: Stream,
-    held: ChannelBuffers,
-) {
+/// Forwards one connection to the client, for as long as it has one of the channels that the client may have.
+async fn forward(to: ForwardTarget, header: ProxyHeader, stream: Stream) {
+    let until = Instant::now() + OPEN_TIME;
+    let Ok(Ok(_channel)) = tokio::time::timeout_at(until, to.channels.acquire()).await else {
+        return decline(stream).await;
+    };
     let client = header.client_addr.parse::<SocketAddr>().ok();
     let (from, from_port) = match client {
-        Some(client) => (client.ip().to_string(), client.port()),
+        Some(client) => (client.ip().to_string(), u32::from(client.port())),
         None => ("0.0.0.0".to_owned(), 0),
     };
     // Before the channel opens: the client's answer may be behind data of a stalled channel, which is not alone then.
-    let inbox = held.channel();
-    let opening = handle.channel_open_forwarded_tcpip(address, port, from, u32::from(from_port));
-    match tokio::time::timeout(OPEN_TIME, opening).await {
+    let inbox = to.held.channel();
+    let opening = to
+        .handle
+        .channel_open_forwarded_tcpip(to.address, to.port, from, from_port);
+    tokio::pin!(opening);
+    match tokio::time::timeout_at(until, &mut opening).await {
         Ok(Ok(channel)) => {
             let (reader, writer) = tokio::io::split(channel.into_stream());
             let (cut, filling) = (inbox.cut(), inbox.filling(reader));
@@ -404,6 +424,14 @@ async fn forward(
             }
         }
         // The client cannot reach its local service.
-        Ok(Err(_)) | Err(_) => decline(stream).await,
+        Ok(Err(_)) => decline(stream).await,
+        Err(_) => {
+            drop(inbox);
+            decline(stream).await;
+            // It may still reach it. Without a close, the channel and the connection to the service would stay.
+            if let Ok(channel) = opening.await {
+                channel.close().await.ok();
+            }
+        }
     }
 }

@@ -22,7 +22,7 @@ use culvert_tunnel::server::{
 };
 use culvert_tunnel::wire::{LabelledRequest, PatchRequest, ProxyHeader, UpdateRequest};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, split};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::process::{Child, ChildStdout};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -713,4 +713,35 @@ async fn an_audit_finds_nothing_beyond_what_is_accepted() {
         assert!(!line.contains("[fail]"), "{line}");
         assert!(!line.contains("[warn]") || is_accepted, "{line}");
     }
+}
+
+/// The answer to a client comes after 15 seconds, and the client's connection to its service succeeds later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_channel_that_opens_too_late_is_closed() {
+    let Some(mut stage) = start().await else {
+        return;
+    };
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    stage.service = listener.local_addr().unwrap();
+    // The kernel takes one more than asked for, and lets further ones wait.
+    let mut first = Vec::new();
+    for _ in 0..2 {
+        first.push(soon(TcpStream::connect(stage.service)).await.unwrap());
+    }
+    let (_child, _) = stage.online("0", &[TO, "tcp"]).await;
+    let mut stream = stage.dial("ep_random.test");
+    let mut answer = Vec::new();
+    soon(stream.read_to_end(&mut answer)).await.unwrap();
+    assert!(answer.is_empty());
+
+    let mut late = loop {
+        let (socket, from) = soon(listener.accept()).await.unwrap();
+        if first.iter().all(|it| it.local_addr().unwrap() != from) {
+            break socket;
+        }
+    };
+    soon(late.read_to_end(&mut answer)).await.unwrap();
+    assert!(answer.is_empty());
 }

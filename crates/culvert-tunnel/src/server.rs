@@ -30,7 +30,7 @@ pub use bindings::Bindings;
 pub use command::{Command, CommandError};
 pub use dial::{DialError, PATIENCE};
 pub(crate) use dial::{open_first, open_in_turn, source_of};
-pub use in_process::{Brought, InProcessAgent, carry, decline};
+pub use in_process::{Brought, IN_PROCESS_STREAMS_MAX, InProcessAgent, carry, decline};
 pub use ingress::Ingress;
 pub use meters::{Meter, Meters};
 pub use session::Server;

@@ -28,7 +28,7 @@ use crate::wire::{self, AuthExtra, Outcome, ProxyHeader, StreamType};
 const PIPE_BYTES: usize = 128 << 10;
 /// Maximum number of concurrent connections of one in-process agent; each may hold some hundred KiB in
 /// transit.
-const STREAMS_MAX: usize = 128;
+pub const IN_PROCESS_STREAMS_MAX: usize = 128;
 
 /// A connected in-process agent.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Server {
     ) -> InProcessAgent {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
         let limits = Limits {
-            streams_max: STREAMS_MAX,
+            streams_max: IN_PROCESS_STREAMS_MAX,
             ..Limits::for_ours()
         };
         let (session, driver) = driver::connect(ours, Side::Server, limits);
