@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use crate::cancellable::ClientName;
 use crate::certificate;
 use crate::command::{self, Forward, ParsedCommand};
+use crate::held::ChannelBuffers;
 
 /// The port in the reply to a client that requested any port, if no TCP endpoint can be created. The value does not
 /// matter for the protocol: the client identifies its forward by this number.
@@ -33,6 +34,8 @@ pub(crate) const METHODS: [MethodKind; 2] =
 /// Number of authentication attempts after which the library disconnects: two for each key, because certificates come
 /// with their keys, and some more.
 pub(crate) const ATTEMPTS_MAX: usize = 2 * KEYS_MAX + 4;
+/// Window of a channel.
+pub(crate) const WINDOW_BYTES: u32 = 512 << 10;
 /// Ctrl+C in a terminal.
 const INTERRUPT: u8 = 3;
 /// The exit status that shells report for a command that Ctrl+C ended.
@@ -58,6 +61,7 @@ pub(crate) struct ConnectionHandler {
     pub(crate) local: SocketAddr,
     pub(crate) name: ClientName,
     pub(crate) steps: mpsc::Sender<ConnectionCommand>,
+    pub(crate) held: ChannelBuffers,
     pub(crate) user: String,
     pub(crate) agent: Option<Arc<InProcessAgent>>,
     /// The error that the client receives on its channel.
@@ -86,6 +90,7 @@ impl ConnectionHandler {
         (peer, local): (SocketAddr, SocketAddr),
         name: ClientName,
         steps: mpsc::Sender<ConnectionCommand>,
+        held: ChannelBuffers,
     ) -> Self {
         Self {
             server,
@@ -93,6 +98,7 @@ impl ConnectionHandler {
             local,
             name,
             steps,
+            held,
             user: String::new(),
             agent: None,
             refused: None,
@@ -309,6 +315,11 @@ fn endpoint_request(request: BindRequest) -> Result<EndpointRequest, Refusal> {
 
 impl Handler for ConnectionHandler {
     type Error = russh::Error;
+
+    /// Applies to the next message of any channel that uses up its window.
+    fn adjust_window(&mut self, _: ChannelId, _: u32) -> u32 {
+        self.held.window(WINDOW_BYTES)
+    }
 
     async fn auth_publickey_offered(
         &mut self,

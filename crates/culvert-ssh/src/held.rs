@@ -2,9 +2,17 @@
 //!
 //! The library extends the window of a channel as soon as data arrives, and delivers the data of all channels in
 //! sequence. So a channel with a slow reader would block the others. Here each channel is read immediately into a
-//! buffer that all channels of a connection share. When it is full, of the channels whose readers have
-//! stalled, the one with the most data is closed. If all readers make progress, or there is only one channel and none is
-//! being opened, the connection waits. The answer to a channel that is being opened comes behind the data.
+//! buffer that all channels of a connection share.
+//!
+//! The library cannot withhold the window of one channel. It has one size for the windows of all channels of a connection,
+//! and each message that uses up a window extends it to that size. So when the buffer is half full, the windows become
+//! tiny ([`TRICKLE_WINDOW`]), and a channel that holds much is read with pauses: less arrives on it than even a slow reader
+//! takes, and at most a tiny window of its data is ahead of the messages of the others. A new channel begins with a
+//! large window at any time, so responses that fit into it are not slowed down.
+//!
+//! While windows are tiny, of the channels whose readers have stalled, the one with the most data is closed, unless there is
+//! only one channel and none is being opened. When the buffer is full and no channel is closed, the connection waits. The
+//! answer to a channel that is being opened comes behind the data.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -20,8 +28,18 @@ use tokio_util::sync::CancellationToken;
 
 /// Size of the buffer that the channels of a connection share.
 const HELD_BYTES_MAX: usize = 16 << 20;
-/// A channel whose reader does not read for this long may be closed if the buffer is full.
-const STALLED_AFTER: Duration = Duration::from_secs(2);
+/// Number of bytes in the buffer above which windows are tiny.
+const SLOW_ABOVE: usize = HELD_BYTES_MAX / 2;
+/// Size of a channel's window while more than [`SLOW_ABOVE`] is held.
+const TRICKLE_WINDOW: u32 = 1 << 10;
+/// Pause after a message on a channel that holds more than [`MUCH`], while windows are tiny.
+const TRICKLE_PAUSE: Duration = Duration::from_millis(20);
+/// More than a reader takes at a time.
+const MUCH: usize = 256 << 10;
+/// A channel that holds data for at least this long may be closed while windows are tiny.
+const STALLED_AFTER: Duration = Duration::from_secs(10);
+/// A reader that would take longer for the data of its channel has stalled.
+const LONGEST_READ: Duration = Duration::from_secs(180);
 /// Size of one read: the payload of one protocol message.
 const READ_BYTES: usize = 32 << 10;
 
@@ -51,11 +69,53 @@ struct Channel {
     /// Bytes of the first piece that were already read.
     taken: usize,
     bytes: usize,
-    /// When data was last read, or when the buffer of the channel became non-empty.
-    moved_at: Instant,
+    drain: Drain,
     ended: bool,
     reader: Option<Waker>,
     cut: CancellationToken,
+}
+
+/// How much a reader took while there was data, in the last one or two times [`STALLED_AFTER`].
+#[derive(Clone, Copy, Debug)]
+struct Drain {
+    /// Since when there is data.
+    holds_since: Instant,
+    /// The beginning of the current period, in which `bytes` were read, and of the one before.
+    began: Instant,
+    bytes: usize,
+    began_before: Instant,
+    bytes_before: usize,
+    took_at: Instant,
+}
+
+impl Drain {
+    fn new(now: Instant) -> Self {
+        Self {
+            holds_since: now,
+            began: now,
+            bytes: 0,
+            began_before: now,
+            bytes_before: 0,
+            took_at: now,
+        }
+    }
+
+    fn took(&mut self, bytes: usize, now: Instant) {
+        if now >= self.began + STALLED_AFTER {
+            (self.began_before, self.bytes_before) = (self.began, self.bytes);
+            (self.began, self.bytes) = (now, 0);
+        }
+        self.bytes += bytes;
+        self.took_at = now;
+    }
+
+    /// Whether the reader takes `held` bytes too slowly.
+    fn is_stalled(&self, held: usize, now: Instant) -> bool {
+        let time = now.saturating_duration_since(self.began_before);
+        let taken = (self.bytes + self.bytes_before) as f64;
+        let is_slow = held as f64 * time.as_secs_f64() > taken * LONGEST_READ.as_secs_f64();
+        now >= self.holds_since + STALLED_AFTER && (is_slow || now >= self.took_at + STALLED_AFTER)
+    }
 }
 
 impl Shared {
@@ -74,31 +134,38 @@ impl State {
     /// Buffers data of a channel if there is space. Otherwise returns the time at which the next stalled channel may
     /// be closed.
     fn keep(&mut self, number: u64, piece: &mut Vec<u8>, now: Instant) -> Admission {
-        while self.bytes + piece.len() > HELD_BYTES_MAX {
+        while self.bytes > SLOW_ABOVE {
+            let is_full = self.bytes + piece.len() > HELD_BYTES_MAX;
             // Each channel that waits asks again whenever another was read.
-            if let Some(next) = self.none_stalled_before.filter(|next| now < *next) {
-                return Admission::Full(next);
-            }
-            let is_alone = self.channels.len() < 2;
-            let holders = self.channels.iter().filter(|(_, it)| it.bytes > 0);
-            let is_stalled = |it: &Channel| now >= it.moved_at + STALLED_AFTER;
-            let stalled = holders.clone().filter(|(_, it)| is_stalled(it));
-            let most = stalled.max_by_key(|(_, it)| it.bytes);
-            match most.map(|(number, _)| *number) {
-                Some(greedy) if !is_alone => self.cut(greedy),
-                _ => {
-                    let first = holders.map(|(_, it)| it.moved_at).min();
+            let next = match self.none_stalled_before.filter(|next| now < *next) {
+                Some(next) => next,
+                None => {
+                    let is_alone = self.channels.len() < 2;
+                    let holders = self.channels.iter().filter(|(_, it)| it.bytes > 0);
+                    let is_stalled = |it: &Channel| it.drain.is_stalled(it.bytes, now);
+                    let stalled = holders.clone().filter(|(_, it)| is_stalled(it));
+                    let most = stalled.max_by_key(|(_, it)| it.bytes);
+                    if let Some((greedy, _)) = most.filter(|_| !is_alone) {
+                        let greedy = *greedy;
+                        self.cut(greedy);
+                        continue;
+                    }
+                    let first = holders.map(|(_, it)| it.drain.holds_since).min();
                     let next = first.map_or(now, |at| at + STALLED_AFTER);
-                    let next = next.max(now + STALLED_AFTER / 20);
+                    let next = next.max(now + STALLED_AFTER / 100);
                     self.none_stalled_before = Some(next);
-                    return Admission::Full(next);
+                    next
                 }
+            };
+            match is_full {
+                true => return Admission::Full(next),
+                false => break,
             }
         }
         // A channel that was closed meanwhile buffers nothing.
         if let Some(channel) = self.channels.get_mut(&number) {
             if channel.bytes == 0 {
-                channel.moved_at = now;
+                channel.drain = Drain::new(now);
             }
             channel.bytes += piece.len();
             self.bytes += piece.len();
@@ -110,6 +177,12 @@ impl State {
         Admission::Kept
     }
 
+    /// Whether so much is held that `number` is read with pauses.
+    fn is_slow(&self, number: u64) -> bool {
+        let much = |it: &Channel| it.bytes > MUCH;
+        self.bytes > SLOW_ABOVE && self.channels.get(&number).is_some_and(much)
+    }
+
     fn cut(&mut self, number: u64) {
         if let Some(channel) = self.channels.remove(&number) {
             self.bytes -= channel.bytes;
@@ -119,6 +192,14 @@ impl State {
 }
 
 impl ChannelBuffers {
+    /// The size of a channel's window from now on, if `large` is the usual one.
+    pub(crate) fn window(&self, large: u32) -> u32 {
+        match self.0.lock().bytes > SLOW_ABOVE {
+            true => TRICKLE_WINDOW,
+            false => large,
+        }
+    }
+
     /// Adds a channel.
     pub(crate) fn channel(&self) -> ChannelBuffer {
         let mut state = self.0.lock();
@@ -129,7 +210,7 @@ impl ChannelBuffers {
             pieces: VecDeque::new(),
             taken: 0,
             bytes: 0,
-            moved_at: Instant::now(),
+            drain: Drain::new(Instant::now()),
             ended: false,
             reader: None,
             cut: cut.clone(),
@@ -185,6 +266,18 @@ impl ChannelBuffer {
                         }
                     }
                 }
+                let pause = tokio::time::sleep(TRICKLE_PAUSE);
+                tokio::pin!(pause);
+                loop {
+                    let room = shared.room.notified();
+                    if !shared.lock().is_slow(number) {
+                        break;
+                    }
+                    tokio::select! {
+                        () = room => {}
+                        () = &mut pause => break,
+                    }
+                }
             }
             if let Some(channel) = shared.lock().channels.get_mut(&number) {
                 channel.ended = true;
@@ -219,7 +312,7 @@ impl ChannelBuffer {
             return Poll::Pending;
         }
         channel.bytes -= count;
-        channel.moved_at = Instant::now();
+        channel.drain.took(count, Instant::now());
         state.bytes -= count;
         drop(state);
         if count > 0 {
@@ -285,9 +378,9 @@ mod tests {
     async fn the_stalled_channel_that_holds_most_is_cut_for_one_that_moves() {
         let held = ChannelBuffers::default();
         let [most, less, good] = [(); 3].map(|()| held.channel());
-        fill(&most, HELD_BYTES_MAX / 2).await;
-        fill(&less, HELD_BYTES_MAX / 2 - PIECE).await;
         let began = Instant::now();
+        fill(&most, HELD_BYTES_MAX - 4 * PIECE).await;
+        fill(&less, 3 * PIECE).await;
         // With the buffer full, one channel must be closed.
         fill(&good, 2 * PIECE).await;
         assert!(most.cut().is_cancelled() && !less.cut().is_cancelled());
@@ -296,6 +389,121 @@ mod tests {
         drop((most, less, good));
         let state = held.0.lock();
         assert!(state.bytes == 0 && state.channels.is_empty());
+    }
+
+    /// A reader of `rate` bytes per second, in lumps of `lump` bytes.
+    async fn read_slowly(reader: &mut Buffered<tokio::io::Sink>, rate: usize, lump: usize) {
+        let mut bytes = vec![0; lump];
+        let mut ticks = tokio::time::interval(Duration::from_secs_f64(lump as f64 / rate as f64));
+        loop {
+            ticks.tick().await;
+            if reader.read_exact(&mut bytes).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whether a reader of a source without end keeps its channel for ten minutes, beside another channel.
+    async fn stays(rate: usize, lump: usize) -> bool {
+        let held = ChannelBuffers::default();
+        let other = held.channel();
+        let mut slow = Buffered {
+            inbox: held.channel(),
+            writer: tokio::io::sink(),
+        };
+        let cut = slow.inbox.cut();
+        let filling = slow.inbox.filling(tokio::io::repeat(7));
+        tokio::select! {
+            () = filling => {}
+            () = read_slowly(&mut slow, rate, lump) => {}
+            () = cut.cancelled() => {}
+            () = tokio::time::sleep(Duration::from_secs(600)) => {}
+        }
+        assert!(!other.cut().is_cancelled());
+        !cut.is_cancelled()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stalled_channel_does_not_keep_windows_tiny() {
+        let held = ChannelBuffers::default();
+        let [stalled, good] = [(); 2].map(|()| held.channel());
+        fill(&stalled, SLOW_ABOVE + 1).await;
+        assert_eq!(held.window(512 << 10), TRICKLE_WINDOW);
+        // Messages of another channel come, and are read.
+        let mut good = Buffered {
+            inbox: good,
+            writer: tokio::io::sink(),
+        };
+        let began = Instant::now();
+        while !stalled.cut().is_cancelled() {
+            fill(&good.inbox, 100).await;
+            let mut bytes = [0; 100];
+            good.read_exact(&mut bytes).await.unwrap();
+            tokio::time::sleep(TRICKLE_PAUSE).await;
+            assert!(began.elapsed() < 2 * STALLED_AFTER);
+        }
+        assert!(began.elapsed() > STALLED_AFTER / 2);
+        assert_eq!(held.window(512), 512);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_takes_what_it_holds_soon_enough_is_not_cut() {
+        // Even from a client that ignores windows, so that the buffer is full all the time.
+        let least = HELD_BYTES_MAX / LONGEST_READ.as_secs() as usize;
+        for lump in [16 << 10, 1 << 20] {
+            assert!(stays(least * 3 / 2, lump).await, "in lumps of {lump}");
+            assert!(!stays(least / 2, lump).await, "in lumps of {lump}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_stops_has_stalled_however_fast_it_was() {
+        let held = ChannelBuffers::default();
+        let other = held.channel();
+        let mut fast = Buffered {
+            inbox: held.channel(),
+            writer: tokio::io::sink(),
+        };
+        let (cut, filling) = (fast.inbox.cut(), fast.inbox.filling(tokio::io::repeat(7)));
+        let reading = async {
+            let reading = read_slowly(&mut fast, 1 << 20, 4 << 10);
+            tokio::time::timeout(6 * STALLED_AFTER, reading).await.ok();
+            let began = Instant::now();
+            cut.cancelled().await;
+            began.elapsed()
+        };
+        let took = tokio::select! {
+            () = filling => panic!("the source has no end"),
+            took = reading => took,
+        };
+        assert!(
+            took >= STALLED_AFTER && took < 2 * STALLED_AFTER,
+            "{took:?}"
+        );
+        assert!(!other.cut().is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn windows_are_tiny_while_much_is_held() {
+        let held = ChannelBuffers::default();
+        let mut slow = Buffered {
+            inbox: held.channel(),
+            writer: tokio::io::sink(),
+        };
+        fill(&slow.inbox, SLOW_ABOVE).await;
+        assert_eq!(held.window(512), 512);
+        let began = Instant::now();
+        fill(&slow.inbox, READ_BYTES + 1).await;
+        assert_eq!(began.elapsed(), 2 * TRICKLE_PAUSE);
+        assert_eq!(held.window(512 << 10), TRICKLE_WINDOW);
+        // Another channel is not slowed down.
+        let other = held.channel();
+        let began = Instant::now();
+        fill(&other, MUCH).await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        drop(other);
+        slow.read_exact(&mut vec![0; PIECE]).await.unwrap();
+        assert_eq!(held.window(512), 512);
     }
 
     #[tokio::test(start_paused = true)]

@@ -22,7 +22,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::HostKey;
 use crate::cancellable::{CancellableSocket, ClientName};
-use crate::connection::{ATTEMPTS_MAX, ConnectionCommand, ConnectionHandler, METHODS};
+use crate::connection::{
+    ATTEMPTS_MAX, ConnectionCommand, ConnectionHandler, METHODS, WINDOW_BYTES,
+};
 use crate::held::{Buffered, ChannelBuffers};
 
 /// Time limit for authentication, in which the user may have to type a passphrase.
@@ -39,8 +41,7 @@ const OPEN_TIME: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// Maximum number of connections that wait for the forward request.
 const EARLY_MAX: usize = 16;
-/// Window of a channel, and capacity of its message queue.
-const WINDOW_BYTES: u32 = 512 << 10;
+/// Capacity of a channel's message queue.
 const WAITING_MESSAGES: usize = 8;
 /// The message to clients when the server stops. SSH clients do not reconnect on their own.
 const STOPPING: &str = "server shutdown; connect again to reach the next one";
@@ -187,7 +188,8 @@ async fn serve(
     // Returning from this function ends the protocol's task.
     let _cut = cut.clone().drop_guard();
     let (steps, mut heard) = mpsc::channel(4);
-    let visit = ConnectionHandler::new(server, (peer, local), name.clone(), steps);
+    let held = ChannelBuffers::default();
+    let visit = ConnectionHandler::new(server, (peer, local), name.clone(), steps, held.clone());
     let began = Instant::now();
     let greeting = greet(socket, config, visit, (name, &cut), &permit, &stop);
     let Some(running) = greeting.await else {
@@ -203,7 +205,6 @@ async fn serve(
     let (bringing, mut brought) = mpsc::channel(EARLY_MAX);
     // Connections that arrived before the forward was known.
     let mut early = Vec::new();
-    let held = ChannelBuffers::default();
     let mut carried = JoinSet::new();
     let reason = loop {
         tokio::select! {

@@ -26,6 +26,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::process::{Child, ChildStdout};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Fails instead of hanging.
@@ -744,4 +745,87 @@ async fn a_channel_that_opens_too_late_is_closed() {
     };
     soon(late.read_to_end(&mut answer)).await.unwrap();
     assert!(answer.is_empty());
+}
+
+/// A service that sends bytes without end after `b`, and a word after anything else.
+async fn large_and_small(tasks: &mut JoinSet<()>) -> (SocketAddr, watch::Receiver<usize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let sent = watch::Sender::new(0);
+    let count = sent.subscribe();
+    tasks.spawn(async move {
+        let mut answers = JoinSet::new();
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let sent = sent.clone();
+            answers.spawn(async move {
+                if socket.read_u8().await.is_ok_and(|it| it == b'b') {
+                    while socket.write_all(&[7; 10_000]).await.is_ok() {
+                        sent.send_modify(|it| *it += 10_000);
+                    }
+                } else {
+                    socket.write_all(b"small").await.ok();
+                }
+            });
+        }
+    });
+    (address, count)
+}
+
+/// A client that reads 100 kB in each second.
+async fn read_steadily(mut stream: Stream, read: watch::Sender<usize>) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(50));
+    let mut bytes = [0; 5_000];
+    loop {
+        ticks.tick().await;
+        stream.read_exact(&mut bytes).await.unwrap();
+        read.send_modify(|it| *it += bytes.len());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_stays_and_others_are_answered() {
+    let Some(mut stage) = start().await else {
+        return;
+    };
+    let (service, mut sent) = large_and_small(&mut stage.tasks).await;
+    stage.service = service;
+    let (_child, _) = stage.online("0", &[TO, "tcp"]).await;
+    let mut large = stage.dial("ep_random.test");
+    large.write_all(b"b").await.unwrap();
+    let read = watch::Sender::new(0);
+    let mut progress = read.subscribe();
+    stage.tasks.spawn(read_steadily(large, read));
+    // Until everything between the service and the reader is full.
+    soon(sent.wait_for(|it| *it > 8 << 20)).await.unwrap();
+    loop {
+        let before = *sent.borrow();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        if *sent.borrow() < before + 1_000_000 {
+            break;
+        }
+    }
+    let (mut took, mut slowest) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..12 {
+        let began = Instant::now();
+        let mut small = stage.dial("ep_random.test");
+        let mut answer = Vec::new();
+        soon(async {
+            small.write_all(b"s").await.unwrap();
+            small.read_to_end(&mut answer).await.unwrap();
+        })
+        .await;
+        assert_eq!(answer, b"small");
+        took += began.elapsed();
+        slowest = slowest.max(began.elapsed());
+        // The reader goes on meanwhile, for longer than it takes to be seen as stalled.
+        let before = *progress.borrow();
+        soon(progress.wait_for(|it| *it > before + 100_000))
+            .await
+            .unwrap();
+    }
+    assert!(
+        took < Duration::from_secs(18),
+        "{took:?}, at most {slowest:?}"
+    );
 }
