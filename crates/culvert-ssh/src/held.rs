@@ -169,7 +169,7 @@ impl State {
             }
             channel.bytes += piece.len();
             self.bytes += piece.len();
-            channel.pieces.push_back(std::mem::take(piece));
+            channel.push(std::mem::take(piece));
             if let Some(reader) = channel.reader.take() {
                 reader.wake();
             }
@@ -187,6 +187,20 @@ impl State {
         if let Some(channel) = self.channels.remove(&number) {
             self.bytes -= channel.bytes;
             channel.cut.cancel();
+        }
+    }
+}
+
+impl Channel {
+    /// Adds a piece. Each has its own cost in memory, so small ones become one.
+    fn push(&mut self, piece: Vec<u8>) {
+        match self.pieces.back_mut() {
+            Some(last) if last.len() + piece.len() <= READ_BYTES => last.extend_from_slice(&piece),
+            Some(last) => {
+                last.shrink_to_fit();
+                self.pieces.push_back(piece);
+            }
+            None => self.pieces.push_back(piece),
         }
     }
 }
@@ -365,6 +379,8 @@ impl<W: AsyncWrite + Unpin> AsyncWrite for Buffered<W> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     const PIECE: usize = 1 << 20;
@@ -481,6 +497,36 @@ mod tests {
             "{took:?}"
         );
         assert!(!other.cut().is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn small_messages_share_their_memory() {
+        const COUNT: usize = 200_000;
+        let held = ChannelBuffers::default();
+        let mut channel = Buffered {
+            inbox: held.channel(),
+            writer: tokio::io::sink(),
+        };
+        let (mut near, far) = tokio::io::duplex(1);
+        let writing = async {
+            for nth in 0..COUNT {
+                near.write_all(&[nth as u8]).await.unwrap();
+            }
+            drop(near);
+        };
+        let filling = channel.inbox.filling(far);
+        tokio::join!(writing, filling);
+        {
+            let state = held.0.lock();
+            let pieces = &state.channels.values().next().unwrap().pieces;
+            assert_eq!(pieces.len(), COUNT.div_ceil(READ_BYTES));
+            let memory: usize = pieces.iter().map(Vec::capacity).sum();
+            assert!(memory <= COUNT + READ_BYTES, "{memory}");
+        }
+        let mut read = Vec::new();
+        channel.read_to_end(&mut read).await.unwrap();
+        assert!(read.iter().enumerate().all(|(nth, it)| nth as u8 == *it));
+        assert_eq!(read.len(), COUNT);
     }
 
     #[tokio::test(start_paused = true)]
