@@ -514,12 +514,16 @@ impl Http {
     }
 
     /// Sends a request of any form. If the server says that it does not serve the host on this connection, the request is
-    /// sent once more on another, unless its body was read from a file.
+    /// sent once more on another, unless its body was read from a file or the server asks for a wait.
     pub(crate) async fn send(&self, order: HttpRequest) -> Result<HttpResponse, Failure> {
         let until = Instant::now() + order.deadline;
         let again = order.repeated();
         let sent = self.send_once(order, until).await;
-        let is_misdirected = matches!(&sent, Err(failure) if failure.code == MISDIRECTED);
+        // A server that asks for a wait gets it.
+        let is_misdirected = matches!(
+            &sent,
+            Err(failure) if failure.code == MISDIRECTED && failure.after.is_none()
+        );
         match again {
             Some(order) if is_misdirected && Instant::now() + CONNECT_FOR <= until => {
                 self.send_once(order, until).await
@@ -540,12 +544,20 @@ impl Http {
         let (success, answer_bytes_max) = (order.success, order.answer_bytes_max);
         let head = tokio::time::timeout_at(until, self.exchange(order)).await;
         let (head, mut body) = head.map_err(late)??.into_parts();
+        let retry_after = head
+            .headers
+            .get(header::RETRY_AFTER)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| RetryAfter::parse(value, self.guarded.0.now()));
         if head.status == StatusCode::MISDIRECTED_REQUEST {
             // The fault is that of the connection, not of the content (RFC 9110, 15.5.20).
             self.plain.renew();
             self.tls.renew();
             let text = "the server does not serve this host on this connection";
-            return Err(Failure::new(FailureClass::Retryable, MISDIRECTED, text));
+            return Err(Failure {
+                after: retry_after,
+                ..Failure::new(FailureClass::Retryable, MISDIRECTED, text)
+            });
         }
         let is_success = head.status.is_success();
         let body_until = match (is_success, success) {
@@ -560,11 +572,6 @@ impl Http {
         if is_success && success == Success::Whole {
             outcome.map_err(late)??;
         }
-        let retry_after = head
-            .headers
-            .get(header::RETRY_AFTER)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| RetryAfter::parse(value, self.guarded.0.now()));
         Ok(HttpResponse {
             status: head.status.as_u16(),
             headers: head.headers,

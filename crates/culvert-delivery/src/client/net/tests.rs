@@ -396,4 +396,14 @@ async fn a_misdirected_request_is_repeated_on_a_new_connection() {
     fake.script([Reply::Status(421, Vec::new(), "not here".into())]);
     let hurried = http.send(order(Duration::from_millis(900))).await;
     assert_eq!(hurried.unwrap_err().code, "421");
+    // With a time to wait, it is not either.
+    let wait = vec!["retry-after: 7".to_owned()];
+    fake.script([Reply::Status(421, wait, "not now".into())]);
+    let (before, seen) = (fake.accepts(), fake.seen().len());
+    let failure = post().await.unwrap_err();
+    assert_eq!(failure.code, "421");
+    let after = RetryAfter::new(Duration::from_secs(7));
+    assert_eq!(failure.after, Some(after));
+    assert_eq!(fake.seen().len(), seen + 1);
+    assert!(fake.accepts() <= before + 1);
 }
