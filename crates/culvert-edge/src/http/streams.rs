@@ -399,7 +399,7 @@ impl Sending {
             };
             let data = self.rest.split_to(window.min(self.rest.len()));
             let is_last = self.rest.is_empty() && self.body.is_end_stream();
-            self.took(data.len(), down);
+            self.note_sent(data.len(), down);
             if !data.is_empty() || is_last {
                 sender.data(data, is_last);
             }
@@ -445,7 +445,7 @@ impl Sending {
     }
 
     /// Records that bytes were sent to the client.
-    fn took(&mut self, bytes: usize, down: &Downstream) {
+    fn note_sent(&mut self, bytes: usize, down: &Downstream) {
         self.taken = self.taken.saturating_add(bytes as u64);
         if self.rest.is_empty() && self.reader.is_waiting() {
             let limit = self.limit(down);

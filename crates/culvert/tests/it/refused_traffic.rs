@@ -170,7 +170,7 @@ async fn refused_requests_are_delivered_retained_and_counted_and_survive_a_kill(
         );
     }
 
-    // What is retained and what was reported are there after a kill.
+    // The retained and the reported events are there after a kill.
     server.kill();
     let server = Process::start_as(binary(), &data, "", &allow);
     let client = Client::new(&server.api, token).unwrap();
