@@ -39,7 +39,7 @@ test('an endpoint shows what was counted, as a chart and as text', async () => {
     .locator('path')
     .first()
     .waitFor({ state: 'attached' });
-  assert.equal(await page.locator('figure svg').count(), 4);
+  assert.equal(await page.locator('figure svg').count(), 5);
   const box = await page
     .getByRole('img', { name: /^Error rate/ })
     .boundingBox();
@@ -49,7 +49,7 @@ test('an endpoint shows what was counted, as a chart and as text', async () => {
     () =>
       [...document.querySelectorAll('figcaption span')].filter(
         (one) => one.textContent !== '',
-      ).length === 4,
+      ).length === 5,
   );
   await page.getByRole('button', { name: 'Day', exact: true }).click();
   await page

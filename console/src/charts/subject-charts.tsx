@@ -107,6 +107,19 @@ const ERRORS: ChartOf = {
   ],
 };
 
+const REFUSED: ChartOf = {
+  title: 'Refused a second',
+  unit: 'rate',
+  lines: [
+    {
+      label: 'by the edge',
+      color: 'bad',
+      read: ({ traffic, node }, seconds) =>
+        (traffic?.refused ?? node?.refused ?? 0) / seconds,
+    },
+  ],
+};
+
 const STREAMS: ChartOf = {
   title: 'Streams a second',
   unit: 'rate',
@@ -211,11 +224,11 @@ const STORE: ChartOf = {
 };
 
 export const CHARTS: Record<Subject, ChartOf[]> = {
-  account: [REQUESTS, ERRORS, LATENCY, BYTES],
-  endpoint: [REQUESTS, ERRORS, LATENCY, BYTES],
+  account: [REQUESTS, ERRORS, LATENCY, BYTES, REFUSED],
+  endpoint: [REQUESTS, ERRORS, LATENCY, BYTES, REFUSED],
   agent: [STREAMS, BYTES],
   destination: [EVENTS, { ...LATENCY, title: 'Duration of a send' }, WAITING],
-  node: [PROCESSOR, MEMORY, CONNECTIONS, STORE],
+  node: [PROCESSOR, MEMORY, CONNECTIONS, STORE, REFUSED],
 };
 
 interface DrawnProps {

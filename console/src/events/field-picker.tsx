@@ -33,7 +33,7 @@ export function FieldPicker({
       label={label}
       description={description}
       error={error}
-      placeholder={chosen.length === 0 ? 'All fields' : ''}
+      placeholder={chosen.length === 0 ? 'All fields but those of culvert' : ''}
       searchable
       clearable
       hidePickedOptions

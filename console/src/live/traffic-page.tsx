@@ -38,12 +38,13 @@ function size(bytes: Json | undefined): string {
 function row({ event_type, event_timestamp, object }: LiveEvent) {
   const http = event_type === 'http_request_complete.v0';
   const status = at(object, 'http', 'response', 'status_code');
+  const reason = text(at(object, 'culvert', 'reason')).replaceAll('_', ' ');
   const query = text(at(object, 'http', 'request', 'url', 'query'));
   const host = text(at(object, 'conn', 'server_name'));
   const what = http
     ? text(at(object, 'http', 'request', 'url', 'path')) +
       (query && `?${query}`)
-    : `from ${text(at(object, 'conn', 'client_ip'))}`;
+    : `from ${text(at(object, 'conn', 'client_ip'))}${reason && `: ${reason}`}`;
   return (
     <>
       <RowTime value={event_timestamp} />
@@ -55,6 +56,7 @@ function row({ event_type, event_timestamp, object }: LiveEvent) {
       <span
         className={css.code}
         data-class={http ? Math.floor(Number(status ?? 0) / 100) : 'none'}
+        title={reason}
       >
         {http ? text(status) || 'cut' : ''}
       </span>

@@ -130,7 +130,93 @@ function Top({ range }: { range: Range }) {
   );
 }
 
-/** The traffic of all endpoints over time, and the busiest of them. */
+/** How often the edge refused for each reason, the most frequent first. */
+const reasons = (counts: Record<string, number>): string =>
+  Object.entries(counts)
+    .toSorted(([, one], [, other]) => other - one)
+    .map(
+      ([reason, count]) =>
+        `${reason.replaceAll('_', ' ')} ${count.toLocaleString()}`,
+    )
+    .join(', ');
+
+/** What the edge refused: by address and reason, and for admins without an endpoint. */
+function Refused({ range }: { range: Range }) {
+  const { seconds } = rangeOf(range);
+  const span = Math.min(seconds, WEEK);
+  const top = useQuery(topQuery('endpoint', span, 'refused', 10));
+  const isAdmin = useModel().resources.get('users')?.create !== undefined;
+  const nodes = useQuery({
+    ...statisticsQuery('node', undefined, range),
+    enabled: isAdmin,
+  });
+  const resource = useModel().resources.get('endpoints');
+  if (!resource) throw new Error('The API has no endpoints.');
+  const known = useQuery(listQuery(resource, {}, MOST)).data?.objects ?? [];
+  const elsewhere = nodes.data?.total.node;
+  const refused = (top.data?.top ?? []).filter(
+    ({ traffic }) => (traffic?.refused ?? 0) > 0,
+  );
+  if (top.error) return <Failure error={top.error} />;
+  if (refused.length === 0 && !elsewhere?.refused) return null;
+  return (
+    <Section title="Refused">
+      <div
+        className={ui.tableBox}
+        role="region"
+        aria-label="Refused"
+        tabIndex={0}
+      >
+        <table className={ui.table}>
+          <thead>
+            <tr>
+              <th scope="col">Address</th>
+              <th scope="col">Refused</th>
+              <th scope="col">Reasons</th>
+            </tr>
+          </thead>
+          <tbody>
+            {refused.map(({ id, traffic }) => {
+              const object = known.find((one) => text(one.id) === id);
+              return (
+                <tr key={id}>
+                  <td>
+                    <Link
+                      className={ui.strong}
+                      to="/$collection/$id"
+                      params={{ collection: 'endpoints', id }}
+                    >
+                      {object ? nameOf(object) : id}
+                    </Link>
+                  </td>
+                  <td data-label="Refused">
+                    {(traffic?.refused ?? 0).toLocaleString()}
+                  </td>
+                  <td data-label="Reasons">
+                    {reasons(traffic?.refused_by_reason ?? {})}
+                  </td>
+                </tr>
+              );
+            })}
+            {elsewhere?.refused ? (
+              <tr>
+                <td>No endpoint</td>
+                <td data-label="Refused">
+                  {elsewhere.refused.toLocaleString()}
+                </td>
+                <td data-label="Reasons">
+                  {reasons(elsewhere.refused_by_reason)}
+                </td>
+              </tr>
+            ) : null}
+          </tbody>
+        </table>
+      </div>
+    </Section>
+  );
+}
+
+/** The traffic of all endpoints over time, the busiest of them, and what was refused. */
 export function TrafficStatistics({
   range,
   onRange,
@@ -148,6 +234,7 @@ export function TrafficStatistics({
         <Charts subject="account" range={range} />
       </Section>
       <Top range={range} />
+      <Refused range={range} />
     </>
   );
 }

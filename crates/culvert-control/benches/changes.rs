@@ -46,6 +46,10 @@ impl EdgePort for Port {
         self.0.confirm(at);
     }
 
+    fn take_refused(&self) -> Vec<culvert_events::RefusedTraffic> {
+        self.0.take_refused()
+    }
+
     fn replay(
         &self,
         _: culvert_edge::ReplayRequest,

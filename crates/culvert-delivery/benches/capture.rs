@@ -181,7 +181,7 @@ async fn plane(folder: &Path, is_filed: bool, is_kept: bool) -> Arc<Delivery> {
         subscription: "esb_1".to_owned(),
         account: ACCOUNT.into(),
         kind: &HTTP,
-        selection: Selection::all(&HTTP),
+        selection: Selection::usual(&HTTP),
         filter: Some(Arc::new(filter)),
         destinations: vec!["ed_1".to_owned()],
     };

@@ -88,6 +88,10 @@ pub struct Limits {
     pub drain: Duration,
     /// How old the configuration may be that traffic is served with.
     pub copy_age_max: Option<Duration>,
+    /// Refusals a second of a network (/24 or /64) that all have an event. Fixed when the edge starts.
+    pub refused_whole: u64,
+    /// Events a second of refused traffic, of all networks. Up to twice as many, a network still gets its first one.
+    pub refused_events: u64,
 }
 
 impl Default for Limits {
@@ -118,6 +122,8 @@ impl Default for Limits {
             http2_requests: 100_000,
             drain: seconds(30),
             copy_age_max: None,
+            refused_whole: 100,
+            refused_events: 1_000,
         }
     }
 }

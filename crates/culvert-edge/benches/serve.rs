@@ -50,7 +50,7 @@ struct Writer {
 impl Recorder for Writer {
     fn capture(&self, kind: &'static EventKind) -> Capture {
         match self.is_on && *kind == HTTP_REQUEST_COMPLETE {
-            true => Capture::all(kind),
+            true => Capture::usual(kind),
             false => Capture::NONE,
         }
     }
@@ -96,7 +96,7 @@ fn writer(is_on: bool) -> Writer {
     Writer {
         is_on,
         filter: Filter::compile(&HTTP_REQUEST_COMPLETE, "ev.conn.server_port > 0").unwrap(),
-        selection: Selection::all(&HTTP_REQUEST_COMPLETE),
+        selection: Selection::usual(&HTTP_REQUEST_COMPLETE),
         written: Mutex::new((EventIds::new(Arc::new(OsEntropy)), Vec::new())),
     }
 }

@@ -52,6 +52,14 @@
 //! runs it as an exchange without a client connection, marked with a field that it removes from requests of
 //! clients, and assigns the id of its event in advance.
 
+//!
+//! # Refused traffic
+//!
+//! A request that the edge refuses before it reaches an endpoint has a [`Reason`](culvert_events::Reason). Its host, or the
+//! TLS server name of its connection, may name an endpoint (`crates/culvert-edge/src/http/routing.rs`); then its event is that
+//! of the endpoint, else [`Edge::take_refused`] hands it over with those of its network. How many have an event is
+//! limited (`crates/culvert-edge/src/recording/refusal_sampler.rs`); all are counted.
+
 mod client_services;
 mod connection;
 mod edge;

@@ -16,10 +16,12 @@ use tokio::time::Instant;
 
 use crate::connection::conn_state::ConnState;
 use crate::connection::downstream::Downstream;
+use crate::http::forward::reason_of_dial;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
 use crate::pools::Pool;
+use crate::recording::ReachedUpstream;
 use crate::recording::counting::RelayCount;
 use crate::snapshot::group::{Member, StandIn};
 use crate::snapshot::removal::RemovalWatch;
@@ -85,24 +87,48 @@ async fn connected<'p>(
     limit: Duration,
     down: &Arc<Downstream>,
 ) -> Option<(UpstreamStream, &'p Arc<Pool>)> {
+    let began = Instant::now();
+    let reached = |pool: &Arc<Pool>| {
+        down.conn.reached(|| ReachedUpstream {
+            upstream: pool.name().to_owned(),
+            connecting: began.elapsed(),
+        });
+    };
     let unreached = |error: &DialError| {
         tracing::debug!(endpoint.id = endpoint, %error, "upstream unreachable");
     };
-    let mut busy = None;
+    let (mut busy, mut last) = (None, None);
     for pool in pools {
         match pool.dial(&down.connector(), limit).await {
-            Ok(wire) => return Some((wire, pool)),
+            Ok(wire) => {
+                reached(pool);
+                return Some((wire, pool));
+            }
             Err(error) => {
                 unreached(&error);
+                last = Some(reason_of_dial(&error));
                 if error.is_busy() {
                     busy.get_or_insert(pool);
                 }
             }
         }
     }
-    let pool = busy?;
+    let Some(pool) = busy else {
+        last.into_iter()
+            .for_each(|reason| down.conn.end_for(reason));
+        return None;
+    };
     let dialled = pool.dial_in_turn(&down.connector(), limit).await;
-    Some((dialled.inspect_err(unreached).ok()?, pool))
+    match dialled.inspect_err(unreached) {
+        Ok(wire) => {
+            reached(pool);
+            Some((wire, pool))
+        }
+        Err(error) => {
+            down.conn.end_for(reason_of_dial(&error));
+            None
+        }
+    }
 }
 
 /// A connection to an upstream behind agents. If an agent refuses it, it starts again at the next one: the client's

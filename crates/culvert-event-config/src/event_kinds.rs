@@ -21,12 +21,15 @@ pub const COMMITS_LOST: &str = "commits_lost.v0";
 /// The kind of the event of events that waited and are lost.
 pub(crate) const EVENTS_DROPPED: &str = "events_dropped.v0";
 
+/// The kind of the event of refused traffic that names no endpoint.
+pub(crate) const TRAFFIC_REFUSED: &str = "traffic_refused.v0";
+
 /// The resource of endpoints, whose events show traffic policies.
 pub(crate) const ENDPOINT: &str = "endpoint";
 
 /// Kinds that do not report a write to a resource. Only admins may follow them. A test compares them with the
 /// catalogue.
-const OTHERS: [&str; 26] = [
+const OTHERS: [&str; 27] = [
     "agent_session_commanded.v0",
     AGENT_SESSION_START,
     AGENT_SESSION_STOP,
@@ -53,6 +56,7 @@ const OTHERS: [&str; 26] = [
     "sign_in.v0",
     "sign_in_failed.v0",
     "sign_out.v0",
+    TRAFFIC_REFUSED,
 ];
 
 /// A resource whose writes have events.

@@ -11,6 +11,7 @@ pub mod event_kinds;
 pub mod event_query;
 pub mod lost_events;
 pub mod ports;
+pub mod refused_traffic;
 pub mod replay;
 pub mod statistics;
 mod subject;

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use culvert_base::BoxFuture;
 use culvert_edge_config::{Change, NotReplayed, ReplayRequest, Replayed, Snapshot};
+use culvert_events::RefusedTraffic;
 
 /// Receives snapshots for the edge.
 pub trait EdgePort: Debug + Send + Sync {
@@ -16,6 +17,9 @@ pub trait EdgePort: Debug + Send + Sync {
 
     /// Notes that the configuration was current at this time.
     fn confirm(&self, at: Instant);
+
+    /// Takes what was refused without an endpoint since the last call.
+    fn take_refused(&self) -> Vec<RefusedTraffic>;
 
     /// Sends a request to an endpoint again.
     fn replay(&self, request: ReplayRequest) -> BoxFuture<'_, Result<Replayed, NotReplayed>>;

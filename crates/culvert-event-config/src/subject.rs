@@ -8,6 +8,7 @@ use culvert_resources::Kernel;
 use culvert_resources::stored::lost_events::LostEvents;
 
 use crate::ports::EdgePort;
+use crate::refused_traffic::RefusedCounts;
 use crate::replay::replay_limits::ReplayLimits;
 use crate::statistics::Statistics;
 
@@ -25,6 +26,8 @@ pub struct EventConfig {
     pub(crate) replays: ReplayLimits,
     /// Losses that no event tells of yet.
     pub(crate) untold_losses: Mutex<Vec<LostEvents>>,
+    /// Traffic that the edge refused and that names no endpoint.
+    pub(crate) refused: RefusedCounts,
     /// The statistics of the installation.
     pub statistics: Statistics,
 }
@@ -45,6 +48,7 @@ impl EventConfig {
             edge,
             replays: ReplayLimits::default(),
             untold_losses: Mutex::default(),
+            refused: RefusedCounts::default(),
             statistics,
         }
     }

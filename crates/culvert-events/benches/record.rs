@@ -89,7 +89,7 @@ const RESPONSE: &[(&str, &str)] = &[
 fn main() {
     let account: Arc<str> = ACCOUNT.into();
     let rules = HeaderRules::default();
-    let selection = Selection::all(&HTTP);
+    let selection = Selection::usual(&HTTP);
     let filter = Filter::compile(&HTTP, "ev.conn.server_port == 443").expect("it is a condition");
     let capture = selection.capture().union(filter.capture());
     let mut ids = EventIds::new(Arc::new(SeededEntropy::new(1)));

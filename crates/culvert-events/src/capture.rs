@@ -25,6 +25,18 @@ impl Capture {
         Self(u64::MAX >> (64 - kind.fields.len()))
     }
 
+    /// The fields that a subscription gets which names none.
+    pub const fn usual(kind: &EventKind) -> Self {
+        let (mut usual, mut index) = (Self::NONE, 0);
+        while index < kind.fields.len() {
+            if !kind.fields[index].by_name {
+                usual = usual.with_index(index);
+            }
+            index += 1;
+        }
+        usual
+    }
+
     /// The union of both sets.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
@@ -77,11 +89,16 @@ mod tests {
         const PORT: Slot<Int32> = TCP_CONNECTION_CLOSED.slot("conn.server_port");
         assert!(Capture::NONE.is_none() && !Capture::NONE.has(PORT));
         let all = Capture::all(&TCP_CONNECTION_CLOSED);
-        assert!(all.has(PORT) && all.has_index(9) && !all.has_index(10));
-        assert!(Capture::all(&HTTP_REQUEST_COMPLETE).has_index(33));
+        assert!(all.has(PORT) && all.has_index(14) && !all.has_index(15));
+        assert!(Capture::all(&HTTP_REQUEST_COMPLETE).has_index(41));
         let one = Capture::NONE.with_index(PORT.index);
         assert!(one.has(PORT) && !one.has_index(0));
         assert_eq!(one.union(all), all);
+        for (kind, count) in [(&HTTP_REQUEST_COMPLETE, 34), (&TCP_CONNECTION_CLOSED, 10)] {
+            let usual = Capture::usual(kind);
+            assert_eq!(usual.0.count_ones(), count);
+            assert_eq!(usual.union(Capture::all(kind)), Capture::all(kind));
+        }
     }
 
     #[test]

@@ -35,14 +35,19 @@ impl Selection {
         Self::new(kind, Capture::all(kind), Vec::new())
     }
 
-    /// The fields with these exact paths, or every field if the list is empty.
+    /// The fields of `kind` that a subscription gets which names none.
+    pub fn usual(kind: &'static EventKind) -> Self {
+        Self::new(kind, Capture::usual(kind), Vec::new())
+    }
+
+    /// The fields with these exact paths, or the usual ones if the list is empty.
     ///
     /// # Errors
     /// 5403 with the first path that is not a field of `kind`. A parent such as `conn` is not a
     /// field.
     pub fn parse<S: AsRef<str>>(kind: &'static EventKind, fields: &[S]) -> Result<Self, Refusal> {
         if fields.is_empty() {
-            return Ok(Self::all(kind));
+            return Ok(Self::usual(kind));
         }
         let mut capture = Capture::NONE;
         let mut named = Vec::new();
@@ -143,11 +148,21 @@ mod tests {
     use crate::{HTTP_REQUEST_COMPLETE, TCP_CONNECTION_CLOSED, kinds};
 
     #[test]
-    fn nothing_named_is_everything() {
-        let all = Selection::parse::<&str>(&HTTP_REQUEST_COMPLETE, &[]).unwrap();
-        assert_eq!(all.capture(), Capture::all(&HTTP_REQUEST_COMPLETE));
-        assert_eq!(all.named(), &[] as &[&str]);
-        assert_eq!(all.parts.len(), 34);
+    fn without_names_it_has_the_fields_that_need_none() {
+        let usual = Selection::parse::<&str>(&HTTP_REQUEST_COMPLETE, &[]).unwrap();
+        assert_eq!(usual, Selection::usual(&HTTP_REQUEST_COMPLETE));
+        assert_eq!(usual.named(), &[] as &[&str]);
+        assert_eq!(usual.parts.len(), 34);
+        let template = std::str::from_utf8(&usual.template).unwrap();
+        assert!(!template.contains("culvert"), "{template}");
+        let all = Selection::all(&HTTP_REQUEST_COMPLETE);
+        assert_eq!(all.parts.len(), HTTP_REQUEST_COMPLETE.fields.len());
+        let own = ["culvert.reason", "culvert.sampled"];
+        let own = Selection::parse(&TCP_CONNECTION_CLOSED, &own).unwrap();
+        assert_eq!(
+            std::str::from_utf8(&own.template).unwrap(),
+            r#"","principal":null,"object":{"culvert":{"reason":"","sampled":1}}}"#
+        );
     }
 
     #[test]

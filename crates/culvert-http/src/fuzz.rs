@@ -329,7 +329,7 @@ fn conversation<'a>(
         loop {
             match session.step(&mut inbox, now) {
                 Ok(Step::More) => break,
-                Ok(Step::Done) => {}
+                Ok(Step::Done | Step::Refused(..)) => {}
                 Ok(Step::Request(it)) => {
                     // Some are served and some reset, to reach every stream state.
                     let id = it.stream;

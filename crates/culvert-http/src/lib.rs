@@ -10,6 +10,7 @@
 //!
 //! - [`http1`]: HTTP/1.1 for servers and clients. [`http2`]: HTTP/2 for servers.
 //! - [`target`], [`authority`] and [`fields`]: parts of messages of both versions. [`coding`]: content codings.
+//! - [`refused_head`]: the known parts of a refused request.
 //! - [`slow_reader`]: whether a client reads too slowly.
 
 pub mod authority;
@@ -21,6 +22,7 @@ pub mod http1;
 pub mod http2;
 #[cfg(test)]
 mod random;
+pub mod refused_head;
 #[cfg(test)]
 mod rfc9110;
 pub mod slow_reader;

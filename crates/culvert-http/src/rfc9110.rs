@@ -54,7 +54,7 @@ fn over_http2(method: &str, field: Option<(&[u8], &[u8])>, step: usize) -> Optio
         loop {
             match session.step(&mut inbox, now) {
                 Ok(Step::More) => break,
-                Ok(Step::Done) => {}
+                Ok(Step::Done | Step::Refused(..)) => {}
                 Ok(Step::Request(it)) => return Some(*it.head.into_parts()),
                 Err(end) => panic!("{end:?}"),
             }

@@ -6,7 +6,7 @@ use culvert_base::sync::lock;
 use culvert_control::{Control, StatisticsSource};
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
-use culvert_statistics::{Field, Frame, Key, Point, SubjectKind};
+use culvert_statistics::{Field, Frame, Key, Point, REFUSED, SubjectKind};
 use culvert_store::{Queue, Store};
 
 /// The parts of a node that count.
@@ -19,6 +19,8 @@ pub(crate) struct NodeSource {
     pub(crate) queue: Queue,
     /// Processor time at the last reading, in milliseconds.
     pub(crate) cpu: Mutex<u64>,
+    /// Refused traffic without an endpoint at the last reading, by reason.
+    pub(crate) refused: Mutex<[u64; REFUSED]>,
 }
 
 impl std::fmt::Debug for NodeSource {
@@ -43,6 +45,13 @@ impl NodeSource {
             let meters = edge.meters();
             point.add(Field::OpenConnections, meters.connections.get());
             point.add(Field::OverloadLevel, meters.overload_level.get());
+            let mut before = lock(&self.refused);
+            let refused = Field::REFUSED.iter().zip(&meters.refused_elsewhere);
+            for ((field, meter), before) in refused.zip(before.iter_mut()) {
+                let now = meter.get();
+                point.add(*field, now.saturating_sub(*before));
+                *before = now;
+            }
         }
         let sessions = u64::try_from(self.control.agents.agent_sessions()).unwrap_or(u64::MAX);
         point.add(Field::AgentSessions, sessions);

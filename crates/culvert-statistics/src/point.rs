@@ -91,6 +91,78 @@ fields! {
     AgentSessions = 36, Peak;
     /// Latency of a write to the store, in microseconds.
     StoreWriteMicros = 37, PeakOfNodes;
+    /// Refused because of malformed HTTP. This and the following are requests and connections that the edge refused.
+    RefusedMalformed = 48, Sum;
+    /// Refused because of a request line that is too long.
+    RefusedTargetTooLong = 49, Sum;
+    /// Refused because of header fields that are too large.
+    RefusedHeadTooLarge = 50, Sum;
+    /// Refused because of the method.
+    RefusedMethod = 51, Sum;
+    /// Refused because they did not arrive in time.
+    RefusedTooSlow = 52, Sum;
+    /// Refused because of the host.
+    RefusedBadHost = 53, Sum;
+    /// Refused because the connection was for another host.
+    RefusedMisdirected = 54, Sum;
+    /// Refused because no endpoint has the host.
+    RefusedUnknownHost = 55, Sum;
+    /// Refused because of an expectation.
+    RefusedExpectation = 56, Sum;
+    /// Refused because of a WebSocket handshake.
+    RefusedUpgrade = 57, Sum;
+    /// Refused for overload.
+    RefusedOverloaded = 58, Sum;
+    /// Refused because the configuration was too old.
+    RefusedOutdated = 59, Sum;
+    /// Connections whose TLS handshake failed.
+    RefusedHandshakeFailed = 60, Sum;
+    /// Connections whose TLS handshake took too long.
+    RefusedHandshakeTimeout = 61, Sum;
+    /// Connections to an endpoint without a certificate.
+    RefusedNoCertificate = 62, Sum;
+    /// Connections with an unknown TLS server name.
+    RefusedUnknownName = 63, Sum;
+    /// Connections to the TLS port that do not begin with TLS.
+    RefusedNotTls = 64, Sum;
+    /// Connections that violated HTTP/2.
+    RefusedHttp2Error = 65, Sum;
+    /// Connections that flooded HTTP/2.
+    RefusedHttp2Flood = 66, Sum;
+    /// Connections without a valid PROXY header.
+    RefusedProxyHeader = 67, Sum;
+    /// Connections beyond a limit.
+    RefusedConnectionLimit = 68, Sum;
+}
+
+/// Number of reasons for which traffic is refused.
+pub const REFUSED: usize = 21;
+
+impl Field {
+    /// The counts of refused traffic, in the order of its reasons.
+    pub const REFUSED: [Self; REFUSED] = [
+        Self::RefusedMalformed,
+        Self::RefusedTargetTooLong,
+        Self::RefusedHeadTooLarge,
+        Self::RefusedMethod,
+        Self::RefusedTooSlow,
+        Self::RefusedBadHost,
+        Self::RefusedMisdirected,
+        Self::RefusedUnknownHost,
+        Self::RefusedExpectation,
+        Self::RefusedUpgrade,
+        Self::RefusedOverloaded,
+        Self::RefusedOutdated,
+        Self::RefusedHandshakeFailed,
+        Self::RefusedHandshakeTimeout,
+        Self::RefusedNoCertificate,
+        Self::RefusedUnknownName,
+        Self::RefusedNotTls,
+        Self::RefusedHttp2Error,
+        Self::RefusedHttp2Flood,
+        Self::RefusedProxyHeader,
+        Self::RefusedConnectionLimit,
+    ];
 }
 
 /// Values and latencies of one subject in one step.
@@ -160,6 +232,12 @@ impl Point {
         fields
             .iter()
             .fold(0, |sum, field| sum.saturating_add(self.get(*field)))
+    }
+
+    /// Requests and connections that were refused, for all reasons.
+    pub fn refused(&self) -> u64 {
+        let fields = Field::REFUSED.iter();
+        fields.fold(0, |sum, field| sum.saturating_add(self.get(*field)))
     }
 
     /// Adds a point of another step of the same node.

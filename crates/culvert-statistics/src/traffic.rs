@@ -16,7 +16,7 @@ use culvert_base::sync::lock;
 
 use crate::frame::{Frame, Key, SubjectKind};
 use crate::histogram::AtomicHistogram;
-use crate::point::{Field, Point};
+use crate::point::{Field, Point, REFUSED};
 
 /// Most parts of the counters of an endpoint. More threads share them.
 const STRIPES_MAX: usize = 16;
@@ -44,6 +44,8 @@ struct Stripe {
     bytes_out: AtomicU64,
     connections: AtomicU64,
     latency: AtomicHistogram,
+    /// Refused traffic by reason. Most endpoints never have any.
+    refused: OnceLock<Box<[AtomicU64; REFUSED]>>,
 }
 
 impl Stripe {
@@ -58,6 +60,14 @@ impl Stripe {
         point.add(Field::Connections, connections);
         let micros = self.latency.take_into(&mut point.latency);
         point.add(Field::LatencyMicros, micros);
+        let refused = self
+            .refused
+            .get()
+            .into_iter()
+            .flat_map(|counts| counts.iter());
+        for (field, count) in Field::REFUSED.iter().zip(refused) {
+            point.add(*field, count.swap(0, Ordering::Relaxed));
+        }
     }
 }
 
@@ -117,6 +127,15 @@ impl EndpointCounters {
         }
         if sent > 0 {
             stripe.bytes_out.fetch_add(sent, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a refused request or connection. `reason` is the position of its field in [`Field::REFUSED`].
+    pub fn refused(&self, reason: usize) {
+        let Some(stripe) = self.stripe() else { return };
+        let counts = stripe.refused.get_or_init(Box::default);
+        if let Some(count) = counts.get(reason) {
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -361,6 +380,9 @@ mod tests {
         counters.bytes(10, 0);
         counters.bytes(0, 20);
         counters.connection();
+        counters.refused(0);
+        counters.refused(REFUSED - 1);
+        counters.refused(REFUSED);
 
         let mut frame = Frame::default();
         traffic.read(&mut frame);
@@ -382,10 +404,13 @@ mod tests {
             (Field::BytesOut, 20),
             (Field::Connections, 1),
             (Field::LatencyMicros, 8_000),
+            (Field::RefusedMalformed, 1),
+            (Field::RefusedConnectionLimit, 1),
         ];
         for (field, value) in values {
             assert_eq!(point.get(field), value, "{field:?}");
         }
+        assert_eq!(point.refused(), 2);
         assert_eq!(point.latency.count(), 8);
         assert!(read(&traffic).is_empty());
         assert_eq!(traffic.totals().endpoints[0].1.requests(), 9);

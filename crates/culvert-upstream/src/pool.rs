@@ -48,6 +48,8 @@ const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 )]
 pub struct Pool<B> {
     upstream: Upstream,
+    /// The upstream as text, for events.
+    name: Box<str>,
     idle: [Mutex<Vec<Box<Http1<B>>>>; SHARDS],
     idle_max: AtomicUsize,
     handover: Handover<Box<Http1<B>>>,
@@ -99,6 +101,7 @@ impl<B: UploadBody> Pool<B> {
     /// A pool without connections.
     pub fn new(upstream: Upstream) -> Self {
         Self {
+            name: upstream.to_string().into(),
             upstream,
             idle: std::array::from_fn(|_| Mutex::new(Vec::new())),
             idle_max: AtomicUsize::new(IDLE_MAX),
@@ -110,6 +113,11 @@ impl<B: UploadBody> Pool<B> {
             excess_at: AtomicU64::new(0),
             connecting: tokio::sync::Mutex::new(()),
         }
+    }
+
+    /// Where its connections lead, as text.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Where its connections lead.

@@ -282,16 +282,29 @@ fn line_of(event: &Value, entry: Option<&Value>) -> String {
         other => other.to_string(),
     };
     let object = &event["object"];
+    // Why the edge refused it, or an upstream failed.
+    let why = match &object["culvert"]["reason"] {
+        Value::Null => String::new(),
+        Value::String(reason) if reason.is_empty() => String::new(),
+        reason => format!(": {}", text(reason)),
+    };
     let about = match event["event_type"].as_str() {
+        Some("traffic_refused.v0") => format!(
+            "{} from {} to {}: {}",
+            text(&object["count"]),
+            text(&object["network"]),
+            text(&object["sample"]["host"]),
+            text(&object["reason"]),
+        ),
         Some("http_request_complete.v0") => format!(
-            "{} {} {} from {}",
+            "{} {} {} from {}{why}",
             text(&object["http"]["response"]["status_code"]),
             text(&object["http"]["request"]["method"]),
             text(&object["http"]["request"]["url"]["raw"]),
             text(&object["conn"]["client_ip"]),
         ),
         Some("tcp_connection_closed.v0") => format!(
-            "{}:{} from {}, {} bytes in, {} bytes out",
+            "{}:{} from {}, {} bytes in, {} bytes out{why}",
             text(&object["conn"]["server_name"]),
             text(&object["conn"]["server_port"]),
             text(&object["conn"]["client_ip"]),
@@ -389,6 +402,18 @@ mod tests {
         assert_eq!(
             line_of(&traffic, None),
             "2026-11-20T19:53:18.737Z http_request_complete.v0         200 get http://a/b from 203.0.113.7"
+        );
+        let mut failed = traffic;
+        failed["object"]["culvert"] = json!({"reason": "upstream_aborted"});
+        assert!(line_of(&failed, None).ends_with(" from 203.0.113.7: upstream_aborted"));
+        let refused = json!({
+            "event_type": "traffic_refused.v0",
+            "event_timestamp": "2026-11-20T19:53:18.737Z",
+            "object": {"reason": "unknown_host", "network": "203.0.113.0/24", "count": 9, "sample": {"host": "a\u{1b}"}},
+        });
+        assert_eq!(
+            line_of(&refused, None),
+            "2026-11-20T19:53:18.737Z traffic_refused.v0               9 from 203.0.113.0/24 to \"a\\u001b\": unknown_host"
         );
         let audit = json!({
             "event_type": "vault_created.v0",

@@ -3,7 +3,7 @@
 pub(crate) mod lost_commits;
 
 use culvert_endpoints::traffic_policy;
-use culvert_event_config::lost_events;
+use culvert_event_config::{lost_events, refused_traffic};
 use culvert_events::catalogue::{AuditKind, Catalogue};
 use culvert_identity::console::session;
 use culvert_identity::user::invitations;
@@ -40,6 +40,7 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
         .chain(traffic_policy::kinds())
         .chain(lost_commits::kinds())
         .chain(lost_events::kinds())
+        .chain(refused_traffic::kinds())
         .collect()
 }
 

@@ -101,7 +101,10 @@ pub(crate) struct Rig {
 
 /// An edge that keeps its snapshot.
 #[derive(Debug)]
-struct HeldEdge(tokio::sync::watch::Sender<Option<culvert_edge_config::Snapshot>>);
+struct HeldEdge(
+    tokio::sync::watch::Sender<Option<culvert_edge_config::Snapshot>>,
+    Mutex<Vec<culvert_events::RefusedTraffic>>,
+);
 
 impl EdgePort for HeldEdge {
     fn publish(&self, snapshot: culvert_edge_config::Snapshot) -> culvert_base::BoxFuture<'_, ()> {
@@ -118,6 +121,10 @@ impl EdgePort for HeldEdge {
     }
 
     fn confirm(&self, _: std::time::Instant) {}
+
+    fn take_refused(&self) -> Vec<culvert_events::RefusedTraffic> {
+        std::mem::take(&mut *self.1.lock().unwrap())
+    }
 
     fn replay(
         &self,
@@ -225,7 +232,10 @@ impl Rig {
             clock.clone(),
             entropy.clone(),
         );
-        let edge = Arc::new(HeldEdge(tokio::sync::watch::Sender::new(None)));
+        let edge = Arc::new(HeldEdge(
+            tokio::sync::watch::Sender::new(None),
+            Mutex::default(),
+        ));
         let keys = LoginKeys::new([[1; 32]]);
         let (logins, entries) = Logins::new(keys, LoginSettings::default());
         let mut settings = Settings {

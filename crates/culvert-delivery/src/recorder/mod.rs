@@ -235,29 +235,31 @@ impl Flusher {
                     is_written = true;
                 }
                 for destination in &reader.destinations {
-                    self.push(plane, table, reader, destination);
+                    self.push(plane, table, reader, destination, record.is_refused());
                 }
             }
         }
     }
 
     /// Adds the encoded event to a destination's open batch, if its limits allow. When memory is short, each
-    /// destination gets its share.
+    /// destination gets its share. Refused traffic finds no place in the second half of what may wait.
     fn push(
         &mut self,
         plane: &Plane,
         table: &Compiled,
         reader: &Reader,
         destination: &Arc<CompiledDestination>,
+        is_refused: bool,
     ) {
         let settings = &plane.settings;
         let length = self.scratch.len();
         let size = u64::try_from(length + 1).unwrap_or(u64::MAX);
         let (events, bytes) = destination.counters.waiting_traffic();
+        let weight = if is_refused { 2 } else { 1 };
         if destination.is_full(
             settings,
-            events.saturating_add(1),
-            bytes.saturating_add(size),
+            events.saturating_add(1).saturating_mul(weight),
+            bytes.saturating_add(size).saturating_mul(weight),
         ) {
             drop_one(plane, destination, Dropped::QueueFull);
             return;

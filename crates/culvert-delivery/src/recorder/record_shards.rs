@@ -25,6 +25,10 @@ use crate::retained_events::open_pieces::OpenPieces;
 const SHARDS_MIN: usize = 8;
 const SHARDS_MAX: usize = 64;
 
+/// The share of the places, and of their bytes, that records of refused traffic may take: a quarter. So a flood of
+/// refusals does not push out the events of traffic that is served.
+const REFUSED_SHARE: usize = 4;
+
 /// A value that shares its cache lines with no other. Threads that write neighbouring values do not wait for each other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -60,6 +64,10 @@ struct OfferCounts {
     bytes: AtomicUsize,
     /// Records accepted since the start.
     accepted: AtomicU64,
+    /// Waiting records of refused traffic.
+    refused: AtomicUsize,
+    /// Their bytes.
+    refused_bytes: AtomicUsize,
 }
 
 /// The kinds that are captured, with their fields.
@@ -156,6 +164,28 @@ impl RecordShards {
         self.is_sleeping.load(Ordering::SeqCst) && self.is_sleeping.swap(false, Ordering::SeqCst)
     }
 
+    /// Counts a record of refused traffic that is to wait, unless these have their share of the places.
+    fn takes_refused(&self, size: usize) -> bool {
+        let (refused, bytes) = (&self.counts.0.refused, &self.counts.0.refused_bytes);
+        let count = refused.fetch_add(1, Ordering::Relaxed) + 1;
+        let bytes = bytes.fetch_add(size, Ordering::Relaxed) + size;
+        let limits = &self.limits;
+        let fits = count <= limits.records_max / REFUSED_SHARE
+            && bytes <= limits.bytes_max / REFUSED_SHARE;
+        if !fits {
+            self.give_back_refused(1, size);
+        }
+        fits
+    }
+
+    fn give_back_refused(&self, count: usize, bytes: usize) {
+        self.counts.0.refused.fetch_sub(count, Ordering::Relaxed);
+        self.counts
+            .0
+            .refused_bytes
+            .fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     fn wake_sleeping(&self) {
         if self.has_slept() {
             self.wake.notify_one();
@@ -212,6 +242,11 @@ impl RecordShards {
         taken.sort_by_key(Record::at);
         let bytes: usize = taken.iter().map(Record::bytes).sum();
         self.counts.0.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let refused = taken.iter().filter(|record| record.is_refused());
+        let refused = refused.fold((0, 0), |(count, bytes), record| {
+            (count + 1, bytes + record.bytes())
+        });
+        self.give_back_refused(refused.0, refused.1);
         let taken = into.len() - before;
         self.counts.0.records.fetch_sub(taken, Ordering::Release);
     }
@@ -237,11 +272,20 @@ impl Recorder for RecordShards {
             record.assign_id(pieces.keep_copy(&record));
         }
         let size = record.bytes();
+        let is_refused = record.is_refused();
+        if is_refused && !self.takes_refused(size) {
+            self.meters.offered.add(1);
+            self.meters.dropped.add(Dropped::OfferFull, 1);
+            return;
+        }
         let records = self.counts.0.records.fetch_add(1, Ordering::SeqCst) + 1;
         let bytes = self.counts.0.bytes.fetch_add(size, Ordering::Relaxed) + size;
         if records > self.limits.records_max || bytes > self.limits.bytes_max {
             self.counts.0.records.fetch_sub(1, Ordering::Relaxed);
             self.counts.0.bytes.fetch_sub(size, Ordering::Relaxed);
+            if is_refused {
+                self.give_back_refused(1, size);
+            }
             if may_be_delivered {
                 self.meters.offered.add(1);
                 self.meters.dropped.add(Dropped::OfferFull, 1);
@@ -333,6 +377,37 @@ mod tests {
         assert_eq!(meters.offered.get(), 1);
         assert_eq!(budget.used(), 0);
         assert!(offers.has_open_piece());
+    }
+
+    #[test]
+    fn refused_traffic_takes_a_quarter_of_the_places() {
+        let limits = OfferLimits {
+            records_max: 8,
+            bytes_max: usize::MAX,
+            wake_records: 64,
+            wake_bytes: 1 << 20,
+        };
+        let meters = Arc::<Meters>::default();
+        let offers = RecordShards::new(limits, Arc::clone(&meters), None, None);
+        let offer = |is_refused: bool| {
+            let mut record = Record::new(&HTTP_REQUEST_COMPLETE, Capture::NONE, Arc::from("ac_1"));
+            record.complete(Timestamp::from_unix_seconds(1));
+            if is_refused {
+                record.mark_refused();
+            }
+            offers.offer(record);
+        };
+        // Twice, so that what was taken has given its places back.
+        for round in 1..3 {
+            (0..100).for_each(|_| offer(true));
+            (0..6).for_each(|_| offer(false));
+            let mut taken = Vec::new();
+            offers.take(&mut taken);
+            let refused = taken.iter().filter(|record| record.is_refused()).count();
+            assert_eq!((taken.len(), refused), (8, 2));
+            assert_eq!(meters.dropped.total(), round * 98);
+        }
+        assert!(offers.is_empty());
     }
 
     #[test]

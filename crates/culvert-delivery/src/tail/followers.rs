@@ -302,7 +302,10 @@ pub(crate) fn compile(spec: TailSpec) -> Result<Follower, Refusal> {
     } = spec;
     let shaped = !fields.is_empty() || !filter.is_empty();
     let compiled = |kind: &'static EventKind| {
-        let selection = Selection::parse(kind, &fields)?;
+        let selection = match fields.is_empty() {
+            true => Selection::all(kind),
+            false => Selection::parse(kind, &fields)?,
+        };
         let filter = match filter.as_str() {
             "" => None,
             source => Some(Filter::compile(kind, source)?),

@@ -335,7 +335,7 @@ pub(super) fn source(subscription: &str, destinations: &[&str]) -> Source {
         subscription: subscription.to_owned(),
         account: "ac_1".into(),
         kind: &HTTP_REQUEST_COMPLETE,
-        selection: Selection::all(&HTTP_REQUEST_COMPLETE),
+        selection: Selection::usual(&HTTP_REQUEST_COMPLETE),
         filter: None,
         destinations: destinations.iter().map(|id| (*id).to_owned()).collect(),
     }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use culvert_base::Timestamp;
 use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
+use culvert_events::{Reason, TCP_CONNECTION_CLOSED};
 use culvert_io::{Alarm, RelayClient};
 use culvert_overload::CensusEntry;
 use culvert_policy::conn::{ConnCounters, ConnInfo, source};
@@ -26,7 +27,7 @@ use tokio::time::Instant;
 use crate::connection::http1_state::Http1State;
 use crate::connection::replay_state::ReplayState;
 use crate::edge::edge_state::{EdgeState, Phase};
-use crate::recording::{ClosedConnection, Unflushed};
+use crate::recording::{ClosedConnection, ConnEnd, ReachedUpstream, Unflushed};
 use crate::settings::rules::Rules;
 
 /// The state of an accepted connection.
@@ -43,6 +44,10 @@ pub(crate) struct ConnState {
     /// The id of the endpoint that serves a connection without requests.
     served_by: OnceLock<Arc<str>>,
     attribution: OnceLock<Attribution>,
+    /// Why the edge ended or refused it, if it did.
+    end: OnceLock<ConnEnd>,
+    /// The upstream of a connection without HTTP, if its event has that.
+    reached: OnceLock<Box<ReachedUpstream>>,
     /// Nanoseconds from accept to the socket's close; 0 while open.
     closed_after: AtomicU64,
     /// Interim responses that are not sent yet.
@@ -111,6 +116,8 @@ impl ConnState {
             policy: PolicyConnState::default(),
             served_by: OnceLock::new(),
             attribution: OnceLock::new(),
+            end: OnceLock::new(),
+            reached: OnceLock::new(),
             closed_after: AtomicU64::new(0),
             interim: Mutex::new(Vec::new()),
             has_interim: AtomicBool::new(false),
@@ -146,6 +153,27 @@ impl ConnState {
     /// Records the ID of the endpoint that serves the connection. The first call counts.
     pub(crate) fn served_by(&self, endpoint: &Arc<str>) {
         self.served_by.get_or_init(|| Arc::clone(endpoint));
+    }
+
+    /// Records why the edge refuses the connection. The first call counts.
+    pub(crate) fn end(&self, end: ConnEnd) {
+        self.end.get_or_init(|| end);
+    }
+
+    /// Records why the edge ends the connection, which has an event in any case. The first call counts.
+    pub(crate) fn end_for(&self, reason: Reason) {
+        self.end(ConnEnd {
+            reason,
+            sampled: 1,
+            is_refused: false,
+        });
+    }
+
+    /// Records the upstream that was reached. The first call counts.
+    pub(crate) fn reached(&self, reached: impl FnOnce() -> ReachedUpstream) {
+        if !self.edge.recorder.capture(&TCP_CONNECTION_CLOSED).is_none() {
+            self.reached.get_or_init(|| Box::new(reached()));
+        }
     }
 
     /// Records when the socket closed.
@@ -209,6 +237,7 @@ impl ConnState {
 
     /// Records that an IP restriction closed the connection.
     pub(crate) fn block(&self) {
+        self.end_for(Reason::Restricted);
         self.is_blocked.store(true, Ordering::Relaxed);
     }
 
@@ -334,6 +363,7 @@ impl Drop for ConnState {
             server_name,
         }) = self.attribution.get()
             && self.replay.get().is_none()
+            && self.end.get().is_none_or(|end| end.sampled > 0)
         {
             let ended_at = match *self.closed_after.get_mut() {
                 0 => self.info.now(),
@@ -345,6 +375,8 @@ impl Drop for ConnState {
                 policy: &self.policy,
                 decision: self.decision(),
                 ended_at,
+                end: self.end.get(),
+                reached: self.reached.get().map(|reached| &**reached),
             };
             let endpoint = self.served_by.get().unwrap_or(endpoint);
             closed.record(&self.edge, account, endpoint, server_name);

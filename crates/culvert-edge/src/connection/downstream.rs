@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
+use culvert_events::Reason;
 use culvert_overload::{CensusEntry, CensusLimit};
 use culvert_policy::conn::source;
 use culvert_policy::host::ConnContext;
@@ -14,6 +15,8 @@ use culvert_upstream::{Dial, Upstream};
 use crate::connection::conn_state::ConnState;
 use crate::edge::edge_context::EdgeContext;
 use crate::pools::{Connector, Lease, Pool};
+use crate::recording::ConnEnd;
+use crate::recording::refusals::RefusedFacts;
 use crate::snapshot::group::{Group, Member};
 use crate::snapshot::live::Live;
 
@@ -74,7 +77,7 @@ impl Bound {
     }
 
     /// The endpoints at the address now, if the operator is the same.
-    fn group<'l>(&self, live: &'l Live) -> Option<&'l Arc<Group>> {
+    pub(crate) fn group<'l>(&self, live: &'l Live) -> Option<&'l Arc<Group>> {
         let operator = live.operators.get(&self.operator_id)?;
         if operator.account != self.account || operator.key != self.key {
             return None;
@@ -84,6 +87,52 @@ impl Bound {
 }
 
 impl Downstream {
+    /// Refuses a connection before a request or an upstream is reached. If its TLS server name or its port names
+    /// endpoints, its event is theirs.
+    pub(crate) fn refuse(&self, group: Option<&Arc<Group>>, reason: Reason) {
+        let Some(group) = group else {
+            return self.refuse_unnamed(reason);
+        };
+        let sampled = self.refused_at(group.first(), reason);
+        let conn = &self.conn;
+        conn.attribute(group.account(), &group.first().id, conn.info.sni());
+        conn.end(ConnEnd {
+            reason,
+            sampled: sampled.unwrap_or(0),
+            is_refused: true,
+        });
+    }
+
+    /// Counts a refusal at an endpoint. Returns how many its event stands for; `None` if it has no event.
+    pub(crate) fn refused_at(&self, member: &Arc<Member>, reason: Reason) -> Option<u64> {
+        let (client, edge) = (self.conn.info.client.ip(), &self.conn.edge);
+        let at = (&member.endpoint.account, &**member.counters(edge));
+        edge.refuse_at(reason, client, at)
+    }
+
+    /// Counts a connection that names no endpoint, and collects it.
+    pub(crate) fn refuse_unnamed(&self, reason: Reason) {
+        let info = &self.conn.info;
+        let facts = RefusedFacts {
+            host: info.sni(),
+            ..RefusedFacts::default()
+        };
+        let ends = (info.client, info.server);
+        self.conn.edge.refuse(reason, ends, info.now(), facts);
+    }
+
+    /// Cuts a connection whose requests may have been served, so it has an event in any case.
+    pub(crate) fn cut_for(&self, reason: Reason) {
+        let Some(group) = self.tls_group.get() else {
+            return self.refuse_unnamed(reason);
+        };
+        self.conn.end_for(reason);
+        if let Some(position) = self.conn.edge.count_refusal(reason) {
+            let counters = group.first().counters(&self.conn.edge);
+            counters.refused(position);
+        }
+    }
+
     /// Whether the operator that brings the connection has lost the endpoints at its address.
     pub(crate) fn is_unbound(&self) -> bool {
         let Some(bound) = self.bound.get() else {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use culvert_base::net::plain_address;
 use culvert_edge_config::Timeouts;
+use culvert_events::Reason;
 use culvert_io::proxy::{ProxyAddresses, ProxyHeader};
 use culvert_io::{Inherited, Prefixed, proxy, tcp_options};
 use culvert_overload::{Level, TURN_WHEN_TIGHT};
@@ -18,6 +19,7 @@ use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::error::Elapsed;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +30,7 @@ use crate::connection::socket::{Carrier, CountedSocket, Wire};
 use crate::edge::edge_context::EdgeContext;
 use crate::http::{server, streams};
 use crate::kubernetes;
+use crate::recording::refusals::RefusedFacts;
 use crate::settings::rules::ListenerKind;
 use crate::snapshot::group::{Group, Member};
 use crate::tcp;
@@ -96,11 +99,11 @@ fn hand_over(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: 
 /// Checks the overload level, and serves the connection.
 fn admit(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: ListenerKind) {
     edge.state.meters.accepted.up();
+    let Ok(server) = tcp.local_addr() else { return };
     if edge.state.level() == Level::Full {
         edge.state.meters.shed_connections.up();
-        return;
+        return turn_away(edge, Reason::Overloaded, (client, server));
     }
-    let Ok(server) = tcp.local_addr() else { return };
     let own = ProxyAddresses { client, server };
     let peer = plain_address(client.ip());
     if edge.rules.load().is_announced(kind, peer) {
@@ -111,6 +114,12 @@ fn admit(edge: &Arc<EdgeContext>, tcp: TcpStream, client: SocketAddr, kind: List
     }
 }
 
+/// Counts a connection that is refused before anything of it is known.
+fn turn_away(edge: &EdgeContext, reason: Reason, ends: (SocketAddr, SocketAddr)) {
+    let facts = RefusedFacts::default();
+    edge.state.refuse(reason, ends, edge.clock.now(), facts);
+}
+
 /// A connection that begins with a PROXY header.
 async fn announced(
     edge: Arc<EdgeContext>,
@@ -118,9 +127,10 @@ async fn announced(
     own: ProxyAddresses,
     kind: ListenerKind,
 ) {
+    let ends = (own.client, own.server);
     let Ok(_place) = edge.announcements.try_acquire() else {
         edge.state.meters.refused_full.up();
-        return;
+        return turn_away(&edge, Reason::ConnectionLimit, ends);
     };
     let limit = edge.rules.load().limits.first_byte;
     let header = tokio::select! {
@@ -130,7 +140,10 @@ async fn announced(
     };
     match header {
         Ok(Some(ends)) => serve(&edge, tcp, ends.unwrap_or(own), kind),
-        _ => edge.state.meters.refused_announcements.up(),
+        _ => {
+            edge.state.meters.refused_announcements.up();
+            turn_away(&edge, Reason::ProxyHeader, ends);
+        }
     }
 }
 
@@ -154,7 +167,7 @@ async fn read_header(tcp: &mut TcpStream) -> Option<Option<ProxyAddresses>> {
 fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: ProxyAddresses, kind: ListenerKind) {
     let ProxyAddresses { client, server } = ends;
     let Some(down) = Downstream::accept(edge, client, server) else {
-        return;
+        return turn_away(edge, Reason::ConnectionLimit, (client, server));
     };
     if tcp.set_nodelay(true).is_err() {
         return;
@@ -180,6 +193,7 @@ async fn raw(socket: CountedSocket, down: Arc<Downstream>, port: u16) {
         down.conn
             .attribute(group.account(), group.endpoint_id(), group.host());
         if down.edge.refuses_outdated() {
+            down.refuse(Some(&group), Reason::Outdated);
             return socket.reset();
         }
         if !group.admits(down.conn.info.client.ip()) {
@@ -218,7 +232,10 @@ pub(crate) async fn pass(
                 passed.push(Arc::clone(&member));
                 timeouts = member.endpoint.timeouts.or(timeouts);
             }
-            Admission::Reject => return socket.reset(),
+            Admission::Reject => {
+                down.conn.end_for(Reason::Restricted);
+                return socket.reset();
+            }
         }
         hops += 1;
     }
@@ -248,6 +265,7 @@ async fn decrypted(
     let presented = tls_policy.present(own.as_ref().map(|own| &own.key), Alpn::None);
     let Some(presented) = presented else {
         down.edge.state.meters.handshakes_failed.up();
+        fail(down, passed, Reason::NoCertificate);
         return socket.reset();
     };
     let deadline = tokio::time::Instant::now() + down.conn.rules.limits.handshake;
@@ -255,8 +273,29 @@ async fn decrypted(
     let clients = presented.clients.as_ref();
     let handshake = shake(config, clients, Prefixed::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, Box::pin(handshake)).await {
-        Ok(Some(stream)) => tcp::endpoint(stream, Vec::new(), passed, timeouts, down).await,
-        _ => down.edge.state.meters.handshakes_failed.up(),
+        Ok(Ok(stream)) => tcp::endpoint(stream, Vec::new(), passed, timeouts, down).await,
+        failed => {
+            down.edge.state.meters.handshakes_failed.up();
+            fail(down, passed, reason_of(failed));
+        }
+    }
+}
+
+/// The handshake of a connection failed after policies of these endpoints have accepted it, so it has an event in any case.
+fn fail(down: &Downstream, passed: &[Arc<Member>], reason: Reason) {
+    down.conn.end_for(reason);
+    if let Some(position) = down.conn.edge.count_refusal(reason) {
+        for member in passed {
+            member.counters(&down.conn.edge).refused(position);
+        }
+    }
+}
+
+/// Why a handshake within a deadline failed.
+fn reason_of<T>(failed: Result<Result<T, Reason>, Elapsed>) -> Reason {
+    match failed {
+        Ok(Err(reason)) => reason,
+        _ => Reason::HandshakeTimeout,
     }
 }
 
@@ -269,7 +308,7 @@ pub(crate) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
     clients: Option<&Arc<dyn ClientCertVerifier>>,
     socket: S,
     down: &Arc<Downstream>,
-) -> Option<TlsStream<S>> {
+) -> Result<TlsStream<S>, Reason> {
     let turn_timeout = match down.edge.state.level() < Level::Tight {
         true => down.conn.rules.limits.handshake,
         false => TURN_WHEN_TIGHT,
@@ -283,13 +322,13 @@ pub(crate) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
         .await
     else {
         down.edge.state.meters.shed_handshakes.up();
-        return None;
+        return Err(Reason::Overloaded);
     };
-    let stream = stream.ok()?;
+    let stream = stream.map_err(|_| Reason::HandshakeFailed)?;
     let (_, session) = stream.get_ref();
     let is_trusted = clients
         .is_none_or(|clients| handshake::is_still_trusted(session, clients, down.conn.info.now()));
-    is_trusted.then_some(stream)
+    is_trusted.then_some(stream).ok_or(Reason::HandshakeFailed)
 }
 
 /// A connection that must begin with TLS.
@@ -297,15 +336,22 @@ async fn secure(mut socket: CountedSocket, down: Arc<Downstream>) {
     let meters = &down.edge.state.meters;
     let deadline = tokio::time::Instant::now() + down.conn.rules.limits.handshake;
     let hello = tokio::time::timeout_at(deadline, read_hello(&mut socket)).await;
-    let Ok(Some((ahead, name))) = hello else {
-        meters.handshakes_failed.up();
-        return;
+    let (ahead, name) = match hello {
+        Ok(Ok(hello)) => hello,
+        failed => {
+            meters.handshakes_failed.up();
+            // A client that sends nothing asks for nothing.
+            if down.conn.counters.bytes().0 > 0 {
+                down.refuse_unnamed(reason_of(failed));
+            }
+            return;
+        }
     };
     let name = down.conn.info.set_sni(name.unwrap_or_default());
     let live = down.edge.live.load_full();
     if let Some(config) = live.challenges.handshake(name, &ahead) {
         let handshake = shake(config, None, Prefixed::new(ahead, socket), &down);
-        if let Ok(Some(mut stream)) = tokio::time::timeout_at(deadline, handshake).await {
+        if let Ok(Ok(mut stream)) = tokio::time::timeout_at(deadline, handshake).await {
             meters.challenges_answered.up();
             // The authority has its answer.
             drop(tokio::time::timeout_at(deadline, stream.shutdown()).await);
@@ -316,6 +362,7 @@ async fn secure(mut socket: CountedSocket, down: Arc<Downstream>) {
         down.conn
             .attribute(group.account(), group.endpoint_id(), name);
         if down.edge.refuses_outdated() {
+            down.refuse(Some(group), Reason::Outdated);
             return socket.reset();
         }
         if !group.admits(down.conn.info.client.ip()) {
@@ -368,6 +415,7 @@ async fn terminate(
         match connection_phase::first(down, &group.first().endpoint).await {
             Admission::Accept(wanted) => tls_policy = wanted,
             Admission::Forward(..) | Admission::Reject => {
+                down.conn.end_for(Reason::Restricted);
                 socket.reset();
                 return None;
             }
@@ -379,6 +427,11 @@ async fn terminate(
     };
     let Some(presented) = presented else {
         meters.unknown_names.up();
+        let reason = match group {
+            Some(_) => Reason::NoCertificate,
+            None => Reason::UnknownName,
+        };
+        down.refuse(group.as_ref(), reason);
         let alert = async {
             socket.write_all(&handshake::UNRECOGNIZED_NAME).await?;
             socket.shutdown().await
@@ -387,8 +440,8 @@ async fn terminate(
         drop(tokio::time::timeout_at(deadline, alert).await);
         return None;
     };
-    if let Some(group) = group {
-        down.tls_group.get_or_init(|| group);
+    if let Some(group) = &group {
+        down.tls_group.get_or_init(|| Arc::clone(group));
     }
     down.conn.info.tls.get_or_init(|| TlsInfo {
         certificate: Arc::clone(&presented),
@@ -399,25 +452,29 @@ async fn terminate(
     let clients = presented.clients.as_ref();
     let handshake = shake(config, clients, Prefixed::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, handshake).await {
-        Ok(Some(stream)) => Some(stream),
-        _ => {
+        Ok(Ok(stream)) => Some(stream),
+        failed => {
             meters.handshakes_failed.up();
+            down.refuse(group.as_ref(), reason_of(failed));
             None
         }
     }
 }
 
 /// Reads a whole ClientHello: its bytes, and the name it asks for.
-pub(crate) async fn read_hello(socket: &mut CountedSocket) -> Option<(Vec<u8>, Option<String>)> {
+pub(crate) async fn read_hello(
+    socket: &mut CountedSocket,
+) -> Result<(Vec<u8>, Option<String>), Reason> {
     let mut bytes = Vec::with_capacity(2048);
     loop {
-        if socket.read_buf(&mut bytes).await.ok()? == 0 {
-            return None;
+        let read = socket.read_buf(&mut bytes).await;
+        if read.map_or(true, |read| read == 0) {
+            return Err(Reason::HandshakeFailed);
         }
         match peek::client_hello(&bytes) {
             Peeked::Partial => {}
-            Peeked::Hello(name) => return Some((bytes, name)),
-            Peeked::Other => return None,
+            Peeked::Hello(name) => return Ok((bytes, name)),
+            Peeked::Other => return Err(Reason::NotTls),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use culvert_base::FairPermits;
+use culvert_edge_config::Limits;
 use culvert_events::{Record, Recorder};
 use culvert_overload::Level;
 use culvert_statistics::Traffic;
@@ -16,12 +17,14 @@ use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use crate::edge::meters::Meters;
+use crate::recording::refusals::Refusals;
 
 /// State that every module of the edge may use.
 pub(crate) struct EdgeState {
     pub(crate) meters: Meters,
     pub(crate) recorder: Arc<dyn Recorder>,
     pub(crate) traffic: Arc<Traffic>,
+    pub(crate) refusals: Refusals,
     /// Bytes that buffered bodies may occupy.
     pub(crate) bodies: FairPermits,
     /// KiB that encoders of responses may occupy.
@@ -48,18 +51,19 @@ pub(crate) enum Phase {
 }
 
 impl EdgeState {
-    /// Bodies may occupy `body_bytes_max` bytes, and encoders `encoder_kib_max` KiB.
+    /// Bodies may occupy the bytes of `limits`, and encoders `encoder_kib_max` KiB.
     pub(crate) fn new(
         recorder: Arc<dyn Recorder>,
         traffic: Arc<Traffic>,
-        body_bytes_max: usize,
+        limits: &Limits,
         encoder_kib_max: usize,
     ) -> Self {
         Self {
             meters: Meters::default(),
             recorder,
             traffic,
-            bodies: FairPermits::new(body_bytes_max),
+            refusals: Refusals::new(limits.refused_whole, limits.refused_events),
+            bodies: FairPermits::new(limits.held_bytes),
             encoders: FairPermits::new(encoder_kib_max),
             tasks: TaskTracker::new(),
             phase: AtomicU8::new(Phase::Serving as u8),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use culvert_base::Meter;
+use culvert_events::Reason;
 use culvert_policy::services::PolicyMeters;
 
 /// The usage that determines the overload level, in percent.
@@ -42,6 +43,13 @@ pub struct Meters {
     pub requests: Meter,
     /// Requests rejected because of the bytes on the wire.
     pub requests_refused: Meter,
+    /// Refused requests and connections, by the position of their [`Reason`].
+    pub refused: [Meter; Reason::REFUSALS],
+    /// Those of them that name no endpoint.
+    pub refused_elsewhere: [Meter; Reason::REFUSALS],
+    /// Refused requests and connections that have no event of their own, because others of their network stand
+    /// for them.
+    pub refusals_sampled: Meter,
     /// The current overload level, 0 to 3.
     pub overload_level: Meter,
     /// Connections closed at accept for overload.

@@ -16,7 +16,7 @@ use arc_swap::ArcSwap;
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, FairPermits, Fault};
 use culvert_edge_config::{Change, NotReplayed, ReplayRequest, Replayed, Snapshot};
-use culvert_events::Recorder;
+use culvert_events::{Recorder, RefusedTraffic};
 use culvert_io::{ConnectionThreads, Inherited, splice};
 use culvert_overload::{
     HandshakeLimiter, LOOK_EVERY, Level, Pressure, RunQueue, Shares, files_max, memory_max,
@@ -139,12 +139,7 @@ impl Edge {
             limits,
             ..
         } = settings;
-        let state = EdgeState::new(
-            recorder,
-            settings.traffic,
-            limits.held_bytes,
-            ENCODERS_KIB_MAX,
-        );
+        let state = EdgeState::new(recorder, settings.traffic, &limits, ENCODERS_KIB_MAX);
         // Policies start tasks on the threads of this context, which owns the policies' services: so theirs is weak.
         let shared = Arc::new_cyclic(|shared| EdgeContext {
             policy: Arc::new(PolicyServices {
@@ -219,6 +214,11 @@ impl Edge {
     /// Counts the traffic of its endpoints.
     pub fn traffic(&self) -> &Arc<Traffic> {
         &self.shared.state.traffic
+    }
+
+    /// Takes what was refused without an endpoint since the last call.
+    pub fn take_refused(&self) -> Vec<RefusedTraffic> {
+        self.shared.state.refusals.take(self.shared.clock.now())
     }
 
     /// The counters of the edge.

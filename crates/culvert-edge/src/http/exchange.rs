@@ -9,14 +9,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use culvert_edge_config::Timeouts;
+use culvert_events::Reason;
 use culvert_http::authority::Authority;
 use culvert_http::fields::strip_spellings;
 use culvert_io::{Alarm, UploadProgress};
+use culvert_policy::problem::Problem;
 use http::header::{HeaderMap, HeaderName};
 use http::{StatusCode, Version};
 
 use crate::connection::downstream::Downstream;
-use crate::connection::http1_state::Http1Turn;
+use crate::connection::http1_state::{Broken, Http1Turn};
 use crate::http::request_body::BodyLimit;
 use crate::recording::counting::ExchangeCount;
 use crate::recording::{FieldLines, RecordedRequest, Recording, lines};
@@ -50,6 +52,8 @@ pub(crate) struct HttpExchange {
     header_bytes: usize,
     /// Whether the whole response was handed to the protocol.
     is_answered: bool,
+    /// Whether it was refused, and counted so, before it reached an endpoint.
+    is_refused: bool,
     /// The timeouts of the endpoints it has reached.
     timeouts: Timeouts,
     /// The progress of the request's body, if it has one.
@@ -87,6 +91,7 @@ impl HttpExchange {
             is_cut: None,
             header_bytes: 0,
             is_answered: false,
+            is_refused: false,
             timeouts: Timeouts::default(),
             upload: None,
             set_by_policies: Vec::new(),
@@ -254,6 +259,24 @@ impl HttpExchange {
         strip_spellings(trailers, self.set_by_policies.iter());
     }
 
+    /// The request is refused before it reaches an endpoint, which is counted.
+    pub(crate) fn refused(&mut self, reason: Reason) {
+        self.is_refused = true;
+        self.recording.note_reason(reason);
+    }
+
+    /// Counts that the edge refuses a request that has reached an endpoint.
+    fn count_refusal(&self) {
+        if !self.is_refused
+            && !self.is_call
+            && self.count.has_endpoint()
+            && let Some(reason) = self.recording.reason()
+            && let Some(position) = self.down.conn.edge.count_refusal(reason)
+        {
+            self.count.refused(position);
+        }
+    }
+
     /// Records the final head of the response.
     pub(crate) fn answer(&mut self, status: StatusCode, headers: &HeaderMap) {
         let headers = self.recording.shown_response(headers);
@@ -263,11 +286,11 @@ impl HttpExchange {
 
     /// Records the final head of a response that is not captured.
     pub(crate) fn answer_with<'x>(&mut self, status: StatusCode, fields: impl FieldLines<'x>) {
-        self.count.answer(status);
+        let answer = (status, self.count.answer(status));
         let conn = &self.down.conn;
         let (rules, handed_out) = (&conn.rules.header_rules, conn.counters.handed_out());
         self.recording
-            .answer(&conn.edge, status, fields, rules, handed_out);
+            .answer(&conn.edge, answer, fields, rules, handed_out);
     }
 
     /// Counts body bytes of the response.
@@ -298,6 +321,13 @@ impl HttpExchange {
 
 impl Drop for HttpExchange {
     fn drop(&mut self) {
+        if self.is_http1
+            && let Some(Broken::Refused(violation)) = self.down.conn.http1.broken()
+            && let Some(reason) = Problem::Violation(violation).reason()
+        {
+            self.recording.note_reason(reason);
+        }
+        self.count_refusal();
         let conn = &self.down.conn;
         conn.return_alarm(std::mem::take(&mut self.alarm));
         self.recording

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use culvert_events::Reason;
 use culvert_http::fields::{authenticates_connection, has_connection_authentication};
 use culvert_http::http1::head::is_status;
 use culvert_http::http1::{BodyLength, FinalHead, Violation};
@@ -84,6 +85,7 @@ pub(super) fn general(head: FinalHead, source: Source) -> Result<PendingResponse
         head,
         source,
         closes: false,
+        reason: None,
     })
 }
 
@@ -120,7 +122,10 @@ pub(super) async fn send_to(
         (Err(_), None) if exchange.is_cut() => Err(Abandoned),
         (Err(_), Some(Broken::Refused(violation))) => Ok(Err(Problem::Violation(violation))),
         (Err(_), None) if exchange.is_over() => Ok(Err(Problem::Oversized)),
-        (Err(failure), None) => Ok(Err(problem_of(&failure, down, member))),
+        (Err(failure), None) => {
+            exchange.recording.note_reason(reason_of(&failure));
+            Ok(Err(problem_of(&failure, down, member)))
+        }
     }
 }
 
@@ -202,6 +207,43 @@ fn problem_of(failure: &UpstreamError, down: &Downstream, member: &Member) -> Pr
     }
 }
 
+/// The reason of a failure in the event.
+fn reason_of(failure: &UpstreamError) -> Reason {
+    match failure {
+        failure if is_silent(failure) => Reason::AgentSilent,
+        UpstreamError::Dial(error) => reason_of_dial(error),
+        UpstreamError::ClientTooSlow => Reason::TooSlow,
+        UpstreamError::TooSlow => Reason::ResponseTimeout,
+        UpstreamError::Unsuited => Reason::Unsuited,
+        UpstreamError::Silent(_)
+        | UpstreamError::Closed
+        | UpstreamError::Http1(Http1ClientError::Io(_) | Http1ClientError::Ended) => {
+            Reason::Aborted
+        }
+        UpstreamError::Http2(error) if error.is_closed() || error.is_incomplete_message() => {
+            Reason::Aborted
+        }
+        UpstreamError::Http1(_) | UpstreamError::Http2(_) | UpstreamError::Unacceptable(_) => {
+            Reason::BadResponse
+        }
+    }
+}
+
+/// The reason for which connecting to an upstream failed, in the event.
+pub(crate) fn reason_of_dial(error: &DialError) -> Reason {
+    match error {
+        DialError::NoAddress => Reason::NoAddress,
+        DialError::Private | DialError::OwnListener => Reason::AddressForbidden,
+        DialError::TooSlow => Reason::ConnectTimeout,
+        DialError::Connect(_) => Reason::ConnectFailed,
+        DialError::Proxy(_) => Reason::ProxyFailed,
+        DialError::Tls(_) => Reason::UpstreamTls,
+        DialError::Agent(AgentRefused::Away) => Reason::AgentAway,
+        DialError::Agent(AgentRefused::Busy) => Reason::AgentBusy,
+        DialError::Agent(AgentRefused::Silent) => Reason::AgentSilent,
+    }
+}
+
 /// The head of a response, and the source of its body.
 pub(super) type UpstreamResponse = (FinalHead, Source);
 
@@ -227,7 +269,7 @@ async fn over_http1(
     let can_be_repeated = body.is_end_stream() && is_idempotent(head.method());
     let mut has_moved = false;
     if let Some(mut lease) = poll_fn(|cx| Poll::Ready(pool.reuse(cx))).await {
-        exchange.recording.upstream(true);
+        exchange.recording.upstream(pool.name(), true);
         meters.upstream_reused.up();
         match send(&mut lease, exchange, (&down, way), &head, body).await? {
             SendResult::Responded(head) => return Ok(take(head, lease)),
@@ -291,6 +333,7 @@ async fn over_new_connection(
     let retry_until = Instant::now() + REFUSED_RETRY_WITHIN;
     loop {
         let next = stand_ins.next();
+        let clock = exchange.recording.connect_clock();
         let connected = match in_turn {
             true => pool.connect_in_turn(&down.connector(), connect).await,
             false => pool.connect(&down.connector(), connect).await,
@@ -298,6 +341,7 @@ async fn over_new_connection(
         let mut lease = match (connected, next) {
             (Ok(lease), _) => lease,
             (Err(UpstreamError::Dial(error)), next) => {
+                exchange.recording.connected(clock);
                 if error.is_busy() {
                     busy.get_or_insert_with(|| Arc::clone(&pool));
                 }
@@ -311,7 +355,8 @@ async fn over_new_connection(
             }
             (Err(failure), _) => return Err(failure),
         };
-        exchange.recording.upstream(lease.was_used());
+        exchange.recording.connected(clock);
+        exchange.recording.upstream(pool.name(), lease.was_used());
         match (
             send(&mut lease, exchange, (down, way), &head, body).await?,
             next,
@@ -460,6 +505,7 @@ async fn over_http2(
     let is_alone = has_connection_authentication(request.headers(), credentials)
         || (way.reuse != Reuse::Anyone && key.is_none());
     loop {
+        let clock = exchange.recording.connect_clock();
         let opened = match is_alone {
             true => pool.http2_alone(&down.connector(), connect).await,
             false => pool.http2(&down.connector(), connect).await,
@@ -483,7 +529,10 @@ async fn over_http2(
         let (sender, was_used) = (&mut link.sender, link.was_used);
         let target = absolute(&pool, &host, request.uri());
         *request.uri_mut() = target.ok_or(UpstreamError::Unacceptable("no target"))?;
-        exchange.recording.upstream(was_used);
+        if !was_used {
+            exchange.recording.connected(clock);
+        }
+        exchange.recording.upstream(pool.name(), was_used);
         let sent = async {
             // Waits while the upstream accepts no more streams.
             match sender.ready().await {

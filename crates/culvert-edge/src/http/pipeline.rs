@@ -70,7 +70,10 @@ pub(crate) async fn serve(
         Ok(Route::Respond(response)) => {
             return Ok(send(exchange, PendingResponse::whole(response), &traits));
         }
-        Err(problem) => return Ok(refuse(exchange, problem, &traits)),
+        Err(problem) => {
+            routing::attribute(&mut exchange, &parts, problem);
+            return Ok(refuse(exchange, problem, &traits));
+        }
     };
     // After routing, which records the fields as received for the event. Policies see what the upstream gets.
     routing::set_authority(&mut parts, &authority);

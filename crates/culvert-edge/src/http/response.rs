@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use culvert_base::Share;
+use culvert_events::Reason;
 use culvert_http::coding::{self, Coding};
 use culvert_http::fields::has_token;
 use culvert_overload::Level;
@@ -43,6 +44,8 @@ pub(super) struct PendingResponse {
     pub(super) head: response::Parts,
     pub(super) source: Source,
     pub(super) closes: bool,
+    /// Why the edge made it, if there was a problem.
+    pub(super) reason: Option<Reason>,
 }
 
 impl PendingResponse {
@@ -53,6 +56,7 @@ impl PendingResponse {
                 problem.status(),
                 StatusCode::BAD_REQUEST | StatusCode::REQUEST_TIMEOUT
             ),
+            reason: problem.reason(),
             ..Self::whole(problem.answer(&traits.reply_context(conn)))
         }
     }
@@ -64,6 +68,7 @@ impl PendingResponse {
             head,
             source: Source::Edge(body),
             closes: false,
+            reason: None,
         }
     }
 

@@ -1,21 +1,32 @@
-//! Routing: the endpoint that a request is for, by its host.
+//! Routing: the endpoint that a request is for, by its host, and the one that a refused request names.
+//!
+//! The host of a refused request names the endpoint whose account gets the event, and nothing else: the connection is not
+//! attributed by it, and nothing of the endpoint runs. With TLS it names one only if the connection may carry requests
+//! for it; otherwise the server name of the connection does. A request without an endpoint is collected with those of its
+//! network ([`refusals`](crate::recording::refusals)).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use culvert_events::Reason;
 use culvert_http::authority::{Authority, ReceivedAuthority};
+use culvert_http::http1::Violation;
+use culvert_http::http2::Refused;
+use culvert_http::refused_head::RefusedHead;
 use culvert_http::target::{self, Received};
 use culvert_policy::conn::TlsInfo;
 use culvert_policy::problem::Problem;
-use culvert_policy::reply;
-use http::header::{HOST, HeaderValue, LOCATION};
+use culvert_policy::{own_cookies, reply};
+use http::header::{HOST, HeaderValue, LOCATION, USER_AGENT};
 use http::uri::PathAndQuery;
-use http::{Method, Response, StatusCode, request};
+use http::{Method, Response, StatusCode, Version, request, response};
 
 use crate::connection::downstream::{Bound, Downstream};
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
-use crate::recording::recorded;
+use crate::recording::refusals::RefusedFacts;
+use crate::recording::{Recording, recorded};
 use crate::snapshot::group::{Group, Member};
 use crate::snapshot::live::Live;
 
@@ -86,11 +97,7 @@ fn find(exchange: &mut HttpExchange, parts: &mut request::Parts) -> Result<Route
         && down.conn.info.sni() != authority.host
         && !shares_rules(down, tls, group, &live, &authority.host)
     {
-        // The event belongs to the endpoint of the server name for which TLS was terminated.
-        if let Some(own) = down.tls_group.get() {
-            exchange.attribute(own, recorded(parts), &authority);
-            exchange.served_by(own.first());
-        }
+        // The event belongs to the endpoint of the server name for which TLS was terminated (`refused`).
         return Err(Problem::Misdirected);
     }
     exchange.attribute(group, recorded(parts), &authority);
@@ -180,7 +187,13 @@ fn bound_route(
 
 /// Whether a connection to one name may carry requests for another: both have the same account and
 /// certificate, and no policy of the other name has rules about connections.
-fn shares_rules(down: &Downstream, tls: &TlsInfo, group: &Group, live: &Live, host: &str) -> bool {
+pub(super) fn shares_rules(
+    down: &Downstream,
+    tls: &TlsInfo,
+    group: &Group,
+    live: &Live,
+    host: &str,
+) -> bool {
     down.tls_group
         .get()
         .is_none_or(|own| own.account() == group.account())
@@ -263,6 +276,217 @@ fn merge_slashes(down: &Downstream, parts: &mut request::Parts) -> Result<(), Pr
         Err(what) => {
             down.edge.state.meters.requests_refused.up();
             Err(Problem::malformed(what))
+        }
+    }
+}
+
+/// The authority of a request that names none.
+const NO_AUTHORITY: Authority<'static> = Authority {
+    text: "",
+    host: std::borrow::Cow::Borrowed(""),
+};
+
+/// The known parts of a refused request.
+struct RefusedRequest<'x> {
+    parts: &'x request::Parts,
+    has_method: bool,
+    has_target: bool,
+    authority: Option<Authority<'x>>,
+}
+
+/// The endpoints that a refused request or its connection names.
+fn named(down: &Downstream, host: Option<&str>) -> Option<Arc<Group>> {
+    // The host may have another owner since.
+    if down.edge.freshness.is_outdated() {
+        return None;
+    }
+    let live = down.edge.live.load();
+    if let Some(bound) = down.bound.get() {
+        return bound.group(&live).map(Arc::clone);
+    }
+    let Some(tls) = down.conn.info.tls.get() else {
+        let host = host?;
+        let group = live.http.find(host).or_else(|| live.https.find(host));
+        return group.map(Arc::clone);
+    };
+    let of_host = host.and_then(|host| Some((host, live.https.find(host)?)));
+    match of_host {
+        Some((host, group))
+            if down.conn.info.sni() == host || shares_rules(down, tls, group, &live, host) =>
+        {
+            Some(Arc::clone(group))
+        }
+        _ => down.tls_group.get().map(Arc::clone),
+    }
+}
+
+impl RefusedRequest<'_> {
+    fn of_head(head: &RefusedHead) -> RefusedRequest<'_> {
+        RefusedRequest {
+            parts: &head.parts,
+            has_method: head.has_method,
+            has_target: head.has_target,
+            authority: head.host().and_then(|host| Authority::parse(host).ok()),
+        }
+    }
+
+    /// Counts the request, and starts its record. Returns the endpoints that it names, unless there are none; without a
+    /// record if others stand for it.
+    fn begin(
+        &self,
+        down: &Downstream,
+        reason: Reason,
+        recording: &mut Recording,
+    ) -> Option<Arc<Group>> {
+        let (conn, edge) = (&down.conn, &down.conn.edge);
+        let host = self.authority.as_ref().map(|authority| &*authority.host);
+        let Some(group) = named(down, host) else {
+            let facts = RefusedFacts {
+                host: match host {
+                    Some(host) => host,
+                    None => conn.info.sni(),
+                },
+                method: match self.has_method {
+                    true => self.parts.method.as_str(),
+                    false => "",
+                },
+                user_agent: self.user_agent(),
+            };
+            let ends = (conn.info.client, conn.info.server);
+            edge.refuse(reason, ends, conn.info.now(), facts);
+            return None;
+        };
+        let member = group.first();
+        let Some(sampled) = down.refused_at(member, reason) else {
+            return Some(group);
+        };
+        let server_name = match conn.info.tls.get() {
+            Some(_) => conn.info.sni(),
+            None => host.unwrap_or_default(),
+        };
+        let mut request = recorded(self.parts);
+        if self.may_hold_secret(&group) {
+            request.query = None;
+        }
+        let authority = self.authority.as_ref().unwrap_or(&NO_AUTHORITY);
+        let from = (&conn.info, server_name);
+        let rules = &conn.rules.header_rules;
+        let of = (group.account(), &member.id);
+        recording.start(edge, of, from, (request, authority), rules);
+        recording.refused(sampled, self.has_method, self.has_target);
+        recording.note_reason(reason);
+        Some(group)
+    }
+
+    fn user_agent(&self) -> &[u8] {
+        let agent = self.parts.headers.get(USER_AGENT);
+        agent.map_or(b"", |agent| agent.as_bytes())
+    }
+
+    /// Whether the query may be a secret of a sign-in: the path is one of the edge, or has no certain normal form.
+    fn may_hold_secret(&self, group: &Group) -> bool {
+        let Some(local) = self.parts.uri.path_and_query() else {
+            return false;
+        };
+        let is_edges = |path: &str| group.edge_path_member(path).is_some();
+        match target::merge_slashes(local) {
+            Ok(merged) => is_edges(merged.as_ref().unwrap_or(local).path()),
+            Err(_) => true,
+        }
+    }
+}
+
+/// Records a refused request whose exchange has begun, and that has not reached an endpoint.
+pub(super) fn attribute(exchange: &mut HttpExchange, parts: &request::Parts, problem: Problem) {
+    let Some(reason) = problem.reason() else {
+        return;
+    };
+    if exchange.count.has_endpoint() {
+        // Its record has begun.
+        return;
+    }
+    let down = Arc::clone(exchange.down());
+    let mut hosts = parts.headers.get_all(HOST).iter();
+    let (host, more) = (hosts.next(), hosts.next());
+    let authority = match more {
+        Some(_) => None,
+        None => Authority::of(&parts.uri, host).ok(),
+    };
+    let request = RefusedRequest {
+        parts,
+        has_method: true,
+        // The target of a head that HTTP/2 refused was not read.
+        has_target: parts.extensions.get::<Refused>().is_none(),
+        authority,
+    };
+    let group = request.begin(&down, reason, &mut exchange.recording);
+    exchange.refused(reason);
+    if let Some(group) = group {
+        exchange.passes(group.first());
+    }
+}
+
+/// The record of a refused request without an exchange.
+pub(crate) struct RefusedRecord {
+    recording: Recording,
+    down: Arc<Downstream>,
+    /// The response was written.
+    is_sent: bool,
+}
+
+impl RefusedRecord {
+    /// Counts a request whose head was refused, and starts its record.
+    pub(crate) fn begin(
+        down: &Arc<Downstream>,
+        violation: Violation,
+        mut head: RefusedHead,
+        response: Option<StatusCode>,
+    ) -> Self {
+        let mut recording = Recording::new(head.parts.version != Version::HTTP_2);
+        // As for requests that are served: the edge's own fields and cookies are not recorded.
+        fields::strip_edges_own(&mut head.parts.headers);
+        let _cookies = own_cookies::take(&mut head.parts.headers);
+        if let Some(reason) = Problem::Violation(violation).reason() {
+            let group = RefusedRequest::of_head(&head).begin(down, reason, &mut recording);
+            if let Some(group) = group {
+                let response = response.map(|status| (status.as_u16(), Duration::ZERO));
+                group.first().counters(&down.conn.edge).request(response);
+            }
+        }
+        Self {
+            recording,
+            down: Arc::clone(down),
+            is_sent: false,
+        }
+    }
+
+    /// Records the response, which has this body.
+    pub(crate) fn answer(&mut self, head: &response::Parts, body: &Bytes) {
+        let conn = &self.down.conn;
+        let fields = crate::recording::lines(&head.headers);
+        let (rules, answer) = (
+            &conn.rules.header_rules,
+            (head.status, Some(Duration::ZERO)),
+        );
+        self.recording.answer(&conn.edge, answer, fields, rules, 0);
+        self.recording.sent(body.len(), false);
+    }
+
+    /// The response was written.
+    pub(crate) fn sent(&mut self) {
+        self.is_sent = true;
+    }
+}
+
+impl Drop for RefusedRecord {
+    fn drop(&mut self) {
+        let conn = &self.down.conn;
+        if let Some(unflushed) = self.recording.take_unflushed(&conn.edge) {
+            match self.is_sent {
+                true => unflushed.complete(&conn.edge, 0, conn.info.now()),
+                // Nothing of a response has left.
+                false => unflushed.cut(&conn.edge, 0, 0, conn.info.now()),
+            }
         }
     }
 }

@@ -65,7 +65,11 @@ pub(super) fn send(
         mut head,
         source,
         closes,
+        reason,
     } = response;
+    if let Some(reason) = reason {
+        exchange.recording.note_reason(reason);
+    }
     head.extensions.clear();
     if !head.headers.contains_key(DATE) {
         head.headers.insert(DATE, reply::date(&down.conn.info));

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use culvert_http::fields::has_token;
 use culvert_http::http1::head::write_response;
 use culvert_http::http1::{BodyWriter, RequestHead, Violation, WriteBuffer};
+use culvert_http::refused_head::RefusedHead;
 use culvert_io::{Pipe, RelayClient, yield_turn};
 use culvert_policy::problem::Problem;
 use http::header::{CONNECTION, HeaderValue, TE};
-use http::{Method, Version};
+use http::{Method, Version, response};
 use http_body::Body;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
@@ -26,6 +28,7 @@ use crate::http::plain::ClientResponse;
 use crate::http::request_body::Upload;
 use crate::http::response::Abandoned;
 use crate::http::response_body::ResponseBody;
+use crate::http::routing::RefusedRecord;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::{Http1Body, Http1Server, Next};
 use crate::tcp;
@@ -115,8 +118,8 @@ async fn answer(
     let (mut version, mut with_trailers) = (Version::HTTP_11, false);
     let begun = match begin(client, down, head) {
         Ok(begun) => begun,
-        Err(violation) => {
-            client.refuse(violation);
+        Err((violation, head)) => {
+            client.refuse(violation, head);
             return After::Close;
         }
     };
@@ -199,12 +202,12 @@ async fn answer(
     }
 }
 
-/// Begins to serve a request.
+/// Begins to serve a request. If its head is refused, returns the bytes of it.
 fn begin(
     client: &Http1Server,
     down: &Arc<Downstream>,
     head: RequestHead,
-) -> Result<Begun, Violation> {
+) -> Result<Begun, (Violation, Bytes)> {
     let head = match head {
         RequestHead::Raw(raw) => {
             match Begun::plain(down, raw, Version::HTTP_11, || client.read_maps()) {
@@ -214,7 +217,13 @@ fn begin(
         }
         head => head,
     };
-    head.into_parts().map(Begun::General)
+    match head {
+        RequestHead::Raw(raw) => match raw.parts() {
+            Ok(parts) => Ok(Begun::General(parts)),
+            Err(what) => Err((Violation::Malformed(what), raw.bytes().clone())),
+        },
+        RequestHead::Parts(parts) => Ok(Begun::General(parts)),
+    }
 }
 
 /// A response was not sent completely.
@@ -356,17 +365,27 @@ async fn doze(client: &Http1Server, down: &Downstream) -> bool {
 }
 
 /// Sends the reason if the last message was rejected, and closes in a way that the last response arrives.
-async fn finish(client: &mut Http1Server, down: &Downstream) {
+async fn finish(client: &mut Http1Server, down: &Arc<Downstream>) {
     // If a body was rejected, its exchange has sent the response.
     let refusal = client
         .refused()
         .filter(|_| down.conn.http1.broken().is_none());
     let is_drained = client.is_drained();
+    let refusal = refusal.map(|violation| {
+        let (head, body) = last_answer(Problem::Violation(violation), down);
+        let refused = RefusedHead::http1(&client.take_refused_head());
+        let mut record = RefusedRecord::begin(down, violation, refused, Some(head.status));
+        record.answer(&head, &body);
+        let mut bytes = Vec::new();
+        write_response(&mut bytes, Version::HTTP_11, &head);
+        bytes.extend_from_slice(&body);
+        (bytes, record)
+    });
     let close = async {
-        if let Some(violation) = refusal {
-            let bytes = last_answer(Problem::Violation(violation), down);
+        if let Some((bytes, mut record)) = refusal {
             client.write_all(&bytes).await?;
             client.flush().await?;
+            record.sent();
         }
         client.shutdown().await?;
         if is_drained {
@@ -391,14 +410,11 @@ pub(super) async fn discard_input(client: &mut (impl AsyncRead + Unpin)) -> io::
     Ok(())
 }
 
-/// A response as HTTP/1 bytes, for a connection that closes after it.
-fn last_answer(problem: Problem, down: &Downstream) -> Vec<u8> {
+/// The response to a problem, for a connection that closes after it.
+fn last_answer(problem: Problem, down: &Downstream) -> (response::Parts, Bytes) {
     let to = down.conn.reply_context(None, "");
     let (mut head, body) = problem.answer(&to).into_parts();
     let close = HeaderValue::from_static("close");
     head.headers.insert(CONNECTION, close);
-    let mut bytes = Vec::new();
-    write_response(&mut bytes, Version::HTTP_11, &head);
-    bytes.extend_from_slice(&body);
-    bytes
+    (head, body)
 }

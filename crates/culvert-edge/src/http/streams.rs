@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use culvert_events::Reason as EndReason;
 use culvert_http::http2::{ConnectionError, Flood, IncomingHead, Protocol, Reason, StreamClosed};
 use culvert_http::slow_reader::SlowReader;
 use culvert_io::{Alarm, RelayClient};
@@ -28,8 +29,9 @@ use crate::http::begun::Begun;
 use crate::http::plain::{ClientHead, ClientResponse};
 use crate::http::request_body::Upload;
 use crate::http::response_body::ResponseBody;
+use crate::http::routing::RefusedRecord;
 use crate::http::server::{CLOSES_WITHIN, discard_input};
-use crate::http2::server::{Http2Server, Over};
+use crate::http2::server::{Http2Server, Incoming, Over};
 use crate::http2::stream::{Receiver, Sender, Tunnelled};
 use crate::tcp;
 
@@ -39,6 +41,9 @@ const SLOW_STREAMS_MAX: usize = 16;
 
 /// Bytes of heads that are read before their exchanges begin, and with that count against the allowance of the connection.
 const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
+
+/// What a refused head counts as, so that many of them do not hold back the streams that are served.
+const REFUSED_BYTES: usize = 4 << 10;
 
 /// Serves HTTP/2 until the connection ends.
 pub(crate) async fn http2(wire: Wire, down: Arc<Downstream>) {
@@ -73,7 +78,11 @@ async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
                 && let Poll::Ready(incoming) = client.poll_incoming(cx)
             {
                 match incoming {
-                    Ok(incoming) => {
+                    Ok(Incoming::Refused(violation, head)) => {
+                        uncounted += REFUSED_BYTES;
+                        drop(RefusedRecord::begin(down, violation, *head, None));
+                    }
+                    Ok(Incoming::Request(incoming)) => {
                         uncounted += incoming.head_bytes;
                         let (receiver, sender) = client.stream(&incoming);
                         let (client, state) = (client.clone(), &down.edge.state);
@@ -113,6 +122,14 @@ async fn drive(client: &Http2Server, down: &Arc<Downstream>) -> Last {
 /// Counts why a connection accepts no more requests, and decides how it ends.
 fn last(over: Over, down: &Downstream) -> Last {
     let meters = &down.edge.state.meters;
+    let reason = match over {
+        Over::Ended(ConnectionError::Protocol(_)) => Some(EndReason::Http2Error),
+        Over::Ended(ConnectionError::Flood(_)) => Some(EndReason::Http2Flood),
+        Over::Left | Over::Done => None,
+    };
+    if let Some(reason) = reason {
+        down.cut_for(reason);
+    }
     match over {
         Over::Left => return Last::Silence,
         Over::Done => return Last::Close,
@@ -382,7 +399,7 @@ impl Sending {
             };
             let data = self.rest.split_to(window.min(self.rest.len()));
             let is_last = self.rest.is_empty() && self.body.is_end_stream();
-            self.took(data.len(), down);
+            self.note_sent(data.len(), down);
             if !data.is_empty() || is_last {
                 sender.data(data, is_last);
             }
@@ -428,7 +445,7 @@ impl Sending {
     }
 
     /// Records that bytes were sent to the client.
-    fn took(&mut self, bytes: usize, down: &Downstream) {
+    fn note_sent(&mut self, bytes: usize, down: &Downstream) {
         self.taken = self.taken.saturating_add(bytes as u64);
         if self.rest.is_empty() && self.reader.is_waiting() {
             let limit = self.limit(down);

@@ -67,6 +67,8 @@ struct Conn {
     state: Arc<ConnState>,
     reading: RequestReader,
     inbox: ReadBuffer,
+    /// The bytes of a refused head.
+    refused_head: Bytes,
     /// Whether the body is being read.
     has_reader: bool,
     /// Whether the client waits for 100 (Continue) before it sends the body (RFC 9110 10.1.1).
@@ -97,6 +99,7 @@ impl Http1Server {
             state,
             reading: RequestReader::default(),
             inbox: ReadBuffer::new(READ_BYTES_MIN),
+            refused_head: Bytes::new(),
             has_reader: false,
             owes_continue: false,
             interim: WriteBuffer::default(),
@@ -298,11 +301,17 @@ impl Http1Server {
         lock(&self.0).reading.read_maps();
     }
 
-    /// Refuses the current request, whose exchange has not begun.
-    pub(crate) fn refuse(&self, violation: Violation) {
+    /// Refuses the current request, whose exchange has not begun, and which has this head.
+    pub(crate) fn refuse(&self, violation: Violation, head: Bytes) {
         let mut conn = lock(&self.0);
         conn.state.http1.set_turn(Http1Turn::Client);
+        conn.refused_head = head;
         conn.refuse(violation);
+    }
+
+    /// Takes the bytes of the refused head, as far as they have arrived.
+    pub(crate) fn take_refused_head(&self) -> Bytes {
+        std::mem::take(&mut lock(&self.0).refused_head)
     }
 
     /// Why the current request is refused, if it is.
@@ -447,6 +456,8 @@ impl Conn {
         self.reading.refuse(violation);
         if self.state.http1.turn() != Http1Turn::Client {
             self.state.http1.set_broken(Broken::Refused(violation));
+        } else if self.refused_head.is_empty() {
+            self.refused_head = self.inbox.take_all();
         }
         self.inbox.free();
     }

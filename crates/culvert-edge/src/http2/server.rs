@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use culvert_base::sync::lock;
+use culvert_http::http1::Violation;
 use culvert_http::http2::{
     ConnectionError, GOAWAY_ACK_WITHIN, IncomingRequest, Reason, Session, Step,
 };
+use culvert_http::refused_head::RefusedHead;
 use culvert_io::{write, yield_turn};
 use tokio::io::AsyncReadExt;
 use tokio::time::Instant;
@@ -29,6 +31,15 @@ const UNSENT_BYTES_MAX: usize = 64 << 10;
 /// A client's connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Http2Server(Arc<Mutex<Conn>>);
+
+/// A request that arrives.
+#[derive(Debug)]
+pub(crate) enum Incoming {
+    /// One to be served.
+    Request(IncomingRequest),
+    /// One whose head is refused. Its stream is reset.
+    Refused(Violation, Box<RefusedHead>),
+}
 
 /// Why no more requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,17 +78,19 @@ impl Http2Server {
     }
 
     /// Waits for the next request.
-    pub(crate) fn poll_incoming(
-        &self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<IncomingRequest, Over>> {
+    pub(crate) fn poll_incoming(&self, cx: &mut Context<'_>) -> Poll<Result<Incoming, Over>> {
         let mut conn = lock(&self.0);
         let conn = &mut *conn;
         let began = Instant::now();
         let mut now = began;
         loop {
             match conn.session.step(&mut conn.inbox, now.into_std()) {
-                Ok(Step::Request(incoming)) => return Poll::Ready(Ok(incoming)),
+                Ok(Step::Request(incoming)) => {
+                    return Poll::Ready(Ok(Incoming::Request(incoming)));
+                }
+                Ok(Step::Refused(violation, head)) => {
+                    return Poll::Ready(Ok(Incoming::Refused(violation, head)));
+                }
                 Ok(Step::Done) => {}
                 Ok(Step::More) => {
                     match ready!(conn.poll_fill(cx)) {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_edge_config::Operator;
+use culvert_events::Reason;
 use culvert_policy::problem::Problem;
 use culvert_policy::scheme::Scheme;
 use rustls::ServerConfig;
@@ -42,7 +43,10 @@ pub(crate) async fn serve(tcp: TcpStream, down: Arc<Downstream>) {
     let (stream, member) = match upgraded.await {
         Ok(Some(upgraded)) => upgraded,
         Ok(None) => return,
-        Err(_) => return down.edge.state.meters.handshakes_failed.up(),
+        Err(_) => {
+            down.edge.state.meters.handshakes_failed.up();
+            return down.refuse_unnamed(Reason::HandshakeTimeout);
+        }
     };
     let socket = CountedSocket::new(Carrier::Operator(Box::new(stream)), Arc::clone(&down.conn));
     match member.endpoint.scheme {
@@ -59,8 +63,9 @@ pub(crate) async fn serve(tcp: TcpStream, down: Arc<Downstream>) {
 async fn tls(mut socket: CountedSocket, member: Arc<Member>, down: Arc<Downstream>) {
     let deadline = Instant::now() + down.conn.rules.limits.handshake;
     let hello = timeout_at(deadline, read_hello(&mut socket)).await;
-    let Ok(Some((ahead, name))) = hello else {
+    let Ok(Ok((ahead, name))) = hello else {
         down.edge.state.meters.handshakes_failed.up();
+        down.conn.end_for(Reason::HandshakeFailed);
         return;
     };
     down.conn.info.set_sni(name.unwrap_or_default());
@@ -80,11 +85,15 @@ async fn upgrade(
         .then(|| config(&operators, &down.edge).ok());
     let stream = match config.flatten() {
         Some(config) => shake(config, None, tcp, down).await,
-        None => None,
+        None => Err(Reason::NoCertificate),
     };
-    let Some(mut stream) = stream else {
-        meters.handshakes_failed.up();
-        return None;
+    let mut stream = match stream {
+        Ok(stream) => stream,
+        Err(reason) => {
+            meters.handshakes_failed.up();
+            down.refuse_unnamed(reason);
+            return None;
+        }
     };
     let (_, session) = stream.get_ref();
     let leaf = session.peer_certificates()?.first()?;
@@ -94,6 +103,7 @@ async fn upgrade(
         Err(error) => {
             tracing::debug!(operator.id, %error, "malformed message of a Kubernetes operator");
             let why = "The message that names an endpoint is malformed.";
+            down.refuse_unnamed(Reason::Malformed);
             return refuse(stream, down, ConnResponse::refused(Problem::Malformed, why)).await;
         }
     };
@@ -101,6 +111,7 @@ async fn upgrade(
     let Some((bound, group, member)) = find(&request, operator, down) else {
         let host = request.host;
         tracing::debug!(host, request.port, pod.namespace, pod.name, "not bound");
+        down.refuse_unnamed(Reason::UnknownHost);
         let why =
             "No endpoint that this Kubernetes operator binds is online at this host and port.";
         return refuse(
@@ -112,6 +123,7 @@ async fn upgrade(
     };
     if down.edge.refuses_outdated() {
         let problem = Problem::Outdated;
+        down.refuse_unnamed(Reason::Outdated);
         let refusal = ConnResponse::refused(problem, problem.sentence());
         return refuse(stream, down, refusal).await;
     }

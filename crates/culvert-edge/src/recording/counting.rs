@@ -4,6 +4,7 @@
 //! response, and bytes while they move.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use culvert_statistics::EndpointCounters;
 use futures_util::future::FusedFuture;
@@ -71,14 +72,27 @@ impl ExchangeCount {
         self.passed().counters()
     }
 
-    /// Counts the request with the status of its response.
-    pub(crate) fn answer(&mut self, status: StatusCode) {
+    /// Whether it has reached an endpoint.
+    pub(crate) fn has_endpoint(&self) -> bool {
+        self.first.is_some()
+    }
+
+    /// Counts the request with the status of its response. Returns the time until then, the first time.
+    pub(crate) fn answer(&mut self, status: StatusCode) -> Option<Duration> {
         if self.first.is_none() || std::mem::replace(&mut self.is_answered, true) {
-            return;
+            return None;
         }
         let latency = self.began.elapsed();
         for counters in self.each() {
             counters.request(Some((status.as_u16(), latency)));
+        }
+        Some(latency)
+    }
+
+    /// Counts that it is refused, by the position of the reason.
+    pub(crate) fn refused(&self, reason: usize) {
+        for counters in self.each() {
+            counters.refused(reason);
         }
     }
 

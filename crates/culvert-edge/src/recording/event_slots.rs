@@ -17,6 +17,14 @@ pub(crate) mod http {
     pub(crate) const SERVER_NAME: Slot<Text> = KIND.slot("conn.server_name");
     pub(crate) const SERVER_PORT: Slot<Int32> = KIND.slot("conn.server_port");
     pub(crate) const START_TS: Slot<Time> = KIND.slot("conn.start_ts");
+    pub(crate) const ATTEMPTS: Slot<Int32> = KIND.slot("culvert.attempts");
+    pub(crate) const CONNECT_MS: Slot<Int64> = KIND.slot("culvert.connect_ms");
+    pub(crate) const DURATION_MS: Slot<Int64> = KIND.slot("culvert.duration_ms");
+    pub(crate) const FIRST_BYTE_MS: Slot<Int64> = KIND.slot("culvert.first_byte_ms");
+    pub(crate) const REASON: Slot<Text> = KIND.slot("culvert.reason");
+    pub(crate) const SAMPLED: Slot<Int64> = KIND.slot("culvert.sampled");
+    pub(crate) const TRACE_ID: Slot<Text> = KIND.slot("culvert.trace_id");
+    pub(crate) const UPSTREAM: Slot<Text> = KIND.slot("culvert.upstream");
     pub(crate) const REQUEST_BODY_LENGTH: Slot<Int64> = KIND.slot("http.request.body_length");
     pub(crate) const REQUEST_HEADERS: Slot<Headers> = KIND.slot("http.request.headers");
     pub(crate) const METHOD: Slot<Text> = KIND.slot("http.request.method");
@@ -44,6 +52,11 @@ pub(crate) mod tcp {
     pub(crate) const BYTES_OUT: Slot<Int64> = KIND.slot("conn.bytes_out");
     pub(crate) const CLIENT_IP: Slot<Text> = KIND.slot("conn.client_ip");
     pub(crate) const END_TS: Slot<Time> = KIND.slot("conn.end_ts");
+    pub(crate) const CONNECT_MS: Slot<Int64> = KIND.slot("culvert.connect_ms");
+    pub(crate) const DURATION_MS: Slot<Int64> = KIND.slot("culvert.duration_ms");
+    pub(crate) const REASON: Slot<Text> = KIND.slot("culvert.reason");
+    pub(crate) const SAMPLED: Slot<Int64> = KIND.slot("culvert.sampled");
+    pub(crate) const UPSTREAM: Slot<Text> = KIND.slot("culvert.upstream");
     pub(crate) const IP_POLICY_DECISION: Slot<Text> = KIND.slot("ip_policy.decision");
     pub(crate) const SERVER_IP: Slot<Text> = KIND.slot("conn.server_ip");
     pub(crate) const SERVER_NAME: Slot<Text> = KIND.slot("conn.server_name");

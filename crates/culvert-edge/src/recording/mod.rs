@@ -11,15 +11,19 @@
 
 pub(crate) mod counting;
 pub(crate) mod event_slots;
+pub(crate) mod refusal_sampler;
+pub(crate) mod refusals;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::Timestamp;
 use culvert_events::{
-    Cookies, EventId, HTTP_REQUEST_COMPLETE, HeaderRules, Record, Slot, TCP_CONNECTION_CLOSED, Text,
+    Cookies, EventId, HTTP_REQUEST_COMPLETE, HeaderRules, Reason, Record, Slot,
+    TCP_CONNECTION_CLOSED, Text,
 };
 use culvert_http::authority::Authority;
 use culvert_http::target::Received;
@@ -32,6 +36,7 @@ use culvert_policy::policy::conn_state::PolicyConnState;
 use http::header::{HOST, HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode, request};
 use http_body::Frame;
+use tokio::time::Instant;
 
 use crate::edge::edge_state::EdgeState;
 
@@ -43,6 +48,10 @@ pub(crate) struct Recording {
     sent: Sent,
     /// HTTP/2: payload bytes of the request so far.
     received: Option<Arc<AtomicU64>>,
+    /// How often the request was sent to an upstream.
+    attempts: u32,
+    /// How long connecting to upstreams took, if a connection was opened.
+    connecting: Option<Duration>,
 }
 
 /// Counts the payload bytes of an HTTP/2 request, once its body is read.
@@ -92,6 +101,8 @@ impl Recording {
             event: EventDraft::default(),
             sent: Sent::default(),
             received: None,
+            attempts: 0,
+            connecting: None,
         }
     }
 
@@ -142,15 +153,53 @@ impl Recording {
         } else {
             Cookies::Joined
         };
-        if !(record.wants(event_slots::http::REQUEST_HEADERS) && self.is_trimmed(edge)) {
-            record.set_headers(
-                event_slots::http::REQUEST_HEADERS,
-                rules,
-                cookies,
-                host.into_iter().chain(request.lines),
-            );
+        let (mut trace, wants_trace) = (None, record.wants(event_slots::http::TRACE_ID));
+        let lines = host
+            .into_iter()
+            .chain(request.lines)
+            .inspect(|(name, value)| {
+                if wants_trace && name.eq_ignore_ascii_case(b"traceparent") {
+                    trace = trace.or(Some(*value));
+                }
+            });
+        let wants_headers = record.wants(event_slots::http::REQUEST_HEADERS);
+        if wants_headers && !self.is_trimmed(edge) {
+            let slot = event_slots::http::REQUEST_HEADERS;
+            record.set_headers(slot, rules, cookies, lines);
+        } else if wants_trace {
+            lines.for_each(drop);
+        }
+        if let Some(trace) = trace.and_then(trace_id) {
+            record.set(event_slots::http::TRACE_ID, trace);
         }
         self.event.record = Some(record);
+    }
+
+    /// Marks the record as that of a refused request that stands for this many. The method and the target may be unknown.
+    pub(crate) fn refused(&mut self, sampled: u64, has_method: bool, has_target: bool) {
+        let Some(record) = &mut self.event.record else {
+            return;
+        };
+        record.set(event_slots::http::SAMPLED, number(sampled));
+        record.mark_refused();
+        if !has_method {
+            record.set(event_slots::http::METHOD, "");
+        }
+        if !has_target {
+            record.set(event_slots::http::URL_PATH, "");
+            record.set(event_slots::http::URL_QUERY, "");
+            record.set(event_slots::http::URL_RAW, "");
+        }
+    }
+
+    /// Notes why the edge responds instead of the upstream. The first reason counts.
+    pub(crate) fn note_reason(&self, reason: Reason) {
+        self.event.note_reason(reason);
+    }
+
+    /// Why the edge responds instead of the upstream, if it does.
+    pub(crate) fn reason(&self) -> Option<Reason> {
+        self.event.reason()
     }
 
     /// The copy of the request's body, if the request is captured.
@@ -244,10 +293,25 @@ impl Recording {
         }
     }
 
-    /// Records whether the upstream connection of the last attempt was reused.
-    pub(crate) fn upstream(&mut self, is_reused: bool) {
+    /// Records an attempt: its upstream, and whether the connection was reused.
+    pub(crate) fn upstream(&mut self, upstream: &str, is_reused: bool) {
+        self.attempts = self.attempts.saturating_add(1);
         if let Some(record) = &mut self.event.record {
             record.set(event_slots::http::CONNECTION_REUSED, is_reused);
+            record.set(event_slots::http::UPSTREAM, upstream);
+        }
+    }
+
+    /// Measures connecting to an upstream, if the event has that.
+    pub(crate) fn connect_clock(&self) -> Option<Instant> {
+        let is_wanted = self.event.wants(event_slots::http::CONNECT_MS);
+        is_wanted.then(Instant::now)
+    }
+
+    /// Adds the time since connecting began.
+    pub(crate) fn connected(&mut self, clock: Option<Instant>) {
+        if let Some(began) = clock {
+            *self.connecting.get_or_insert_default() += began.elapsed();
         }
     }
 
@@ -272,11 +336,12 @@ impl Recording {
         self.event.capture_answer(status, headers);
     }
 
-    /// Records the final head of the response. The connection has handed out `handed_out` bytes before it.
+    /// Records the final head of the response, and the time until it. The connection has handed out `handed_out` bytes
+    /// before it.
     pub(crate) fn answer<'x>(
         &mut self,
         edge: &EdgeState,
-        status: StatusCode,
+        (status, latency): (StatusCode, Option<Duration>),
         fields: impl FieldLines<'x>,
         rules: &HeaderRules,
         handed_out: u64,
@@ -287,6 +352,9 @@ impl Recording {
             return;
         };
         record.set(event_slots::http::STATUS_CODE, i32::from(status.as_u16()));
+        if let Some(latency) = latency {
+            record.set(event_slots::http::FIRST_BYTE_MS, millis(latency));
+        }
         if !is_trimmed {
             record.set_headers(
                 event_slots::http::RESPONSE_HEADERS,
@@ -330,16 +398,31 @@ impl Recording {
         self.sent.raw = raw;
     }
 
-    fn write_logs(&mut self, edge: &EdgeState) {
+    /// Writes the fields that the end of the exchange sets.
+    fn write_end(&mut self, edge: &EdgeState) {
         if self.event.has_logs() {
             self.is_trimmed(edge);
             self.event.write_logs();
+        }
+        let reason = self.event.reason();
+        let Some(record) = &mut self.event.record else {
+            return;
+        };
+        if self.attempts > 0 {
+            let attempts = i32::try_from(self.attempts).unwrap_or(i32::MAX);
+            record.set(event_slots::http::ATTEMPTS, attempts);
+        }
+        if let Some(connecting) = self.connecting {
+            record.set(event_slots::http::CONNECT_MS, millis(connecting));
+        }
+        if let Some(reason) = reason {
+            record.set(event_slots::http::REASON, reason.name());
         }
     }
 
     /// Completes the record of an upgraded connection, which has ended.
     pub(crate) fn complete_tunnel(&mut self, edge: &EdgeState, now: Timestamp) {
-        self.write_logs(edge);
+        self.write_end(edge);
         if let Some(record) = self.event.record.take() {
             complete(record, 0, Sent::default(), Some(0), edge, now);
         }
@@ -347,7 +430,7 @@ impl Recording {
 
     /// Completes the record of an exchange on HTTP/2.
     pub(crate) fn complete_http2(&mut self, edge: &EdgeState, now: Timestamp) {
-        self.write_logs(edge);
+        self.write_end(edge);
         if let Some(record) = self.event.record.take() {
             let received = self.received();
             let payload = Some(self.sent.payload);
@@ -357,7 +440,7 @@ impl Recording {
 
     /// Takes the record of an exchange on HTTP/1, whose response may not have left the process.
     pub(crate) fn take_unflushed(&mut self, edge: &EdgeState) -> Option<Unflushed> {
-        self.write_logs(edge);
+        self.write_end(edge);
         Some(Unflushed {
             record: self.event.record.take()?,
             sent: self.sent,
@@ -407,9 +490,14 @@ fn complete(
         None => {
             record.set_null(event_slots::http::STATUS_CODE);
             record.set_null(event_slots::http::RESPONSE_HEADERS);
+            record.set_null(event_slots::http::FIRST_BYTE_MS);
         }
     }
     record.complete(now);
+    if record.wants(event_slots::http::DURATION_MS) {
+        let took = record.took();
+        record.set(event_slots::http::DURATION_MS, millis(took));
+    }
     edge.offer(record);
 }
 
@@ -423,6 +511,26 @@ pub(crate) struct ClosedConnection<'x> {
     /// The decision of IP policies and restrictions.
     pub(crate) decision: Option<&'static str>,
     pub(crate) ended_at: Timestamp,
+    pub(crate) end: Option<&'x ConnEnd>,
+    pub(crate) reached: Option<&'x ReachedUpstream>,
+}
+
+/// Why the edge ended or refused a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnEnd {
+    pub(crate) reason: Reason,
+    /// How many refusals its event stands for; 0 if it has none.
+    pub(crate) sampled: u64,
+    /// Whether nothing of the endpoint has seen it.
+    pub(crate) is_refused: bool,
+}
+
+/// The upstream of a connection without HTTP.
+#[derive(Clone, Debug)]
+pub(crate) struct ReachedUpstream {
+    pub(crate) upstream: String,
+    /// How long connecting took.
+    pub(crate) connecting: Duration,
 }
 
 impl ClosedConnection<'_> {
@@ -463,7 +571,21 @@ impl ClosedConnection<'_> {
                 edge.meters.events_trimmed.up();
             }
         });
+        if let Some(end) = self.end {
+            record.set(event_slots::tcp::REASON, end.reason.name());
+            record.set(event_slots::tcp::SAMPLED, number(end.sampled));
+            if end.is_refused {
+                record.mark_refused();
+            }
+        }
+        if let Some(reached) = self.reached {
+            let connecting = millis(reached.connecting);
+            record.set(event_slots::tcp::CONNECT_MS, connecting);
+            record.set(event_slots::tcp::UPSTREAM, &reached.upstream);
+        }
         record.complete(self.ended_at);
+        let took = record.took();
+        record.set(event_slots::tcp::DURATION_MS, millis(took));
         edge.offer(record);
     }
 }
@@ -514,6 +636,24 @@ pub(crate) fn lines(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])>
 
 fn number(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+/// Whole milliseconds.
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The trace ID of a `traceparent` (W3C Trace Context 3.2).
+fn trace_id(value: &[u8]) -> Option<&str> {
+    let value = std::str::from_utf8(value).ok()?;
+    let mut parts = value.split('-');
+    let (version, trace, parent) = (parts.next()?, parts.next()?, parts.next()?);
+    let is_hex = |part: &str, length: usize| {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        part.len() == length && part.bytes().all(is_digit)
+    };
+    let is_whole = is_hex(version, 2) && version != "ff" && is_hex(trace, 32) && is_hex(parent, 16);
+    (is_whole && parts.next().is_some() && trace.bytes().any(|byte| byte != b'0')).then_some(trace)
 }
 
 fn set_method(record: &mut Record, method: &Method) {

@@ -396,7 +396,7 @@ async fn unrouted_requests_make_no_event() {
     for request in [
         "GET / HTTP/1.1\r\nHost: other.example\r\n\r\n",
         "nonsense\r\n\r\n",
-        "GET / HTTP/1.1\r\nHost: app.example\r\nContent-Length: x\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: other.example\r\nContent-Length: x\r\n\r\n",
         "GET / HTTP/1.1\r\n\r\n",
     ] {
         assert!(rig.ask(request).await.status >= 400);
@@ -406,6 +406,9 @@ async fn unrouted_requests_make_no_event() {
     let events = rig.recorder.events(2).await;
     assert_eq!(events[0]["object"]["http"]["response"]["status_code"], 200);
     assert_eq!(rig.recorder.count(), 2);
+    // Each is counted by the edge.
+    let refused = rig.edge.take_refused();
+    assert_eq!(refused.iter().map(|one| one.count).sum::<u64>(), 4);
 }
 
 #[tokio::test]

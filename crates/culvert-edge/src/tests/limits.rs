@@ -64,7 +64,60 @@ fn cases() -> Vec<(&'static str, Case)> {
         parting,
         drain,
         copy_age_max,
+        refused_whole,
+        refused_events,
     ]
+}
+
+/// Sends 40 requests that are refused, on one connection. Returns how many have an event, and how many have none.
+async fn refused(limits: Limits) -> (u64, u64) {
+    const REFUSED: u32 = 40;
+    let settings = Settings {
+        limits,
+        ..settings()
+    };
+    let (rig, root) = super::streams::rig("http://127.0.0.1:1", "", settings).await;
+    let mut client = super::http2_streams::raw(&rig, &root, 65_535).await;
+    let fields = [
+        (":method", "GET"),
+        (":scheme", "https"),
+        (":authority", "nobody.example"),
+        (":path", "/"),
+    ];
+    let heads: Vec<u8> = (0..REFUSED)
+        .flat_map(|turn| super::refused::head2(turn, &fields))
+        .collect();
+    client.send(heads).await;
+    let meters = rig.edge.meters();
+    let refused = || -> u64 { meters.refused.iter().map(|meter| meter.get()).sum() };
+    eventually("all are refused", || refused() == u64::from(REFUSED)).await;
+    let left_out = meters.refusals_sampled.get();
+    let with_event = u64::from(REFUSED) - left_out;
+    rig.recorder
+        .events(usize::try_from(with_event).unwrap())
+        .await;
+    (with_event, left_out)
+}
+
+/// Beyond this rate, refusals of a network have no event each.
+async fn refused_whole() {
+    let limits = |refused_whole| Limits {
+        refused_whole,
+        refused_events: u64::MAX,
+        ..settings().limits
+    };
+    assert_eq!(refused(limits(u64::MAX)).await, (40, 0));
+    let (with_event, left_out) = refused(limits(0)).await;
+    assert!(with_event > 0 && left_out > 0, "{with_event} {left_out}");
+}
+
+/// Beyond this rate, refusals of all networks have no event.
+async fn refused_events() {
+    let limits = Limits {
+        refused_events: 0,
+        ..settings().limits
+    };
+    assert_eq!(refused(limits).await, (0, 40));
 }
 
 /// A body of the maximum length passes, one more byte gets 413: with a content length, in chunks, and when a

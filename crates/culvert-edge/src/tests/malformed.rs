@@ -18,7 +18,7 @@ use self::origin::{Heard, Tap};
 
 /// What the edge must answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Must {
+pub(super) enum Must {
     /// With this status and a close, nothing forwarded.
     Refuse(u16),
     /// With the origin's answer; the origin saw one request.
@@ -28,7 +28,7 @@ enum Must {
 use Must::{Pass, Refuse};
 
 /// A request, and what must come of it.
-type Request = (Must, Vec<u8>);
+pub(super) type Request = (Must, Vec<u8>);
 
 const H: &str = "Host: app.example\r\n";
 
@@ -52,7 +52,7 @@ fn line(line: &str) -> Vec<u8> {
     format!("{line}\r\n{H}\r\n").into_bytes()
 }
 /// All requests, and each that must be refused with another request behind it.
-fn corpus() -> Vec<Request> {
+pub(super) fn corpus() -> Vec<Request> {
     let mut corpus = [
         framing::requests(),
         lines::requests(),

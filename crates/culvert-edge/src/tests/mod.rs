@@ -34,6 +34,7 @@ mod overloaded;
 mod paths;
 mod policies;
 mod proxied;
+mod refused;
 mod relays;
 mod removals;
 mod response_heads;

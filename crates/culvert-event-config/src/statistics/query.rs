@@ -84,7 +84,7 @@ static TOP_PARAMETERS: [Parameter; 5] = [
     TO,
     parameter(
         "order",
-        "The order, the most first: `requests`, `errors` (responses with status 5xx and requests without a response), `bytes`, `connections`, `latency` (95th percentile), `events`, `failures` or `cpu`; default: `requests`, `events` or `cpu`, as the subject has it.",
+        "The order, the most first: `requests`, `errors` (responses with status 5xx and requests without a response), `bytes`, `connections`, `latency` (95th percentile), `refused`, `events`, `failures` or `cpu`; default: `requests`, `events` or `cpu`, as the subject has it.",
     ),
     parameter(
         "limit",
@@ -352,6 +352,7 @@ fn rank(order: &str, point: &Point) -> Option<u64> {
         "errors" => point.get(Field::Status5xx) + point.get(Field::Aborted),
         "bytes" => point.get(Field::BytesIn) + point.get(Field::BytesOut),
         "connections" => point.get(Field::Connections) + point.get(Field::OpenConnections),
+        "refused" => point.refused(),
         "latency" => point.latency.percentile(0.95).unwrap_or_default() as u64,
         "events" => point.get(Field::Delivered),
         "failures" => point.get(Field::FailedSends),
@@ -376,7 +377,7 @@ async fn top(events: &EventConfig, call: Call) -> Result<Reply, Error> {
     };
     let order = given.get("order").copied().unwrap_or(usual);
     if rank(order, &Point::default()).is_none() {
-        let why = "must be `requests`, `errors`, `bytes`, `connections`, `latency`, `events`, `failures` or `cpu`";
+        let why = "must be `requests`, `errors`, `bytes`, `connections`, `latency`, `refused`, `events`, `failures` or `cpu`";
         return Err(invalid("order", why).into());
     }
     let limit = match given.get("limit") {

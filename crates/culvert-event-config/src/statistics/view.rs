@@ -1,6 +1,9 @@
 //! Statistics as the API shows them.
 
+use std::collections::BTreeMap;
+
 use culvert_base::Timestamp;
+use culvert_events::Reason;
 use culvert_statistics::{Field, Point};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -42,6 +45,10 @@ struct TrafficValues {
     bytes_out: u64,
     /// Connections to TCP and TLS endpoints that were opened; of agents: streams.
     connections: u64,
+    /// Requests and connections that the edge refused.
+    refused: u64,
+    /// These by reason; reasons without any are missing. `culvert.reason` of events has the same names.
+    refused_by_reason: BTreeMap<&'static str, u64>,
 }
 
 /// Delivery of events.
@@ -79,6 +86,10 @@ struct NodeValues {
     overload_level: u64,
     /// Latency of a write to the store in milliseconds.
     store_write_ms: f64,
+    /// Requests and connections that the edge refused and that named no endpoint.
+    refused: u64,
+    /// These by reason; reasons without any are missing.
+    refused_by_reason: BTreeMap<&'static str, u64>,
 }
 
 /// Durations in milliseconds. Percentiles are from histograms and off by at most an eighth.
@@ -105,6 +116,18 @@ fn millis(micros: f64) -> f64 {
     micros.round() / 1_000.0
 }
 
+/// The refused traffic of each reason that has any.
+fn refused_by_reason(point: &Point) -> BTreeMap<&'static str, u64> {
+    let counts = Field::REFUSED.iter().map(|field| point.get(*field));
+    let counted = Reason::ALL
+        .iter()
+        .zip(counts)
+        .filter(|(_, count)| *count > 0);
+    counted
+        .map(|(reason, count)| (reason.name(), count))
+        .collect()
+}
+
 impl Values {
     pub(super) fn of(shape: Shape, point: &Point) -> Self {
         let latency = &point.latency;
@@ -122,6 +145,8 @@ impl Values {
                 bytes_in: point.get(Field::BytesIn),
                 bytes_out: point.get(Field::BytesOut),
                 connections: point.get(Field::Connections),
+                refused: point.refused(),
+                refused_by_reason: refused_by_reason(point),
             }),
             delivery: (shape == Shape::Delivery).then(|| DeliveryValues {
                 delivered: point.get(Field::Delivered),
@@ -139,6 +164,8 @@ impl Values {
                 agent_sessions: point.get(Field::AgentSessions),
                 overload_level: point.get(Field::OverloadLevel),
                 store_write_ms: millis(point.get(Field::StoreWriteMicros) as f64),
+                refused: point.refused(),
+                refused_by_reason: refused_by_reason(point),
             }),
             latency: (count > 0).then(|| LatencyValues {
                 count,

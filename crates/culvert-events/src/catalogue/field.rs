@@ -74,6 +74,8 @@ pub struct FieldDef {
     pub bytes_max: Option<usize>,
     /// Like `bytes_max`, but only for events larger than [`crate::encode::EVENT_BYTES_MAX`].
     pub large_bytes_max: Option<usize>,
+    /// Whether a subscription gets it only if it names it.
+    pub by_name: bool,
 }
 
 /// A row with path, type and description: never null, not filterable, any value.
@@ -88,6 +90,7 @@ pub const fn field(path: &'static str, ty: Type, doc: &'static str) -> FieldDef 
         unset: ty.unset(),
         bytes_max: None,
         large_bytes_max: None,
+        by_name: false,
     }
 }
 
@@ -109,6 +112,18 @@ impl FieldDef {
     pub const fn one_of(mut self, values: &'static [&'static str], unset: &'static str) -> Self {
         self.values = values;
         self.unset = unset;
+        self
+    }
+
+    /// Makes this JSON its default.
+    pub const fn or(mut self, unset: &'static str) -> Self {
+        self.unset = unset;
+        self
+    }
+
+    /// Leaves it out of events whose subscription does not name it.
+    pub const fn by_name(mut self) -> Self {
+        self.by_name = true;
         self
     }
 

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::catalogue::field::{FieldDef, Type};
 use crate::catalogue::kind::{EventKind, Family};
 use crate::kinds;
+use crate::reason::Reason;
 
 /// A kind of event whose object is the API's view of a resource.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +63,10 @@ impl Catalogue {
     /// The reference page over all kinds.
     pub fn markdown(&self) -> String {
         let mut page = String::from(PAGE_HEAD);
+        page.push_str(REASONS_HEAD);
+        for reason in Reason::ALL {
+            row(&mut page, &[&code(reason.name()), reason.doc()]);
+        }
         for entry in self.entries() {
             page.push_str(&entry.markdown());
         }
@@ -76,7 +81,11 @@ const PAGE_HEAD: &str = "# Events\n\nEvery event is a JSON object with the keys 
     the command line called. Events of updates also have `previous`: the changed fields as they \
     were. `truncated` lists fields that are missing because of their size. The fields below belong to `object`; a dotted field is a path of nested objects.\n\nA source of traffic \
     events can select fields (`fields`) and events (`filter`, a CEL expression over `ev`, such \
-    as `ev.conn.server_port == 443`). Filterable fields are marked.\n";
+    as `ev.conn.server_port == 443`). Filterable fields are marked. Fields below `culvert` are in \
+    retained events, in the live tail, and in events of sources that select them by name.\n";
+
+const REASONS_HEAD: &str =
+    "\n## Reasons\n\nValues of `culvert.reason`.\n\n| reason | meaning |\n|---|---|\n";
 
 impl CatalogueEntry<'_> {
     /// Its name, with version suffix.

@@ -33,10 +33,8 @@ fn catalogue() -> Catalogue {
 #[test]
 fn the_contracts_tables_are_the_catalogues() {
     let names = |kind: &EventKind| {
-        kind.fields
-            .iter()
-            .map(|field| field.path)
-            .collect::<Vec<_>>()
+        let fields = kind.fields.iter().filter(|field| !field.by_name);
+        fields.map(|field| field.path).collect::<Vec<_>>()
     };
     assert_eq!(names(&HTTP_REQUEST_COMPLETE).len(), 34);
     assert_eq!(
@@ -67,9 +65,14 @@ fn the_contracts_tables_are_the_catalogues() {
                 "conn.client_ip",
                 "conn.server_ip",
                 "conn.server_name",
-                "conn.server_port"
+                "conn.server_port",
+                "culvert.reason",
             ]
         );
+        // Our own fields are apart from those of the contract, and no subscription gets them unasked.
+        for field in kind.fields {
+            assert_eq!(field.by_name, field.path.starts_with("culvert."));
+        }
         for field in filterable {
             assert!(matches!(field.ty, Type::Text | Type::Int32) && !field.nullable());
         }
@@ -214,5 +217,8 @@ fn the_reference_page_lists_every_field() {
     assert!(!section.contains(&".self".repeat(DEPTH_MAX + 1)));
     let rows = page.lines().filter(|line| line.starts_with("| "));
     let bars = |line: &str| line.replace(r"\|", "").matches('|').count();
-    assert!(rows.map(bars).all(|bars| bars == 4 || bars == 6));
+    assert!(rows.map(bars).all(|bars| [3, 4, 6].contains(&bars)));
+    for reason in Reason::ALL {
+        assert!(page.contains(&format!("| `{}` | {} |\n", reason.name(), reason.doc())));
+    }
 }

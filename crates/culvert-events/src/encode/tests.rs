@@ -103,8 +103,8 @@ fn the_worked_example_of_the_contract() {
     let fields: Vec<&str> = HTTP
         .fields
         .iter()
+        .filter(|field| field.path < "ip_policy" && !field.by_name)
         .map(|field| field.path)
-        .filter(|path| path < &"ip_policy")
         .collect();
     let selection = Selection::parse(HTTP, &fields).unwrap();
     assert_eq!(
@@ -116,14 +116,33 @@ fn the_worked_example_of_the_contract() {
 #[test]
 fn an_event_of_which_nothing_is_known() {
     assert_eq!(
-        written(&empty(HTTP), &Selection::all(HTTP)),
+        written(&empty(HTTP), &Selection::usual(HTTP)),
         r#"{"event_id":"ev_3MNwake7NlaYWxjRh9bXOmHaq4T","event_type":"http_request_complete.v0","event_timestamp":"2026-11-20T19:53:18.737Z","account_id":"ac_2OtNvAlhso10Gx6s7eupzX3F98q","principal":null,"object":{"backend":{"connection_reused":false},"basic_auth":{"decision":"invalid","username":null},"circuit_breaker":{"decision":"invalid"},"compression":{"algorithm":"none","bytes_saved":0},"conn":{"client_ip":"","server_ip":"","server_name":"","server_port":0,"start_ts":"1970-01-01T00:00:00.000000000Z"},"http":{"request":{"body_length":0,"headers":{},"method":"","url":{"host":"","path":"","query":"","raw":"","scheme":"http"},"user_agent":null},"response":{"body_length":0,"headers":{},"status_code":null}},"ip_policy":{"decision":"invalid"},"oauth":{"app_client_id":null,"decision":"invalid","user":{"id":null,"name":null}},"tls":{"cipher_suite":null,"client_cert":{"serial_number":null,"subject":{"cn":null}},"version":null},"traffic_policy":{"logs":[]},"webhook_verification":{"decision":"invalid"}}}"#
     );
     let kind = &TCP_CONNECTION_CLOSED;
     assert_eq!(
-        written(&empty(kind), &Selection::all(kind)),
+        written(&empty(kind), &Selection::usual(kind)),
         r#"{"event_id":"ev_3MNwake7NlaYWxjRh9bXOmHaq4T","event_type":"tcp_connection_closed.v0","event_timestamp":"2026-11-20T19:53:18.737Z","account_id":"ac_2OtNvAlhso10Gx6s7eupzX3F98q","principal":null,"object":{"conn":{"bytes_in":0,"bytes_out":0,"client_ip":"","end_ts":"1970-01-01T00:00:00.000000000Z","server_ip":"","server_name":"","server_port":0,"start_ts":"1970-01-01T00:00:00.000000000Z"},"ip_policy":{"decision":"invalid"},"traffic_policy":{"logs":[]}}}"#
     );
+}
+
+#[test]
+fn our_own_fields_of_an_event_of_which_nothing_is_known() {
+    for (kind, own) in [
+        (
+            HTTP,
+            r#"{"attempts":0,"connect_ms":null,"duration_ms":0,"first_byte_ms":null,"reason":"","sampled":1,"trace_id":null,"upstream":""}"#,
+        ),
+        (
+            &TCP_CONNECTION_CLOSED,
+            r#"{"connect_ms":null,"duration_ms":0,"reason":"","sampled":1,"upstream":""}"#,
+        ),
+    ] {
+        let whole = written(&empty(kind), &Selection::all(kind));
+        let without = whole.replace(&format!(r#""culvert":{own},"#), "");
+        assert_ne!(whole, without);
+        assert_eq!(without, written(&empty(kind), &Selection::usual(kind)));
+    }
 }
 
 /// An event of all fields with `query` in the URL, 4 entries of logs, and header maps of 32 KiB that take six
@@ -484,8 +503,11 @@ proptest! {
         let expected: Vec<&str> = kind
             .fields
             .iter()
+            .filter(|field| match chosen.is_empty() {
+                true => !field.by_name,
+                false => chosen.contains(&field.path),
+            })
             .map(|field| field.path)
-            .filter(|path| chosen.is_empty() || chosen.contains(path))
             .collect();
         prop_assert_eq!(leaves(kind, object), expected);
 

@@ -98,7 +98,7 @@ fn errors_that_are_not_absorbed_are_faults() {
 
 #[test]
 fn what_the_contract_refuses() {
-    let usable = "usable: conn.client_ip, conn.server_ip, conn.server_name, conn.server_port";
+    let usable = "usable: conn.client_ip, conn.server_ip, conn.server_name, conn.server_port, culvert.reason";
     refuses("", 5404, "1:1");
     refuses(" ", 5404, "1:2");
     refuses(r#"ev.http.request.method == "get""#, 5406, usable);

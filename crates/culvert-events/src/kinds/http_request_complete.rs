@@ -1,9 +1,10 @@
 //! `http_request_complete.v0`: one HTTP request, recorded when it has ended (contract: events 7).
 
-use super::{DECISIONS, NOT_RUN};
+use super::{DECISIONS, NOT_RUN, REASON, SAMPLED, UPSTREAM};
 use crate::catalogue::field::Type::{Bool, Headers, Int32, Int64, Logs, Text, Timestamp};
 use crate::catalogue::field::field;
 use crate::catalogue::kind::EventKind;
+use crate::reason::Reason;
 
 const NO_CERTIFICATE: &str = "the client presented no certificate";
 const NO_USER: &str = "no user was authenticated";
@@ -18,7 +19,9 @@ pub static KIND: EventKind = EventKind::traffic(
     "http_request_complete.v0",
     "An HTTP request is complete: the response was sent and the request body was received or \
      abandoned, either side aborted, or the upgraded stream closed. Emitted exactly once for \
-     each request that reached an endpoint.",
+     each request that reached an endpoint, or that the edge refused and whose host or TLS server name is that of an \
+     endpoint; fields that are not known of a refused request are empty. Above 100 refused requests a second of a \
+     network (/24 or /64), only some have an event (`culvert.sampled`).",
     &[
         field("backend.connection_reused", Bool, "Whether the last attempt used a reused upstream connection. False without an attempt."),
         field("basic_auth.decision", Text, "Decision of basic authentication: `allow` (credentials matched), `block` (401 sent) or `invalid` (it did not run).").one_of(DECISIONS, NOT_RUN),
@@ -31,6 +34,14 @@ pub static KIND: EventKind = EventKind::traffic(
         field("conn.server_name", Text, "Host name of the connection in lower case: the SNI with TLS, otherwise the host of this request without port. Empty if both are missing.").filterable(),
         field("conn.server_port", Int32, "Server port that the connection arrived on.").filterable(),
         field("conn.start_ts", Timestamp, "Time when the client's TCP connection was accepted; identical for all requests of a connection."),
+        field("culvert.attempts", Int32, "How many times the request was sent to an upstream. 0 if it never was.").by_name(),
+        field("culvert.connect_ms", Int64, "Time to connect to the upstream, over all attempts, in milliseconds.").null_when("no connection was opened for the request").by_name(),
+        field("culvert.duration_ms", Int64, "Time from the head of the request to the end of the exchange, in milliseconds.").by_name(),
+        field("culvert.first_byte_ms", Int64, "Time from the head of the request to the head of the response, in milliseconds.").null_when("no response began").by_name(),
+        field("culvert.reason", Text, REASON).one_of(Reason::VALUES, r#""""#).filterable().by_name(),
+        field("culvert.sampled", Int64, SAMPLED).or("1").by_name(),
+        field("culvert.trace_id", Text, "Trace ID of the `traceparent` header (W3C Trace Context), 32 hexadecimal digits.").null_when("the request has no valid `traceparent` header").by_name(),
+        field("culvert.upstream", Text, UPSTREAM).by_name(),
         field("http.request.body_length", Int64, "Bytes of the request's body received, without framing, before decoding any content encoding."),
         field("http.request.headers", Headers, "Request headers as received: names capitalised, values in ASCII lower case, several values of a name in order. Values of credential headers are `[redacted]`. At most 32 KiB."),
         field("http.request.method", Text, "Request method in lower case."),

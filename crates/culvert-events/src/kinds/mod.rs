@@ -22,3 +22,15 @@ const NOT_RUN: &str = r#""invalid""#;
 
 /// The decisions of a module.
 const DECISIONS: &[&str] = &["allow", "block", "invalid"];
+
+/// What `culvert.reason` means.
+const REASON: &str = "Why the edge refused the traffic, or the cause of a response with status 502, 503 or 504. Empty \
+                      otherwise. The names are listed below.";
+
+/// What `culvert.sampled` means.
+const SAMPLED: &str = "How many refusals this event stands for: those of the same network and account since the one \
+                       before that has an event. 1 if each one has an event, and for all other traffic.";
+
+/// What `culvert.upstream` means.
+const UPSTREAM: &str = "The upstream of the last attempt: scheme, host and port, or `agents of` and the ID of the endpoint. \
+                        Empty if there was none.";

@@ -61,6 +61,7 @@ pub struct Record {
     bodies: Option<Box<CapturedExchange>>,
     /// Set if the event's id was assigned in advance.
     id: Option<EventId>,
+    is_refused: bool,
 }
 
 /// The value of one field.
@@ -130,6 +131,7 @@ impl Record {
             logs_dropped: 0,
             bodies: None,
             id: None,
+            is_refused: false,
         }
     }
 
@@ -146,6 +148,7 @@ impl Record {
         self.logs_dropped = 0;
         self.bodies = None;
         self.id = None;
+        self.is_refused = false;
     }
 
     /// Attaches captured messages, which are stored beside the event.
@@ -171,6 +174,17 @@ impl Record {
     /// The event's id, if one was assigned.
     pub fn id(&self) -> Option<EventId> {
         self.id
+    }
+
+    /// Marks it as the event of traffic that was refused before it reached its endpoint. Such events have only a share of
+    /// what may wait.
+    pub fn mark_refused(&mut self) {
+        self.is_refused = true;
+    }
+
+    /// Whether it is the event of traffic that was refused before it reached its endpoint.
+    pub fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Its kind.

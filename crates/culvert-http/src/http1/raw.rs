@@ -330,7 +330,7 @@ impl RawRequest {
     }
 
     /// The memory that target and fields share.
-    pub(crate) fn bytes(&self) -> &Bytes {
+    pub fn bytes(&self) -> &Bytes {
         &self.fields.bytes
     }
 

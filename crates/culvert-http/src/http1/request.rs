@@ -70,7 +70,7 @@ impl RequestReader {
     ///
     /// # Errors
     ///
-    /// When the request is refused: then no other request follows on the connection.
+    /// When the request is refused: then no other request follows on the connection. The buffer begins with the head.
     pub fn head(&mut self, buffer: &mut BytesMut) -> Result<Option<RequestHead>, Violation> {
         let is_first = self.framing.is_untouched();
         if is_first
@@ -96,9 +96,12 @@ impl RequestReader {
         {
             return Ok(Some(RequestHead::Raw(raw)));
         }
-        match head::request(&head.freeze(), self.framing.lines()) {
+        let head = head.freeze();
+        match head::request(&head, self.framing.lines()) {
             Ok(parts) => Ok(Some(RequestHead::Parts(parts))),
             Err(what) => {
+                // A refused head stays in the buffer.
+                *buffer = BytesMut::from(head);
                 self.refuse(Violation::Malformed(what));
                 Err(Violation::Malformed(what))
             }

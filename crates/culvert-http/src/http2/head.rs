@@ -12,6 +12,7 @@ use memchr::memchr;
 use crate::http1::limits::{FIELDS_MAX, TRAILERS_MAX};
 use crate::http1::{BodyLength, RawDraft, RawRequest, Violation};
 use crate::http2::hpack::{self, Field, Pseudo};
+use crate::refused_head::RefusedHead;
 use crate::target;
 
 /// Most bytes of a decoded field section, with 32 for each field (RFC 9113 6.5.2).
@@ -268,26 +269,41 @@ impl<'r> Fields<'r> {
     ///
     /// # Errors
     ///
-    /// When the section is not a valid request.
-    pub(super) fn request(mut self) -> Result<IncomingHead, Verdict> {
+    /// When the section is not a valid request. Then the result has its known parts.
+    pub(super) fn request(mut self) -> Result<IncomingHead, (Verdict, Box<RefusedHead>)> {
         if self.verdict != Verdict::Good {
-            return Err(self.verdict);
+            return Err((self.verdict, self.refused()));
         }
         self.begin_draft();
         if let Some(draft) = self.draft.take() {
             return Ok(IncomingHead::Raw(Box::new(draft.finish())));
         }
-        let parts = self.into_parts().ok_or(Verdict::Malformed)?;
-        Ok(IncomingHead::Parts(Box::new(parts)))
+        match self.parts() {
+            Some(parts) => Ok(IncomingHead::Parts(Box::new(parts))),
+            None => Err((Verdict::Malformed, self.refused())),
+        }
     }
 
-    fn into_parts(self) -> Option<request::Parts> {
+    /// The known parts of a request that is not valid.
+    #[cold]
+    fn refused(self) -> Box<RefusedHead> {
+        let mut headers = self.plain;
+        if let Some(draft) = self.draft {
+            headers = read_fields(&draft.finish()).unwrap_or_default();
+        }
+        let (method, authority) = (self.method.as_ref(), self.authority.as_ref());
+        let refused = RefusedHead::http2(method, authority, self.path.as_ref(), headers);
+        Box::new(refused)
+    }
+
+    fn parts(&mut self) -> Option<request::Parts> {
         let mut parts = Request::new(()).into_parts().0;
         parts.version = Version::HTTP_2;
-        parts.method = Method::from_bytes(&self.method?).ok()?;
+        parts.method = Method::from_bytes(self.method.as_ref()?).ok()?;
         let mut target = uri::Parts::default();
-        if let Some(authority) = self.authority {
-            target.authority = Some(uri::Authority::from_maybe_shared(authority).ok()?);
+        if let Some(authority) = &self.authority {
+            let authority = uri::Authority::from_maybe_shared(authority.clone());
+            target.authority = Some(authority.ok()?);
         }
         if parts.method == Method::CONNECT && self.protocol.is_none() {
             // Its target is an authority (RFC 9113 8.5).
@@ -295,12 +311,12 @@ impl<'r> Fields<'r> {
                 return None;
             }
         } else {
-            let scheme = self.scheme?;
-            let path = self.path.filter(|path| !path.is_empty())?;
+            let scheme = self.scheme.as_ref()?;
+            let path = self.path.as_ref().filter(|path| !path.is_empty())?;
             let mut refused = (self.count + usize::from(target.authority.is_some()) > FIELDS_MAX)
                 .then_some(Violation::FieldsTooLarge);
             // HTTP/2 is served over TLS only.
-            if target::read_scheme(&scheme) != Some(Scheme::HTTPS) {
+            if target::read_scheme(scheme) != Some(Scheme::HTTPS) {
                 refused = Some(Violation::Malformed(
                     "the scheme is not that of the connection",
                 ));
@@ -310,7 +326,7 @@ impl<'r> Fields<'r> {
             }
             let local = match refused {
                 Some(_) => Ok((PathAndQuery::from_static("/"), None)),
-                None => target::read_path(&path, parts.method == Method::OPTIONS),
+                None => target::read_path(path, parts.method == Method::OPTIONS),
             };
             let (local, received) = local.unwrap_or_else(|what| {
                 refused = Some(Violation::Malformed(what));
@@ -326,14 +342,14 @@ impl<'r> Fields<'r> {
             // Without `:authority` the host is in a field, and the target has no scheme.
             target.scheme = target.authority.is_some().then_some(Scheme::HTTPS);
         }
-        if let Some(protocol) = self.protocol {
+        if let Some(protocol) = self.protocol.clone() {
             if parts.method != Method::CONNECT || target.authority.is_none() {
                 return None;
             }
             parts.extensions.insert(Protocol::new(protocol)?);
         }
         parts.uri = Uri::from_parts(target).ok()?;
-        parts.headers = self.plain;
+        parts.headers = std::mem::take(&mut self.plain);
         Some(parts)
     }
 

@@ -19,11 +19,12 @@ use bytes::{Buf, BytesMut};
 use self::arriving::Section;
 use self::recently_reset::{RecentlyReset, ResetStream};
 use self::stream::Stream;
-use crate::http1::{DRAFT_BYTES_MAX, WriteBuffer};
+use crate::http1::{DRAFT_BYTES_MAX, Violation, WriteBuffer};
 use crate::http2::abuse::{AbuseLimiter, Flood};
 use crate::http2::frame::{self, Head, Reason};
 use crate::http2::head::{IncomingHead, LIST_BYTES_MAX};
 use crate::http2::hpack::{self, Decoder};
+use crate::refused_head::RefusedHead;
 
 /// Receive window of a stream, in bytes.
 pub const STREAM_WINDOW: u32 = 64 << 10;
@@ -72,6 +73,8 @@ pub enum Step {
     Done,
     /// A frame started a request.
     Request(IncomingRequest),
+    /// A frame started a request that is not valid, or too large. Its stream is reset.
+    Refused(Violation, Box<RefusedHead>),
 }
 
 /// Why a connection ends early.

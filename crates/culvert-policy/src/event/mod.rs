@@ -5,9 +5,10 @@ pub mod event_slots;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use culvert_events::bodies::{BodyBudget, CapturedExchange};
-use culvert_events::{HeaderRules, Record, Settable, Slot, Text};
+use culvert_events::{HeaderRules, Reason, Record, Settable, Slot, Text};
 use http::header::{Entry, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, request};
 use serde_json::{Map, Value};
@@ -34,6 +35,8 @@ pub struct EventDraft {
     capture: Option<Box<CaptureDraft>>,
     /// What came from secrets.
     hidden: Option<Box<Hidden>>,
+    /// The position of the reason plus one; 0 without one.
+    reason: AtomicU8,
 }
 
 /// What of an exchange came from secrets. Events and captures have `[redacted]` in its place.
@@ -72,6 +75,21 @@ impl EventDraft {
     pub fn wants<T>(&self, slot: Slot<T>) -> bool {
         let record = self.record.as_ref();
         record.is_some_and(|record| record.wants(slot))
+    }
+
+    /// Notes why the edge responds instead of an upstream. The first reason counts.
+    pub fn note_reason(&self, reason: Reason) {
+        if self.reason.load(Ordering::Relaxed) == 0 {
+            let position = u8::try_from(reason as usize).unwrap_or(u8::MAX);
+            self.reason
+                .store(position.saturating_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Why the edge responds instead of an upstream, if it does.
+    pub fn reason(&self) -> Option<Reason> {
+        let position = self.reason.load(Ordering::Relaxed).checked_sub(1)?;
+        Reason::at(usize::from(position))
     }
 
     /// Sets a field, if there is an event.

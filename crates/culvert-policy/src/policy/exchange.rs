@@ -172,6 +172,9 @@ impl<'x> Exchange<'x> {
 
     /// Ends the phase with a response of the edge; a connection is closed.
     pub fn refuse(&self, problem: Problem) -> Flow {
+        if let (Some(event), Some(reason)) = (&self.event, problem.reason()) {
+            event.note_reason(reason);
+        }
         match self.reply_context() {
             Some(to) => Flow::Reply(Box::new(problem.answer(&to))),
             None => Flow::Close,

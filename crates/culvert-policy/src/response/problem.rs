@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use culvert_events::Reason;
 use culvert_http::http1::Violation;
 use http::StatusCode;
 use http::header::HeaderName;
@@ -311,6 +312,56 @@ problems! {
 }
 
 impl Problem {
+    /// The reason in the event. `None` for decisions of the traffic policy, which other fields of the event have.
+    pub fn reason(self) -> Option<Reason> {
+        Some(match self {
+            Self::Violation(Violation::Malformed(_)) | Self::Malformed => Reason::Malformed,
+            Self::Violation(Violation::TargetTooLong) => Reason::TargetTooLong,
+            Self::Violation(Violation::FieldsTooLarge) => Reason::HeadTooLarge,
+            Self::Violation(Violation::Method) | Self::Method => Reason::Method,
+            Self::Violation(Violation::TooSlow) => Reason::TooSlow,
+            Self::Authority => Reason::BadHost,
+            Self::UnknownHost => Reason::UnknownHost,
+            Self::Misdirected => Reason::Misdirected,
+            Self::Expectation => Reason::Expectation,
+            Self::Upgrade => Reason::Upgrade,
+            Self::Overloaded => Reason::Overloaded,
+            Self::Outdated => Reason::Outdated,
+            Self::Restricted | Self::NotAdmitted => Reason::Restricted,
+            Self::Oversized | Self::BodyTooLong => Reason::BodyTooLong,
+            Self::NoRoom | Self::LoginBusy => Reason::NoMemory,
+            Self::BreakerOpen => Reason::BreakerOpen,
+            Self::NoKeys | Self::Call | Self::LoginProvider => Reason::PolicyCall,
+            Self::Policy | Self::PolicyLimit | Self::SecretsWithdrawn => Reason::Policy,
+            Self::NoInternal | Self::InternalForbidden | Self::Hops => Reason::NoInternal,
+            Self::Unhandled => Reason::NoUpstream,
+            Self::NeedsDatabase => Reason::NeedsDatabase,
+            Self::AgentBusy => Reason::AgentBusy,
+            Self::AgentSilent => Reason::AgentSilent,
+            Self::Unreachable => Reason::ConnectFailed,
+            Self::BadAnswer => Reason::BadResponse,
+            Self::UpstreamTooSlow => Reason::ResponseTimeout,
+            Self::AnswerTooLong => Reason::ResponseTooLong,
+            Self::Unsuited => Reason::Unsuited,
+            Self::Webhook
+            | Self::NoToken
+            | Self::BadToken
+            | Self::TokenRefused
+            | Self::EdgePath
+            | Self::LoginFirst
+            | Self::LoginPath
+            | Self::LoginCookie
+            | Self::LoginNoState
+            | Self::LoginState
+            | Self::LoginInsecure
+            | Self::LoginOtherHost
+            | Self::LoginDenied
+            | Self::LoginNoEmail
+            | Self::LoginNoUser
+            | Self::LoginToken => return None,
+        })
+    }
+
     /// Whether the upstream caused it.
     pub fn is_upstreams(self) -> bool {
         matches!(
@@ -410,6 +461,15 @@ Pages show a sentence for the visitor, the help for the owner from this table, a
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_bad_gateway_has_a_reason() {
+        for problem in Problem::ALL {
+            if (502..=504).contains(&problem.status().as_u16()) {
+                assert!(problem.reason().is_some(), "{problem:?}");
+            }
+        }
+    }
 
     #[test]
     fn each_problem_has_a_distinct_code() {

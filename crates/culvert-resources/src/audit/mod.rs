@@ -7,7 +7,7 @@
 pub mod counted;
 pub mod previous;
 pub mod refusals;
-mod repeated;
+pub mod repeated;
 pub mod trace;
 pub mod verb;
 

@@ -16,7 +16,7 @@ const OPEN_MAX: usize = 1_000;
 
 /// Counts by key. `S` is a sample, the latest of each key.
 #[derive(Debug)]
-pub(crate) struct Repeated<K, S> {
+pub struct Repeated<K, S> {
     open: Mutex<HashMap<K, RepeatCount<S>>>,
     /// Time between two reports about a key.
     period: Duration,
@@ -37,17 +37,22 @@ struct RepeatCount<S> {
 
 /// A due report about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Report<K, S> {
-    pub(crate) key: K,
-    pub(crate) sample: S,
+pub struct Report<K, S> {
+    /// Occurrences with this key are counted together.
+    pub key: K,
+    /// The latest one.
+    pub sample: S,
     /// How often it happened since the last report.
-    pub(crate) count: u64,
-    pub(crate) first_at: Timestamp,
-    pub(crate) last_at: Timestamp,
+    pub count: u64,
+    /// When it happened first since then.
+    pub first_at: Timestamp,
+    /// When it happened last.
+    pub last_at: Timestamp,
 }
 
 impl<K: Clone + Eq + Hash, S: Clone> Repeated<K, S> {
-    pub(crate) fn new(period: Duration, folded: fn(&K) -> K) -> Self {
+    /// Counts that are reported once in a period. `folded` is the key that counts for another one while the table is full.
+    pub fn new(period: Duration, folded: fn(&K) -> K) -> Self {
         Self {
             open: Mutex::default(),
             period,
@@ -56,7 +61,12 @@ impl<K: Clone + Eq + Hash, S: Clone> Repeated<K, S> {
     }
 
     /// Counts one.
-    pub(crate) fn note(&self, key: K, sample: S, at: Timestamp) {
+    pub fn note(&self, key: K, sample: S, at: Timestamp) {
+        self.note_many(key, sample, 1, at);
+    }
+
+    /// Counts several, the last of which happened at this time.
+    pub fn note_many(&self, key: K, sample: S, count: u64, at: Timestamp) {
         let mut open = lock(&self.open);
         let key = self.counting(&open, &key);
         let counted = open.entry(key).or_insert_with(|| RepeatCount {
@@ -69,7 +79,7 @@ impl<K: Clone + Eq + Hash, S: Clone> Repeated<K, S> {
         if counted.count == 0 {
             counted.first_at = at;
         }
-        counted.count += 1;
+        counted.count = counted.count.saturating_add(count);
         counted.last_at = counted.last_at.max(at);
         counted.sample = sample;
     }
@@ -125,7 +135,7 @@ impl<K: Clone + Eq + Hash, S: Clone> Repeated<K, S> {
     }
 
     /// The due reports; with `all`, also those that are due later. Forgets keys that were not noted for a period.
-    pub(crate) fn due(&self, all: bool) -> Vec<Report<K, S>> {
+    pub fn due(&self, all: bool) -> Vec<Report<K, S>> {
         let now = Instant::now();
         let mut open = lock(&self.open);
         open.retain(|_, counted| counted.count > 0 || now < counted.due);
@@ -143,7 +153,7 @@ impl<K: Clone + Eq + Hash, S: Clone> Repeated<K, S> {
     }
 
     /// Notes that these were reported. What has been counted since stays for the next report.
-    pub(crate) fn reported(&self, reports: &[Report<K, S>]) {
+    pub fn reported(&self, reports: &[Report<K, S>]) {
         let next = Instant::now() + self.period;
         let mut open = lock(&self.open);
         for report in reports {

@@ -3,6 +3,7 @@
 use culvert_control::Control;
 use culvert_delivery::{Delivery, DestinationState, Health as DestinationHealth};
 use culvert_edge::Edge;
+use culvert_events::Reason;
 use culvert_store::BatchClass;
 
 use super::{Sample, Value};
@@ -62,7 +63,28 @@ pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
         ),
     ];
     samples.extend(requests(edge));
+    samples.extend(refused(edge));
     samples.extend(overload(edge));
+    samples
+}
+
+/// Refused traffic by reason.
+fn refused(edge: &Edge) -> Vec<Sample> {
+    let m = edge.meters();
+    let by_reason = Reason::ALL.iter().zip(&m.refused);
+    let mut samples: Vec<Sample> = by_reason
+        .map(|(reason, count)| Sample {
+            name: "edge_refused",
+            help: "Requests and connections that the edge refused, by reason",
+            labels: vec![("reason", reason.name().to_owned())],
+            value: Value::Counter(count.get()),
+        })
+        .collect();
+    samples.push(counter(
+        "edge_refused_sampled",
+        "Refused requests and connections without an event of their own, because others of their network stand for them",
+        m.refusals_sampled.get(),
+    ));
     samples
 }
 

@@ -3,6 +3,7 @@
 use culvert_control::Control;
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
+use culvert_events::Reason;
 use culvert_statistics::{Field, Point, upper_bound};
 
 use super::samples::{counter, gauge};
@@ -59,6 +60,20 @@ pub(crate) fn endpoints(edge: &Edge) -> Vec<Sample> {
         labels: vec![("endpoint", (*id).to_owned())],
         value: Value::Counter(point.get(Field::Connections)),
     }));
+    // Most endpoints refuse for few reasons, and most for none.
+    for (id, point) in &all {
+        let reasons = Field::REFUSED.iter().zip(Reason::ALL);
+        let counted = reasons.filter(|(field, _)| point.get(**field) > 0);
+        samples.extend(counted.map(|(field, reason)| Sample {
+            name: "endpoint_refused",
+            help: "Requests and connections that the edge refused, by endpoint and reason",
+            labels: vec![
+                ("endpoint", (*id).to_owned()),
+                ("reason", reason.name().to_owned()),
+            ],
+            value: Value::Counter(point.get(*field)),
+        }));
+    }
     samples.extend(all.iter().map(|(id, point)| Sample {
         name: "endpoint_latency_seconds",
         help: "Time from the head of a request to the head of its response",

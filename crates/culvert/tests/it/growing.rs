@@ -49,6 +49,13 @@ const BY_CLIENTS: &[Row] = &[
         "",
     ),
     (
+        "edge/recording/refusals.rs Refusals.collected",
+        "COLLECTED_MAX",
+        1_024,
+        Direct,
+        "what_is_collected_is_bounded_and_complete",
+    ),
+    (
         "http/http2/follow.rs Follower.open",
         "FOLLOWED_STREAMS_MAX",
         4_096,
@@ -504,6 +511,8 @@ const BY_SERVER: &[&str] = &[
     "certificates/ssh/mod.rs Certificate.critical_options",
     "certificates/ssh/mod.rs Certificate.extensions",
     "event-config/statistics/keeper.rs Keeper.waiting",
+    "event-config/statistics/view.rs NodeValues.refused_by_reason",
+    "event-config/statistics/view.rs TrafficValues.refused_by_reason",
     "endpoints/traffic_policy/mod.rs Compiled.authorities",
     "endpoints/traffic_policy/mod.rs Compiled.ip_policies",
     "endpoints/traffic_policy/mod.rs Compiled.judged",

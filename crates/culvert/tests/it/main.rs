@@ -70,6 +70,7 @@ mod proxies;
 mod public_ports;
 mod races;
 mod read_back;
+mod refused_traffic;
 mod reload;
 mod reserved_addresses;
 mod restart;

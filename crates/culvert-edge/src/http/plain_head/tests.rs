@@ -94,7 +94,7 @@ fn http2_request(
         loop {
             match session.step(&mut inbox, now).ok()? {
                 Step::Request(incoming) => return Some(incoming.head),
-                Step::Done => {}
+                Step::Done | Step::Refused(..) => {}
                 Step::More => return None,
             }
         }

@@ -11,9 +11,11 @@ use super::{
     By, COPIED_BYTES_MAX, ConnectionError, GOAWAY_PING, HEADS_BYTES, IncomingRequest,
     STREAM_WINDOW, Session, Shutdown, Step, WINDOW_MAX,
 };
+use crate::http1::Violation;
 use crate::http2::frame::{self, Head, Reason};
 use crate::http2::head::{Fields, IncomingHead, Verdict};
 use crate::http2::states::{self, Action, Cost, FrameType, StreamState};
+use crate::refused_head::RefusedHead;
 
 /// A field section whose last CONTINUATION has not arrived.
 #[derive(Debug)]
@@ -368,13 +370,17 @@ impl Session {
                 .and_then(|head| self.open(section, head, head_bytes))
             {
                 Ok(incoming) => return Ok(Step::Request(incoming)),
-                Err(verdict) => {
+                Err((verdict, head)) => {
                     self.abuse.refused(block.len(), now)?;
-                    let reason = match verdict {
-                        Verdict::TooLarge => Reason::ENHANCE_YOUR_CALM,
-                        Verdict::Malformed | Verdict::Good => Reason::PROTOCOL_ERROR,
+                    let (reason, violation) = match verdict {
+                        Verdict::TooLarge => (Reason::ENHANCE_YOUR_CALM, Violation::FieldsTooLarge),
+                        Verdict::Malformed | Verdict::Good => {
+                            let why = Violation::Malformed("the field section is malformed");
+                            (Reason::PROTOCOL_ERROR, why)
+                        }
                     };
                     self.refuse(section, reason, now);
+                    return Ok(Step::Refused(violation, head));
                 }
             },
             Purpose::Trailers => {
@@ -402,12 +408,19 @@ impl Session {
         section: &Section,
         head: IncomingHead,
         head_bytes: usize,
-    ) -> Result<IncomingRequest, Verdict> {
-        let length = head.content_length()?;
+    ) -> Result<IncomingRequest, (Verdict, Box<RefusedHead>)> {
         let is_ended = section.ends_stream;
-        if is_ended && length.is_some_and(|length| length > 0) {
-            return Err(Verdict::Malformed);
-        }
+        let length = match head.content_length() {
+            Ok(Some(1..)) if is_ended => Err(Verdict::Malformed),
+            length => length,
+        };
+        let length = match length {
+            Ok(length) => length,
+            Err(verdict) => {
+                let head = RefusedHead::of_parts(head.into_parts());
+                return Err((verdict, Box::new(head)));
+            }
+        };
         let owes_continue = !is_ended && head.expects_continue();
         self.streams.push(Stream {
             id: section.stream,

@@ -90,7 +90,7 @@ impl Talk {
         loop {
             match self.session.step(&mut self.inbox, self.now)? {
                 Step::More => return Ok(()),
-                Step::Done => {}
+                Step::Done | Step::Refused(..) => {}
                 Step::Request(asked) => self.asked.push(asked),
             }
         }

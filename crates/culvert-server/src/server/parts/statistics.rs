@@ -1,10 +1,11 @@
-//! The statistics of this node.
+//! The statistics of this node, and the reports of what its edge refuses.
 
 use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
 use culvert_base::BoxFuture;
 use culvert_control::Control;
+use tokio_util::sync::CancellationToken;
 
 use crate::server::foundation::Foundation;
 use crate::server::part::{self, Name, Reason, Start};
@@ -28,6 +29,7 @@ impl Part {
                 store: opened.store.clone(),
                 queue: opened.queue.clone(),
                 cpu: Mutex::default(),
+                refused: Mutex::default(),
             }),
         }
     }
@@ -52,6 +54,11 @@ impl part::Part for Part {
             let (events, source) = (self.control.events.clone(), self.source.clone());
             let keep = |stop| events.keep_statistics(source, stop);
             start.tasks.start("statistics", keep);
+            let events = self.control.events.clone();
+            let report = |stop: CancellationToken| async move {
+                events.report_refused_traffic(stop).await;
+            };
+            start.tasks.start("refused_traffic", report);
             Ok(())
         })
     }

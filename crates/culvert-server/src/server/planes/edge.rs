@@ -9,6 +9,7 @@ use culvert_command::{Invalid, with_causes};
 use culvert_control::{Control, EdgePort};
 use culvert_delivery::Delivery;
 use culvert_edge::{Change, Dial, Edge, NotReplayed, ReplayRequest, Replayed, Snapshot};
+use culvert_events::RefusedTraffic;
 use culvert_installation::config::{Role, Settings};
 use culvert_policy::{IpData, IpDatabases, SharedCounts};
 use tokio::sync::watch;
@@ -104,6 +105,10 @@ impl EdgePort for Published {
 
     fn confirm(&self, at: Instant) {
         self.edge.confirm(at);
+    }
+
+    fn take_refused(&self) -> Vec<RefusedTraffic> {
+        self.edge.take_refused()
     }
 
     fn replay(&self, request: ReplayRequest) -> BoxFuture<'_, Result<Replayed, NotReplayed>> {

@@ -77,7 +77,7 @@ impl Serving {
             let now = self.talk.now;
             match self.talk.session.step(&mut self.talk.inbox, now) {
                 Ok(Step::More) => break,
-                Ok(Step::Done) => {}
+                Ok(Step::Done | Step::Refused(..)) => {}
                 Ok(Step::Request(asked)) => {
                     let head = asked.head.into_parts();
                     let is_refused = head.extensions.get::<Refused>().is_some();

@@ -440,7 +440,7 @@ async fn our_server(io: Choppy, script: Script, seed: u64) {
         loop {
             match session.step(&mut inbox, now).expect("nothing is wrong") {
                 Step::More => break,
-                Step::Done => {}
+                Step::Done | Step::Refused(..) => {}
                 Step::Request(asked) => answers.push(ServerExchange {
                     stream: asked.stream,
                     number: number(asked.head.into_parts().uri.path()),

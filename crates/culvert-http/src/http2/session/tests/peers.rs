@@ -135,7 +135,7 @@ async fn our_server(mut io: Choppy, script: Script) {
     let (mut session, mut inbox) = (Session::new(100, now), BytesMut::new());
     loop {
         match session.step(&mut inbox, now).unwrap() {
-            Step::Done => {}
+            Step::Done | Step::Refused(..) => {}
             Step::Request(it) => {
                 let head = it.head.into_parts();
                 let number: usize = head.uri.path()[1..].parse().unwrap();
