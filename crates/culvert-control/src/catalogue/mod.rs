@@ -17,6 +17,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use crate::operations::resources;
+use crate::server_log;
 
 /// Every kind of audit event, with the schema of its object.
 pub(crate) fn kinds() -> Vec<AuditKind> {
@@ -40,6 +41,7 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
         .chain(traffic_policy::kinds())
         .chain(lost_commits::kinds())
         .chain(lost_events::kinds())
+        .chain(server_log::kinds::kinds())
         .collect()
 }
 
