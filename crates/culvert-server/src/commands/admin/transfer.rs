@@ -57,7 +57,7 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
                     database_url: String::new(),
                     ..settings
                 };
-                let context = ProcessContext::open(&settings, Access::Shared).await?;
+                let context = ProcessContext::open(&settings, Access::Shared, texts()).await?;
                 let recorded = record(&context).await;
                 context.close().await;
                 recorded?;
