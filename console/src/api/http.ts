@@ -41,12 +41,14 @@ export async function call(
   path: string,
   body?: Json,
   signal?: AbortSignal,
+  headers?: Record<string, string>,
 ): Promise<Json> {
   const init: RequestInit = { method };
+  if (headers) init.headers = headers;
   if (signal) init.signal = signal;
   if (body !== undefined) {
     init.body = JSON.stringify(body);
-    init.headers = { 'content-type': 'application/json' };
+    init.headers = { ...headers, 'content-type': 'application/json' };
   }
   const response = await consoleFetch(API_PREFIX + path, init);
   if (!response.ok) throw await errorOf(response);

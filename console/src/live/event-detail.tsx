@@ -12,6 +12,7 @@ import { Changes } from './changes';
 import { flat } from './flat';
 import type { KeptEvent, LiveEvent } from './entry';
 import { Messages, SendAgain } from './messages';
+import { RestoreVersion } from './restore-version';
 
 function quoted(value: string): string {
   return `'${value.replaceAll("'", String.raw`'\''`)}'`;
@@ -126,6 +127,7 @@ export function EventDetail({ event, isPage = false }: Props) {
       {path && !event.event_type.includes('_deleted') ? (
         <Link to={path}>Open the object</Link>
       ) : null}
+      <RestoreVersion event={event} />
       <Tabs defaultValue={isUpdate ? 'changes' : 'fields'} keepMounted={false}>
         <Tabs.List aria-label="Views of the event">
           {isUpdate ? <Tabs.Tab value="changes">Changes</Tabs.Tab> : null}

@@ -443,7 +443,7 @@ impl AgentControl {
             let seen_at = last_seen.get(session.run.as_str()).copied();
             let stopped_at = seen_at.unwrap_or_else(|| self.kernel.clock.now());
             let id = &document.head.id;
-            self.remove_session(id, &session.run, LEFT_BEHIND, stopped_at)
+            self.remove_session(id, &session.run, (LEFT_BEHIND, true), stopped_at)
                 .await?;
             n_ended += 1;
         }

@@ -36,10 +36,11 @@ use culvert_endpoints::reserved_addr::model::ReservedAddr;
 use culvert_endpoints::reserved_domain::model::ReservedDomain;
 use culvert_endpoints::{endpoint, host};
 use culvert_identity::credential::model::TunnelCredential;
+use culvert_resources::cx::Cx;
 use culvert_resources::operation::Operation;
 use culvert_resources::resource::model::Model;
 use culvert_resources::resource::operations::of_resource;
-use culvert_resources::service::RUNS_MAX;
+use culvert_resources::service::{self, RUNS_MAX};
 use culvert_resources::stored::informer_cache::InformerCache;
 use culvert_resources::{Caller, Error, OwnerKind, Role, stored};
 use culvert_store::{Changes, CommitError, Document, Revision};
@@ -311,7 +312,8 @@ impl AgentControl {
             }
             if !is_there {
                 let now = self.kernel.clock.now();
-                self.remove_session(&id, &agents.run, LOST, now).await?;
+                self.remove_session(&id, &agents.run, (LOST, true), now)
+                    .await?;
                 agents.lock().remove(&id);
                 agents.bindings.hang_up(&id, LOST);
             }
@@ -490,10 +492,10 @@ impl AgentControl {
                 None => return,
             }
         };
-        match self
-            .remove_session(id, &agents.run, &reason.to_string(), stopped_at)
-            .await
-        {
+        // If the agent left, it took its endpoints with it.
+        let by_server = matches!(reason, EndReason::Stopped(_) | EndReason::Expired);
+        let why = (&*reason.to_string(), by_server);
+        match self.remove_session(id, &agents.run, why, stopped_at).await {
             Ok(()) => {
                 agents.lock().remove(id);
                 info!(session.id = id, %reason, "agent session ended");
@@ -505,13 +507,14 @@ impl AgentControl {
         }
     }
 
-    /// Removes a session of a run that ended at that time, with its endpoints, and emits the events. Does
-    /// nothing if the session is gone or has moved to another run.
+    /// Removes a session of a run that ended at that time, with its endpoints, and emits the events: those of the
+    /// endpoints follow that of the session, and name the agent only if it ended the session or vanished. Does nothing if the session is
+    /// gone or has moved to another run.
     async fn remove_session(
         &self,
         id: &str,
         run: &str,
-        error: &str,
+        (error, by_server): (&str, bool),
         stopped_at: Timestamp,
     ) -> Result<(), Fault> {
         let doing = || format!("ending the agent session {id}");
@@ -525,7 +528,10 @@ impl AgentControl {
                 return Ok(());
             }
             let caller = session.caller(&document.head.account);
-            let cx = self.kernel.cx(&caller, &self.kernel.settings.base_url);
+            let cx = Cx {
+                by_server,
+                ..self.kernel.cx(&caller, &self.kernel.settings.base_url)
+            };
             let endpoints = cx.referring(Endpoint::KIND, &document.head).await?;
             let kept = self.names_kept();
             let mut changes = endpoint::agent::removal(&cx, endpoints, kept)
@@ -535,6 +541,7 @@ impl AgentControl {
                 changes = changes.and(Changes::remove(document.head, REPORTED_AS_ENDPOINT));
             }
             let event = events::stopped(&cx, &document.head, &session, error, stopped_at)?;
+            changes = service::following(&event, changes);
             changes = changes.and(Changes::remove(document.head, event));
             match self.kernel.store.commit(changes).await {
                 Ok(_) => return Ok(()),

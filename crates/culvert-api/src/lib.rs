@@ -202,6 +202,8 @@ pub struct Api {
     started_at: Instant,
     turnstile: Turnstile,
     failures: Option<Failures>,
+    /// Sign-ins to the console, by owner.
+    sign_ins: Failures,
     rolling: Option<Rolling>,
     sources: PerSource,
     /// Permits for connections, of all listeners together.
@@ -238,6 +240,7 @@ impl Api {
                 limits.waiting,
             ),
             failures: Failures::new(limits.failed_authentications),
+            sign_ins: Failures::every(console::SIGN_INS_EVERY, console::SIGN_INS_AT_ONCE),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
             permits: Arc::new(Semaphore::new(limits.connections)),
@@ -310,18 +313,15 @@ impl Api {
         let agent = parts.headers.get(USER_AGENT).map(HeaderValue::as_bytes);
         let agent = String::from_utf8_lossy(agent.unwrap_or_default());
         let end = agent.floor_char_boundary(USER_AGENT_BYTES_MAX);
-        let via = match parts.uri.path() {
-            path if console::has(path) => Some(Via::Console),
-            _ if agent.starts_with(COMMAND_LINE) => Some(Via::Cli),
-            _ => None,
-        };
+        // Only a session of the console shows that the console called: see `by_console`.
+        let is_command_line = agent.starts_with(COMMAND_LINE) && !console::has(parts.uri.path());
         CallContext {
             client_ip: Some(client.to_canonical()),
             client_port: (client == peer.ip()).then_some(peer.port()),
             user_agent: agent[..end].to_owned(),
             operation_id: operation_id.to_owned(),
             node: self.control.node().to_owned(),
-            via,
+            via: is_command_line.then_some(Via::Cli),
         }
     }
 
@@ -386,7 +386,11 @@ impl Api {
         };
         if is_by_cookie {
             let base = self.base(parts, arrival.ends);
-            console::check_page(parts, &base).map_err(|refusal| unauthenticated(refusal.into()))?;
+            let checked = console::check_page(parts, &base);
+            checked.map_err(|refusal| {
+                self.note_page(&refusal, &arrival);
+                unauthenticated(refusal.into())
+            })?;
         } else if cors::is_preflight(&parts.method, headers) {
             return Ok(cors::preflight(headers, self.routes.methods(path)));
         }
@@ -435,7 +439,10 @@ impl Api {
                 .note_refusal(&origin, &operation_name, problem.refusal());
         });
         let mut caller = caller.map_err(unauthenticated)?;
-        caller.context = Some(Arc::clone(&arrival.context));
+        caller.context = Some(match is_by_cookie {
+            false => Arc::clone(&arrival.context),
+            true => console::by_console(&arrival.context),
+        });
         check_version(headers).map_err(|refusal| known(refusal.into()))?;
         let refused = |problem: Problem| {
             self.control
@@ -535,6 +542,8 @@ impl Api {
             None => Vec::new(),
         };
         let base = self.base(parts, ends);
+        let cause = parts.headers.get(CAUSE).map(HeaderValue::as_bytes);
+        let cause = cause.map(|cause| String::from_utf8_lossy(cause).into_owned());
         let call = Call {
             caller,
             path,
@@ -542,6 +551,7 @@ impl Api {
             body,
             base,
             address,
+            cause,
         };
         let running = AssertUnwindSafe(operation.call(&self.control, call)).catch_unwind();
         let reply = match tokio::time::timeout_at(deadline, running).await {
@@ -580,6 +590,8 @@ const APPLIED_WITHIN: Duration = Duration::from_secs(1);
 /// The ID of the operation that shows traffic as it happens.
 const TAIL: &str = "events_tail";
 /// Limit of a user agent in audit events.
+/// Header with the ID of the event that an update follows.
+const CAUSE: HeaderName = HeaderName::from_static("culvert-cause");
 const USER_AGENT_BYTES_MAX: usize = 512;
 /// The beginning of the user agent of our command line.
 const COMMAND_LINE: &str = "culvert-cli/";

@@ -9,6 +9,7 @@ pub mod acme;
 pub mod authority;
 pub mod certificate;
 pub mod certificate_authority;
+pub mod expiry;
 pub mod management;
 pub mod own_certificate;
 pub mod ports;

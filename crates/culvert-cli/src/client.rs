@@ -84,7 +84,18 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<ApiResponse> {
-        let response = self.send(method, path, body).await?;
+        self.call_because(method, path, body, None).await
+    }
+
+    /// Like [`Self::call`], for an update that follows this event about its object.
+    pub async fn call_because(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        cause: Option<&str>,
+    ) -> Result<ApiResponse> {
+        let response = self.send(method, path, body, cause).await?;
         let status = response.status().as_u16();
         let bytes = response
             .into_body()
@@ -112,7 +123,7 @@ impl Client {
     /// Reads a stream of server-sent events until the server ends it or `each` returns false. `each` receives the
     /// name and the data of each event.
     pub async fn follow(&self, path: &str, mut each: impl FnMut(&str, &str) -> bool) -> Result<()> {
-        let response = self.send(Method::GET, path, None).await?;
+        let response = self.send(Method::GET, path, None, None).await?;
         if !response.status().is_success() {
             let status = response.status().as_u16();
             let bytes = response.into_body().collect().await?.to_bytes();
@@ -152,6 +163,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&Value>,
+        cause: Option<&str>,
     ) -> Result<http::Response<Incoming>> {
         // The link to the next page is absolute; other paths are relative to the base.
         let uri = if path.starts_with("http://") || path.starts_with("https://") {
@@ -165,6 +177,9 @@ impl Client {
             .header(header::USER_AGENT, USER_AGENT);
         if !self.token.is_empty() {
             request = request.header(header::AUTHORIZATION, format!("Bearer {}", self.token));
+        }
+        if let Some(cause) = cause {
+            request = request.header("culvert-cause", cause);
         }
         let bytes = match body {
             Some(body) => {

@@ -77,6 +77,7 @@ async fn post(node: &Node, caller: &Caller, path: &str, body: Value) -> Value {
         body: Some(body),
         base: BASE.to_owned(),
         address: std::net::Ipv4Addr::LOCALHOST.into(),
+        cause: None,
     };
     match found.unwrap().call(&node.control, call).await {
         Ok(Reply::Created { body, .. }) => serde_json::from_str(&body).unwrap(),

@@ -9,6 +9,7 @@ use culvert_access::ip::restriction_model::{IpRestriction, RestrictionScope};
 use culvert_base::{
     Clock, Description, Entropy, Fault, IdMaker, Ksuid, Metadata, Secret, Timestamp,
 };
+use culvert_events::caused_by;
 use culvert_identity::api_key::model::ApiKey;
 use culvert_identity::{api_key, user};
 use culvert_resources::access::key_restrictions::KeyRestrictions;
@@ -25,6 +26,7 @@ use culvert_resources::{audit, stored};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key, OnDelete, Ref, Store};
 
 use crate::control::Control;
+use crate::server_log::command::AdminCommand;
 use crate::{PublicPorts, Role};
 
 /// Creates the first objects of an installation.
@@ -111,11 +113,11 @@ impl Bootstrap<'_> {
     }
 
     /// Creates another key for an admin and returns its token. If there is no active admin, it makes one: the user with
-    /// the address of the first admin, created if no such user exists.
+    /// the address of the first admin, created if no such user exists. The events follow that of the command.
     ///
     /// # Errors
     /// The store has no account (the first start creates one), or the store fails.
-    pub async fn admin_key(&self) -> Result<Secret, Fault> {
+    pub async fn admin_key(&self, command: &AdminCommand) -> Result<Secret, Fault> {
         let mut admin = None;
         for document in self.store.all(User::KIND).await? {
             let user: User = stored::read(&document)?;
@@ -129,8 +131,9 @@ impl Bootstrap<'_> {
         };
         let (token, key_id) = self.mint();
         let key = self.key(&token, key_id, &admin, "made by the command line")?;
+        let changes = self.commanded(command, &admin.account, made.and(key))?;
         self.store
-            .commit(made.and(key))
+            .commit(changes)
             .await
             .map_err(|error| Fault::new("storing an admin key", error))?;
         Ok(token)
@@ -179,14 +182,15 @@ impl Bootstrap<'_> {
     }
 
     /// Disables the enforcement of every IP restriction of the management API, in case they block every
-    /// caller. Returns the number of restrictions changed.
+    /// caller. Returns the number of restrictions changed. The events follow that of the command.
     ///
     /// # Errors
     /// The store fails, or concurrent writers keep changing the same objects.
-    pub async fn lift_api_restriction(&self) -> Result<usize, Fault> {
+    pub async fn lift_api_restriction(&self, command: &AdminCommand) -> Result<usize, Fault> {
         let ty = &restriction::TYPE;
         let mut changes = Changes::default();
         let mut n_lifted = 0;
+        let mut account = String::new();
         for mut document in self.store.all(ty.kind).await? {
             let mut restriction: IpRestriction = stored::read(&document)?;
             if restriction.place != RestrictionScope::Api || !restriction.enforced {
@@ -196,17 +200,31 @@ impl Bootstrap<'_> {
             restriction.enforced = false;
             document.body = stored::write(&restriction)?;
             document.head.updated_at = self.clock.now().whole_seconds();
+            account.clone_from(&document.head.account);
             let event = self.audit_update(ty, &before, &document)?;
             changes = changes.and(Changes::replace(document, event));
             n_lifted += 1;
         }
         if n_lifted > 0 {
             self.store
-                .commit(changes)
+                .commit(self.commanded(command, &account, changes)?)
                 .await
                 .map_err(|error| Fault::new("lifting the restriction of the API", error))?;
         }
         Ok(n_lifted)
+    }
+
+    /// The event of a command, and these changes with it as their cause.
+    fn commanded(
+        &self,
+        command: &AdminCommand,
+        account: &str,
+        changes: Changes,
+    ) -> Result<Changes, Fault> {
+        let event = command.event((self.clock, self.entropy), account)?;
+        let id = event.id.clone();
+        let changes = changes.map_events(|event| caused_by(event, &id));
+        Ok(Changes::event(event).and(changes))
     }
 
     fn view_base(&self) -> Base<'_> {

@@ -30,6 +30,7 @@ use culvert_tunnel::server::Bindings;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+use crate::server_log::ServerLog;
 
 /// The parts of the control plane.
 #[derive(Debug)]
@@ -134,13 +135,29 @@ impl Control {
     pub async fn record_followed(&self, caller: &Caller, operation: &str) -> Result<(), Error> {
         let caller = Arc::new(caller.clone());
         self.kernel
-            .record_read(&EVENTS_EXPORTED, &caller, operation, "")
+            .record_read(&EVENTS_EXPORTED, &caller, operation, ("", Vec::new()))
             .await
+    }
+
+    /// Counts the events that a stream showed. They are reported an hour after it began, and then every hour.
+    pub fn note_followed(&self, caller: &Arc<Caller>, operation: &str, ids: Vec<String>) {
+        self.kernel
+            .note_shown(&EVENTS_EXPORTED, caller, operation, ids);
     }
 
     /// Reports refused calls and repeated reads until cancelled, and then the others.
     pub async fn report_refusals(self: Arc<Self>, stop: CancellationToken) {
         self.kernel.report_refusals(stop).await;
+    }
+
+    /// Writes events of the server itself.
+    pub fn server_log(&self) -> ServerLog {
+        let kernel = &self.kernel;
+        ServerLog::new(
+            kernel.store.clone(),
+            kernel.clock.clone(),
+            kernel.entropy.clone(),
+        )
     }
 
     /// The name of this node.

@@ -14,6 +14,7 @@
 //! Here are:
 //!
 //! - `compile`: stored documents as the inputs of edge and delivery.
+//! - `server_log`: the events of the server itself.
 //! - `upgrade`: the start of the control plane, which completes what older versions stored.
 //!
 //! A subject has its own state, with the shared `Kernel` in it. [`Control`] holds the subjects, and
@@ -93,6 +94,7 @@ mod compile;
 mod control;
 mod grant;
 mod operations;
+mod server_log;
 mod upgrade;
 
 pub use culvert_agents::AgentControl;
@@ -107,7 +109,7 @@ pub use culvert_endpoints::health::policy_misuses;
 pub use culvert_endpoints::traffic_policy::runtime::PolicyRuntime;
 pub use culvert_event_config::EventConfig;
 pub use culvert_event_config::destination::targets::Targets;
-pub use culvert_event_config::event_query::{Followed, Message, follows};
+pub use culvert_event_config::event_query::{Followed, Message, follows, ids_of};
 pub use culvert_event_config::ports::EdgePort;
 pub use culvert_event_config::statistics::{
     Keeper, Statistics, StatisticsMeters, StatisticsSource,
@@ -147,6 +149,11 @@ pub use crate::compile::copied::{CopySource, fill_from_copy};
 pub use crate::control::{Control, Parts};
 pub use crate::operations::node_list::{EventLogFacts, NodeFacts, StoreFacts};
 pub use crate::operations::{Operation, collection_doc, operation_specs, operations, texts};
+pub use crate::server_log::ServerLog;
+pub use crate::server_log::command::AdminCommand;
+pub use crate::server_log::reload::Reloaded;
+pub use crate::server_log::run::{RunFacts, StopReason};
+pub use crate::server_log::watch::ServerWatch;
 
 #[cfg(test)]
 mod tests;

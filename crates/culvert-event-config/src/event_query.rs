@@ -19,7 +19,7 @@ use culvert_resources::operation::{
 use culvert_resources::{Error, stored};
 use culvert_store::Order;
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use url::form_urlencoded;
 
@@ -121,9 +121,46 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 1] {
         query: &PARAMETERS,
         right: Right::read(Scope::EventsRead),
         object: None,
-        trace: Trace::Hourly(&EVENTS_EXPORTED),
+        trace: Trace::HourlyList(&EVENTS_EXPORTED, listed),
         run: Run::new(|events, call| Box::pin(list(events, call))),
     }]
+}
+
+/// An event in a response, of which only the ID is read.
+#[derive(Deserialize)]
+struct Shown {
+    event: ShownEvent,
+}
+
+#[derive(Deserialize)]
+struct ShownEvent {
+    event_id: String,
+}
+
+/// The ID of the event in a response with one.
+pub(crate) fn shown(body: &str) -> Vec<String> {
+    let shown = serde_json::from_str::<Shown>(body);
+    shown
+        .into_iter()
+        .map(|shown| shown.event.event_id)
+        .collect()
+}
+
+/// The IDs of the events of a page.
+fn listed(body: &str) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Page {
+        events: Vec<Shown>,
+    }
+    let page = serde_json::from_str::<Page>(body);
+    let events = page.into_iter().flat_map(|page| page.events);
+    events.map(|shown| shown.event.event_id).collect()
+}
+
+/// The IDs of the events in messages of a stream.
+pub fn ids_of<'a>(messages: impl IntoIterator<Item = &'a Message>) -> Vec<String> {
+    let messages = messages.into_iter();
+    messages.flat_map(|(_, view)| shown(view)).collect()
 }
 
 /// A page of kept events.

@@ -18,6 +18,20 @@ use crate::event_kinds::EVENTS_DROPPED;
 const TOLD: &str = "events_set_aside_told";
 /// IDs in it, the latest ones.
 const TOLD_MAX: usize = 100;
+/// Events of traffic that a running node dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DroppedEvents {
+    /// The destination; empty if they were dropped before it was known.
+    pub destination: String,
+    /// Why.
+    pub reason: Loss,
+    /// How many since the last event.
+    pub count: u64,
+    /// When it was noticed first since the last event.
+    pub first_at: Timestamp,
+    /// When it was noticed last.
+    pub last_at: Timestamp,
+}
 
 /// The object of the event.
 #[derive(Serialize, JsonSchema)]
@@ -33,6 +47,16 @@ struct Object<'a> {
     file: &'a str,
     /// How many deliveries waited, or how many events of traffic were dropped; null if that cannot be read.
     deliveries: Option<u64>,
+    /// `traffic`; null where events of both classes waited.
+    class: Option<&'static str>,
+    /// The destination; null if the events were for several, or were dropped before it was known.
+    destination_id: Option<&'a str>,
+    /// When the node dropped the first of them; null if it dropped none itself.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    first_at: Option<Timestamp>,
+    /// When the node dropped the last of them.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    last_at: Option<Timestamp>,
 }
 
 /// The kind of event.
@@ -42,7 +66,8 @@ pub fn kinds() -> [AuditKind; 1] {
         name: EVENTS_DROPPED.to_owned(),
         doc: "Events that waited for delivery are lost, with retained traffic events, because the file that they \
               were in was damaged or missing; or events of traffic, because the database was away at the start of a \
-              node. The audit log is in another file and is whole."
+              node, or a queue was full: one event when it begins, and one every ten minutes while it goes on. The \
+              audit log is elsewhere and is whole."
             .to_owned(),
         schema,
     }]
@@ -99,20 +124,60 @@ impl EventConfig {
         }
     }
 
+    /// Emits the event of events that this node dropped.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn report_dropped(
+        &self,
+        account: &str,
+        dropped: &DroppedEvents,
+    ) -> Result<(), Fault> {
+        let id = dropped.destination.as_str();
+        let object = Object {
+            node: self.statistics.node(),
+            noticed_at: dropped.last_at,
+            reason: dropped.reason,
+            file: "",
+            deliveries: Some(dropped.count),
+            class: Some("traffic"),
+            destination_id: (!id.is_empty()).then_some(id),
+            first_at: Some(dropped.first_at),
+            last_at: Some(dropped.last_at),
+        };
+        let event = self.event_of_loss(account, &object)?;
+        let written = self.kernel.store.commit(Changes::event(event)).await;
+        written.map_err(|error| Fault::new("recording dropped events", error))?;
+        Ok(())
+    }
+
     fn event_of_lost_events(
         &self,
         account: &str,
         loss: &LostEvents,
     ) -> Result<culvert_base::Event, Fault> {
+        let is_traffic = loss.reason == Loss::DatabaseAway;
         let object = Object {
             node: self.statistics.node(),
             noticed_at: self.kernel.clock.now(),
             reason: loss.reason,
             file: &loss.file,
             deliveries: loss.deliveries,
+            class: is_traffic.then_some("traffic"),
+            destination_id: None,
+            first_at: None,
+            last_at: None,
         };
+        self.event_of_loss(account, &object)
+    }
+
+    fn event_of_loss(
+        &self,
+        account: &str,
+        object: &Object<'_>,
+    ) -> Result<culvert_base::Event, Fault> {
         let at = self.kernel.clock.now();
         let id = EventId::new(at, self.kernel.entropy.bytes());
-        Audit::by_server(EVENTS_DROPPED, at, &id, account).about(&object)
+        Audit::by_server(EVENTS_DROPPED, at, &id, account).about(object)
     }
 }

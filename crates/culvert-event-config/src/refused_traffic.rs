@@ -11,7 +11,7 @@ use culvert_events::catalogue::AuditKind;
 use culvert_events::{Audit, EventId, RefusedSample, RefusedTraffic};
 use culvert_resources::access::tenant::Account;
 use culvert_resources::audit;
-use culvert_resources::audit::repeated::{Repeated, Report};
+use culvert_resources::audit::repeated::{Repeated, Report, Sample};
 use culvert_store::Changes;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -42,6 +42,16 @@ struct Key {
 struct Counted {
     sampled: u64,
     sample: Option<RefusedSample>,
+}
+
+impl Sample for Counted {
+    fn add(&mut self, later: Self) {
+        *self = later;
+    }
+
+    fn emptied(&self) -> Self {
+        self.clone()
+    }
 }
 
 impl Default for RefusedCounts {

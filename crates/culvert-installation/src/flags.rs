@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_command::Failure;
+use sha2::{Digest, Sha256};
 
 use crate::config::{self, Settings};
 
@@ -50,4 +51,11 @@ pub fn settings_of(matches: &ArgMatches) -> Result<Settings, Failure> {
     }
     let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
     Ok(config::load(file, &config::environment(), &flags)?)
+}
+
+/// SHA-256 of the settings file of the command line, in hexadecimal; `None` without a file.
+pub fn file_digest(matches: &ArgMatches) -> Option<String> {
+    let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
+    let bytes = std::fs::read(config::file_used(file)?).ok()?;
+    Some(culvert_base::text::hex(&Sha256::digest(bytes)))
 }

@@ -99,6 +99,8 @@ impl Kernel {
             },
             address: None,
             force: false,
+            by_server: false,
+            cause: None,
         }
     }
 

@@ -74,10 +74,11 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
                 Ok(Reply::Secret(_)) if self.name != "create" => {
                     let id = about.object_id.as_deref().unwrap_or_default();
                     let (kind, caller) = (&POLICY_READ_WITH_SECRETS, &about.caller);
-                    kernel.record_read(kind, caller, &self.id(), id).await?;
+                    let read = (id, Vec::new());
+                    kernel.record_read(kind, caller, &self.id(), read).await?;
                 }
-                Ok(_) => {
-                    self.record(kernel, &about).await?;
+                Ok(reply) => {
+                    self.record(kernel, &about, reply).await?;
                     unrecorded.kind = None;
                 }
                 Err(Error::Refused(refusal)) => {
@@ -92,14 +93,23 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
 
     /// Commits the event of a successful call, if it has one beside those of objects. Without it the caller gets no
     /// response, so nothing is revealed unseen.
-    async fn record(&self, kernel: &Kernel, about: &About) -> Result<(), Error> {
+    async fn record(&self, kernel: &Kernel, about: &About, reply: &Reply) -> Result<(), Error> {
         let operation = self.id();
         let id = about.object_id.as_deref().unwrap_or_default();
         let kind = match self.trace {
             Trace::Nothing | Trace::Objects | Trace::Also(_) => return Ok(()),
             Trace::Hourly(kind) => {
                 let caller = &about.caller;
-                return kernel.record_read(kind, caller, &operation, id).await;
+                let read = (id, Vec::new());
+                return kernel.record_read(kind, caller, &operation, read).await;
+            }
+            Trace::HourlyList(kind, ids_of) => {
+                let ids = match reply {
+                    Reply::Ok(body) => ids_of(body),
+                    _ => Vec::new(),
+                };
+                let (caller, read) = (&about.caller, ("", ids));
+                return kernel.record_read(kind, caller, &operation, read).await;
             }
             Trace::Each(kind) => kind,
         };
@@ -391,6 +401,9 @@ pub struct Call {
     pub base: String,
     /// The address of the caller, not of a proxy.
     pub address: IpAddr,
+    /// `ev_…` of the event about the object that an update follows, as the caller says: one that restores the state at
+    /// an event.
+    pub cause: Option<String>,
 }
 
 /// The response of a successful operation. Bodies are JSON text.

@@ -9,7 +9,10 @@
 use std::borrow::Borrow;
 
 use culvert_base::{Class, Fault, Refusal, code};
-use culvert_store::{Changes, CommitError, Document, Head};
+use culvert_events::caused_by;
+use culvert_store::{
+    AuditEvent, Bound, Changes, CommitError, Document, Head, RangeError, event_names,
+};
 use serde_json::Value;
 
 use crate::access::grant::Grant;
@@ -58,7 +61,8 @@ pub async fn create(
         let view = ty.view_text(&document, cx.base)?;
         let event = audit::event(&cx, ty, Verb::Created, &view)?;
         let readable = (ty.readable_secret)(&cx, &document)?;
-        let changes = Changes::insert(document, event).and(made.also);
+        let also = following(&event, made.also);
+        let changes = Changes::insert(document, event).and(also);
         if commit(&cx, ty, changes).await? {
             return Ok(match made.reveal.or(readable) {
                 None => Reply::Created {
@@ -99,7 +103,10 @@ pub async fn update(
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
-    let cx = kernel.cx_of(&call, ty.update_parameters)?;
+    let cx = Cx {
+        cause: call.cause.as_deref(),
+        ..kernel.cx_of(&call, ty.update_parameters)?
+    };
     let mut _retry = None;
     for run in 0..RUNS_MAX {
         if run == 1 {
@@ -113,6 +120,7 @@ pub async fn update(
         (ty.inspect_update)(call.body.clone())?;
         (ty.permit)(cx.caller)?;
         let held = access::may_change(&cx, ty, &document).await?;
+        check_cause(&cx, &document.head).await?;
         let mut made = (ty.update)(&cx, &document, call.body.clone()).await?;
         // The right was read before the commit, so the commit checks its conditions.
         made.also = made.also.and(held);
@@ -149,18 +157,49 @@ pub async fn delete(
         let checked = (ty.check_removal)(&cx, &document, &call.query).await?;
         let before = (ty.before_removal)(&cx, &document).await?;
         let after = (ty.after_removal)(&cx, &document).await?;
+        let view = ty.view_text(&document, cx.base)?;
+        let event = audit::event(&cx, ty, Verb::Deleted, &view)?;
         // In the order of their events: what precedes the removal, the removal, what follows from it.
         let changes = held
             .and(checked)
-            .and(before)
-            .and(grants)
-            .and(removal(&cx, ty, document)?)
-            .and(after);
+            .and(following(&event, before.and(grants)))
+            .and(Changes::remove(document.head, event.clone()))
+            .and(following(&event, after));
         if commit(&cx, ty, changes).await? {
             return Ok(Reply::NoContent);
         }
     }
     Err(overtaken())
+}
+
+/// Refuses a cause that is not an event about the object.
+async fn check_cause(cx: &Cx<'_>, head: &Head) -> Result<(), Error> {
+    let Some(cause) = cx.cause else {
+        return Ok(());
+    };
+    let log = cx.store.audit_log();
+    let bound = Bound::Event(cause.to_owned());
+    let named = match log.range(Some(&bound), None, Some(&head.account)).await {
+        Ok(range) => {
+            let rows = log.rows(range.first - 1, range.first, 1).await?;
+            rows.first().map(|row| event_names(&row.body).0)
+        }
+        Err(RangeError::Unknown(_)) => None,
+        Err(RangeError::Fault(fault)) => return Err(fault.into()),
+    };
+    if named.as_deref() == Some(head.id.as_str()) {
+        return Ok(());
+    }
+    let why = "`culvert-cause` must be the ID of an event about this object.";
+    Err(Refusal::uncoded(Class::Invalid, why).into())
+}
+
+/// Changes that follow the write with this event, which is the cause of theirs.
+pub fn following(event: &AuditEvent, changes: Changes) -> Changes {
+    match event {
+        AuditEvent::Emit(cause) => changes.map_events(|event| caused_by(event, &cause.id)),
+        AuditEvent::Suppress { .. } => changes,
+    }
 }
 
 /// The removal of a document, with its audit event, which shows the last state.
@@ -212,7 +251,8 @@ pub async fn replace(
     let view = ty.view_text(&document, cx.base)?;
     let previous = Previous::between(ty, &before, &document, cx.base)?;
     let event = audit::updated(cx, ty, &view, &previous)?;
-    let changes = Changes::replace(document, event).and(made.also);
+    let also = following(&event, made.also);
+    let changes = Changes::replace(document, event).and(also);
     Ok(commit(cx, ty, changes).await?.then_some(view))
 }
 

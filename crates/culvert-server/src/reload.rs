@@ -1,5 +1,8 @@
 //! Reload: reads the settings and the files they name again, and applies those that can change at run time.
 
+use std::sync::Arc;
+
+use culvert_control::{Reloaded, ServerWatch};
 use culvert_edge::Edge;
 use culvert_policy::{IpData, IpDatabases};
 use serde_json::Value;
@@ -18,6 +21,10 @@ pub struct Reload {
     edge: Option<Edge>,
     ip_data: IpDatabases,
     certificates: CertificateFiles,
+    /// Reports reloads; `None` while the database is away.
+    watch: Option<Arc<ServerWatch>>,
+    /// SHA-256 of the settings file of the next reload.
+    file_sha256: Option<String>,
 }
 
 impl Reload {
@@ -31,6 +38,7 @@ impl Reload {
         edge: Option<Edge>,
         ip_data: IpDatabases,
         certificates: CertificateFiles,
+        watch: Option<Arc<ServerWatch>>,
     ) -> Self {
         Self {
             destinations: settings.destinations.clone(),
@@ -38,7 +46,14 @@ impl Reload {
             edge,
             ip_data,
             certificates,
+            watch,
+            file_sha256: None,
         }
+    }
+
+    /// The next settings to apply are from the file with this digest.
+    pub fn from_file(&mut self, sha256: Option<String>) {
+        self.file_sha256 = sha256;
     }
 
     /// Applies the reloadable keys of `settings`. Returns the changed keys that need a restart.
@@ -63,7 +78,9 @@ impl Reload {
         if let Some(edge) = &self.edge {
             edge.tell_missing_data();
         }
-        let mut waiting = waiting(&self.settings, &settings);
+        let changed = changed(&self.settings, &settings);
+        let mut waiting = changed.clone();
+        waiting.retain(|key| !LIVE.contains(&key.as_str()));
         let files = self.certificates.iter().zip(certificates);
         for ((shown, other), section) in files.zip(SECTIONS) {
             match (shown, other) {
@@ -74,12 +91,20 @@ impl Reload {
             }
         }
         self.settings = settings;
+        if let Some(watch) = &self.watch {
+            watch.reloaded(Reloaded {
+                changed,
+                waiting: waiting.clone(),
+                file_sha256: self.file_sha256.take(),
+                ..Reloaded::default()
+            });
+        }
         Ok(waiting)
     }
 }
 
-/// Changed keys that need a restart.
-fn waiting(before: &Settings, after: &Settings) -> Vec<String> {
+/// The names of changed settings.
+fn changed(before: &Settings, after: &Settings) -> Vec<String> {
     let value = |settings: &Settings, key: &str| {
         let json = serde_json::to_value(settings).expect("settings are always JSON");
         json.pointer(&format!("/{}", key.replace('.', "/")))
@@ -88,7 +113,6 @@ fn waiting(before: &Settings, after: &Settings) -> Vec<String> {
     };
     let names = keys().iter().map(|key| &key.name);
     names
-        .filter(|key| !LIVE.contains(&key.as_str()))
         .filter(|key| value(before, key) != value(after, key))
         .cloned()
         .collect()
@@ -99,11 +123,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changed_settings_that_need_a_restart_are_reported() {
+    fn changed_settings_are_found_by_name() {
         let before = Settings::default();
         let mut after = before.clone();
         after.log.level = "debug".into();
         after.edge.domain = "other.example".into();
-        assert_eq!(waiting(&before, &after), ["edge.domain"]);
+        assert_eq!(changed(&before, &after), ["edge.domain", "log.level"]);
     }
 }

@@ -415,10 +415,10 @@ impl Store {
         self.write("writing a setting", command).await.map(drop)
     }
 
-    /// A consistent online copy of the state file. SQLite only. Copy the queue before the store, so
-    /// that its cursors cannot be ahead of the outbox.
-    pub async fn backup(&self, to: &Path) -> Result<(), Fault> {
-        self.shared.database.backup(to).await
+    /// A consistent online copy of the state file, with these named values in addition. SQLite only. Copy the queue
+    /// before the store, so that its cursors cannot be ahead of the outbox.
+    pub async fn backup(&self, to: &Path, named: &[(&str, &str)]) -> Result<(), Fault> {
+        self.shared.database.backup(to, named).await
     }
 
     /// Checks everything: the file, references, positions. Returns the first defect.

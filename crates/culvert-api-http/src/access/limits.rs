@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -50,7 +50,7 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// Failed authentications, with a token bucket per source.
+/// Failed authentications, with a token bucket per source; or sign-ins, per owner.
 ///
 /// The table has a fixed size: sources that hash to the same slot share a bucket. So a client can exhaust the buckets
 /// of others, who then get 429 instead of 401. Valid keys are not affected.
@@ -68,16 +68,22 @@ impl Failures {
     /// `None` if the limit is disabled.
     pub fn new(rate: Rate) -> Option<Self> {
         let interval = 1_000_000_000_u64.checked_div(rate.per_second.into())?;
-        Some(Self {
+        Some(Self::every(Duration::from_nanos(interval), rate.burst))
+    }
+
+    /// One in each interval in the long term, and at most `burst` together.
+    pub fn every(interval: Duration, burst: u32) -> Self {
+        let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
+        Self {
             slots: (0..Self::SLOTS).map(|_| AtomicU64::new(0)).collect(),
             hasher: RandomState::new(),
             interval,
-            tolerance: interval.saturating_mul(rate.burst.saturating_sub(1).into()),
-        })
+            tolerance: interval.saturating_mul(burst.saturating_sub(1).into()),
+        }
     }
 
     /// Counts one failure. Above the limit, returns the time until the next one is counted.
-    pub fn count(&self, source: Source, now: Duration) -> Result<(), Duration> {
+    pub fn count(&self, source: impl Hash, now: Duration) -> Result<(), Duration> {
         let slot = self.hasher.hash_one(source) % Self::SLOTS;
         let Some(full_at) = usize::try_from(slot)
             .ok()

@@ -90,7 +90,8 @@ impl Api {
         let base = self.base(arrival.parts, arrival.ends);
         let body = match step {
             Step::Invitation if *method == Method::POST => {
-                check_page(arrival.parts, &base)?;
+                let checked = check_page(arrival.parts, &base);
+                checked.inspect_err(|refusal| self.note_page(refusal, &arrival))?;
                 arrival.read_up_to(SIGN_IN_BYTES_MAX).await?
             }
             Step::Invitation => return Err(Problem::wrong_method(POST)),
@@ -139,7 +140,7 @@ impl Api {
         let accepted = self
             .control
             .identity
-            .accept_invitation(token.trim(), self.origin(arrival));
+            .accept_invitation(token.trim(), self.console_origin(arrival));
         let accepted = accepted.await;
         let accepted = accepted.map_err(|error| self.failed(error.into(), arrival));
         let accepted =
@@ -203,7 +204,7 @@ impl Api {
         let kept = cookie(&arrival.parts.headers, name);
         let kept = kept.ok_or_else(|| Refusal::of(code::CONSOLE_SIGN_IN_FAILED))?;
         let query = arrival.parts.uri.query().unwrap_or_default();
-        let origin = self.origin(arrival);
+        let origin = self.console_origin(arrival);
         let finished = self
             .control
             .identity

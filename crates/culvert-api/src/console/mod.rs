@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use culvert_base::{Class, Refusal, Secret, code};
 use culvert_console::File;
-use culvert_control::{CONSOLE_SESSION_MAX, ConsoleSession, LinkUse};
+use culvert_control::{CONSOLE_SESSION_MAX, CallContext, ConsoleSession, LinkUse, Origin, Via};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
     CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, ETAG, IF_NONE_MATCH, LOCATION, ORIGIN,
@@ -60,6 +60,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const ANOTHER_ORIGIN: &str = "The console session can only be used by pages of the same origin.";
 /// Bytes of the body of a sign-in.
 pub(crate) const SIGN_IN_BYTES_MAX: usize = 4 << 10;
+/// The operation of refused requests of the console's own paths, in events.
+const CONSOLE: &str = "console";
+/// Rate and burst of sign-ins with the keys of an owner. Each makes events.
+pub(crate) const SIGN_INS_EVERY: Duration = Duration::from_secs(6);
+pub(crate) const SIGN_INS_AT_ONCE: u32 = 20;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 const GET_HEAD: HeaderValue = HeaderValue::from_static("GET, HEAD");
 
@@ -208,6 +213,14 @@ fn packed(file: &'static File, headers: &HeaderMap) -> Response<Body> {
     response
 }
 
+/// How a call came that the console made, as its session shows.
+pub(crate) fn by_console(context: &CallContext) -> Arc<CallContext> {
+    Arc::new(CallContext {
+        via: Some(Via::Console),
+        ..context.clone()
+    })
+}
+
 /// Rejects calls that a page of another origin may have made.
 pub(crate) fn check_page(parts: &Parts, base: &str) -> Result<(), Refusal> {
     let headers = &parts.headers;
@@ -322,7 +335,8 @@ impl Api {
         mut arrival: Arrival<'_>,
     ) -> Result<Response<Body>, Problem> {
         let base = self.base(arrival.parts, arrival.ends);
-        check_page(arrival.parts, &base)?;
+        let checked = check_page(arrival.parts, &base);
+        checked.inspect_err(|refusal| self.note_page(refusal, &arrival))?;
         // Before it takes a place: its sender is not known yet, and may take long.
         let body = arrival.read_up_to(SIGN_IN_BYTES_MAX).await?;
         let source = Source::of(self.client(&arrival));
@@ -330,7 +344,16 @@ impl Api {
             return Err(self.full());
         };
         match arrival.parts.method {
-            Method::GET => Ok(shown(&self.session_of(&arrival).await?)),
+            Method::GET => {
+                let session = self.session_of(&arrival).await;
+                let session = session.inspect_err(|problem| {
+                    // The console asks without a cookie whether it is signed in.
+                    if self.session_cookie(&arrival).is_some() {
+                        self.note_page(problem.refusal(), &arrival);
+                    }
+                })?;
+                Ok(shown(&session))
+            }
             Method::POST => {
                 let signed_in = self.sign_in(body, &base, &arrival, entered).await;
                 signed_in.inspect_err(|problem| self.note_failed_sign_in(problem, &arrival))
@@ -375,8 +398,13 @@ impl Api {
             };
             let (mut caller, link_use) =
                 authenticated.map_err(|error| self.failed(error.into(), arrival))?;
-            caller.context = Some(Arc::clone(&arrival.context));
+            caller.context = Some(by_console(&arrival.context));
             let owner_id = caller.owner_id.clone();
+            let now = self.started_at.elapsed();
+            self.sign_ins.count(&owner_id, now).map_err(|wait| {
+                let why = "You signed in too often; try again later.";
+                Problem::too_many(crate::whole_seconds(wait), why)
+            })?;
             let Some(_place) = self.turnstile.enter_owner(entered, &owner_id).await else {
                 return Err(self.full());
             };
@@ -407,7 +435,7 @@ impl Api {
             return Ok(response);
         };
         if let Some(cookie) = cookie(&arrival.parts.headers, name) {
-            let origin = self.origin(arrival);
+            let origin = self.console_origin(arrival);
             let ending = self.control.identity.sign_out(cookie, origin);
             let ended = tokio::time::timeout_at(arrival.deadline, ending).await;
             ended.unwrap_or_else(|_late| {
@@ -424,6 +452,20 @@ impl Api {
     pub(crate) fn note_failed_sign_in(&self, problem: &Problem, arrival: &Arrival<'_>) {
         let origin = self.origin(arrival);
         self.control.note_failed_sign_in(&origin, problem.refusal());
+    }
+
+    /// Where a request of a session came from, or one that begins or ends one.
+    pub(crate) fn console_origin(&self, arrival: &Arrival<'_>) -> Origin {
+        Origin {
+            context: Some(by_console(&arrival.context)),
+            ..self.origin(arrival)
+        }
+    }
+
+    /// Notes a refused request of the console's own paths, for the audit log.
+    pub(crate) fn note_page(&self, refusal: &Refusal, arrival: &Arrival<'_>) {
+        let origin = self.origin(arrival);
+        self.control.note_refusal(&origin, CONSOLE, refusal);
     }
 
     /// Counts a failed attempt with a wrong token or cookie.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::{Class, Refusal};
-use culvert_control::{Caller, Control, Error, Followed, Message, Revision};
+use culvert_control::{Caller, Control, Error, Followed, Message, Revision, ids_of};
 use futures_util::stream;
 use http::Response;
 use http_body::Frame;
@@ -72,11 +72,13 @@ impl Api {
             }
         })?;
         self.control.record_followed(&caller, FOLLOW).await?;
+        let shared = Arc::new(caller.clone());
         let rights = self.rights(caller, is_by_cookie, &arrival);
         self.meters.tails.fetch_add(1, Ordering::Relaxed);
         let reader = Reader {
             control: Arc::clone(&self.control),
             followed,
+            caller: shared,
             rights,
             revision,
             waiting: VecDeque::new(),
@@ -159,6 +161,7 @@ impl Drop for StreamPermit {
 struct Reader {
     control: Arc<Control>,
     followed: Followed,
+    caller: Arc<Caller>,
     rights: Rights,
     revision: watch::Receiver<Revision>,
     /// Messages of the last search that are not sent yet.
@@ -237,6 +240,10 @@ impl Reader {
                 } else {
                     SEARCH_EVERY
                 };
+                if !messages.is_empty() {
+                    let ids = ids_of(&messages);
+                    self.control.note_followed(&self.caller, FOLLOW, ids);
+                }
                 self.waiting = messages.into();
                 self.search_at = Instant::now() + pause;
                 Some(())

@@ -51,9 +51,12 @@ impl Api {
         let tail =
             tail.inspect_err(|refusal| self.control.note_refused(&caller, crate::TAIL, refusal))?;
         self.control.record_followed(&caller, crate::TAIL).await?;
+        let shared = Arc::new(caller.clone());
         let rights = self.rights(caller, is_by_cookie, &arrival);
         self.meters.tails.fetch_add(1, Ordering::Relaxed);
         let reader = Reader {
+            control: Arc::clone(&self.control),
+            caller: shared,
             tail,
             rights,
             stopping: self.stopping.clone(),
@@ -186,6 +189,8 @@ impl Rights {
 
 /// An open stream.
 struct Reader {
+    control: Arc<Control>,
+    caller: Arc<Caller>,
     tail: Tail,
     rights: Rights,
     stopping: CancellationToken,
@@ -204,7 +209,10 @@ impl Reader {
             biased;
             () = self.stopping.cancelled() => return None,
             next = self.tail.next() => match next {
-                Tailed::Event(line) => format!("data: {line}\n\n").into(),
+                Tailed::Event(line) => {
+                    self.control.note_followed(&self.caller, crate::TAIL, Vec::new());
+                    format!("data: {line}\n\n").into()
+                }
                 Tailed::Lost(n) => format!("event: lost\ndata: {{\"lost\":{n}}}\n\n").into(),
             },
             () = tokio::time::sleep(self.rights.check_in()) => Bytes::from_static(COMMENT.as_bytes()),

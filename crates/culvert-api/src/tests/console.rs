@@ -1,6 +1,7 @@
 //! Sessions of the console: who gets one, what it permits, and protection against other pages.
 
 use culvert_base::Secret;
+use tokio_util::sync::CancellationToken;
 
 use super::harness::{Harness, TestResponse, Wire};
 use super::*;
@@ -467,4 +468,145 @@ async fn a_link_signs_in_after_a_refusal() {
             .await;
         assert_eq!(answer.status, status, "{answer:?}");
     }
+}
+
+/// The kept events of these types, oldest first.
+async fn kept(harness: &Harness, wire: &mut Wire, kinds: &str) -> Vec<Value> {
+    let over = CancellationToken::new();
+    over.cancel();
+    let control = std::sync::Arc::clone(&harness.api.control);
+    control.report_refusals(over).await;
+    let path = format!("/events?order=oldest&limit=100&type={kinds}");
+    let token = Some(harness.token.as_str());
+    let page = wire.ask("GET", &path, token, &[], NO_BODY).await;
+    let events = page.body["events"].as_array().unwrap().iter();
+    events.map(|logged| logged["event"].clone()).collect()
+}
+
+/// `via` is what the session shows, not what a client says of itself or which path it asks for.
+#[tokio::test]
+async fn only_a_session_shows_that_the_console_called() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let page = [HOST, ORIGIN, BY_CONSOLE];
+    let cookie = cookie_of(&sign_in(&mut wire, &harness.token, &page).await);
+    let signed = [
+        HOST,
+        ORIGIN,
+        BY_CONSOLE,
+        &cookie,
+        "user-agent: culvert-cli/1",
+    ];
+    let body = r#"{"name":"by-console"}"#;
+    let made = wire
+        .ask("POST", "/console/api/vaults", None, &signed, body)
+        .await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let token = Some(harness.token.as_str());
+    let body = r#"{"name":"by-key"}"#;
+    let made = wire.ask("POST", "/vaults", token, &[], body).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let events = kept(&harness, &mut wire, "vault_created.v0,sign_in.v0").await;
+    let via: Vec<_> = events
+        .iter()
+        .map(|event| event["principal"]["context"]["via"].clone())
+        .collect();
+    assert_eq!(via, [json!("console"), json!("console"), json!(null)]);
+}
+
+/// What the console's own paths refuse is in the log too. That it is not signed in yet is no refusal.
+#[tokio::test]
+async fn refusals_of_the_paths_of_the_console_are_in_the_log() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let page = [HOST, ORIGIN, BY_CONSOLE];
+    let asked = wire
+        .ask("GET", "/console/session", None, &page, NO_BODY)
+        .await;
+    assert_eq!(asked.status, 401);
+    let kinds = "request_refused.v0";
+    let events = kept(&harness, &mut wire, kinds).await;
+    assert_eq!(events, Vec::<Value>::new());
+
+    let foreign = [HOST, "Origin: https://evil.example", BY_CONSOLE];
+    let wrong = [HOST, ORIGIN, BY_CONSOLE, "Cookie: culvert=wrong"];
+    for (method, path, headers, status) in [
+        ("POST", "/console/session", &foreign[..], 403),
+        ("GET", "/console/api/vaults", &foreign[..], 403),
+        ("POST", "/console/invitation", &foreign[..], 403),
+        ("GET", "/console/session", &wrong[..], 401),
+        ("GET", "/console/api/vaults", &wrong[..], 401),
+    ] {
+        let answer = wire.ask(method, path, None, headers, NO_BODY).await;
+        assert_eq!(answer.status, status, "{path} {answer:?}");
+    }
+    let events = kept(&harness, &mut wire, kinds).await;
+    let count = |status: u16| {
+        let of_it = events
+            .iter()
+            .filter(|event| event["object"]["status"] == status);
+        of_it
+            .map(|event| event["object"]["count"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert_eq!((count(403), count(401)), (3, 2), "{events:?}");
+}
+
+/// A valid key cannot fill the log with sign-ins.
+#[tokio::test]
+async fn sign_ins_of_an_owner_are_limited() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let page = [HOST, ORIGIN, BY_CONSOLE];
+    let mut refused = 0;
+    for _ in 0..60 {
+        let answer = sign_in(&mut wire, &harness.token, &page).await;
+        match answer.status {
+            200 => {}
+            429 => refused += 1,
+            other => panic!("{other} {answer:?}"),
+        }
+    }
+    // Some more than twenty, if that took longer than six seconds.
+    assert!(refused >= 20, "{refused}");
+    let failed = kept(&harness, &mut wire, "sign_in_failed.v0").await;
+    let counted = failed
+        .iter()
+        .map(|event| event["object"]["count"].as_u64().unwrap());
+    assert_eq!(counted.sum::<u64>(), refused);
+    assert!(failed.len() <= 2, "{failed:?}");
+    let begun = kept(&harness, &mut wire, "sign_in.v0").await;
+    assert_eq!(begun.len(), 60 - usize::try_from(refused).unwrap());
+}
+
+/// An update names the event that it follows only if that is about its object.
+#[tokio::test]
+async fn an_update_names_its_cause() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let token = Some(harness.token.as_str());
+    let mut paths = Vec::new();
+    for name in ["a", "b"] {
+        let body = json!({"name": name}).to_string();
+        let made = wire.ask("POST", "/vaults", token, &[], &body).await;
+        paths.push(format!("/vaults/{}", made.body["id"].as_str().unwrap()));
+    }
+    let made = kept(&harness, &mut wire, "vault_created.v0").await;
+    let of = |n: usize| format!("culvert-cause: {}", made[n]["event_id"].as_str().unwrap());
+    let body = r#"{"description":"changed"}"#;
+    for (cause, status) in [
+        (of(0), 200),
+        (of(1), 400),
+        (
+            "culvert-cause: ev_000000000000000000000000000".to_owned(),
+            400,
+        ),
+        ("culvert-cause: x".to_owned(), 400),
+    ] {
+        let answer = wire.ask("PATCH", &paths[0], token, &[&cause], body).await;
+        assert_eq!(answer.status, status, "{cause} {answer:?}");
+    }
+    let events = kept(&harness, &mut wire, "vault_updated.v0").await;
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0]["cause"], made[0]["event_id"]);
 }

@@ -18,6 +18,7 @@ use tracing::{debug, error, info, warn};
 use crate::acme::halt::Halt;
 use crate::acme::holder::Holder;
 use crate::acme::order::{ChallengeResponse, LEASE, Lease, NOTHING};
+use crate::acme::report::{self, Reported};
 use crate::acme::{Asker, Due, Order, due_for, order, wait_after};
 use crate::management::model::{Job, JobError, KeyType};
 use crate::ports::{Certificates, Issuer, Record};
@@ -315,7 +316,12 @@ impl CertificateManager {
             &claim.document.head.id,
             certificate_key.reveal(),
         )?);
-        self.save(claim).await?;
+        // Further attempts of a failed order are not reported.
+        let ordered = match claim.order.attempts {
+            0 => self.ordered(claim).await?,
+            _ => Changes::default(),
+        };
+        self.save_with(claim, ordered).await?;
         Ok(open_order)
     }
 
@@ -518,19 +524,26 @@ impl CertificateManager {
                 management.job.as_ref()
             });
             // After a retry that was requested during this attempt, this failure counts as the first.
-            if job.is_some_and(Job::has_not_failed) {
-                order.attempts = 1;
+            let is_first = job.is_some_and(Job::has_not_failed);
+            if is_first {
+                claim.order.attempts = 1;
             }
             let wait = wait_after(
                 failure.blame,
-                order.attempts,
+                claim.order.attempts,
                 certificates.retry_after,
                 failure.retry_after,
                 spice,
             );
-            claim.document.body = stored::write(order)?;
+            claim.document.body = stored::write(&claim.order)?;
             claim.document.head.updated_at = now;
             let mut changes = Changes::replace(claim.document.clone(), NOTHING);
+            let document = managed.as_ref().map(|(document, _)| document);
+            if is_first && let Some(account) = report::account_of(self, document).await? {
+                let retries_at = now.plus(wait).whole_seconds();
+                let failed = Some((failure, retries_at));
+                changes = changes.and(claim.reported(&account).event(self, failed)?);
+            }
             if let Some((mut document, mut domain)) = managed
                 && let Some(management) = domain.management_mut()
             {
@@ -576,15 +589,30 @@ impl CertificateManager {
         }
     }
 
+    /// The event of the order.
+    async fn ordered(&self, claim: &ClaimedOrder) -> Result<Changes, Halt> {
+        let managed = Holder::managed(self, &claim.order.domain_id).await?;
+        let document = managed.as_ref().map(|(document, _)| document);
+        match report::account_of(self, document).await? {
+            Some(account) => claim.reported(&account).event(self, None),
+            None => Ok(Changes::default()),
+        }
+    }
+
     /// Commits a step.
     async fn save(&self, claim: &mut ClaimedOrder) -> Result<(), Halt> {
+        self.save_with(claim, Changes::default()).await
+    }
+
+    /// Commits a step and its event.
+    async fn save_with(&self, claim: &mut ClaimedOrder, event: Changes) -> Result<(), Halt> {
         let now = self.kernel.clock.now();
         if let Some(lease) = &mut claim.order.lease {
             lease.until = now.plus(LEASE);
         }
         claim.document.body = stored::write(&claim.order)?;
         claim.document.head.updated_at = now;
-        let changes = Changes::replace(claim.document.clone(), NOTHING);
+        let changes = Changes::replace(claim.document.clone(), NOTHING).and(event);
         claim.revision = self.kernel.store.commit(changes).await?;
         claim.document.head.revision = claim.revision.number;
         Ok(())
@@ -622,6 +650,17 @@ fn kinds_for(
 
 impl ClaimedOrder {
     /// The names, for the log.
+    /// What events say of it.
+    fn reported<'a>(&'a self, account: &'a str) -> Reported<'a> {
+        Reported {
+            domain_id: &self.order.domain_id,
+            account,
+            names: self.names.iter().map(|name| &**name).collect(),
+            authority: &self.order.directory,
+            is_renewal: self.replaces.is_some(),
+        }
+    }
+
     fn described(&self) -> String {
         let names: Vec<&str> = self.names.iter().map(|name| &**name).collect();
         names.join(", ")

@@ -14,14 +14,15 @@
 //! due ──▶ claimed ──▶ placed ──▶ challenges stored and served ──▶ seen ──▶ requested ──▶ issued
 //! ```
 //!
-//! The domain shows these states, but they emit no events. A new certificate emits two: its own creation and
-//! an update of its domain (contract: events 5.4).
+//! The domain shows these states. An order emits an event when it is placed, and one when it fails for the first time
+//! (module `report`). A new certificate emits two: its own creation and an update of its domain (contract: events 5.4).
 
 pub(crate) mod attempt;
 pub(crate) mod halt;
 pub mod holder;
 pub mod order;
 pub(crate) mod renewal;
+pub mod report;
 
 use std::collections::HashMap;
 use std::fmt::Debug;

@@ -23,7 +23,7 @@ const ACCOUNT_KIND: &str = "acme_account";
 const ACCOUNT_PREFIX: &str = "acmeaccount";
 const ACCOUNT_KEY: &str = "directory";
 
-/// The steps of an order emit no events.
+/// The other steps of an order emit no events.
 pub(super) const NOTHING: AuditEvent = AuditEvent::Suppress {
     reason: "the domain shows the steps to a certificate; the certificate itself has an event",
 };

@@ -1,6 +1,8 @@
 //! `culvert api <collection> <operation> …`: all operations of the management API. Commands and flags are generated
 //! from the operation table.
 
+mod history;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -51,8 +53,12 @@ fn arguments(command: Command) -> Command {
             .aliases(Some(dashed(collection)).filter(|alias| alias != collection))
             .subcommand_required(true)
             .arg_required_else_help(true);
+        let versions = history::has_versions(&operations);
         for operation in operations {
             group = group.subcommand(operation_command(operation));
+        }
+        if versions {
+            group = group.subcommands(history::commands(&dashed(collection)));
         }
         command = command.subcommand(group);
     }
@@ -219,6 +225,10 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             Some((name, given)) => (collection, name, given),
             None => ("", collection, group),
         };
+        if name == history::HISTORY || name == history::RESTORE {
+            let operations = collections().remove(collection).unwrap_or_default();
+            return history::run(&operations, name, given).await;
+        }
         let operation = (Linked::get().operations)()
             .iter()
             .find(|o| collection_of(o) == collection && command_name(o) == name)

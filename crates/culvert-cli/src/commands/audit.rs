@@ -3,6 +3,8 @@
 
 mod who;
 
+pub(crate) use who::line_of;
+
 use std::io::Write;
 
 use clap::{Arg, ArgMatches, Command};

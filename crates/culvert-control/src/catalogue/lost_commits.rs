@@ -6,7 +6,7 @@ use culvert_events::catalogue::AuditKind;
 use culvert_events::{Audit, EventId};
 use culvert_resources::access::tenant::Account;
 use culvert_resources::audit;
-use culvert_store::{Changes, LostCommits};
+use culvert_store::LostCommits;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -59,9 +59,11 @@ impl Control {
             .find(Account::KIND, Account::FIRST.0, Account::FIRST.1)
             .await?;
         if let Some(account) = account {
-            let event = self.event_of_loss(&account.head.id, &loss)?;
-            let written = self.kernel.store.commit(Changes::event(event)).await;
-            written.map_err(|error| Fault::new("recording lost commits", error))?;
+            let account = &account.head.id;
+            let event = self.event_of_loss(account, &loss)?;
+            let node = self.events.statistics.node();
+            let log = self.server_log();
+            log.report_loss(account, node, &loss, event).await?;
         }
         *reported = loss.found.epoch;
         Ok(())

@@ -17,6 +17,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use crate::operations::resources;
+use crate::server_log;
 
 /// Every kind of audit event, with the schema of its object.
 pub(crate) fn kinds() -> Vec<AuditKind> {
@@ -41,6 +42,7 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
         .chain(lost_commits::kinds())
         .chain(lost_events::kinds())
         .chain(refused_traffic::kinds())
+        .chain(server_log::kinds::kinds())
         .collect()
 }
 

@@ -3,9 +3,125 @@
 
 use culvert_base::{Class, Refusal, code};
 use culvert_resources::audit::trace::Trace;
+use culvert_resources::audit::verb::{Verb, kind_name};
 
 use super::*;
+use crate::operations::resources;
 use crate::{CallContext, Origin};
+
+/// What a successful call leaves in the log: the event of the object that it writes, or of the operation, and those that
+/// follow it. The five operations of each resource are not here, because their events have its name.
+const TRACES: [(&str, &[&str]); 34] = [
+    (
+        "agent_ingresses_retry_certificate_management",
+        &["agent_ingress_updated", "certificate_retried"],
+    ),
+    (
+        "api_keys_delete_restrictions",
+        &["api_key_updated", "api_key_unrestricted"],
+    ),
+    ("api_keys_get_restrictions", &[]),
+    ("api_keys_rotate", &["api_key_updated", "api_key_rotated"]),
+    (
+        "api_keys_update_restrictions",
+        &["api_key_updated", "api_key_restricted"],
+    ),
+    ("endpoints_dry_run", &["policy_dry_run"]),
+    ("endpoints_get_health", &[]),
+    ("event_destinations_get_health", &[]),
+    ("event_destinations_get_replay", &[]),
+    ("event_destinations_list_dead_letters", &["events_exported"]),
+    (
+        "event_destinations_redrive",
+        &["event_destination_redriven"],
+    ),
+    ("event_destinations_replay", &["event_destination_replayed"]),
+    ("event_destinations_test", &["event_destination_tested"]),
+    (
+        "event_subscriptions_create_source",
+        &["event_subscription_updated"],
+    ),
+    (
+        "event_subscriptions_delete_source",
+        &["event_subscription_updated"],
+    ),
+    ("event_subscriptions_get_health", &[]),
+    ("event_subscriptions_get_source", &[]),
+    ("event_subscriptions_list_sources", &[]),
+    (
+        "event_subscriptions_update_source",
+        &["event_subscription_updated"],
+    ),
+    ("events_get", &["events_exported"]),
+    ("events_get_messages", &["captured_message_read"]),
+    ("events_list", &["events_exported"]),
+    ("events_replay", &["request_replayed"]),
+    ("kubernetes_operators_list_bound_endpoints", &[]),
+    ("nodes_list", &[]),
+    ("reserved_domains_delete_certificate", &["domain_updated"]),
+    (
+        "reserved_domains_delete_certificate_management_policy",
+        &["domain_updated"],
+    ),
+    (
+        "reserved_domains_retry_certificate_management",
+        &["domain_updated", "certificate_retried"],
+    ),
+    ("root", &[]),
+    ("self", &[]),
+    ("statistics_get", &[]),
+    ("statistics_get_top", &[]),
+    ("users_invite", &["user_updated"]),
+    ("vaults_list_secrets", &[]),
+];
+
+/// What a successful call of an operation leaves; `None` if that is not written down.
+fn expected(operation: &Operation) -> Option<Vec<String>> {
+    let id = operation.id();
+    let of_it = TRACES.iter().find(|(other, _)| *other == id);
+    if let Some((_, kinds)) = of_it {
+        return Some(kinds.iter().map(|kind| format!("{kind}.v0")).collect());
+    }
+    let mut types = resources::ALL.iter();
+    let ty = types.find(|ty| ty.collection == operation.collection)?;
+    let verb = match operation.name {
+        "get" | "list" => return Some(Vec::new()),
+        "create" => Verb::Created,
+        "update" => Verb::Updated,
+        "delete" => Verb::Deleted,
+        _ => return None,
+    };
+    Some(vec![kind_name(ty.name, verb)])
+}
+
+/// An operation that is added says here what it leaves.
+#[test]
+fn what_each_operation_leaves_is_written_down() {
+    let mut unknown = Vec::new();
+    for operation in operations() {
+        let Some(kinds) = expected(operation) else {
+            unknown.push(operation.id());
+            continue;
+        };
+        let id = operation.id();
+        match operation.trace {
+            Trace::Nothing => assert!(kinds.is_empty(), "{id}"),
+            Trace::Objects => assert_eq!(kinds.len(), 1, "{id}"),
+            Trace::Also(kind) => assert_eq!(kinds[1..], [kind.name], "{id}"),
+            Trace::Each(kind) | Trace::Hourly(kind) | Trace::HourlyList(kind, _) => {
+                assert_eq!(kinds, [kind.name], "{id}");
+            }
+        }
+        let writes = operation.method != Method::Get;
+        assert!(!writes || !kinds.is_empty(), "{id} leaves no trace");
+        let exists = |kind: &String| catalogue().find(kind).is_some();
+        assert!(kinds.iter().all(exists), "{id} {kinds:?}");
+    }
+    assert_eq!(unknown, Vec::<String>::new());
+    for (id, _) in TRACES {
+        assert!(operations().iter().any(|one| one.id() == id), "{id}");
+    }
+}
 
 /// The caller, whose calls come from this address.
 pub(super) fn with_context(caller: Caller) -> Caller {
@@ -81,14 +197,28 @@ pub(super) async fn check_trace(
             let context = |event: &Value| event["principal"]["context"]["user_agent"] == "test/1";
             assert!(events.iter().all(context), "{about} {events:?}");
             let kinds: Vec<_> = events.iter().map(|event| &event["event_type"]).collect();
+            // One event is the cause of all others.
+            let expected = expected(operation).expect("every operation has a row");
+            let (followers, roots): (Vec<_>, Vec<_>) =
+                events.iter().partition(|event| event["cause"].is_string());
+            let of_roots: Vec<_> = roots.iter().map(|event| &event["event_type"]).collect();
+            let first: Vec<_> = expected.iter().take(1).map(|kind| json!(kind)).collect();
+            assert_eq!(of_roots, first.iter().collect::<Vec<_>>(), "{about}");
+            assert!(
+                expected.iter().all(|kind| kinds.contains(&&json!(kind))),
+                "{about} {kinds:?}"
+            );
+            for event in &followers {
+                assert_eq!(event["cause"], roots[0]["event_id"], "{about} {event}");
+            }
             match operation.trace {
-                Trace::Nothing => assert_eq!(kinds, Vec::<&Value>::new(), "{about}"),
-                Trace::Objects => assert!(!kinds.is_empty(), "{about}"),
-                Trace::Also(kind) => assert!(kinds.len() > 1 && *kinds[1] == kind.name, "{about}"),
-                Trace::Each(kind) | Trace::Hourly(kind) => {
-                    assert_eq!(kinds, [kind.name], "{about}");
-                    assert_eq!(events[0]["object"]["id"], id, "{about}");
-                    assert_eq!(events[0]["object"]["operation"], operation.id());
+                Trace::Nothing | Trace::Objects | Trace::Also(_) => {}
+                Trace::HourlyList(..) => {
+                    assert_eq!(roots[0]["object"]["operation"], operation.id());
+                }
+                Trace::Each(_) | Trace::Hourly(_) => {
+                    assert_eq!(roots[0]["object"]["id"], id, "{about}");
+                    assert_eq!(roots[0]["object"]["operation"], operation.id());
                 }
             }
         }
@@ -268,6 +398,38 @@ async fn strangers_do_not_hide_the_refusals_of_known_callers() {
         .iter()
         .map(|event| event["object"]["count"].as_u64().unwrap());
     assert_eq!(counts.sum::<u64>(), 5_001);
+}
+
+/// 100,000 refused calls, of callers and strangers who choose everything that they can, make at most two times 1,001 events
+/// in a minute: 1,000 groups of each kind, and one for the others.
+#[tokio::test]
+async fn a_flood_of_refused_calls_makes_a_bounded_number_of_events() {
+    let rig = Rig::start().await;
+    let (_, seq) = rig.events_after(0).await;
+    let refusal = Refusal::of(code::NOT_ADMIN);
+    for n in 0..50_000_u32 {
+        let origin = Origin {
+            address: std::net::Ipv4Addr::from(n << 8).into(),
+            context: Some(Arc::new(context())),
+        };
+        rig.control
+            .note_refusal(&origin, &format!("operation_{n}"), &refusal);
+        let caller = with_context(Caller {
+            key_id: format!("ak_{n}"),
+            ..rig.admin.clone()
+        });
+        rig.control.note_refused(&caller, "vaults_create", &refusal);
+    }
+    for _ in 0..3 {
+        rig.control.kernel.report_due(false).await.unwrap();
+    }
+    let rows = rig.store.outbox_after(seq, 5_000).await.unwrap();
+    assert_eq!(rows.len(), 2 * 1_001);
+    let counted = rows.iter().map(|row| {
+        let event: Value = serde_json::from_str(&row.event.body).unwrap();
+        event["object"]["count"].as_u64().unwrap()
+    });
+    assert_eq!(counted.sum::<u64>(), 100_000);
 }
 
 #[tokio::test]

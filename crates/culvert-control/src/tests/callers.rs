@@ -160,7 +160,7 @@ async fn bootstrap_installs_a_given_token_or_refuses_a_malformed_one() {
         base: BASE,
         domain: "culvert.localhost",
     };
-    assert!(bootstrap.admin_key().await.is_err());
+    assert!(bootstrap.admin_key(&AdminCommand::default()).await.is_err());
     let wrong = Secret::new("hunter2".into());
     let fault = bootstrap.first_start(Some(&wrong)).await.unwrap_err();
     assert!(fault.chain().contains("generate-token") && !fault.chain().contains("hunter2"));
@@ -170,7 +170,7 @@ async fn bootstrap_installs_a_given_token_or_refuses_a_malformed_one() {
     let installed = bootstrap.first_start(Some(&token)).await.unwrap().unwrap();
     assert_eq!(installed, token);
     assert!(bootstrap.first_start(Some(&token)).await.unwrap().is_none());
-    let another = bootstrap.admin_key().await.unwrap();
+    let another = bootstrap.admin_key(&AdminCommand::default()).await.unwrap();
     let keys = store.all("api_key").await.unwrap();
     assert_eq!(keys.len(), 2);
     for token in [&token, &another] {

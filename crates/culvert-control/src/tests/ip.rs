@@ -271,12 +271,30 @@ async fn bootstrap_lifts_the_restriction_of_the_api() {
         domain: "culvert.localhost",
     };
     let policy = rig.ip_policy().await;
-    assert_eq!(bootstrap.lift_api_restriction().await.unwrap(), 0);
+    assert_eq!(
+        bootstrap
+            .lift_api_restriction(&AdminCommand::default())
+            .await
+            .unwrap(),
+        0
+    );
     let api = rig.restriction("api", &policy, true).await;
     let endpoints = rig.restriction("endpoints", &policy, true).await;
     let (_, start) = rig.events_after(0).await;
-    assert_eq!(bootstrap.lift_api_restriction().await.unwrap(), 1);
-    assert_eq!(bootstrap.lift_api_restriction().await.unwrap(), 0);
+    assert_eq!(
+        bootstrap
+            .lift_api_restriction(&AdminCommand::default())
+            .await
+            .unwrap(),
+        1
+    );
+    assert_eq!(
+        bootstrap
+            .lift_api_restriction(&AdminCommand::default())
+            .await
+            .unwrap(),
+        0
+    );
     let lifted = rig.get(&api).await.body();
     assert_eq!(lifted["enforced"], false);
     assert_eq!(rig.get(&endpoints).await.body()["enforced"], true);

@@ -276,7 +276,7 @@ async fn the_command_line_makes_an_admin_again() {
             base: BASE,
             domain: "culvert.localhost",
         };
-        let token = bootstrap.admin_key().await.unwrap();
+        let token = bootstrap.admin_key(&AdminCommand::default()).await.unwrap();
         let caller = rig.authenticate(token.reveal()).await.unwrap();
         assert_eq!(
             (caller.role, caller.restrictions),

@@ -43,6 +43,7 @@ mod restricted_effects;
 mod rights;
 mod schemas;
 mod secrets;
+mod server_log;
 mod ssh;
 mod statistics;
 mod subscriptions;
@@ -345,6 +346,7 @@ impl Rig {
             body: (!body.is_null()).then_some(body),
             base: BASE.to_owned(),
             address: std::net::Ipv4Addr::LOCALHOST.into(),
+            cause: None,
         };
         let parse = |text: &str| serde_json::from_str(text).unwrap();
         match operation.call(&self.control, call).await {

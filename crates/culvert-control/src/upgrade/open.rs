@@ -23,6 +23,7 @@ use crate::catalogue::catalogue;
 use crate::control::{Control, Parts};
 use crate::operations::resources;
 use crate::operations::resources::MANAGED;
+use crate::server_log::ServerLog;
 use crate::upgrade::relink::relink;
 use crate::upgrade::upgrade_grants::Maker;
 
@@ -91,6 +92,11 @@ impl Control {
             parts.settings.strict_rights,
         )
         .await?;
+        parts.delivery.announce_pruning_by(Arc::new(ServerLog::new(
+            parts.store.clone(),
+            parts.clock.clone(),
+            parts.entropy.clone(),
+        )));
         let run = parts.ids.next(&*parts.clock, &*parts.entropy);
         let agents = parts
             .agents

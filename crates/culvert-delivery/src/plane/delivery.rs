@@ -1,7 +1,7 @@
 //! The public interface of the delivery plane.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -15,7 +15,7 @@ use culvert_events::{EventIds, Recorder, encode};
 use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Revision, Store};
 
 use crate::client::net::Net;
-use crate::dispatch::dispatcher::Dispatcher;
+use crate::dispatch::dispatcher::{self, Dispatcher};
 use crate::dispatch::replay::{Replay, TrafficRange};
 use crate::dispatch::replayer::Replayer;
 use crate::failure::retry::RetryBudget;
@@ -36,6 +36,7 @@ use crate::retained_events::body_queue::BodyQueue;
 use crate::retained_events::event_query::{self, Cursor, EventPage, EventQuery};
 use crate::retained_events::open_pieces::OpenPieces;
 use crate::retained_events::retained_pieces::PieceQueue;
+use crate::retained_events::retention::PruningNotice;
 use crate::retained_events::search_turns::SearchTurns;
 use crate::retained_events::{retained, retained_bodies, retention};
 use crate::subscription::{CompiledDestination, TableChange};
@@ -120,6 +121,7 @@ impl Delivery {
                 spare: BufferPool::default(),
                 budget: Mutex::new(RetryBudget::new(clock.now())),
                 retention_clock: RetentionClock::default(),
+                pruning_notice: OnceLock::new(),
                 disk_full: AtomicBool::new(false),
                 settings,
                 clock,
@@ -142,6 +144,57 @@ impl Delivery {
     /// Notes that the published table has the rights of this revision of the store, or later ones.
     pub fn has_rights_of(&self, revision: Revision) {
         self.plane.rights.send_replace(revision);
+    }
+
+    /// Sets what writes the event of audit events that are removed. Without it none are removed. The first one stays.
+    pub fn announce_pruning_by(&self, notice: Arc<dyn PruningNotice>) {
+        self.plane.pruning_notice.get_or_init(|| notice);
+    }
+
+    /// Removes audit events at the end of their retention, in one step. Returns how many.
+    ///
+    /// # Errors
+    /// If the store or the queue fails.
+    pub async fn prune_audit_log(&self) -> Result<u64, Fault> {
+        retention::prune(&self.plane).await
+    }
+
+    /// The last position of the audit log that was copied to the queue.
+    ///
+    /// # Errors
+    /// If the queue fails.
+    pub async fn audit_copied_to(&self) -> Result<i64, Fault> {
+        self.plane.queue.cursor(dispatcher::CURSOR).await
+    }
+
+    /// How full the queue of traffic events of a destination is, in percent of its limit.
+    pub fn queue_percent(&self, destination: &str) -> u64 {
+        let Some(counters) = self.plane.all_counters.get(destination) else {
+            return 0;
+        };
+        let (events, bytes) = counters.waiting_traffic();
+        let settings = &self.plane.settings;
+        let percent = |used: u64, limit: u64| used.saturating_mul(100) / limit.max(1);
+        percent(events, settings.destination_events_max)
+            .max(percent(bytes, settings.destination_bytes_max))
+    }
+
+    /// Events of traffic that were dropped, by destination and by the name of the reason. Those that were dropped before
+    /// their destinations were known have an empty destination.
+    pub fn dropped(&self) -> Vec<(String, &'static str, u64)> {
+        let mut dropped = Vec::new();
+        let offered = self.plane.meters.dropped.each();
+        let offer_full = Dropped::OfferFull.name();
+        for (reason, count) in offered.filter(|(reason, _)| *reason == offer_full) {
+            dropped.push((String::new(), reason, count));
+        }
+        for (id, counters) in self.plane.all_counters.each() {
+            for (reason, count) in counters.dropped.each() {
+                dropped.push((id.to_string(), reason, count));
+            }
+        }
+        dropped.retain(|(_, _, count)| *count > 0);
+        dropped
     }
 
     /// The network client with its address guard.

@@ -7,7 +7,7 @@ pub mod meters;
 pub(crate) mod settings;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -28,6 +28,7 @@ use crate::queue::spill_writer::SpillWriter;
 use crate::recorder::record_shards::{CapturedKinds, RecordShards};
 use crate::retained_events::body_queue::BodyQueue;
 use crate::retained_events::retained_pieces::{self, PieceQueue};
+use crate::retained_events::retention::PruningNotice;
 use crate::subscription::{Compiled, TableChange, TableCompiler};
 use crate::tail::followers::Tails;
 use crate::target::context::TargetContext;
@@ -68,6 +69,8 @@ pub(crate) struct Plane {
     pub(crate) spare: BufferPool,
     pub(crate) budget: Mutex<RetryBudget>,
     pub(crate) retention_clock: RetentionClock,
+    /// Writes the event of audit events that are removed; without it none are removed.
+    pub(crate) pruning_notice: OnceLock<Arc<dyn PruningNotice>>,
     pub(crate) disk_full: AtomicBool,
 }
 

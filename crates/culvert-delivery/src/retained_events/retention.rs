@@ -1,12 +1,13 @@
 //! Retention: removes old rows of the audit log in small steps, after every reader has passed them, and old or excess
 //! pieces of the traffic log.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use culvert_base::Fault;
+use culvert_base::{BoxFuture, Fault};
 
 use crate::dispatch::{dispatcher, replayer};
 use crate::plane::Plane;
@@ -14,6 +15,8 @@ use crate::retained_events::retained;
 
 /// Rows removed in one transaction.
 const ROWS: u32 = 512;
+/// Rows that one event announces.
+const ANNOUNCED_ROWS: u32 = 16_384;
 /// Interval of reading the extent of the audit log.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Interval of pruning the audit log.
@@ -75,8 +78,19 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
     }
 }
 
-/// Removes rows older than the retention that the dispatcher and all replays have passed. Returns how many.
+/// Writes the event of audit events that will be removed.
+pub trait PruningNotice: fmt::Debug + Send + Sync {
+    /// Writes it for the positions from `first`, the first retained one, to `last`. Returns the last position that an
+    /// event names, which is an earlier one if there was an event a short while ago.
+    fn announce(&self, first: i64, last: i64) -> BoxFuture<'_, Result<i64, Fault>>;
+}
+
+/// Removes rows older than the retention that the dispatcher and all replays have passed, and that an event names. Returns
+/// how many.
 pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
+    let Some(notice) = plane.pruning_notice.get() else {
+        return Ok(0);
+    };
     let cutoff = plane.cutoff(plane.settings.audit_retention);
     let copied = plane.queue.cursor(dispatcher::CURSOR).await?;
     let passed = match replayer::needed_from(plane).await? {
@@ -84,7 +98,12 @@ pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
         None => copied,
     };
     let log = plane.store.audit_log();
-    let Some(expired) = log.expired(cutoff, passed, ROWS).await? else {
+    let Some(all) = log.expired(cutoff, passed, ANNOUNCED_ROWS).await? else {
+        return Ok(0);
+    };
+    let first = log.extent().await?.anchor.seq.saturating_add(1);
+    let up_to = notice.announce(first, all.up_to()).await?;
+    let Some(expired) = log.expired(cutoff, passed.min(up_to), ROWS).await? else {
         return Ok(0);
     };
     let n_removed = plane.store.prune_outbox(expired).await?;

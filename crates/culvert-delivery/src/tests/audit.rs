@@ -1,16 +1,17 @@
 //! The audit log as delivery reads it: replays and retention.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{Clock, Ksuid};
+use culvert_base::{BoxFuture, Clock, Fault, Ksuid};
 use culvert_store::Range;
 
 use super::bench::{AUDIT_KIND, Bench, Scripted};
 use crate::Replay;
 use crate::dispatch::replayer::{Replayer, needed_from};
 use crate::plane::Plane;
-use crate::retained_events::retention::prune;
+use crate::retained_events::retention::{PruningNotice, prune};
 use crate::tests::fake::until;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -32,7 +33,7 @@ pub(super) fn replay(id: &str, first: i64, last: i64) -> Replay {
     }
 }
 
-fn plane(bench: &Bench) -> std::sync::Arc<Plane> {
+fn plane(bench: &Bench) -> Arc<Plane> {
     bench.delivery.plane.clone()
 }
 
@@ -176,10 +177,31 @@ async fn cursors_of_deleted_replays_are_removed() {
     assert_eq!(bench.queue.cursor("outbox").await.unwrap(), 1);
 }
 
+/// A notice of everything that may be removed.
+#[derive(Debug)]
+struct Announced;
+
+impl PruningNotice for Announced {
+    fn announce(&self, _: i64, last: i64) -> BoxFuture<'_, Result<i64, Fault>> {
+        Box::pin(async move { Ok(last) })
+    }
+}
+
+/// Nothing is removed without an event that announces it.
+#[tokio::test]
+async fn the_log_is_not_pruned_without_a_notice() {
+    let bench = Bench::new().await;
+    bench.tell(3).await;
+    dispatch(&bench).await;
+    bench.clock.advance(366 * DAY);
+    assert_eq!(prune(&plane(&bench)).await.unwrap(), 0);
+}
+
 #[tokio::test]
 async fn the_log_is_pruned_by_age_behind_its_readers() {
     let bench = Bench::with(|settings| settings.audit_retention = 30 * DAY).await;
     let plane = plane(&bench);
+    bench.delivery.announce_pruning_by(Arc::new(Announced));
     bench
         .tell_all((0..700).map(|n| ("ac_1", AUDIT_KIND, n)))
         .await;
@@ -221,6 +243,7 @@ async fn the_log_is_pruned_by_age_behind_its_readers() {
 #[tokio::test]
 async fn a_running_plane_prunes_and_reports_the_position_of_the_log() {
     let bench = Bench::new().await;
+    bench.delivery.announce_pruning_by(Arc::new(Announced));
     bench
         .tell_all((0..3).map(|n| ("ac_1", AUDIT_KIND, n)))
         .await;

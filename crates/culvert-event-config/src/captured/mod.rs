@@ -32,6 +32,7 @@ use serde_json::Value;
 
 use crate::captured::captured_access::CapturedAccess;
 use crate::event_kinds::ENDPOINT;
+use crate::event_query::EVENTS_EXPORTED;
 use crate::{EventConfig, event_query};
 
 pub(crate) static CAPTURED_MESSAGE_READ: OperationKind = OperationKind {
@@ -73,7 +74,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 3] {
             query: &[],
             right: Right::read(Scope::EventsRead),
             object: None,
-            trace: Trace::Nothing,
+            trace: Trace::HourlyList(&EVENTS_EXPORTED, event_query::shown),
             run: Run::new(|events, call| Box::pin(get(events, call))),
         },
         Operation {

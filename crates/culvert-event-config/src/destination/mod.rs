@@ -143,6 +143,13 @@ impl Resource for EventDestination {
         Ok(Draft::of(self))
     }
 
+    fn changed_secrets(&self, after: &Self) -> Vec<&'static str> {
+        // Secrets are not in the shown configuration.
+        let (before, after) = (&self.target, &after.target);
+        let is_hidden = before.shown == after.shown && before.sealed != after.sealed;
+        Vec::from_iter(is_hidden.then_some("target"))
+    }
+
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         Ok(replay::removal_with(cx, head).await?)
     }

@@ -20,6 +20,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::destination::model::EventDestination;
+use crate::event_query::EVENTS_EXPORTED;
 use crate::{EventConfig, destination, event_kinds};
 
 pub(crate) static EVENT_DESTINATION_TESTED: OperationKind = OperationKind {
@@ -74,7 +75,7 @@ pub const OPERATIONS: [Extra<EventConfig>; 4] = [
         response: ok(SchemaGenerator::subschema_for::<Letters>),
         query: PAGES,
         access: Access::Whole,
-        trace: Trace::Nothing,
+        trace: Trace::Hourly(&EVENTS_EXPORTED),
         run: run_letters,
     },
     Extra {

@@ -1,9 +1,11 @@
 //! Audit events: who changed what, how it was before, and how the call came (contract: events 3, audit 2).
 
+use std::fmt;
 use std::net::IpAddr;
 
 use culvert_base::{Event, Fault, Timestamp};
-use serde::Serialize;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use super::{finished, push_head};
@@ -25,6 +27,8 @@ pub struct Audit<'a> {
     pub previous: Option<&'a RawValue>,
     /// Paths of fields that are missing because of their size.
     pub truncated: &'a [String],
+    /// `ev_…` of the event that this one follows.
+    pub cause: Option<&'a str>,
 }
 
 impl<'a> Audit<'a> {
@@ -38,6 +42,7 @@ impl<'a> Audit<'a> {
             principal: None,
             previous: None,
             truncated: &[],
+            cause: None,
         }
     }
 
@@ -51,12 +56,24 @@ impl<'a> Audit<'a> {
         // Ends the account's string.
         body.push(b'"');
         self.push(&mut body, "principal", &self.principal)?;
+        let begin = body.len();
         self.push(&mut body, "object", object)?;
+        let mut truncated = self.truncated.to_vec();
+        if body.len() - begin > OBJECT_BYTES_MAX {
+            body.truncate(begin);
+            let (object, removed) = shortened(object)
+                .map_err(|cause| Fault::new(format!("shortening a {}", self.kind), cause))?;
+            self.push(&mut body, "object", &object)?;
+            truncated.extend(removed);
+        }
         if let Some(previous) = self.previous {
             self.push(&mut body, "previous", previous)?;
         }
-        if !self.truncated.is_empty() {
-            self.push(&mut body, "truncated", self.truncated)?;
+        if !truncated.is_empty() {
+            self.push(&mut body, "truncated", &truncated)?;
+        }
+        if let Some(cause) = self.cause {
+            self.push(&mut body, "cause", cause)?;
         }
         body.push(b'}');
         Ok(finished(self.id, self.kind, self.at, self.account, body))
@@ -74,6 +91,71 @@ impl<'a> Audit<'a> {
         serde_json::to_writer(body, value)
             .map_err(|cause| Fault::new(format!("writing the {key} of a {}", self.kind), cause))
     }
+}
+
+/// Limit of an object in bytes of JSON. The other parts of an event have limits of their own.
+const OBJECT_BYTES_MAX: usize = 256 << 10;
+
+/// The fields of an object in their order.
+struct Fields(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Each;
+        impl<'de> Visitor<'de> for Each {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+        deserializer.deserialize_map(Each)
+    }
+}
+
+impl Serialize for Fields {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// An object without its largest fields, so that it is within the limit, and their paths.
+fn shortened(object: &impl Serialize) -> Result<(Fields, Vec<String>), serde_json::Error> {
+    let Fields(mut fields) = serde_json::from_str(&serde_json::to_string(object)?)?;
+    let size = |field: &(String, Box<RawValue>)| field.0.len() + field.1.get().len() + 4;
+    let mut removed = Vec::new();
+    while fields.iter().map(size).sum::<usize>() > OBJECT_BYTES_MAX
+        && let Some(largest) = (0..fields.len()).max_by_key(|index| size(&fields[*index]))
+    {
+        let (name, _) = fields.remove(largest);
+        removed.push(format!("object.{name}"));
+    }
+    Ok((Fields(fields), removed))
+}
+
+/// An event with the event that it follows (`ev_…`), unless it names one already.
+pub fn caused_by(event: Event, cause: &str) -> Event {
+    #[derive(Deserialize)]
+    struct Named {
+        cause: Option<IgnoredAny>,
+    }
+    let is_named = serde_json::from_str::<Named>(&event.body).is_ok_and(|it| it.cause.is_some());
+    let mut body = event.body;
+    // IDs have no character that JSON escapes.
+    if !is_named && event.id != cause && body.pop() == Some('}') {
+        body.push_str(",\"cause\":\"");
+        body.push_str(cause);
+        body.push_str("\"}");
+    }
+    Event { body, ..event }
 }
 
 /// The caller who made a change (contract: events 3).

@@ -14,7 +14,7 @@ use crate::catalogue::field::{FieldDef, Type};
 use crate::record::{Cell, Record, cut};
 use crate::selection::Selection;
 
-pub use audit::{Audit, CallContext, Principal, Reference, Source, Via};
+pub use audit::{Audit, CallContext, Principal, Reference, Source, Via, caused_by};
 
 /// Maximum size of an event in bytes.
 pub const EVENT_BYTES_MAX: usize = 256 << 10;

@@ -322,6 +322,47 @@ fn audit_events_say_how_the_call_came_and_how_it_was_before() {
 }
 
 #[test]
+fn an_event_names_the_one_that_it_follows() {
+    let at = Timestamp::parse("2026-11-20T19:53:18Z").unwrap();
+    let event = Audit::by_server("x_deleted.v0", at, ID, ACCOUNT)
+        .about(&json!({}))
+        .unwrap();
+    // No event follows itself.
+    assert_eq!(caused_by(event.clone(), ID), event);
+    let caused = caused_by(event, "ev_1");
+    let body: Value = serde_json::from_str(&caused.body).unwrap();
+    assert_eq!(body["cause"], "ev_1");
+    assert_eq!(caused_by(caused.clone(), "ev_2"), caused);
+    let named = Audit {
+        cause: Some("ev_1"),
+        ..Audit::by_server("x_deleted.v0", at, ID, ACCOUNT)
+    };
+    assert_eq!(named.about(&json!({})).unwrap().body, caused.body);
+}
+
+#[test]
+fn a_huge_object_loses_its_largest_fields() {
+    let at = Timestamp::parse("2026-11-20T19:53:18Z").unwrap();
+    let audit = Audit::by_server("x_created.v0", at, ID, ACCOUNT);
+    let object = |policy: usize, asked: usize| json!({"id": "ep_1", "policy": "\n".repeat(policy), "asked": vec![0; asked], "url": "u"});
+    let whole = audit.about(&object(100, 100)).unwrap().body;
+    assert!(!whole.contains("truncated"), "{whole}");
+    for (policy, asked, removed) in [
+        (1 << 20, 10, json!(["object.policy"])),
+        (1 << 20, 1 << 20, json!(["object.policy", "object.asked"])),
+    ] {
+        let body = audit.about(&object(policy, asked)).unwrap().body;
+        assert!(body.len() < 300 << 10, "{}", body.len());
+        let event: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(event["truncated"], removed);
+        assert_eq!(
+            (&event["object"]["id"], &event["object"]["url"]),
+            (&json!("ep_1"), &json!("u"))
+        );
+    }
+}
+
+#[test]
 fn test_events() {
     let at = Timestamp::parse("2026-11-20T19:53:18.1239Z").unwrap();
     let event = test(ID, at, ACCOUNT);

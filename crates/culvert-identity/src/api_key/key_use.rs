@@ -3,6 +3,7 @@
 //! Calls note their use in memory. A task writes it at most once a minute for each key, so a node that fails loses the
 //! uses of up to a minute.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use culvert_base::{Fault, Timestamp};
 use culvert_resources::access::caller::Caller;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored::{self, Format};
-use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
+use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Store};
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -37,6 +38,20 @@ struct Stored {
     format: Format<1>,
     at: Timestamp,
     from: IpAddr,
+}
+
+/// The stored last use of each key, by the ID of the key. The last minute may be missing.
+///
+/// # Errors
+/// If the store fails.
+pub async fn stored_uses(store: &Store) -> Result<HashMap<String, Timestamp>, Fault> {
+    let mut uses = HashMap::new();
+    for document in store.all(KIND).await? {
+        let stored: Stored = stored::read(&document)?;
+        let (_, body) = document.head.id.split_once('_').unwrap_or_default();
+        uses.insert(format!("{}_{body}", ApiKey::ID_PREFIX), stored.at);
+    }
+    Ok(uses)
 }
 
 /// The ID of the document for a key.

@@ -2,7 +2,7 @@
 //!
 //! Only the response to the creation contains the token; the store keeps a keyed digest.
 
-pub(crate) mod key_use;
+pub mod key_use;
 pub mod key_uses;
 pub mod model;
 pub mod operations;

@@ -15,12 +15,16 @@ use super::span::{DAY, Span};
 pub struct Audit {
     /// Retention of audit events, such as `365d`; at least `30d`.
     pub retention: Span,
+    /// An API key that is not used for this long is reported in the audit log
+    /// (`api_key_unused.v0`); `0s` to report none.
+    pub key_unused_after: Span,
 }
 
 impl Default for Audit {
     fn default() -> Self {
         Self {
             retention: Span(365 * DAY),
+            key_unused_after: Span(90 * DAY),
         }
     }
 }

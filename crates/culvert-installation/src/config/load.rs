@@ -19,6 +19,17 @@ const OTHER_VARIABLES: [&str; 7] = [
     "CULVERT_TEST_",
 ];
 
+/// The settings file: `file` if it is given, or else the first of the usual ones that exists.
+pub fn file_used(file: Option<&Path>) -> Option<PathBuf> {
+    let usual = || {
+        ["./culvert.toml", "/etc/culvert/culvert.toml"]
+            .into_iter()
+            .map(PathBuf::from)
+            .find(|path| path.is_file())
+    };
+    file.map(Path::to_owned).or_else(usual)
+}
+
 /// Loads settings. `flags` (dotted key and text) take precedence over `environment`, then the file, then defaults. If
 /// `file` is given, it must exist; otherwise `./culvert.toml` or `/etc/culvert/culvert.toml` is used if it exists.
 pub fn load(
@@ -28,13 +39,7 @@ pub fn load(
 ) -> Result<Settings, Invalid> {
     let keys = keys();
     let mut builder = Config::builder();
-    let found = match file {
-        Some(path) => Some(path.to_owned()),
-        None => ["./culvert.toml", "/etc/culvert/culvert.toml"]
-            .into_iter()
-            .map(PathBuf::from)
-            .find(|path| path.is_file()),
-    };
+    let found = file_used(file);
     if let Some(path) = &found {
         if !path.is_file() {
             return Err(Invalid(format!(

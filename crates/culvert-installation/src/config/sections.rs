@@ -22,6 +22,19 @@ pub enum Role {
     Delivery,
 }
 
+impl Role {
+    /// Its name in settings.
+    pub fn name(self) -> String {
+        match self {
+            Self::Api => "api",
+            Self::Edge => "edge",
+            Self::Agents => "agents",
+            Self::Delivery => "delivery",
+        }
+        .to_owned()
+    }
+}
+
 /// Prometheus metrics.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

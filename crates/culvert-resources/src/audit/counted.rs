@@ -7,7 +7,8 @@ use culvert_events::CallContext;
 use ipnet::IpNet;
 
 use crate::access::caller::Caller;
-use crate::audit::repeated::Repeated;
+use crate::audit::repeated::{Repeated, Sample};
+use crate::audit::trace::IDS_MAX;
 
 /// The kind of event of refused calls.
 pub const REQUEST_REFUSED: &str = "request_refused.v0";
@@ -24,7 +25,7 @@ pub struct Refusals {
     pub(super) known: Repeated<RefusalKey, RefusalSample>,
     /// Of strangers, apart, so that they cannot hide those of known callers.
     pub(super) unknown: Repeated<RefusalKey, RefusalSample>,
-    pub(super) reads: Repeated<ReadKey, Arc<Caller>>,
+    pub(super) reads: Repeated<ReadKey, ReadSample>,
 }
 
 /// Refusals that are counted together.
@@ -54,6 +55,42 @@ pub(super) struct RefusalSample {
     pub(super) context: Arc<CallContext>,
     pub(super) operation: String,
     pub(super) object_id: Option<String>,
+}
+
+impl Sample for RefusalSample {
+    fn add(&mut self, later: Self) {
+        *self = later;
+    }
+
+    fn emptied(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// Who read, and the IDs that a list showed.
+#[derive(Clone, Debug)]
+pub(super) struct ReadSample {
+    pub(super) caller: Arc<Caller>,
+    /// At most [`IDS_MAX`], each once.
+    pub(super) ids: Vec<String>,
+}
+
+impl Sample for ReadSample {
+    fn add(&mut self, later: Self) {
+        self.caller = later.caller;
+        for id in later.ids {
+            if self.ids.len() < IDS_MAX && !self.ids.contains(&id) {
+                self.ids.push(id);
+            }
+        }
+    }
+
+    fn emptied(&self) -> Self {
+        Self {
+            caller: Arc::clone(&self.caller),
+            ids: Vec::new(),
+        }
+    }
 }
 
 /// Reads that are counted together.

@@ -22,6 +22,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::Kernel;
+use crate::access::tenant::Account;
 use crate::audit::previous::Previous;
 use crate::audit::verb::{Verb, kind_name};
 use crate::cx::Cx;
@@ -68,6 +69,7 @@ pub fn operation(
     let draft = Draft::of(cx);
     let audit = Audit {
         principal: draft.principal.as_ref(),
+        cause: draft.cause,
         ..Audit::by_server(kind, draft.at, &draft.id, draft.account)
     };
     audit.about(object)
@@ -112,9 +114,30 @@ pub struct Draft<'a> {
     pub at: Timestamp,
     /// `ac_…`.
     pub account: &'a str,
+    /// `ev_…` of the event that it follows.
+    pub cause: Option<&'a str>,
 }
 
 impl Kernel {
+    /// An event of the server itself, of this kind, with this object.
+    pub fn server_event(
+        &self,
+        kind: &str,
+        account: &str,
+        object: &impl Serialize,
+    ) -> Result<culvert_base::Event, Fault> {
+        let at = self.clock.now();
+        let id = EventId::new(at, self.entropy.bytes());
+        Audit::by_server(kind, at, &id, account).about(object)
+    }
+
+    /// The account of the installation, which has the events that are about no other one; `None` before the first start.
+    pub async fn first_account(&self) -> Result<Option<String>, Fault> {
+        let (key, value) = Account::FIRST;
+        let found = self.store.find(Account::KIND, key, value).await?;
+        Ok(found.map(|account| account.head.id))
+    }
+
     /// The event of a write by the server itself that creates or removes a document.
     pub fn own_event(
         &self,
@@ -160,6 +183,7 @@ impl<'a> Draft<'a> {
             id: EventId::new(at, entropy.bytes()),
             at,
             account,
+            cause: None,
         }
     }
 
@@ -184,10 +208,11 @@ impl<'a> Draft<'a> {
     fn of(cx: &Cx<'a>) -> Self {
         let at = cx.clock.now();
         Self {
-            principal: Some(principal(cx)),
+            principal: (!cx.by_server).then(|| principal(cx)),
             id: EventId::new(at, cx.entropy.bytes()),
             at,
             account: &cx.caller.account,
+            cause: cx.cause,
         }
     }
 
@@ -210,6 +235,7 @@ impl<'a> Draft<'a> {
             principal: self.principal.as_ref(),
             previous: previous.map(|previous| &*previous.fields),
             truncated: previous.map_or(&[], |previous| &previous.truncated),
+            cause: self.cause,
             ..Audit::by_server(&kind, self.at, &self.id, self.account)
         };
         let event = if ty.not_in_events.is_empty() {

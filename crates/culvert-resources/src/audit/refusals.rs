@@ -18,9 +18,11 @@ use tracing::warn;
 
 use crate::access::caller::{Caller, Origin};
 use crate::access::tenant::Account;
-use crate::audit::counted::{REQUEST_REFUSED, ReadKey, RefusalKey, RefusalSample, RefusedFrom};
+use crate::audit::counted::{
+    REQUEST_REFUSED, ReadKey, ReadSample, RefusalKey, RefusalSample, RefusedFrom,
+};
 use crate::audit::repeated::Report;
-use crate::audit::trace::{OperationKind, Performed};
+use crate::audit::trace::{IDS_MAX, OperationKind, Performed};
 use crate::{Error, Kernel, audit};
 
 /// The kind of event of refused sign-ins to the console.
@@ -106,8 +108,11 @@ impl Kernel {
             network: network_of_caller(caller),
             object_id: object_id.to_owned(),
         };
-        let at = self.clock.now();
-        self.refusals.reads.note(key, Arc::clone(caller), at);
+        let sample = ReadSample {
+            caller: Arc::clone(caller),
+            ids: Vec::new(),
+        };
+        self.refusals.reads.note(key, sample, self.clock.now());
     }
 
     /// Notes a refused call whose caller is not known. `operation` is its ID in the OpenAPI document, or empty.
@@ -183,13 +188,37 @@ impl Kernel {
         counts.note(key, sample, self.clock.now());
     }
 
-    /// Commits the event of a read, or counts it if the caller did the same within the hour.
+    /// Counts what a stream showed, which was recorded when it began.
+    pub fn note_shown(
+        &self,
+        kind: &'static OperationKind,
+        caller: &Arc<Caller>,
+        operation: &str,
+        ids: Vec<String>,
+    ) {
+        let key = ReadKey {
+            kind: kind.name,
+            operation: operation.to_owned(),
+            owner_id: caller.owner_id.clone(),
+            key_id: caller.key_id.clone(),
+            network: network_of_caller(caller),
+            object_id: String::new(),
+        };
+        let sample = ReadSample {
+            caller: Arc::clone(caller),
+            ids,
+        };
+        self.refusals.reads.note(key, sample, self.clock.now());
+    }
+
+    /// Commits the event of a read, or counts it if the caller did the same within the hour. `ids` are those that a list
+    /// showed.
     pub async fn record_read(
         &self,
         kind: &'static OperationKind,
         caller: &Arc<Caller>,
         operation: &str,
-        object_id: &str,
+        (object_id, ids): (&str, Vec<String>),
     ) -> Result<(), Error> {
         let key = ReadKey {
             kind: kind.name,
@@ -199,15 +228,23 @@ impl Kernel {
             network: network_of_caller(caller),
             object_id: object_id.to_owned(),
         };
+        let mut sample = ReadSample {
+            caller: Arc::clone(caller),
+            ids,
+        };
+        sample.ids.truncate(IDS_MAX);
         if self
             .refusals
             .reads
-            .is_repeated(&key, caller, self.clock.now())
+            .is_repeated(&key, &sample, self.clock.now())
         {
             return Ok(());
         }
         let cx = self.cx(caller, &self.settings.base_url);
-        let performed = Performed::of(object_id, operation);
+        let performed = Performed {
+            ids: &sample.ids,
+            ..Performed::of(object_id, operation)
+        };
         let event = audit::operation(&cx, kind.name, &performed)?;
         if let Err(error) = self.store.commit(Changes::event(event)).await {
             // The next read must be reported.
@@ -305,10 +342,11 @@ impl Kernel {
         audit.about(&object)
     }
 
-    fn event_of_reads(&self, report: &Report<ReadKey, Arc<Caller>>) -> Result<Event, Fault> {
-        let cx = self.cx(&report.sample, &self.settings.base_url);
+    fn event_of_reads(&self, report: &Report<ReadKey, ReadSample>) -> Result<Event, Fault> {
+        let cx = self.cx(&report.sample.caller, &self.settings.base_url);
         let performed = Performed {
             count: report.count,
+            ids: &report.sample.ids,
             ..Performed::of(&report.key.object_id, &report.key.operation)
         };
         audit::operation(&cx, report.key.kind, &performed)

@@ -14,7 +14,16 @@ use culvert_base::sync::lock;
 /// Limit of things that are counted one by one.
 const OPEN_MAX: usize = 1_000;
 
-/// Counts by key. `S` is a sample, the latest of each key.
+/// A sample of calls that are counted together.
+pub trait Sample: Clone {
+    /// Adds what came later.
+    fn add(&mut self, later: Self);
+
+    /// What the next report begins with, after one.
+    fn emptied(&self) -> Self;
+}
+
+/// Counts by key. `S` is a sample of each key.
 #[derive(Debug)]
 pub struct Repeated<K, S> {
     open: Mutex<HashMap<K, RepeatCount<S>>>,
@@ -50,7 +59,7 @@ pub struct Report<K, S> {
     pub last_at: Timestamp,
 }
 
-impl<K: Clone + Eq + Hash, S: Clone> Repeated<K, S> {
+impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
     /// Counts that are reported once in a period. `folded` is the key that counts for another one while the table is full.
     pub fn new(period: Duration, folded: fn(&K) -> K) -> Self {
         Self {
@@ -70,7 +79,7 @@ impl<K: Clone + Eq + Hash, S: Clone> Repeated<K, S> {
         let mut open = lock(&self.open);
         let key = self.counting(&open, &key);
         let counted = open.entry(key).or_insert_with(|| RepeatCount {
-            sample: sample.clone(),
+            sample: sample.emptied(),
             first_at: at,
             last_at: at,
             count: 0,
@@ -81,7 +90,7 @@ impl<K: Clone + Eq + Hash, S: Clone> Repeated<K, S> {
         }
         counted.count = counted.count.saturating_add(count);
         counted.last_at = counted.last_at.max(at);
-        counted.sample = sample;
+        counted.sample.add(sample);
     }
 
     /// Whether this key was reported within the period. If so, counts one; if not, begins to count, as after a report.
@@ -97,13 +106,14 @@ impl<K: Clone + Eq + Hash, S: Clone> Repeated<K, S> {
             }
             counted.count += 1;
             counted.last_at = counted.last_at.max(at);
-            counted.sample = sample.clone();
+            counted.sample.add(sample.clone());
             return true;
         }
         // Beyond that, each one is reported.
         if open.len() < 2 * OPEN_MAX || open.contains_key(key) {
             let counted = RepeatCount {
-                sample: sample.clone(),
+                // This one has its own report.
+                sample: sample.emptied(),
                 first_at: at,
                 last_at: at,
                 count: 0,
@@ -160,6 +170,7 @@ impl<K: Clone + Eq + Hash, S: Clone> Repeated<K, S> {
             if let Some(counted) = open.get_mut(&report.key) {
                 counted.count = counted.count.saturating_sub(report.count);
                 counted.first_at = report.last_at;
+                counted.sample = counted.sample.emptied();
                 counted.due = next;
             }
         }
@@ -171,6 +182,22 @@ mod tests {
     use super::*;
 
     const PERIOD: Duration = Duration::from_secs(3_600);
+
+    impl Sample for i32 {
+        fn add(&mut self, later: Self) {
+            *self = later;
+        }
+
+        fn emptied(&self) -> Self {
+            *self
+        }
+    }
+
+    impl Sample for () {
+        fn add(&mut self, (): Self) {}
+
+        fn emptied(&self) {}
+    }
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_unix_seconds(seconds)

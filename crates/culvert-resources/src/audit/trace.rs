@@ -18,7 +18,13 @@ pub enum Trace {
     /// An event of this kind for the first call of a caller about an object, and one for its further calls within an
     /// hour.
     Hourly(&'static OperationKind),
+    /// An event of this kind for the first call of a caller, and one for its further calls within an hour, with the first
+    /// 100 IDs that the responses show. The function finds them in a response.
+    HourlyList(&'static OperationKind, fn(&str) -> Vec<String>),
 }
+
+/// Limit of IDs in the event of reads of a list.
+pub const IDS_MAX: usize = 100;
 
 /// A kind of event that reports an operation instead of a written object.
 #[derive(Debug)]
@@ -43,7 +49,10 @@ impl Trace {
     pub const fn kind(self) -> Option<&'static OperationKind> {
         match self {
             Self::Nothing | Self::Objects => None,
-            Self::Also(kind) | Self::Each(kind) | Self::Hourly(kind) => Some(kind),
+            Self::Also(kind)
+            | Self::Each(kind)
+            | Self::Hourly(kind)
+            | Self::HourlyList(kind, _) => Some(kind),
         }
     }
 }
@@ -55,6 +64,7 @@ impl<'a> Performed<'a> {
             id,
             operation,
             count: 1,
+            ids: &[],
             asked: None,
             before: None,
             after: None,
@@ -72,6 +82,9 @@ pub struct Performed<'a> {
     /// How many calls the event stands for. The calls of a caller about an object within an hour have two events: one for
     /// the first call, and one for the others.
     pub count: u64,
+    /// IDs that the responses showed, at most 100; only in events about reads of lists.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub ids: &'a [String],
     /// The body of the call; null if it had none.
     pub asked: Option<&'a Value>,
     /// The restrictions of the key before the operation; only in events about restrictions.

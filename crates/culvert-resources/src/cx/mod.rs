@@ -50,6 +50,10 @@ pub struct Cx<'a> {
     pub address: Option<IpAddr>,
     /// Whether the caller accepts that the change locks out.
     pub force: bool,
+    /// Whether the server decided, so that events name no caller.
+    pub by_server: bool,
+    /// `ev_…` of the event that the call follows.
+    pub cause: Option<&'a str>,
 }
 
 impl Cx<'_> {

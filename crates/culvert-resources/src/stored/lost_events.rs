@@ -19,6 +19,34 @@ pub enum Loss {
     /// The node served traffic from a copy of its configuration while the database was away at its start. They waited
     /// nowhere.
     DatabaseAway,
+    /// The queue of the destination was full.
+    QueueFull,
+    /// The queue of all destinations was full.
+    DiskFull,
+    /// The queue of events to record of the node was full.
+    OfferFull,
+    /// The node stopped while the queue could not be written.
+    Stopped,
+    /// A part of the node failed while it had them in memory.
+    InternalError,
+    /// The event log lost them: its stream was deleted, reached a limit, or lost its disks.
+    EventLogLost,
+}
+
+impl Loss {
+    /// The reason that metrics have this name for. `None` for the consequences of a change that has its own event, and for
+    /// losses that are reported otherwise.
+    pub fn of_metric(name: &str) -> Option<Self> {
+        Some(match name {
+            "queue_full" => Self::QueueFull,
+            "disk_full" => Self::DiskFull,
+            "offer_full" => Self::OfferFull,
+            "stopped" => Self::Stopped,
+            "internal_error" => Self::InternalError,
+            "event_log_lost" => Self::EventLogLost,
+            _ => return None,
+        })
+    }
 }
 
 /// Events that waited in a file and are lost.

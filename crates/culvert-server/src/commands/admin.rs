@@ -1,6 +1,7 @@
 //! `culvert admin`: offline maintenance of the data directory or the database.
 #![allow(clippy::print_stdout, reason = "a command prints")]
 
+mod operator;
 mod transfer;
 
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use culvert_base::{BoxFuture, OsEntropy, SystemClock};
 use super::{CommandType, Failure};
 use crate::server::bootstrap;
 use culvert_command::with_causes;
-use culvert_control::{texts, token};
+use culvert_control::{AdminCommand, ServerLog, texts, token};
 use culvert_installation::config::Settings;
 use culvert_installation::sqlite_files;
 use culvert_installation::{Access, ProcessContext};
@@ -89,18 +90,19 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             false => Access::Shared,
         };
         let context = existing(&settings, access).await?;
+        let command = operator::command(name);
         let outcome = match name {
-            "create-key" => create_key(&context).await,
-            "lift-api-restriction" => lift_api_restriction(&context).await,
+            "create-key" => create_key(&context, &command).await,
+            "lift-api-restriction" => lift_api_restriction(&context, &command).await,
             "check" => check(&context).await,
-            "rotate-master-key" => rotate_master_key(&context, &settings).await,
+            "rotate-master-key" => rotate_master_key(&context, &settings, &command).await,
             _ => {
                 let folder = given
                     .get_one::<PathBuf>("folder")
                     .cloned()
                     .unwrap_or_default();
                 let key_file = given.get_one::<PathBuf>("master-key-to");
-                backup(&context, &settings, folder, key_file).await
+                backup(&context, &settings, (&folder, key_file), &command).await
             }
         };
         context.close().await;
@@ -135,16 +137,29 @@ async fn existing(settings: &Settings, access: Access) -> Result<ProcessContext,
     Ok(ProcessContext::open(settings, access, texts()).await?)
 }
 
-async fn create_key(context: &ProcessContext) -> anyhow::Result<()> {
-    let token = bootstrap(context).admin_key().await.map_err(with_causes)?;
+/// Writes the events of commands.
+fn server_log(context: &ProcessContext) -> ServerLog {
+    ServerLog::new(
+        context.store.clone(),
+        context.clock.clone(),
+        context.entropy.clone(),
+    )
+}
+
+async fn create_key(context: &ProcessContext, command: &AdminCommand) -> anyhow::Result<()> {
+    let bootstrap = bootstrap(context);
+    let token = bootstrap.admin_key(command).await.map_err(with_causes)?;
     println!("{}", token.reveal());
     Ok(())
 }
 
-async fn lift_api_restriction(context: &ProcessContext) -> anyhow::Result<()> {
+async fn lift_api_restriction(
+    context: &ProcessContext,
+    command: &AdminCommand,
+) -> anyhow::Result<()> {
     let bootstrap = bootstrap(context);
     match bootstrap
-        .lift_api_restriction()
+        .lift_api_restriction(command)
         .await
         .map_err(with_causes)?
     {
@@ -154,8 +169,18 @@ async fn lift_api_restriction(context: &ProcessContext) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn rotate_master_key(context: &ProcessContext, settings: &Settings) -> anyhow::Result<()> {
+async fn rotate_master_key(
+    context: &ProcessContext,
+    settings: &Settings,
+    command: &AdminCommand,
+) -> anyhow::Result<()> {
+    // The first event is written before anything is changed.
+    let log = server_log(context);
+    let cause = log.commanded(command).await.map_err(with_causes)?;
     let reencrypted = context.rotate_master_key(settings).await?;
+    log.master_key_rotated(command, cause.as_deref(), reencrypted)
+        .await
+        .map_err(with_causes)?;
     println!(
         "created a new master key in `{}`; re-encrypted objects: {}",
         settings.key_file().display(),
@@ -185,16 +210,16 @@ async fn check(context: &ProcessContext) -> anyhow::Result<()> {
 async fn backup(
     context: &ProcessContext,
     settings: &Settings,
-    folder: PathBuf,
-    key_file: Option<&PathBuf>,
+    (folder, key_file): (&PathBuf, Option<&PathBuf>),
+    command: &AdminCommand,
 ) -> anyhow::Result<()> {
-    for path in key_file.into_iter().chain([&folder]) {
+    for path in key_file.into_iter().chain([folder]) {
         if path.exists() {
             anyhow::bail!("`{}` exists already", path.display());
         }
     }
     if let Some(file) = key_file
-        && std::path::absolute(file)?.starts_with(std::path::absolute(&folder)?)
+        && std::path::absolute(file)?.starts_with(std::path::absolute(folder)?)
     {
         anyhow::bail!("the master key decrypts the backup and must be stored outside it");
     }
@@ -209,10 +234,16 @@ async fn backup(
         }
         culvert_installation::keys::write_private(file, &key)?;
     }
-    let copied = copy_to(context, &folder).await;
+    // Before the copy, which has the event too: a copy without one must not exist.
+    let absolute = std::path::absolute(folder)?;
+    server_log(context)
+        .backup_made(command, &absolute.to_string_lossy(), key_file.is_some())
+        .await
+        .map_err(with_causes)?;
+    let copied = copy_to(context, folder).await;
     if copied.is_err() {
         // Removes an incomplete backup, which would block the next one.
-        drop(std::fs::remove_dir_all(&folder));
+        drop(std::fs::remove_dir_all(folder));
         drop(key_file.map(std::fs::remove_file));
     }
     copied?;
@@ -234,5 +265,6 @@ async fn copy_to(context: &ProcessContext, folder: &Path) -> anyhow::Result<()> 
     culvert_installation::keys::make_data_dir(folder)?;
     let (queue, store) = (folder.join("events.db"), folder.join("state.db"));
     context.queue.backup(&queue).await.map_err(with_causes)?;
-    context.store.backup(&store).await.map_err(with_causes)
+    let log = server_log(context);
+    log.back_up(&store).await.map_err(with_causes)
 }

@@ -15,7 +15,7 @@ use crate::reload::Reload;
 use crate::server::{Server, Standby};
 use crate::telemetry;
 use culvert_command::StopSignals;
-use culvert_installation::{settings_of, with_settings};
+use culvert_installation::{file_digest, settings_of, with_settings};
 
 /// Registered in [`super::ALL`].
 pub static TYPE: CommandType = CommandType {
@@ -121,6 +121,7 @@ async fn started(
 
 /// Applies changed settings. Invalid settings change nothing.
 fn hang_up(matches: &ArgMatches, reload: &mut Reload) {
+    reload.from_file(file_digest(matches));
     log_reload(settings_of(matches).and_then(|settings| Ok(reload.apply(settings)?)));
 }
 

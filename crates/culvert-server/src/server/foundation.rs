@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use culvert_control::Control;
+use culvert_control::{Control, ServerWatch};
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
 use culvert_installation::config::Role;
@@ -34,6 +34,8 @@ pub(super) struct Foundation {
     /// The edge as control sees it.
     pub(super) published: Option<Arc<edge::Published>>,
     pub(super) control: Arc<Control>,
+    /// Reports what this process does.
+    pub(super) watch: Arc<ServerWatch>,
     /// Sign-ins that control has to keep.
     pub(super) login_entries: Option<mpsc::Receiver<JournalEntry>>,
     pub(super) certificates: CertificateFiles,
@@ -66,6 +68,7 @@ impl Foundation {
             membership: &membership,
         };
         let (control, login_entries) = control::plane(&opened, secrets, around).await?;
+        let watch = control::watch(&opened, &control);
         let ca_file = settings.data_dir.join("ca.pem");
         keys::write_public(&ca_file, control.certificates.ca_pem())?;
         let supervision = Supervision::new(opened.supervisor.clone(), &opened.store, &opened.queue);
@@ -78,6 +81,7 @@ impl Foundation {
             edge,
             published,
             control,
+            watch,
             login_entries: Some(login_entries),
             certificates,
             ca_file,

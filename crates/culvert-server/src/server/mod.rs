@@ -21,7 +21,7 @@ use std::time::Duration;
 use anyhow::Result;
 use culvert_base::{Secret, Supervisor};
 use culvert_command::may_pass;
-use culvert_control::{Control, Loss, LostEvents};
+use culvert_control::{Control, Loss, LostEvents, ServerWatch};
 use culvert_edge::{Edge, Inherited};
 use culvert_installation::config::Settings;
 use culvert_installation::data_dir_lock::DataDirLock;
@@ -60,6 +60,8 @@ pub struct Server {
     /// Signs in to the console once, if this start created the first key.
     console_link: Option<Secret>,
     certificates: CertificateFiles,
+    /// Reports what this process does.
+    watch: Arc<ServerWatch>,
     ip_data: IpDatabases,
     ca_file: PathBuf,
     master: MasterKey,
@@ -202,6 +204,7 @@ impl Server {
             first_token: opened.first_token,
             console_link,
             certificates: foundation.certificates,
+            watch: foundation.watch,
             ip_data: foundation.ip_data,
             ca_file: foundation.ca_file,
             master: opened.master,
@@ -229,6 +232,7 @@ impl Server {
             self.edge.clone(),
             self.ip_data.clone(),
             self.certificates.clone(),
+            Some(Arc::clone(&self.watch)),
         )
     }
 

@@ -44,6 +44,8 @@ pub(super) enum Name {
     Metrics,
     /// What this node says of itself in the list of nodes.
     NodeNote,
+    /// Events of the server itself.
+    ServerEvents,
 }
 
 /// Why parts stop.

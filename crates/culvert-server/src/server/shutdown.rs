@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use culvert_command::BrokenDisk;
+use culvert_control::StopReason;
 use culvert_installation::config::Settings;
 use culvert_installation::{key_rotated, sqlite_files};
 use tokio_util::sync::CancellationToken;
@@ -36,6 +37,7 @@ impl Server {
             }
             () = key_rotated(&self.store, &self.master) => {
                 // Secrets that this process encrypts from now on could not be decrypted by any node.
+                self.report_stop(StopReason::MasterKeyRotated, None).await;
                 bail!("the master key was rotated; copy the new `master.key` to this node and restart");
             }
         };
@@ -61,6 +63,11 @@ impl Server {
         let moved = began.elapsed();
         let stopped = self.parts.stop(reason).await;
         while self.predecessor.join_next().await.is_some() {}
+        let (why, task) = match &failed {
+            None => (StopReason::Asked, None),
+            Some(ended) => (StopReason::TaskFailed, Some(ended.name)),
+        };
+        self.report_stop(why, task).await;
         self.queue.close().await;
         self.store.close().await;
         let after = |name| stopped.get(&name).copied().unwrap_or_default();
@@ -79,6 +86,14 @@ impl Server {
             Some(ended) => bail!("the task `{}` ended unexpectedly; see the log", ended.name),
             None => Ok(()),
         }
+    }
+}
+
+impl Server {
+    /// Writes the event of the stop. The next start delivers it.
+    async fn report_stop(&self, reason: StopReason, task: Option<&str>) {
+        let log = self.watch.log();
+        log.stopped(self.watch.facts(), reason, task).await;
     }
 }
 

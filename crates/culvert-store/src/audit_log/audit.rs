@@ -442,6 +442,13 @@ impl AuditLog {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expired(pub(crate) i64);
 
+impl Expired {
+    /// The last position.
+    pub fn up_to(self) -> i64 {
+        self.0
+    }
+}
+
 impl AuditRow {
     /// From a row of `AUDIT`.
     pub(crate) fn read(row: &Row) -> Result<Self, sqlx::Error> {

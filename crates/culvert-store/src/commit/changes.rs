@@ -115,6 +115,22 @@ impl Changes {
         })
     }
 
+    /// With each event replaced by what `of` makes of it.
+    #[must_use]
+    pub fn map_events(mut self, mut of: impl FnMut(Event) -> Event) -> Self {
+        for step in &mut self.steps {
+            let (Step::Insert(_, AuditEvent::Emit(event))
+            | Step::Replace(_, AuditEvent::Emit(event))
+            | Step::Remove(_, AuditEvent::Emit(event))
+            | Step::Tell(event)) = step
+            else {
+                continue;
+            };
+            *event = of(event.clone());
+        }
+        self
+    }
+
     /// The documents it writes or removes.
     pub(crate) fn touched(&self) -> impl Iterator<Item = Touched> {
         self.steps.iter().filter_map(|step| {

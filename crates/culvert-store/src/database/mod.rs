@@ -211,9 +211,9 @@ impl Database {
         Arc::clone(&self.health)
     }
 
-    pub(crate) async fn backup(&self, to: &Path) -> Result<(), Fault> {
+    pub(crate) async fn backup(&self, to: &Path, named: &[(&str, &str)]) -> Result<(), Fault> {
         match &self.site {
-            Site::Sqlite(file) => file.backup(to).await,
+            Site::Sqlite(file) => file.backup(to, named).await,
             Site::Postgres(_) => Err(Fault::bare(
                 "backing up: use PostgreSQL tools such as `pg_dump` for a PostgreSQL database",
             )),

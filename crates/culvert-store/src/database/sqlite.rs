@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::database::dialect::{Access, Arg, Connection, While};
 use crate::database::health::Health;
-use crate::database::statements::transaction;
+use crate::database::statements::{meta, transaction};
 
 /// A database file.
 #[derive(Clone, Debug)]
@@ -218,8 +218,9 @@ impl File {
             .disable_statement_logging()
     }
 
-    /// Makes a consistent copy of the file's current state. After a failure, no copy exists.
-    pub(crate) async fn backup(&self, to: &Path) -> Result<(), Fault> {
+    /// Makes a consistent copy of the file's current state, with these named values in addition. After a failure, no copy
+    /// exists.
+    pub(crate) async fn backup(&self, to: &Path, named: &[(&str, &str)]) -> Result<(), Fault> {
         let doing = format!("backing up {} to {}", self.path.display(), to.display());
         let fault = |error: io::Error| Fault::new(doing.clone(), error);
         let unfinished = beside(to, ".unfinished");
@@ -240,6 +241,9 @@ impl File {
         let copied = connection.run("VACUUM INTO $1", &[Arg::Text(name)]).await;
         connection.close().await;
         copied.during(&doing)?;
+        if !named.is_empty() {
+            name_values(&unfinished, named).await.during(&doing)?;
+        }
         file.sync_all().map_err(fault)?;
         std::fs::rename(&unfinished, to).map_err(fault)?;
         sync_folder(to.parent().unwrap_or(Path::new("."))).map_err(fault)
@@ -247,7 +251,7 @@ impl File {
 
     /// Makes a copy before migrating, named after the next format. The newest two copies are kept.
     pub(crate) async fn backup_before(&self, format: i64) -> Result<(), Fault> {
-        self.backup(&beside(&self.path, &format!(".pre-{format}")))
+        self.backup(&beside(&self.path, &format!(".pre-{format}")), &[])
             .await?;
         let old = beside(&self.path, &format!(".pre-{}", format - BACKUPS_KEPT));
         match std::fs::remove_file(&old) {
@@ -257,6 +261,26 @@ impl File {
             _ => Ok(()),
         }
     }
+}
+
+/// Sets named values in a copy, which has no WAL then either.
+async fn name_values(copy: &Path, named: &[(&str, &str)]) -> Result<(), sqlx::Error> {
+    let options = SqliteConnectOptions::new()
+        .filename(copy)
+        .journal_mode(SqliteJournalMode::Memory)
+        .synchronous(SqliteSynchronous::Full)
+        .disable_statement_logging();
+    let mut connection = Connection::Sqlite(connect(&options).await?);
+    let mut outcome = Ok(());
+    for (name, value) in named {
+        let arguments = [Arg::Text(name), Arg::Text(value)];
+        outcome = connection.run(meta::SET, &arguments).await.map(drop);
+        if outcome.is_err() {
+            break;
+        }
+    }
+    connection.close().await;
+    outcome
 }
 
 async fn connect(options: &SqliteConnectOptions) -> Result<SqliteConnection, sqlx::Error> {

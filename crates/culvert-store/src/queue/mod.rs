@@ -577,7 +577,7 @@ impl Queue {
 
     /// A consistent online copy of the queue's file. SQLite only. Copy the queue before the store.
     pub async fn backup(&self, to: &Path) -> Result<(), Fault> {
-        self.shared.database.backup(to).await
+        self.shared.database.backup(to, &[]).await
     }
 
     /// Checks everything: the file, and every batch against its checksum. Returns the first defect.

@@ -735,20 +735,20 @@ async fn a_copy_opens_and_holds_everything(db: &TestDatabase) {
     let copy = db.folder.path().join("copy/state.db");
     std::fs::create_dir(copy.parent().unwrap()).unwrap();
     if !db.is_sqlite() {
-        assert!(store.backup(&copy).await.is_err());
+        assert!(store.backup(&copy, &[("a", "b")]).await.is_err());
         return;
     }
     queue
-        .backup(&copy.with_file_name("events.db"))
+        .backup(&copy.with_file_name("events.db"), &[])
         .await
         .unwrap();
-    store.backup(&copy).await.unwrap();
+    store.backup(&copy, &[("a", "b")]).await.unwrap();
     store
         .commit(insert(document("user", "usr_2")))
         .await
         .unwrap();
     // Again, over the first backup.
-    store.backup(&copy).await.unwrap();
+    store.backup(&copy, &[("a", "b")]).await.unwrap();
     store.close().await;
 
     let url = StoreUrl::Sqlite(copy.clone());

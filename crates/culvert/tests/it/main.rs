@@ -76,6 +76,7 @@ mod reserved_addresses;
 mod restart;
 mod rotate;
 mod secrets;
+mod server_events;
 mod shape;
 mod ssh_reverse;
 mod statistics;

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{Backend, Database, backends, eventually};
 
 /// All long-lived tasks of a server on SQLite.
-pub const TASKS: [&str; 34] = [
+pub const TASKS: [&str; 35] = [
     "agent_sessions",
     "agents",
     "api",
@@ -45,6 +45,7 @@ pub const TASKS: [&str; 34] = [
     "queue.checkpoint",
     "queue.writer",
     "refusals",
+    "server_events",
     "ssh",
     "statistics",
     "store.checkpoint",

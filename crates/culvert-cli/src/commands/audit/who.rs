@@ -20,6 +20,9 @@ struct Recorded {
     object: Map<String, Value>,
     #[serde(default)]
     previous: Map<String, Value>,
+    /// The event that it follows.
+    #[serde(default)]
+    cause: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -79,9 +82,20 @@ impl Recorded {
             let names: Vec<&str> = self.previous.keys().map(String::as_str).collect();
             line.push_str(&format!(": {}", names.join(", ")));
         }
+        if let Some(cause) = &self.cause {
+            line.push_str(&format!(", after {cause}"));
+        }
         // Names and addresses are input of callers.
         escaped(&line).into_owned()
     }
+}
+
+/// An event in one line.
+pub(crate) fn line_of(event: &Value) -> Result<String, Failure> {
+    let recorded = Recorded::deserialize(event);
+    let recorded =
+        recorded.map_err(|error| Failure::Failed(format!("an event is not readable ({error})")))?;
+    Ok(recorded.line())
 }
 
 /// Prints the events about an object, the oldest first.

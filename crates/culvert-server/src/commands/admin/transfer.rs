@@ -5,6 +5,7 @@ use culvert_base::SystemClock;
 use culvert_store::{StoreUrl, Transfer, TransferError, undo_transfer};
 
 use super::super::{Failure, say};
+use super::operator;
 use culvert_command::with_causes;
 use culvert_control::texts;
 use culvert_installation::config::Settings;
@@ -51,9 +52,19 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
     };
     if given.get_flag("undo") {
         return match undo_transfer(&state).await.map_err(refused)? {
-            Some(place) => say(format_args!(
-                "the SQLite data is enabled again; the data in {place} is unchanged"
-            )),
+            Some(place) => {
+                let settings = Settings {
+                    database_url: String::new(),
+                    ..settings
+                };
+                let context = ProcessContext::open(&settings, Access::Shared, texts()).await?;
+                let recorded = record(&context).await;
+                context.close().await;
+                recorded?;
+                say(format_args!(
+                    "the SQLite data is enabled again; the data in {place} is unchanged"
+                ))
+            }
             None => say("the SQLite data was not migrated"),
         };
     }
@@ -111,6 +122,14 @@ pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
         "start all servers with `database_url` set to {} and with this `master.key`; the SQLite files are unchanged and no longer used",
         moved.location
     ))
+}
+
+/// Writes the event of the command to the database that is used from now on. The copy of a migration gets none: it must
+/// equal its source until a server uses it.
+async fn record(context: &ProcessContext) -> anyhow::Result<()> {
+    let command = operator::command("move");
+    let recorded = super::server_log(context).commanded(&command).await;
+    recorded.map(drop).map_err(with_causes)
 }
 
 /// Opens the copy as a server would, and verifies it.

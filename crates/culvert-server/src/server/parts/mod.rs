@@ -11,6 +11,7 @@ mod edge_copy;
 mod metrics;
 mod node_note;
 mod nodes;
+mod server_events;
 mod statistics;
 
 use anyhow::Result;
@@ -46,5 +47,6 @@ pub(super) fn list(foundation: &mut Foundation) -> Result<Vec<Box<dyn Part>>> {
     list.push(Box::new(statistics::Part::new(foundation)));
     list.push(Box::new(metrics::Part::new(foundation, server, api)));
     list.push(Box::new(node_note::Part::new(foundation)));
+    list.push(Box::new(server_events::Part::new(foundation)));
     Ok(list)
 }

@@ -8,7 +8,6 @@ use culvert_base::BoxFuture;
 use culvert_control::{Control, EventLogFacts, NodeFacts, StoreFacts};
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
-use culvert_installation::config::Role;
 use culvert_store::{Queue, Store};
 use culvert_tunnel::nodes::Nodes;
 
@@ -111,7 +110,7 @@ fn fixed(opened: &Opened, uses_nats: bool) -> NodeFacts {
     NodeFacts {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at: opened.started_at,
-        roles: settings.roles.iter().map(|role| role_name(*role)).collect(),
+        roles: settings.roles.iter().map(|role| role.name()).collect(),
         region: settings.region.clone(),
         addresses: BTreeMap::new(),
         node_connections: 0,
@@ -142,14 +141,4 @@ fn shown(addresses: &Addresses) -> BTreeMap<String, String> {
         .filter(|(listener, _)| *listener != Listener::ApiTls)
         .map(|(listener, address)| (listener.name().to_owned(), address.to_string()))
         .collect()
-}
-
-fn role_name(role: Role) -> String {
-    match role {
-        Role::Api => "api",
-        Role::Edge => "edge",
-        Role::Agents => "agents",
-        Role::Delivery => "delivery",
-    }
-    .to_owned()
 }

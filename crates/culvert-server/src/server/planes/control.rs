@@ -8,7 +8,7 @@ use culvert_base::net::HostName;
 use culvert_command::{Invalid, with_causes};
 use culvert_control::{
     AgentSettings, ConsoleProvider, ConsoleSignIn, Control, EdgePort, LoginKeys, LoginSettings,
-    Logins, Parts, PolicyRuntime, Statistics, login_key,
+    Logins, Parts, PolicyRuntime, RunFacts, ServerWatch, Statistics, login_key,
 };
 use culvert_delivery::{Delivery, TargetSettings};
 use culvert_edge::Edge;
@@ -86,6 +86,21 @@ pub(crate) async fn plane(
     let noted = control.events.note_lost_events(lost).await;
     noted.map_err(with_causes)?;
     Ok((control, entries))
+}
+
+/// Reports what this process does.
+pub(crate) fn watch(opened: &Opened, control: &Arc<Control>) -> Arc<ServerWatch> {
+    let settings = &opened.settings;
+    let facts = RunFacts {
+        node: control.node().to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        roles: settings.roles.iter().map(|role| role.name()).collect(),
+        region: settings.region.clone(),
+        is_shared: opened.is_shared(),
+        started_at: opened.started_at,
+    };
+    let unused = settings.audit.key_unused_after.0;
+    Arc::new(ServerWatch::new(control.clone(), facts, unused))
 }
 
 fn agent_settings(opened: &Opened, membership: &Membership) -> AgentSettings {

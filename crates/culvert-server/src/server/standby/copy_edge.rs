@@ -127,6 +127,7 @@ impl CopyEdge {
                 Some(edge.clone()),
                 ip_data,
                 certificate_file::open(settings)?,
+                None,
             ),
             monitoring,
             settings: settings.clone(),

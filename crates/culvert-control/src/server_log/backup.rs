@@ -1,0 +1,198 @@
+//! Backups, and databases that have an earlier state than something else knows of.
+//!
+//! A backup of a SQLite database has a mark, so the first start on it knows that it was restored. A database whose file
+//! was replaced otherwise is recognised by the event queue, which has copied events that are not in the audit log any
+//! more, and by running nodes, which know of commits that are missing.
+
+use std::time::Duration;
+
+use culvert_base::{Event, Fault, Timestamp};
+use culvert_events::Principal;
+use culvert_resources::stored::Format;
+use culvert_store::{AuditEvent, Changes, LostCommits};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::ServerLog;
+use super::command::AdminCommand;
+use super::mark::MarkKind;
+use super::names::{BACKUP_MADE, RESTORED};
+
+/// Name of the stored value that a backup has and its source has not: when it was made.
+const IS_BACKUP: &str = "is_backup_of";
+/// Name of the stored value with the last position of the event queue that was reported as missing.
+const MISSING_TO: &str = "restored_before";
+/// The marks of losses that running nodes noticed.
+const LOSS: MarkKind = MarkKind {
+    kind: "reported_loss",
+    prefix: "loss",
+};
+/// Nodes that notice a loss within this time report the same one.
+const ONE_LOSS: Duration = Duration::from_secs(600);
+
+/// The object of the event of a backup.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct BackupMade<'a> {
+    /// The directory with the copy.
+    folder: &'a str,
+    /// Whether the master key was copied too, to another file.
+    has_key: bool,
+    /// The revision of the database before this event.
+    revision: i64,
+    /// The head of the audit log before this event: `<position>:<hash>`.
+    head: String,
+}
+
+/// What knows of a later state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum KnownBy {
+    /// The database is a copy that `culvert admin backup` made.
+    Backup,
+    /// The event queue has copied later events of the audit log.
+    EventQueue,
+    /// A running node knows of later commits.
+    Node,
+}
+
+/// The object of the event of a database that was restored.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Restored<'a> {
+    /// The node that noticed it.
+    node: &'a str,
+    /// What knows of a later state.
+    known_by: KnownBy,
+    /// The revision of the database.
+    found_revision: i64,
+    /// The latest revision that is known; null if only a position or a time is.
+    known_revision: Option<i64>,
+    /// The last position of the audit log.
+    found_position: i64,
+    /// The last position that is known; null if it is not.
+    known_position: Option<i64>,
+    /// When the backup was made; null if the database is not one.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    made_at: Option<Timestamp>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct ReportedLoss {
+    format: Format<1>,
+    known: i64,
+    found: i64,
+}
+
+impl ServerLog {
+    /// Copies the state to this file, which then knows that it is a backup.
+    ///
+    /// # Errors
+    /// If the database is not in a file, or the copy fails.
+    pub async fn back_up(&self, to: &std::path::Path) -> Result<(), Fault> {
+        let made_at = self.clock.now().unix_millis().to_string();
+        self.store.backup(to, &[(IS_BACKUP, &made_at)]).await
+    }
+
+    /// The event of a backup in this directory. It is written before the copy, which has it too.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn backup_made(
+        &self,
+        by: &AdminCommand,
+        folder: &str,
+        has_key: bool,
+    ) -> Result<(), Fault> {
+        let Some(account) = self.account().await? else {
+            return Ok(());
+        };
+        let object = BackupMade {
+            folder,
+            has_key,
+            revision: self.store.revision().await?.number,
+            head: self.store.audit_log().extent().await?.head.to_string(),
+        };
+        let principal: Principal = by.principal();
+        let event = self.event(&account, BACKUP_MADE, Some(&principal), &object)?;
+        let written = self.store.commit(Changes::event(event)).await;
+        written.map_err(|error| Fault::new("recording the backup", error))?;
+        Ok(())
+    }
+
+    /// The event of a database that was restored while no server ran, if it was.
+    pub(super) async fn restored(
+        &self,
+        account: &str,
+        node: &str,
+        copied_to: i64,
+    ) -> Result<Changes, Fault> {
+        let made_at = self.store.meta_get(IS_BACKUP).await?.unwrap_or_default();
+        let missing_to = self.store.meta_get(MISSING_TO).await?.unwrap_or_default();
+        let found_position = self.store.audit_log().extent().await?.last;
+        let is_behind = copied_to > found_position && missing_to != copied_to.to_string();
+        if made_at.is_empty() && !is_behind {
+            return Ok(Changes::default());
+        }
+        let object = Restored {
+            node,
+            known_by: match made_at.is_empty() {
+                true => KnownBy::EventQueue,
+                false => KnownBy::Backup,
+            },
+            found_revision: self.store.revision().await?.number,
+            known_revision: None,
+            found_position,
+            known_position: is_behind.then_some(copied_to),
+            made_at: made_at
+                .parse()
+                .ok()
+                .map(|millis: i64| Timestamp::from_unix_nanos(millis.saturating_mul(1_000_000))),
+        };
+        let event = self.event(account, RESTORED, None, &object)?;
+        let told = Changes::meta(IS_BACKUP, String::new());
+        let told = told.and(Changes::meta(MISSING_TO, copied_to.to_string()));
+        Ok(told.and(Changes::event(event)))
+    }
+
+    /// The event of a loss that this running node noticed, together with `more`; of several nodes one reports it.
+    pub(crate) async fn report_loss(
+        &self,
+        account: &str,
+        node: &str,
+        loss: &LostCommits,
+        more: Event,
+    ) -> Result<(), Fault> {
+        let known = self.mark::<ReportedLoss>(LOSS, "database").await?;
+        let now = self.clock.now();
+        let is_reported = known
+            .as_ref()
+            .is_some_and(|mark| now.since(mark.document.head.updated_at) < ONE_LOSS);
+        let own = Changes::event(more);
+        let doing = "recording lost commits";
+        if !is_reported {
+            let object = Restored {
+                node,
+                known_by: KnownBy::Node,
+                found_revision: loss.found.number,
+                known_revision: Some(loss.known.number),
+                found_position: self.store.audit_log().extent().await?.last,
+                known_position: None,
+                made_at: None,
+            };
+            let event = self.event(account, RESTORED, None, &object)?;
+            let state = ReportedLoss {
+                format: Format,
+                known: loss.known.number,
+                found: loss.found.number,
+            };
+            let document = known.map(|mark| mark.document);
+            let event = AuditEvent::Emit(event);
+            let both = self.marking(LOSS, "database", document, &state, event)?;
+            if self.commit_once(doing, own.clone().and(both)).await? {
+                return Ok(());
+            }
+        }
+        let written = self.store.commit(own).await;
+        written.map_err(|error| Fault::new(doing, error))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! Marks: what was reported already.
+
+use culvert_base::{Fault, Ksuid};
+use culvert_resources::stored;
+use culvert_store::{AuditEvent, Changes, Document, Head, Key};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::ServerLog;
+
+/// The name of the key of marks, which two nodes cannot both write.
+const OF: &str = "of";
+
+/// A kind of marks, and the type of their contents.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MarkKind {
+    /// The kind of the documents.
+    pub(super) kind: &'static str,
+    /// The prefix of their IDs.
+    pub(super) prefix: &'static str,
+}
+
+/// A mark as it is stored.
+#[derive(Clone, Debug)]
+pub(super) struct Mark<T> {
+    pub(super) document: Document,
+    pub(super) state: T,
+}
+
+impl<T> Mark<T> {
+    /// What it is about.
+    pub(super) fn of(&self) -> &str {
+        let mut keys = self.document.keys.iter();
+        keys.find(|key| key.name == OF)
+            .map_or("", |key| key.value.as_str())
+    }
+
+    /// Removes it, with an event.
+    pub(super) fn removal(self, event: AuditEvent) -> Changes {
+        Changes::remove(self.document.head, event)
+    }
+}
+
+impl ServerLog {
+    /// The mark about `of`.
+    pub(super) async fn mark<T: DeserializeOwned>(
+        &self,
+        ty: MarkKind,
+        of: &str,
+    ) -> Result<Option<Mark<T>>, Fault> {
+        let found = self.store.find(ty.kind, OF, of).await?;
+        found.map(read).transpose()
+    }
+
+    /// All marks of a kind.
+    pub(super) async fn marks<T: DeserializeOwned>(
+        &self,
+        ty: MarkKind,
+    ) -> Result<Vec<Mark<T>>, Fault> {
+        let all = self.store.all(ty.kind).await?;
+        all.into_iter().map(read).collect()
+    }
+
+    /// Writes the mark about `of` with an event. `known` is the mark that the decision was made with: if there is another
+    /// one, nothing is committed.
+    pub(super) fn marking<T: Serialize>(
+        &self,
+        ty: MarkKind,
+        of: &str,
+        known: Option<Document>,
+        state: &T,
+        event: AuditEvent,
+    ) -> Result<Changes, Fault> {
+        let body = stored::write(state)?;
+        let now = self.clock.now();
+        if let Some(mut document) = known {
+            document.body = body;
+            document.head.updated_at = now;
+            return Ok(Changes::replace(document, event));
+        }
+        let id = Ksuid::new(now, self.entropy.bytes());
+        let document = Document {
+            head: Head {
+                id: format!("{}_{id}", ty.prefix),
+                kind: ty.kind.to_owned(),
+                account: String::new(),
+                revision: 0,
+                created_at: now,
+                updated_at: now,
+            },
+            body,
+            keys: vec![Key::new(OF, of)],
+            refs: Vec::new(),
+            topics: Vec::new(),
+        };
+        Ok(Changes::insert(document, event))
+    }
+}
+
+fn read<T: DeserializeOwned>(document: Document) -> Result<Mark<T>, Fault> {
+    let state = stored::read(&document)?;
+    Ok(Mark { document, state })
+}

@@ -1,0 +1,648 @@
+//! The events of the server itself: each once, also over restarts and with several nodes.
+
+use std::time::{Duration, Instant};
+
+use culvert_delivery::meters::Dropped;
+use culvert_store::{AuditError, NodeNote, NotedHead};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::uses::Database;
+use super::*;
+use crate::server_log::destinations::FailingSince;
+use crate::server_log::members::Members;
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+fn facts(rig: &Rig, node: &str, is_shared: bool) -> RunFacts {
+    RunFacts {
+        node: node.to_owned(),
+        version: "1.2.3".to_owned(),
+        roles: vec!["api".to_owned()],
+        region: String::new(),
+        is_shared,
+        started_at: rig.clock.now(),
+    }
+}
+
+/// The kinds of the events since the last call, without version, and with their reason.
+async fn reported(rig: &Rig) -> Vec<String> {
+    let seq = *rig.last_seq.lock().unwrap();
+    let (events, last) = rig.events_after(seq).await;
+    *rig.last_seq.lock().unwrap() = last;
+    let name = |event: &Value| {
+        let kind = event["event_type"].as_str().unwrap();
+        let kind = kind.strip_suffix(".v0").unwrap();
+        match event["object"]["reason"].as_str() {
+            Some(reason) => format!("{kind} {reason}"),
+            None => kind.to_owned(),
+        }
+    };
+    events.iter().map(name).collect()
+}
+
+/// The last event.
+async fn last(rig: &Rig) -> Value {
+    let (events, _) = rig.events_after(0).await;
+    events.last().unwrap().clone()
+}
+
+async fn starts_and_stops(rig: &Rig, is_shared: bool) {
+    reported(rig).await;
+    let log = rig.control.server_log();
+    let one = facts(rig, "n1", is_shared);
+    let with_members = |own: &[&str], members: &[&str]| {
+        let all = own.iter().chain(members.iter().filter(|_| is_shared));
+        all.map(|name| (*name).to_owned()).collect::<Vec<_>>()
+    };
+    log.started(&one, 0).await.unwrap();
+    let started = with_members(&["server_started"], &["node_joined"]);
+    assert_eq!(reported(rig).await, started);
+    let event = last(rig).await;
+    assert_eq!(event["principal"], Value::Null);
+    assert_eq!(event["account_id"], *rig.admin.account);
+
+    // It is killed, and started again.
+    log.started(&one, 0).await.unwrap();
+    let expected = match is_shared {
+        false => vec!["server_stopped killed", "server_started"],
+        true => vec![
+            "server_stopped killed",
+            "node_left killed",
+            "server_started",
+            "node_joined",
+        ],
+    };
+    assert_eq!(reported(rig).await, expected);
+
+    // It stops, and is started again.
+    log.stopped(&one, StopReason::Asked, None).await;
+    let stopped = with_members(&["server_stopped asked"], &["node_left stopped"]);
+    assert_eq!(reported(rig).await, stopped);
+    log.started(&one, 0).await.unwrap();
+    assert_eq!(reported(rig).await, started);
+    let task = Some("edge");
+    log.stopped(&one, StopReason::TaskFailed, task).await;
+    let stopped = with_members(&["server_stopped task_failed"], &["node_left stopped"]);
+    assert_eq!(reported(rig).await, stopped);
+    // A stop without a start in the log has no event.
+    log.stopped(&one, StopReason::Asked, None).await;
+    assert_eq!(reported(rig).await, Vec::<String>::new());
+
+    rig.control
+        .kernel
+        .store
+        .audit_log()
+        .verify(None)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_start_reports_how_the_process_before_it_ended_on_sqlite() {
+    let rig = Rig::start().await;
+    starts_and_stops(&rig, false).await;
+    // In a database of one process, all other processes with marks were killed.
+    let log = rig.control.server_log();
+    let (old, new) = (facts(&rig, "old", false), facts(&rig, "new", false));
+    log.started(&old, 0).await.unwrap();
+    reported(&rig).await;
+    log.started(&new, 0).await.unwrap();
+    let expected = ["server_stopped killed", "server_started"];
+    assert_eq!(reported(&rig).await, expected);
+    log.stopped(&new, StopReason::Asked, None).await;
+    assert_eq!(reported(&rig).await, ["server_stopped asked"]);
+}
+
+#[tokio::test]
+async fn a_start_reports_how_the_process_before_it_ended_on_postgres() {
+    let Some(database) = Database::new("runs").await else {
+        return;
+    };
+    let rig = Rig::on(Some(database.url.clone()), None, AGENTS).await;
+    starts_and_stops(&rig, true).await;
+    // Another node's mark is its own.
+    let log = rig.control.server_log();
+    let (one, two) = (facts(&rig, "n1", true), facts(&rig, "n2", true));
+    let both = [&one, &two];
+    for facts in both {
+        log.started(facts, 0).await.unwrap();
+        assert_eq!(reported(&rig).await, ["server_started", "node_joined"]);
+    }
+    nodes_leave(&rig, &one, &two).await;
+    rig.store.close().await;
+    rig.queue.close().await;
+    database.remove().await;
+}
+
+/// Two nodes notice that a third one is gone; one of them reports it.
+async fn nodes_leave(rig: &Rig, one: &RunFacts, two: &RunFacts) {
+    let log = rig.control.server_log();
+    let gone = facts(rig, "n3", true);
+    log.started(&gone, 0).await.unwrap();
+    reported(rig).await;
+    let note = |node: &str, at: u64| NodeNote {
+        node: node.to_owned(),
+        at: rig.clock.now().plus(Duration::from_secs(at)),
+        body: String::new(),
+    };
+    let began = Instant::now();
+    let (mut of_one, mut of_two) = (Members::default(), Members::default());
+    for seconds in (0..=80).step_by(5) {
+        let now = began + Duration::from_secs(seconds);
+        let notes = [note("n1", seconds), note("n2", seconds), note("n3", 0)];
+        let (first, second) = tokio::join!(
+            log.watch_members(one, &mut of_one, &notes, now),
+            log.watch_members(two, &mut of_two, &notes, now)
+        );
+        first.and(second).unwrap();
+    }
+    assert_eq!(reported(rig).await, ["node_left unreachable"]);
+    assert_eq!(last(rig).await["object"]["node"], "n3");
+    // It was only cut off.
+    let mut of_gone = Members::default();
+    log.watch_members(&gone, &mut of_gone, &[], began)
+        .await
+        .unwrap();
+    assert_eq!(reported(rig).await, ["node_joined"]);
+    // It was killed: its next start reports both.
+    log.started(&gone, 0).await.unwrap();
+    let expected = [
+        "server_stopped killed",
+        "node_left killed",
+        "server_started",
+        "node_joined",
+    ];
+    assert_eq!(reported(rig).await, expected);
+}
+
+#[tokio::test]
+async fn a_restored_backup_and_a_lost_end_of_the_log_are_reported_once() {
+    let rig = Rig::start().await;
+    let log = rig.control.server_log();
+    let folder = tempfile::tempdir().unwrap();
+    let copy = folder.path().join("state.db");
+    log.back_up(&copy).await.unwrap();
+    let by = AdminCommand {
+        user: "ada".to_owned(),
+        ..AdminCommand::default()
+    };
+    log.backup_made(&by, "/backups/1", true).await.unwrap();
+    let made = last(&rig).await;
+    assert_eq!(made["event_type"], "backup_made.v0");
+    assert_eq!(made["principal"]["source"], "CLI");
+    assert_eq!(made["principal"]["subject"], "ada");
+    assert_eq!(made["object"]["has_key"], true);
+
+    // The source is no backup.
+    reported(&rig).await;
+    let one = facts(&rig, "n1", false);
+    log.started(&one, 0).await.unwrap();
+    assert_eq!(reported(&rig).await, ["server_started"]);
+
+    let clock = rig.clock.clone();
+    let url = StoreUrl::Sqlite(copy);
+    let store = Store::open(&url, clock.clone(), texts()).await.unwrap();
+    let restored = ServerLog::new(store.clone(), clock, rig.control.kernel.entropy.clone());
+    let kinds = async || {
+        let rows = store.outbox_after(0, 1_000).await.unwrap();
+        let rows = rows.into_iter().map(|row| row.event);
+        let ours = rows.filter(|event| event.kind == "restored.v0");
+        ours.map(|event| event.body).collect::<Vec<_>>()
+    };
+    for _ in 0..2 {
+        restored.started(&one, 0).await.unwrap();
+        let found = kinds().await;
+        assert_eq!(found.len(), 1);
+        let event: Value = serde_json::from_str(&found[0]).unwrap();
+        assert_eq!(event["object"]["known_by"], "backup");
+        assert_ne!(event["object"]["made_at"], Value::Null);
+    }
+    // The event queue has copied events that the log has lost.
+    for _ in 0..2 {
+        restored.started(&one, 500).await.unwrap();
+        let found = kinds().await;
+        assert_eq!(found.len(), 2);
+        let event: Value = serde_json::from_str(&found[1]).unwrap();
+        assert_eq!(event["object"]["known_by"], "event_queue");
+        assert_eq!(event["object"]["known_position"], 500);
+    }
+    store.audit_log().verify(None).await.unwrap();
+    store.close().await;
+}
+
+#[tokio::test]
+async fn deleted_events_are_announced_before_and_the_chain_holds() {
+    let rig = Rig::start().await;
+    for n in 0..20 {
+        let made = rig.post("/vaults", json!({"name": format!("v{n}")})).await;
+        made.body();
+    }
+    let log = rig.store.audit_log();
+    let noted: NotedHead = log
+        .extent()
+        .await
+        .unwrap()
+        .head
+        .to_string()
+        .parse()
+        .unwrap();
+    log.verify(Some(noted)).await.unwrap();
+    let n_old = log.extent().await.unwrap().events();
+
+    let delivery = rig.control.events.delivery.clone();
+    let cancel = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(rig.control.clone().run(cancel.clone()));
+    tasks.spawn(delivery.clone().run(cancel.clone()));
+    eventually("everything is copied", async || {
+        delivery.audit_copied_to().await.unwrap() == i64::try_from(n_old).unwrap()
+    })
+    .await;
+    // Nothing is old enough.
+    assert_eq!(delivery.prune_audit_log().await.unwrap(), 0);
+    rig.clock.advance(366 * DAY);
+    rig.post("/vaults", json!({"name": "young"})).await.body();
+    eventually("old events are deleted", async || {
+        delivery.prune_audit_log().await.unwrap();
+        log.extent().await.unwrap().anchor.seq == i64::try_from(n_old).unwrap()
+    })
+    .await;
+    let pruned = |events: &[Value]| {
+        let of_kind = events
+            .iter()
+            .filter(|event| event["event_type"] == "event_log_pruned.v0");
+        of_kind.cloned().collect::<Vec<_>>()
+    };
+    let (events, _) = rig.events_after(0).await;
+    let [event] = &pruned(&events)[..] else {
+        panic!("{events:?}");
+    };
+    assert_eq!(
+        event["object"],
+        json!({"first": 1, "last": n_old, "count": n_old, "reason": "retention"})
+    );
+    // The range before is gone, and the chain begins with its last hash.
+    log.verify(None).await.unwrap();
+    let early: NotedHead = format!("1:{}", noted.hash).parse().unwrap();
+    let refused = log.verify(Some(early)).await.unwrap_err();
+    assert!(matches!(refused, AuditError::HeadPruned(..)), "{refused}");
+    log.verify(Some(noted)).await.unwrap();
+
+    // A deletion soon after waits, so that these events do not cause ever more of them.
+    rig.clock.advance(366 * DAY);
+    let deleted = async || {
+        eventually("all is copied", async || {
+            let last = log.extent().await.unwrap().last;
+            delivery.audit_copied_to().await.unwrap() == last
+        })
+        .await;
+        delivery.prune_audit_log().await.unwrap()
+    };
+    assert!(deleted().await > 0);
+    rig.clock.advance(400 * DAY);
+    assert!(deleted().await > 0, "the event itself is old");
+    let (events, _) = rig.events_after(0).await;
+    assert_eq!(pruned(&events).len(), 1, "and is deleted with an event");
+    log.verify(None).await.unwrap();
+    cancel.cancel();
+    while tasks.join_next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn ends_of_keys_are_reported_in_stages_and_unused_keys_once() {
+    let rig = Rig::start().await;
+    let log = rig.control.server_log();
+    let now = rig.clock.now();
+    let unused_after = 90 * DAY;
+    let made = rig.post("/api_keys", json!({"description": "ci"})).await;
+    let id = made.body()["id"].as_str().unwrap().to_owned();
+    let path = format!("/api_keys/{id}/restrictions");
+    let end = now.plus(60 * DAY).whole_seconds();
+    let body = json!({"expires_at": end.to_string()});
+    rig.patch(&path, body).await.body();
+    reported(&rig).await;
+
+    let look = async |days: u32| {
+        rig.clock.set(now.plus(DAY * days));
+        // Two nodes look at the same time, and one of them twice.
+        let at = now.plus(DAY * days);
+        let (one, two) = tokio::join!(
+            log.watch_expiry(at, unused_after),
+            log.watch_expiry(at, unused_after)
+        );
+        one.and(two).unwrap();
+        log.watch_expiry(at, unused_after).await.unwrap();
+        reported(&rig).await
+    };
+    assert_eq!(look(29).await, Vec::<String>::new());
+    assert_eq!(look(31).await, ["api_key_expiring"]);
+    let event = last(&rig).await;
+    assert_eq!(event["object"]["id"], id);
+    assert_eq!(event["object"]["within_days"], 30);
+    assert_eq!(event["object"]["description"], "ci");
+    // The clock was set back, and forward again.
+    assert_eq!(look(20).await, Vec::<String>::new());
+    assert_eq!(look(32).await, Vec::<String>::new());
+    assert_eq!(look(54).await, ["api_key_expiring"]);
+    assert_eq!(last(&rig).await["object"]["within_days"], 7);
+    // A later end begins again.
+    let end = now.plus(80 * DAY).whole_seconds();
+    rig.patch(&path, json!({"expires_at": end.to_string()}))
+        .await
+        .body();
+    reported(&rig).await;
+    assert_eq!(look(55).await, ["api_key_expiring"]);
+    assert_eq!(look(79).await, ["api_key_expiring"]);
+    assert_eq!(last(&rig).await["object"]["within_days"], 1);
+
+    // The first key was never used, and the other one has expired.
+    assert_eq!(look(91).await, ["api_key_unused"]);
+    let event = last(&rig).await;
+    assert_eq!(event["object"]["id"], *rig.admin.key_id);
+    assert_eq!(event["object"]["last_used_at"], Value::Null);
+    assert_eq!(look(92).await, Vec::<String>::new());
+    // It is used, and then not any more.
+    rig.control
+        .identity
+        .note_key_use(&rig.admin, std::net::Ipv4Addr::LOCALHOST.into());
+    rig.control.identity.write_key_uses().await.unwrap();
+    assert_eq!(look(93).await, Vec::<String>::new());
+    assert_eq!(look(183).await, ["api_key_unused"]);
+    assert_ne!(last(&rig).await["object"]["last_used_at"], Value::Null);
+    // Zero reports none.
+    log.watch_expiry(now.plus(DAY * 900), Duration::ZERO)
+        .await
+        .unwrap();
+    assert_eq!(reported(&rig).await, Vec::<String>::new());
+    // The marks of deleted keys are removed.
+    rig.delete(&format!("/api_keys/{id}")).await;
+    log.watch_expiry(now.plus(DAY * 183), Duration::ZERO)
+        .await
+        .unwrap();
+    assert!(rig.store.all("expiry_notice").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn certificates_are_reported_before_they_expire() {
+    let rig = Rig::start().await;
+    let log = rig.control.server_log();
+    let end = rig.clock.now().plus(60 * DAY).whole_seconds();
+    for (n, collection) in [(1, "ssh_host_certificates"), (2, "ssh_user_certificates")] {
+        let mut body = rig.sample(collection, n).await;
+        body["valid_until"] = json!(end.to_string());
+        let made = rig.post(&format!("/{collection}"), body).await.body();
+        reported(&rig).await;
+        for (days, expected) in [(31, 0), (29, 1), (28, 1), (6, 2), (1, 3)] {
+            log.watch_expiry(end.minus(DAY * days), Duration::ZERO)
+                .await
+                .unwrap();
+            let (events, _) = rig.events_after(0).await;
+            let of_it = events.iter().filter(|event| {
+                event["event_type"] == "certificate_expiring.v0"
+                    && event["object"]["id"] == made["id"]
+            });
+            assert_eq!(of_it.count(), expected, "{collection} {days}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn commands_of_the_operator_are_the_cause_of_their_changes() {
+    let rig = Rig::start().await;
+    let kernel = &rig.control.kernel;
+    let bootstrap = Bootstrap {
+        ids: &kernel.ids,
+        store: &kernel.store,
+        clock: &*kernel.clock,
+        entropy: &*kernel.entropy,
+        pepper: &kernel.pepper,
+        base: BASE,
+        domain: "culvert.localhost",
+    };
+    let command = AdminCommand {
+        name: "create-key".to_owned(),
+        user: "root".to_owned(),
+        user_id: 0,
+        sudo_user: "ada".to_owned(),
+        terminal: "/dev/pts/3".to_owned(),
+    };
+    let (_, seq) = rig.events_after(0).await;
+    bootstrap.admin_key(&command).await.unwrap();
+    let (events, seq) = rig.events_after(seq).await;
+    let kinds: Vec<_> = events.iter().map(|event| &event["event_type"]).collect();
+    assert_eq!(kinds, ["admin_command.v0", "api_key_created.v0"]);
+    assert_eq!(
+        events[0]["object"],
+        json!({"command": "create-key", "user": "root", "user_id": 0, "sudo_user": "ada", "tty": "/dev/pts/3"})
+    );
+    assert_eq!(events[0]["principal"]["source"], "CLI");
+    assert_eq!(events[1]["cause"], events[0]["event_id"]);
+    // No restriction is lifted, so nothing changed.
+    assert_eq!(bootstrap.lift_api_restriction(&command).await.unwrap(), 0);
+    assert_eq!(rig.events_after(seq).await.0, Vec::<Value>::new());
+
+    // Names that the environment chooses are cut.
+    let log = rig.control.server_log();
+    let long = AdminCommand {
+        sudo_user: "ä".repeat(5_000),
+        ..command
+    };
+    let cause = log.commanded(&long).await.unwrap();
+    let reencrypted = Reencrypted {
+        documents: 3,
+        strange: 1,
+    };
+    log.master_key_rotated(&long, cause.as_deref(), reencrypted)
+        .await
+        .unwrap();
+    let (events, _) = rig.events_after(seq).await;
+    let cut = events[0]["object"]["sudo_user"].as_str().unwrap();
+    assert_eq!(cut.len(), 256);
+    assert_eq!(events[1]["event_type"], "master_key_rotated.v0");
+    assert_eq!(events[1]["cause"], events[0]["event_id"]);
+    assert_eq!(events[1]["object"], json!({"objects": 3, "unreadable": 1}));
+}
+
+#[tokio::test]
+async fn a_destination_that_fails_is_reported_once_and_causes_no_more() {
+    let rig = Rig::start().await;
+    let delivery = rig.control.events.delivery.clone();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/hook", closed.local_addr().unwrap());
+    drop(closed);
+    let body = json!({"format": "json", "target": {"webhook": {"url": url}}});
+    let made = rig.post("/event_destinations", body).await.body();
+    let id = made["id"].as_str().unwrap().to_owned();
+    let sources = json!([{"type": "audit"}]);
+    let body = json!({"destination_ids": [id], "sources": sources});
+    rig.post("/event_subscriptions", body).await.body();
+    let cancel = CancellationToken::new();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(rig.control.clone().run(cancel.clone()));
+    tasks.spawn(delivery.clone().run(cancel.clone()));
+    eventually("it is tried", async || {
+        let health = delivery.health(&id);
+        health.is_some_and(|health| health.last_error_at.is_some())
+    })
+    .await;
+    reported(&rig).await;
+
+    let log = rig.control.server_log();
+    let began = Instant::now();
+    let (mut of_one, mut of_two) = (FailingSince::default(), FailingSince::default());
+    let mut look = async |seconds: u64| {
+        let now = began + Duration::from_secs(seconds);
+        let (one, two) = tokio::join!(
+            log.watch_destinations(&delivery, &mut of_one, now),
+            log.watch_destinations(&delivery, &mut of_two, now)
+        );
+        one.and(two).unwrap();
+        reported(&rig).await
+    };
+    assert_eq!(look(0).await, Vec::<String>::new());
+    assert_eq!(look(599).await, Vec::<String>::new());
+    assert_eq!(look(600).await, ["destination_failing no_success"]);
+    let event = last(&rig).await;
+    assert_eq!(event["object"]["id"], id);
+    assert_ne!(event["object"]["last_error"], Value::Null);
+    // Its own event waits for it too, which changes nothing.
+    eventually("the event waits", async || {
+        delivery.audit_copied_to().await.unwrap()
+            == log.store.audit_log().extent().await.unwrap().last
+    })
+    .await;
+    for seconds in [601, 1_300, 9_000] {
+        assert_eq!(look(seconds).await, Vec::<String>::new());
+    }
+    // It sends elsewhere, and takes what waited.
+    let target = json!({"target": {"file": {"path": "events.ndjson"}}});
+    let path = format!("/event_destinations/{id}");
+    rig.patch(&path, target).await.body();
+    reported(&rig).await;
+    eventually("it takes events", async || {
+        let health = delivery.health(&id).unwrap();
+        health.last_success_at.is_some()
+    })
+    .await;
+    assert_eq!(look(9_001).await, ["destination_recovered no_success"]);
+    assert_eq!(look(9_002).await, Vec::<String>::new());
+    cancel.cancel();
+    while tasks.join_next().await.is_some() {}
+}
+
+#[tokio::test]
+async fn a_cascade_has_the_deletion_as_its_cause() {
+    let rig = Rig::start().await;
+    let bot = rig.post("/bot_users", json!({"name": "b"})).await.body();
+    for _ in 0..2 {
+        let body = json!({"owner_id": bot["id"]});
+        rig.post("/api_keys", body).await.body();
+    }
+    let (_, seq) = rig.events_after(0).await;
+    let path = format!("/bot_users/{}", bot["id"].as_str().unwrap());
+    assert_eq!(rig.delete(&path).await, Answered::NoContent);
+    let (events, _) = rig.events_after(seq).await;
+    let of = |kind: &str| {
+        let of_kind = events.iter().filter(|event| event["event_type"] == kind);
+        of_kind.collect::<Vec<_>>()
+    };
+    let (keys, bots) = (of("api_key_deleted.v0"), of("bot_user_deleted.v0"));
+    assert_eq!((keys.len(), bots.len()), (2, 1));
+    assert!(bots[0]["cause"].is_null());
+    for key in keys {
+        assert_eq!(key["cause"], bots[0]["event_id"]);
+    }
+}
+
+#[tokio::test]
+async fn reads_of_events_name_what_was_shown() {
+    let rig = Rig::start().await;
+    let caller = audit::with_context(rig.admin.clone());
+    let (kept, seq) = rig.events_after(0).await;
+    let ids: Vec<&str> = kept
+        .iter()
+        .map(|event| event["event_id"].as_str().unwrap())
+        .collect();
+    for id in ids.iter().chain(&ids) {
+        let path = format!("/events/{id}");
+        rig.call(&caller, "GET", &path, Value::Null).await.body();
+    }
+    rig.control.kernel.report_due(true).await.unwrap();
+    let (events, seq) = rig.events_after(seq).await;
+    assert_eq!(
+        events.len(),
+        2,
+        "one for the first read, one for the others"
+    );
+    assert_eq!(events[0]["event_type"], "events_exported.v0");
+    assert_eq!(events[0]["object"]["ids"], json!([ids[0]]));
+    assert_eq!(events[1]["object"]["count"], 2 * ids.len() - 1);
+    assert_eq!(
+        events[1]["object"]["ids"].as_array().unwrap().len(),
+        ids.len()
+    );
+    // A list names at most a hundred.
+    for n in 0..120 {
+        let made = rig.post("/vaults", json!({"name": format!("v{n}")})).await;
+        made.body();
+    }
+    let (_, seq) = rig.events_after(seq).await;
+    for _ in 0..2 {
+        let path = "/events?limit=100&type=vault_created.v0";
+        let page = rig.call(&caller, "GET", path, Value::Null).await.body();
+        assert_eq!(page["events"].as_array().unwrap().len(), 100);
+    }
+    rig.control.kernel.report_due(true).await.unwrap();
+    let (events, _) = rig.events_after(seq).await;
+    assert_eq!(events.len(), 2);
+    for event in &events {
+        assert_eq!(event["object"]["ids"].as_array().unwrap().len(), 100);
+    }
+}
+
+#[tokio::test]
+async fn dropped_events_are_reported_when_that_begins_and_while_it_goes_on() {
+    let rig = Rig::start().await;
+    let watch = ServerWatch::new(
+        rig.control.clone(),
+        facts(&rig, "n1", false),
+        Duration::ZERO,
+    );
+    reported(&rig).await;
+    watch.check(false).await;
+    assert_eq!(reported(&rig).await, ["server_started"]);
+    let dropped = &rig.control.events.delivery.meters().dropped;
+    dropped.add(Dropped::OfferFull, 5);
+    watch.check(false).await;
+    assert_eq!(reported(&rig).await, ["events_dropped offer_full"]);
+    let object = last(&rig).await["object"].clone();
+    assert_eq!(object["deliveries"], 5);
+    assert_eq!(object["class"], "traffic");
+    assert_eq!(object["destination_id"], Value::Null);
+    // Within ten minutes they are counted. Those of a deleted destination have its event.
+    dropped.add(Dropped::OfferFull, 3);
+    dropped.add(Dropped::DestinationDeleted, 7);
+    watch.check(false).await;
+    assert_eq!(reported(&rig).await, Vec::<String>::new());
+    // The others are reported when the server stops.
+    watch.check(true).await;
+    assert_eq!(reported(&rig).await, ["events_dropped offer_full"]);
+    assert_eq!(last(&rig).await["object"]["deliveries"], 3);
+    watch.check(true).await;
+    assert_eq!(reported(&rig).await, Vec::<String>::new());
+
+    // Reloads that wait are bounded: the last one has the digest that is in force.
+    for n in 0..300 {
+        watch.reloaded(Reloaded {
+            changed: vec!["log.level".to_owned()],
+            file_sha256: Some(n.to_string()),
+            ..Reloaded::default()
+        });
+    }
+    watch.check(false).await;
+    assert_eq!(reported(&rig).await.len(), 100);
+    let object = last(&rig).await["object"].clone();
+    assert_eq!(object["file_sha256"], "299");
+    assert_eq!(object["node"], "n1");
+}
