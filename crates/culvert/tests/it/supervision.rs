@@ -16,10 +16,11 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{Backend, Database, backends, eventually};
 
 /// All long-lived tasks of a server on SQLite.
-pub const TASKS: [&str; 34] = [
+pub const TASKS: [&str; 35] = [
     "agent_sessions",
     "agents",
     "api",
+    "audit_tree",
     "certificates",
     "clock",
     "configuration",
