@@ -12,6 +12,8 @@ use crate::tombstones::retired;
 
 /// Path of the live event tail.
 pub const TAIL_PATH: &str = "/events/tail";
+/// The paths of the audit log as a transparency log: `checkpoint`, and `tile/` with the address of a tile.
+pub const AUDIT_LOG_PATHS: &str = "/audit/log/{*path}";
 /// Path of the OpenAPI document.
 pub const OPENAPI_PATH: &str = "/openapi.json";
 /// Path of the liveness check.
@@ -31,6 +33,8 @@ pub enum Route<S: 'static> {
     Retired(Code),
     /// The live event tail.
     Tail,
+    /// The audit log as a transparency log.
+    AuditLog,
     /// The OpenAPI document.
     OpenApi,
     /// The liveness check.
@@ -74,6 +78,7 @@ impl<S> Routes<S> {
     pub fn new(operations: &'static [Operation<S>]) -> Result<Self, Fault> {
         let fixed = [
             (TAIL_PATH, Route::Tail),
+            (AUDIT_LOG_PATHS, Route::AuditLog),
             (OPENAPI_PATH, Route::OpenApi),
             (ALIVE_PATH, Route::Alive),
             (READY_PATH, Route::Ready),
@@ -173,7 +178,10 @@ fn unnamed(path: &str) -> String {
     let segments: Vec<String> = path
         .split('/')
         .map(|segment| {
-            if segment.starts_with('{') {
+            if segment.starts_with("{*") {
+                // All that remains of the path.
+                segment.to_owned()
+            } else if segment.starts_with('{') {
                 n_parameters += 1;
                 format!("{{p{n_parameters}}}")
             } else {

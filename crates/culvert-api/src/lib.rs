@@ -32,6 +32,7 @@
 //! `crates/culvert-identity/src/console/sign_in.rs` decides the user and role.
 
 mod access;
+mod audit_log;
 mod connection;
 mod console;
 mod event_stream;
@@ -99,6 +100,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Whether only the two health checks are served, and all else gets 503: the database is away at the start.
     pub is_health_alone: bool,
+    /// Whether the audit log below `/audit/log` is served without a key.
+    pub is_audit_log_public: bool,
 }
 
 /// Limits of the API.
@@ -403,9 +406,10 @@ impl Api {
                 return Err(unauthenticated(Problem::unknown_path(path)));
             }
         };
-        let operation = match route {
-            Route::Operation(operation) => Ok(Some(operation)),
-            Route::Tail => Ok(None),
+        let asked = match route {
+            Route::Operation(operation) => Ok(Asked::Operation(operation)),
+            Route::Tail => Ok(Asked::Tail),
+            Route::AuditLog => Ok(Asked::AuditLog),
             Route::Retired(code) => Err(Refusal::of(code)),
             Route::OpenApi => {
                 return Ok(console::answer(&DOCUMENT, headers));
@@ -421,11 +425,11 @@ impl Api {
         let Some(entered) = self.turnstile.enter(Source::of(client)).await else {
             return Err(unauthenticated(self.full()));
         };
-        let operation_name = match &operation {
-            Ok(Some(operation)) => operation.id(),
-            Ok(None) => TAIL.to_owned(),
-            Err(_) => String::new(),
-        };
+        if self.settings.is_audit_log_public && matches!(asked, Ok(Asked::AuditLog)) {
+            let served = audit_log::answer(&self.control, &values.concat()).await;
+            return served.map_err(unauthenticated);
+        }
+        let operation_name = asked.as_ref().map_or_else(|_| String::new(), Asked::name);
         let caller = match is_by_cookie {
             false => self.caller(&arrival).await,
             true => self
@@ -456,20 +460,32 @@ impl Api {
         let Some(_permit) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
             return Err(known(self.full()));
         };
-        match operation {
-            Ok(Some(operation)) if operation.path == EVENTS_PATH => {
-                match query::parse(parts.uri.query().unwrap_or_default()) {
+        let asked = asked.map_err(|refusal| known(refusal.into()))?;
+        let answered = self.run(asked, (caller, is_by_cookie), values, arrival);
+        answered.await.map_err(known)
+    }
+
+    /// Does what an admitted caller asks for.
+    async fn run(
+        &self,
+        asked: Asked,
+        (caller, is_by_cookie): (Caller, bool),
+        values: Vec<String>,
+        arrival: Arrival<'_>,
+    ) -> Result<Response<Body>, Problem> {
+        match asked {
+            Asked::Operation(operation) if operation.path == EVENTS_PATH => {
+                match query::parse(arrival.parts.uri.query().unwrap_or_default()) {
                     Ok(query) if follows(&query) => {
                         self.follow(caller, is_by_cookie, query, arrival).await
                     }
                     _ => self.operate(operation, caller, values, arrival).await,
                 }
             }
-            Ok(Some(operation)) => self.operate(operation, caller, values, arrival).await,
-            Ok(None) => self.tail(caller, is_by_cookie, arrival).await,
-            Err(refusal) => Err(refusal.into()),
+            Asked::Operation(operation) => self.operate(operation, caller, values, arrival).await,
+            Asked::Tail => self.tail(caller, is_by_cookie, arrival).await,
+            Asked::AuditLog => audit_log::answer(&self.control, &values.concat()).await,
         }
-        .map_err(known)
     }
 
     /// The IP address of the client.
@@ -598,6 +614,27 @@ const COMMAND_LINE: &str = "culvert-cli/";
 /// Header of a response to a write that the edge of this process has not applied yet.
 const APPLIED: HeaderName = HeaderName::from_static("culvert-applied");
 const PENDING: HeaderValue = HeaderValue::from_static("pending");
+
+/// The ID of reading the audit log as a transparency log.
+const AUDIT_LOG: &str = "audit_log";
+
+/// What a caller with a key asks for.
+enum Asked {
+    Operation(&'static Operation),
+    Tail,
+    AuditLog,
+}
+
+impl Asked {
+    /// As events name it.
+    fn name(&self) -> String {
+        match self {
+            Self::Operation(operation) => operation.id(),
+            Self::Tail => TAIL.to_owned(),
+            Self::AuditLog => AUDIT_LOG.to_owned(),
+        }
+    }
+}
 
 /// A request that is being processed.
 struct Arrival<'a> {

@@ -48,6 +48,16 @@ pub struct Bootstrap<'a> {
     pub domain: &'a str,
 }
 
+/// The id of the account that the first start made; `None` before it.
+///
+/// # Errors
+/// If the store fails.
+pub async fn first_account(store: &Store) -> Result<Option<String>, Fault> {
+    let (name, value) = Account::FIRST;
+    let account = store.find(Account::KIND, name, value).await?;
+    Ok(account.map(|account| account.head.id))
+}
+
 impl Bootstrap<'_> {
     /// Creates the account, its admin and the first key in an empty store and returns the key's token, which
     /// is `token` or a new one. Creates nothing and returns `None` if the store has an account, or if another
@@ -56,12 +66,7 @@ impl Bootstrap<'_> {
     /// # Errors
     /// `token` is malformed, or the store fails.
     pub async fn first_start(&self, token: Option<&Secret>) -> Result<Option<Secret>, Fault> {
-        if self
-            .store
-            .find(Account::KIND, Account::FIRST.0, Account::FIRST.1)
-            .await?
-            .is_some()
-        {
+        if first_account(self.store).await?.is_some() {
             return Ok(None);
         }
         let account_id = self.id();

@@ -141,9 +141,9 @@ pub use culvert_resources::stored::lost_events::{Loss, LostEvents};
 pub use culvert_resources::stored::reencrypt::{Reencrypted, reencrypt};
 pub use culvert_resources::stored::seal::{Pepper, Seal, login_key};
 pub use culvert_resources::{Caller, Error, OwnerKind, Parameter, PresentedToken, Role};
-pub use culvert_store::Revision;
+pub use culvert_store::{AuditFile, Revision};
 
-pub use crate::bootstrap::Bootstrap;
+pub use crate::bootstrap::{Bootstrap, first_account};
 pub use crate::catalogue::catalogue;
 pub use crate::compile::copied::{CopySource, fill_from_copy};
 pub use crate::control::{Control, Parts};

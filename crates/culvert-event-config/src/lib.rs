@@ -8,6 +8,7 @@
 pub mod captured;
 pub mod destination;
 pub mod event_kinds;
+mod event_proof;
 pub mod event_query;
 pub mod lost_events;
 pub mod ports;
@@ -27,6 +28,7 @@ use culvert_resources::resource::operations::of_resource;
 pub fn operations() -> Vec<Operation<EventConfig>> {
     let mut operations = Vec::from_iter(event_query::operations());
     operations.extend(captured::operations());
+    operations.extend(event_proof::operations());
     operations.extend(statistics::query::operations());
     let of_resources = [
         of_resource(&destination::TYPE, destination::OPERATIONS),

@@ -11,7 +11,7 @@ use culvert_events::catalogue::AuditKind;
 use culvert_events::{Audit, EventId, RefusedSample, RefusedTraffic};
 use culvert_resources::access::tenant::Account;
 use culvert_resources::audit;
-use culvert_resources::audit::repeated::{Repeated, Report, Sample};
+use culvert_resources::audit::repeated::{Repeated, Report, Sample as Counts};
 use culvert_store::Changes;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -44,7 +44,7 @@ struct Counted {
     sample: Option<RefusedSample>,
 }
 
-impl Sample for Counted {
+impl Counts for Counted {
     fn add(&mut self, later: Self) {
         *self = later;
     }

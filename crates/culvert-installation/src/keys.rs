@@ -95,7 +95,7 @@ pub fn load(path: &Path) -> Result<Option<MasterKey>> {
 
 /// Whether a file with this mode and owner is for the server alone. A file of root may be readable by a group: that is
 /// how an orchestrator mounts a secret for a process that does not run as root.
-fn is_private(mode: u32, owner: u32) -> bool {
+pub(crate) fn is_private(mode: u32, owner: u32) -> bool {
     let others = if owner == 0 { 0o037 } else { 0o077 };
     mode & others == 0
 }

@@ -29,6 +29,7 @@
 //! A reload (`crates/culvert-server/src/reload.rs`): settings and the files they name are read again. A connection
 //! keeps the rules it was accepted with.
 
+mod audit_tree;
 mod certificates;
 mod cloud_destinations;
 pub mod commands;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use culvert_base::{Clock, Fault, Supervisor};
 use tokio::sync::{Notify, watch};
 
-use crate::audit_log::audit::{AuditLog, Expired};
+use crate::audit_log::audit::AuditLog;
 use crate::audit_log::outbox::OutboxRow;
 use crate::commit::changes::Changes;
 use crate::commit::commit_error::CommitError;
@@ -164,6 +164,7 @@ impl Store {
     pub fn audit_log(&self) -> AuditLog {
         AuditLog {
             pool: Arc::clone(&self.shared.database.pool),
+            has_tree: true,
         }
     }
 
@@ -384,16 +385,6 @@ impl Store {
         rows.iter()
             .map(|row| OutboxRow::read(row).during(doing))
             .collect()
-    }
-
-    /// Removes outbox rows, which are the audit log, and returns how many. The link of the last
-    /// removed row becomes the anchor of the rest.
-    pub async fn prune_outbox(&self, Expired(seq): Expired) -> Result<u64, Fault> {
-        self.write(
-            "pruning the outbox",
-            StateCommand::PruneOutbox { up_to: seq },
-        )
-        .await
     }
 
     /// A named value stored besides the documents.

@@ -1,6 +1,8 @@
 //! `culvert audit`: verifies, exports and searches the audit log. It reads the data directory or the database directly, whether
 //! a server runs or not, and writes nothing.
 
+mod history;
+mod proof;
 mod who;
 
 pub(crate) use who::line_of;
@@ -30,14 +32,14 @@ pub static TYPE: CommandType = CommandType {
 const ROWS: u32 = 128;
 
 fn arguments(command: Command) -> Command {
-    command
+    proof::arguments(command)
         .about("Verify, export and search the audit log directly from the data directory or database")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(
-            with_settings(Command::new("verify").about(
+            history::arguments(with_settings(Command::new("verify").about(
                 "Verify the hash chain of the audit log; reports the first invalid event and exits with code 1",
-            ))
+            )))
             .arg(
                 Arg::new("head")
                     .long("head")
@@ -108,7 +110,17 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         };
         let from = bound("from", text("from"))?;
         let to = bound("to", text("to"))?;
+        if name == "check-proof" {
+            return proof::check(given);
+        }
+        let history = match name {
+            "verify" => Some(history::Asked::read(given)?),
+            _ => None,
+        };
         let settings = settings_of(given)?;
+        if name == "key" {
+            return proof::key(&settings);
+        }
         let url = store_url(&settings);
         if let StoreUrl::Sqlite(path) = &url
             && !path.is_file()
@@ -120,7 +132,9 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         }
         let log = AuditLog::open(&url).await.map_err(failed)?;
         let outcome = match name {
-            "verify" => verify(&log, head).await,
+            "verify" => verify(&log, head, history.as_ref()).await,
+            "prove" => proof::prove(&log, &text("event").unwrap_or_default()).await,
+            "checkpoint" => proof::checkpoint(&log).await,
             "who" => {
                 let id = text("object").unwrap_or_default();
                 who::run(&log, &id, (from.as_ref(), to.as_ref())).await
@@ -151,12 +165,20 @@ fn bound(flag: &str, text: Option<String>) -> Result<Option<Bound>, Failure> {
     }
 }
 
-async fn verify(log: &AuditLog, head: Option<NotedHead>) -> Result<(), Failure> {
+async fn verify(
+    log: &AuditLog,
+    head: Option<NotedHead>,
+    history: Option<&history::Asked>,
+) -> Result<(), Failure> {
     let extent = log.verify(head).await.map_err(|error| match error {
         AuditError::Fault(fault) => failed(fault),
         found => Failure::Failed(found.to_string()),
     })?;
-    say(extent.summary())
+    say(extent.summary())?;
+    match history {
+        Some(history) => history::verify(log, history).await,
+        None => Ok(()),
+    }
 }
 
 /// One line of an export. `hash` covers `previous`, the position and the fields below.

@@ -25,6 +25,7 @@ mod table;
 pub mod upgrade;
 pub mod version;
 pub mod whoami;
+pub mod witness;
 
 use culvert_command::{CommandType, Failure, say, version};
 
@@ -54,4 +55,5 @@ pub static ALL: &[&CommandType] = &[
     &upgrade::TYPE,
     &version::TYPE,
     &whoami::TYPE,
+    &witness::TYPE,
 ];

@@ -128,6 +128,14 @@ impl Net {
         self.inner.own_listeners.store(Arc::new(addresses));
     }
 
+    /// Checks a URL by the address guard, for [`Http::post`].
+    ///
+    /// # Errors
+    /// If requests to it are denied.
+    pub fn checked(&self, url: &str) -> Result<CheckedUrl, Denied> {
+        self.rules().url(url)
+    }
+
     /// Rules of the address guard.
     pub(crate) fn rules(&self) -> &Rules {
         &self.inner.settings.rules

@@ -130,7 +130,11 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 3] {
 }
 
 /// A retained event that the caller may read, by its id.
-async fn find(events: &EventConfig, caller: &Caller, id: &str) -> Result<LoggedEvent, Error> {
+pub(crate) async fn find(
+    events: &EventConfig,
+    caller: &Caller,
+    id: &str,
+) -> Result<LoggedEvent, Error> {
     let ksuid = id::split(id).filter(|(prefix, _)| *prefix == PREFIX);
     let ksuid = ksuid.and_then(|(_, body)| body.parse::<Ksuid>().ok());
     let Some(second) = ksuid.map(|ksuid| ksuid.at()) else {

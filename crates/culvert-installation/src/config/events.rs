@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use culvert_events::HeaderRules;
+use culvert_tlog::{KeyType, VerifierKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,75 @@ pub struct Audit {
     /// An API key that is not used for this long is reported in the audit log
     /// (`api_key_unused.v0`); `0s` to report none.
     pub key_unused_after: Span,
+    /// Whether everyone may read the tree of the audit log and its signed heads below `/audit/log`, which have no
+    /// contents of events. Otherwise an API key is required.
+    pub public_log: bool,
+    /// Witnesses that sign the heads of the audit log, each as its URL and key, such as
+    /// `https://witness.example/ witness.example/1+…`, or as `{url, key}` in the file. Private addresses need
+    /// `destinations.allow_networks`. A witness that is away delays nothing.
+    pub witnesses: Vec<Witness>,
+}
+
+/// A witness of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(try_from = "WitnessForm", into = "String")]
+#[schemars(with = "String")]
+pub struct Witness {
+    /// The URL that its requests are below, without a trailing slash.
+    pub url: String,
+    /// Its key.
+    pub key: VerifierKey,
+}
+
+/// How a witness is written.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WitnessForm {
+    Text(String),
+    #[serde(rename_all = "snake_case")]
+    Table {
+        url: String,
+        key: String,
+    },
+}
+
+impl TryFrom<WitnessForm> for Witness {
+    type Error = String;
+
+    fn try_from(form: WitnessForm) -> Result<Self, String> {
+        let (url, key) = match &form {
+            WitnessForm::Table { url, key } => (url.as_str(), key.as_str()),
+            WitnessForm::Text(text) => text
+                .split_once(' ')
+                .ok_or("a witness of `audit.witnesses` must be a URL, a space and a key")?,
+        };
+        let is_http =
+            url::Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
+        if !is_http {
+            return Err(format!(
+                "the witness `{url}` of `audit.witnesses` is not an http or https URL"
+            ));
+        }
+        let key: VerifierKey = key
+            .trim()
+            .parse()
+            .map_err(|why| format!("the witness `{url}` of `audit.witnesses`: {why}"))?;
+        if key.key_type() != KeyType::Cosignature {
+            return Err(format!(
+                "the key of `{url}` in `audit.witnesses` is not that of a witness"
+            ));
+        }
+        Ok(Self {
+            url: url.trim_end_matches('/').to_owned(),
+            key,
+        })
+    }
+}
+
+impl From<Witness> for String {
+    fn from(witness: Witness) -> Self {
+        format!("{} {}", witness.url, witness.key)
+    }
 }
 
 impl Default for Audit {
@@ -25,6 +95,8 @@ impl Default for Audit {
         Self {
             retention: Span(365 * DAY),
             key_unused_after: Span(90 * DAY),
+            public_log: false,
+            witnesses: Vec::new(),
         }
     }
 }

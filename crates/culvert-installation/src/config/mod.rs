@@ -278,6 +278,11 @@ impl Settings {
         }
     }
 
+    /// Path of the key that signs the heads of the audit log.
+    pub fn audit_key_file(&self) -> PathBuf {
+        self.data_dir.join("audit.key")
+    }
+
     /// The directory of `file` destinations.
     pub fn file_root(&self) -> PathBuf {
         if self.destinations.file.root.is_empty() {

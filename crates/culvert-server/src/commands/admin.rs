@@ -1,6 +1,7 @@
 //! `culvert admin`: offline maintenance of the data directory or the database.
 #![allow(clippy::print_stdout, reason = "a command prints")]
 
+mod audit_key;
 mod operator;
 mod transfer;
 
@@ -44,6 +45,9 @@ fn arguments(command: Command) -> Command {
         )))
         .subcommand(with_settings(Command::new("rotate-master-key").about(
             "Re-encrypt all secrets with a new master key; stop all servers first, then copy the key file to every node",
+        )))
+        .subcommand(with_settings(Command::new("rotate-audit-key").about(
+            "Replace the key that signs the heads of the audit log; prints the last head with the signatures of both keys",
         )))
         .subcommand(
             with_settings(
@@ -95,6 +99,12 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             "create-key" => create_key(&context, &command).await,
             "lift-api-restriction" => lift_api_restriction(&context, &command).await,
             "check" => check(&context).await,
+            "rotate-audit-key" => {
+                // The event is written before anything is changed.
+                let written = server_log(&context).commanded(&command).await;
+                written.map_err(with_causes)?;
+                audit_key::rotate(&context, &settings).await
+            }
             "rotate-master-key" => rotate_master_key(&context, &settings, &command).await,
             _ => {
                 let folder = given

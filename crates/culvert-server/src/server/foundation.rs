@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use culvert_control::{Control, ServerWatch};
+use culvert_command::with_causes;
+use culvert_control::{Control, ServerWatch, first_account};
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
 use culvert_installation::config::Role;
-use culvert_installation::keys;
+use culvert_installation::{audit_key, keys};
 use culvert_login::JournalEntry;
 use culvert_policy::{IpDatabases, SharedCounts};
 use culvert_tunnel::server::Bindings;
@@ -17,6 +18,8 @@ use tokio::sync::mpsc;
 use super::opened::{Opened, Secrets};
 use super::planes::{control, delivery, edge, nodes};
 use super::tasks::Supervision;
+use crate::audit_tree::AuditTreeKeeper;
+use crate::audit_tree::witnesses::WitnessClient;
 use crate::certificates::certificate_file::{self, CertificateFiles};
 use crate::nodes::cluster::Membership;
 
@@ -42,6 +45,8 @@ pub(super) struct Foundation {
     /// The file with the installation's certificate authority.
     pub(super) ca_file: PathBuf,
     pub(super) supervision: Supervision,
+    pub(super) audit_tree: Arc<AuditTreeKeeper>,
+    pub(super) witnesses: Vec<Arc<WitnessClient>>,
 }
 
 impl Foundation {
@@ -72,7 +77,16 @@ impl Foundation {
         let ca_file = settings.data_dir.join("ca.pem");
         keys::write_public(&ca_file, control.certificates.ca_pem())?;
         let supervision = Supervision::new(opened.supervisor.clone(), &opened.store, &opened.queue);
+        let audit_tree = Arc::new(audit_tree(&opened).await?);
+        let witnesses = settings.audit.witnesses.iter().map(|witness| {
+            let net = delivery.net().clone();
+            let client = WitnessClient::new(opened.store.clone(), net, witness.clone());
+            Arc::new(client)
+        });
+        let witnesses = witnesses.collect();
         Ok(Self {
+            audit_tree,
+            witnesses,
             delivery,
             bindings,
             membership,
@@ -94,4 +108,16 @@ impl Foundation {
     pub(super) fn shares_counts(&self) -> bool {
         self.opened.has(Role::Edge) && self.opened.is_shared()
     }
+}
+
+async fn audit_tree(opened: &Opened) -> Result<AuditTreeKeeper> {
+    let account = first_account(&opened.store).await.map_err(with_causes)?;
+    let origin = audit_key::origin(&opened.base_url, account.as_deref().unwrap_or_default());
+    let settings = &opened.settings;
+    Ok(AuditTreeKeeper::new(
+        opened.store.clone(),
+        opened.shared_clock.clone(),
+        opened.entropy.clone(),
+        (settings.node(), settings.audit_key_file(), origin),
+    ))
 }

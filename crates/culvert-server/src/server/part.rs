@@ -42,6 +42,8 @@ pub(super) enum Name {
     Statistics,
     /// Metrics, and the memory of the process.
     Metrics,
+    /// The tree over the audit log.
+    AuditTree,
     /// What this node says of itself in the list of nodes.
     NodeNote,
     /// Events of the server itself.

@@ -250,6 +250,7 @@ pub(super) fn api_settings(settings: &Settings) -> Result<culvert_api::Settings>
             ..culvert_api::Limits::default()
         },
         is_health_alone: false,
+        is_audit_log_public: settings.audit.public_log,
     })
 }
 

@@ -12,6 +12,8 @@ use culvert_policy::IpDatabases;
 use culvert_store::Store;
 
 use super::tasks::Supervision;
+use crate::audit_tree::AuditTreeKeeper;
+use crate::audit_tree::witnesses::WitnessClient;
 
 /// Readiness: the store and the event log are usable, all long-lived tasks run, the address data of traffic policies is
 /// loaded, and the edge has a configuration that the database did not lose.
@@ -25,6 +27,8 @@ pub(super) struct Readiness {
     pub(super) supervision: Supervision,
     pub(super) edge: Option<Edge>,
     pub(super) ip_data: IpDatabases,
+    pub(super) audit_tree: Arc<AuditTreeKeeper>,
+    pub(super) witnesses: Vec<Arc<WitnessClient>>,
 }
 
 impl Readiness {
@@ -101,13 +105,21 @@ type Part = Result<(), String>;
 
 impl Health for Readiness {
     fn notices(&self) -> Vec<(&'static str, String)> {
-        match self.delivery.files_set_aside() {
-            0 => Vec::new(),
-            _ => vec![(
-                "events",
-                "a start set a damaged file of events aside; what waited in it is lost".to_owned(),
-            )],
+        let mut notices = Vec::new();
+        if self.delivery.files_set_aside() > 0 {
+            let what = "a start set a damaged file of events aside; what waited in it is lost";
+            notices.push(("events", what.to_owned()));
         }
+        if self.audit_tree.problem().is_some() {
+            // Anyone may read it. The log has the cause.
+            notices.push(("audit_log", "its heads are not signed here".to_owned()));
+        }
+        let of_witnesses = self.witnesses.iter().filter_map(|it| it.notice());
+        // A refusal is said rather than an outage.
+        if let Some(notice) = of_witnesses.max() {
+            notices.push(("audit_witness", notice.to_owned()));
+        }
+        notices
     }
 
     fn ready(&self, serves: Serves) -> BoxFuture<'_, Vec<(&'static str, Part)>> {

@@ -19,6 +19,8 @@ use crate::database::{postgres, sqlite};
 #[derive(Clone, Debug)]
 pub struct AuditLog {
     pub(crate) pool: Arc<Pool>,
+    /// Whether the database has a tree over the log.
+    pub(crate) has_tree: bool,
 }
 
 /// One event of the log, as stored.
@@ -190,6 +192,8 @@ impl std::str::FromStr for NotedHead {
 const ROWS: u32 = 128;
 /// The first format with the chain.
 const CHAINED_FORMAT: i64 = 2;
+/// The first format with the tree.
+const TREE_FORMAT: i64 = 7;
 
 impl AuditLog {
     /// Opens the log of the store at `url` for reading. Creates and migrates nothing.
@@ -226,6 +230,7 @@ impl AuditLog {
         }
         Ok(Self {
             pool: Arc::new(Pool::new(site, 1)),
+            has_tree: format >= TREE_FORMAT,
         })
     }
 

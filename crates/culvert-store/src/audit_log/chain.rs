@@ -56,15 +56,7 @@ impl Link {
     /// The link of the next row, which is at `seq`.
     pub(crate) fn next(self, seq: i64, content: Content<'_>) -> Self {
         let mut hasher = Sha256::new();
-        hasher.update(self.hash.0);
-        hasher.update(seq.to_be_bytes());
-        for text in [content.id, content.account, content.kind] {
-            update_text(&mut hasher, text);
-        }
-        hasher.update(content.happened_at.to_be_bytes());
-        for text in [content.audience, content.body] {
-            update_text(&mut hasher, text);
-        }
+        content.each_part(self.hash, seq, |part| hasher.update(part));
         Self {
             seq,
             hash: Hash(hasher.finalize().into()),
@@ -72,9 +64,36 @@ impl Link {
     }
 }
 
-fn update_text(hasher: &mut Sha256, text: &str) {
-    hasher.update(u64::try_from(text.len()).unwrap_or(u64::MAX).to_be_bytes());
-    hasher.update(text);
+impl Content<'_> {
+    /// The bytes of the row at `seq`, which its hash is made of.
+    pub(crate) fn bytes(self, previous: Hash, seq: i64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.each_part(previous, seq, |part| bytes.extend_from_slice(part));
+        bytes
+    }
+
+    fn each_part(self, previous: Hash, seq: i64, mut take: impl FnMut(&[u8])) {
+        let text = |take: &mut dyn FnMut(&[u8]), text: &str| {
+            let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
+            take(&length.to_be_bytes());
+            take(text.as_bytes());
+        };
+        take(&previous.0);
+        take(&seq.to_be_bytes());
+        for part in [self.id, self.account, self.kind] {
+            text(&mut take, part);
+        }
+        take(&self.happened_at.to_be_bytes());
+        for part in [self.audience, self.body] {
+            text(&mut take, part);
+        }
+    }
+}
+
+impl Hash {
+    pub(crate) fn of_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
 }
 
 impl fmt::Display for Link {

@@ -5,4 +5,8 @@ pub(crate) mod audit;
 pub(crate) mod chain;
 pub(crate) mod event_index;
 pub(crate) mod event_names;
+pub(crate) mod follower;
 pub(crate) mod outbox;
+pub(crate) mod rebuild;
+pub(crate) mod record;
+pub(crate) mod tree;

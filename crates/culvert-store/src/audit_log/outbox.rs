@@ -8,6 +8,7 @@ use culvert_base::{Event, Timestamp};
 use crate::audit_log::audit::AuditRow;
 use crate::audit_log::chain::{Content, Link};
 use crate::audit_log::event_names::Named;
+use crate::audit_log::tree::AuditTree;
 use crate::database::dialect::{Arg, Connection, Row};
 use crate::database::statements::state;
 
@@ -121,13 +122,14 @@ pub(crate) async fn chain(
     Ok(head)
 }
 
-/// Removes chained rows up to `up_to`, and keeps the link of the last one as the anchor of the rest. Returns how many.
+/// Removes chained rows up to `up_to` that are in the tree, and keeps the link of the last one as the anchor of the rest. Returns how many.
 pub(crate) async fn prune(
     connection: &mut Connection,
     head: Link,
     up_to: i64,
 ) -> Result<u64, sqlx::Error> {
-    let up_to = [Arg::Int(up_to.min(head.seq))];
+    let tree = AuditTree::read_in(connection).await?;
+    let up_to = [Arg::Int(up_to.min(head.seq).min(tree.last()))];
     let Some(row) = connection.row(state::LAST_UP_TO, &up_to).await? else {
         return Ok(0);
     };

@@ -6,6 +6,7 @@ use std::time::Instant;
 use culvert_base::{BoxFuture, Event, Fault};
 
 use crate::audit_log::chain::Link;
+use crate::audit_log::tree::{Growth, Signature};
 use crate::audit_log::{audit, event_names, outbox};
 use crate::commit::changes::{AuditEvent, Changes, Step};
 use crate::commit::commit_error::CommitError;
@@ -58,6 +59,10 @@ pub(crate) enum StateCommand {
     IndexEvents {
         rows_max: i64,
     },
+    /// Adds leaves to the tree over the audit log.
+    GrowTree(Growth),
+    /// Replaces the signed head of the tree.
+    SignTree(Signature),
     /// Claims the text index for the fields of this program; it is then rebuilt.
     ClaimTexts,
     /// Commits without a change.
@@ -228,6 +233,8 @@ impl WriteBackend for StateLog {
                     let n = event_names::index(connection, *rows_max).await?;
                     Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
+                StateCommand::GrowTree(growth) => growth.write(connection).await.map(written),
+                StateCommand::SignTree(signature) => signature.write(connection).await.map(written),
                 StateCommand::ClaimTexts => {
                     let n = connection
                         .run(state::CLAIM_TEXTS, &[Arg::Text(&self.mark)])
@@ -324,6 +331,14 @@ impl WriteBackend for StateLog {
         let revision = transaction.revision;
         self.feed.commit(revision.epoch);
         self.history.committed(revision);
+    }
+}
+
+/// The outcome of a command that wrote so many rows.
+fn written(n: u64) -> Outcome<StateLog> {
+    match n {
+        0 => Outcome::Unchanged(StateOutcome::Rows(0)),
+        n => Outcome::Written(StateOutcome::Rows(n)),
     }
 }
 

@@ -315,6 +315,18 @@ pub(crate) mod state {
     pub(crate) const PRUNE_OUTBOX: &str = "DELETE FROM outbox WHERE seq <= $1";
     pub(crate) const ANCHOR: &str = "UPDATE ledger SET anchor = $1, anchor_hash = $2";
 
+    pub(crate) const TREE: &str = "SELECT base, size, holder, held_until, signed, signed_at, checkpoint \
+         FROM audit_tree";
+    pub(crate) const TREE_GREW: &str = "UPDATE audit_tree \
+         SET base = $1, size = $2, holder = $3, held_until = $4";
+    /// Only if the head before is still the latest.
+    pub(crate) const TREE_SIGNED: &str = "UPDATE audit_tree \
+         SET signed = $1, signed_at = $2, checkpoint = $3 WHERE checkpoint = $4 AND size >= $1";
+    pub(crate) const TILE: &str = "SELECT hashes FROM audit_tile WHERE level = $1 AND n = $2";
+    pub(crate) const COUNT_TILES: &str = "SELECT count(*) FROM audit_tile";
+    pub(crate) const PUT_TILE: &str = "INSERT INTO audit_tile (level, n, hashes) VALUES ($1, $2, $3) \
+         ON CONFLICT (level, n) DO UPDATE SET hashes = excluded.hashes";
+
     /// Documents and events beyond the ledger's counters; there must be none.
     pub(crate) const BEYOND_THE_LEDGER: &str = "SELECT \
          (SELECT count(*) FROM document WHERE revision > (SELECT revision FROM ledger)) \
@@ -379,6 +391,12 @@ pub(crate) mod state {
         LAST_UP_TO,
         PRUNE_OUTBOX,
         ANCHOR,
+        TREE,
+        TREE_GREW,
+        TREE_SIGNED,
+        TILE,
+        COUNT_TILES,
+        PUT_TILE,
         BEYOND_THE_LEDGER,
         DANGLING,
     ];

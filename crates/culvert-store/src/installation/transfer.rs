@@ -411,7 +411,7 @@ impl Table {
 
     /// Whether every database has this table's rows, even without an installation.
     fn is_of_the_format(&self) -> bool {
-        self.name == "meta" || self.name == "ledger"
+        ["meta", "ledger", "audit_tree"].contains(&self.name.as_str())
     }
 
     /// Excludes the marks of this file, which are not copied.
@@ -555,6 +555,7 @@ async fn holds_something(
     let look = match table.name.as_str() {
         "meta" => return Ok(false),
         "ledger" => format!("SELECT EXISTS (SELECT 1 FROM {location} WHERE revision > 0)"),
+        "audit_tree" => format!("SELECT EXISTS (SELECT 1 FROM {location} WHERE size > 0)"),
         _ => format!("SELECT EXISTS (SELECT 1 FROM {location})"),
     };
     let (holds,): (bool,) = sqlx::query_as(AssertSqlSafe(look))

@@ -19,6 +19,7 @@ mod statistics;
 mod store;
 mod test_database;
 mod texts;
+mod tree;
 
 /// Runs each test on both engines.
 macro_rules! on_both_engines {

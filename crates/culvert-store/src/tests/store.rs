@@ -739,7 +739,7 @@ async fn a_copy_opens_and_holds_everything(db: &TestDatabase) {
         return;
     }
     queue
-        .backup(&copy.with_file_name("events.db"), &[])
+        .backup(&copy.with_file_name("events.db"))
         .await
         .unwrap();
     store.backup(&copy, &[("a", "b")]).await.unwrap();

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 use crate::harness::{Harness, Receiver, backends, binary, eventually};
 
 /// Runs the binary on the installation's data directory or database.
-fn offline(settings: &Settings, arguments: &[&str]) -> (i32, String, String) {
+pub fn offline(settings: &Settings, arguments: &[&str]) -> (i32, String, String) {
     let output = binary()
         .args(arguments)
         .arg("--data-dir")

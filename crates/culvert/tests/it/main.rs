@@ -19,6 +19,7 @@ mod applied;
 mod apply;
 mod apply_secrets;
 mod audit_log;
+mod audit_proofs;
 mod backup;
 mod captures;
 mod clients;

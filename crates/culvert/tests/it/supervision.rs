@@ -20,6 +20,7 @@ pub const TASKS: [&str; 35] = [
     "agent_sessions",
     "agents",
     "api",
+    "audit_tree",
     "certificates",
     "clock",
     "configuration",

@@ -36,6 +36,8 @@ pub(super) fn plane(foundation: &Foundation) -> Result<Option<Arc<Api>>> {
         supervision: foundation.supervision.clone(),
         edge: foundation.edge.clone(),
         ip_data: foundation.ip_data.clone(),
+        audit_tree: foundation.audit_tree.clone(),
+        witnesses: foundation.witnesses.clone(),
     };
     let api = Api::new(
         foundation.control.clone(),

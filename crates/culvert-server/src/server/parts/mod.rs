@@ -3,6 +3,7 @@
 mod agent_sessions;
 mod agents;
 mod api;
+mod audit_tree;
 mod certificates;
 mod control;
 mod delivery;
@@ -44,6 +45,7 @@ pub(super) fn list(foundation: &mut Foundation) -> Result<Vec<Box<dyn Part>>> {
     if let Some(api) = &api {
         list.push(Box::new(api::Part::new(foundation, api)?));
     }
+    list.push(Box::new(audit_tree::Part::new(foundation)));
     list.push(Box::new(statistics::Part::new(foundation)));
     list.push(Box::new(metrics::Part::new(foundation, server, api)));
     list.push(Box::new(node_note::Part::new(foundation)));

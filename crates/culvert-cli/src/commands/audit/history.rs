@@ -1,0 +1,111 @@
+//! `culvert audit verify` with `--rebuild` and `--checkpoint`: the tree, computed again, and the history that an auditor
+//! knows.
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use culvert_store::{AuditLog, Rebuilt, TreeDamage};
+use culvert_tlog::{Policy, SignedCheckpoint};
+
+use super::failed;
+use super::proof::{named, policy, read_checkpoint, trust};
+use crate::commands::{Failure, say};
+
+/// Adds the options.
+pub(super) fn arguments(command: Command) -> Command {
+    trust(command)
+        .arg(
+            Arg::new("rebuild")
+                .long("rebuild")
+                .action(ArgAction::SetTrue)
+                .help("Compute the tree of the log again and compare it with the stored one"),
+        )
+        .arg(
+            Arg::new("checkpoint")
+                .long("checkpoint")
+                .value_name("FILE")
+                .action(ArgAction::Append)
+                .help("Signed head that was kept earlier: the log must still begin with its history; repeatable, which narrows down where it was rewritten"),
+        )
+}
+
+/// What to compare the log with.
+pub(super) struct Asked {
+    is_rebuilt: bool,
+    /// The smallest first.
+    checkpoints: Vec<SignedCheckpoint>,
+    policy: Policy,
+}
+
+impl Asked {
+    pub(super) fn read(given: &ArgMatches) -> Result<Self, Failure> {
+        let files = given.get_many::<String>("checkpoint").into_iter().flatten();
+        let checkpoints = files.map(|path| read_checkpoint(path));
+        let mut checkpoints = checkpoints.collect::<Result<Vec<_>, _>>()?;
+        checkpoints.sort_by_key(|signed| signed.checkpoint().size);
+        Ok(Self {
+            is_rebuilt: given.get_flag("rebuild"),
+            checkpoints,
+            policy: policy(given)?,
+        })
+    }
+}
+
+pub(super) async fn verify(log: &AuditLog, asked: &Asked) -> Result<(), Failure> {
+    if !asked.is_rebuilt && asked.checkpoints.is_empty() {
+        return Ok(());
+    }
+    let rebuilt = log.rebuild().await.map_err(|error| match error {
+        TreeDamage::Fault(fault) => failed(fault),
+        found => Failure::Failed(found.to_string()),
+    })?;
+    let Rebuilt {
+        tree,
+        from_rows,
+        root,
+    } = rebuilt;
+    let size = tree.size;
+    say(format_args!(
+        "the tree is that of the log: leaves={size} from_rows={from_rows} root={root}"
+    ))?;
+    let mut last_same = tree.base;
+    for signed in &asked.checkpoints {
+        let mut witnesses = Vec::new();
+        if !asked.policy.origin_keys.is_empty() {
+            let verified = asked.policy.verify(signed);
+            witnesses = verified.map_err(|error| Failure::Failed(error.to_string()))?;
+        }
+        let known = signed.checkpoint();
+        let stored = tree
+            .signed
+            .as_ref()
+            .map(|head| head.checkpoint.checkpoint());
+        if let Some(stored) = stored
+            && stored.origin != known.origin
+        {
+            return Err(Failure::Failed(format!(
+                "the checkpoint is of `{}`, and this is the log `{}`",
+                known.origin, stored.origin
+            )));
+        }
+        let position = tree.base.saturating_add_unsigned(known.size);
+        if known.size > size {
+            return Err(Failure::Failed(format!(
+                "the audit log was truncated, or an older copy was restored: the checkpoint has events up to {position}, the log up to {}",
+                tree.last()
+            )));
+        }
+        if log.root(known.size).await.map_err(failed)? != known.root {
+            return Err(Failure::Failed(format!(
+                "the audit log was rewritten: an event of the positions {} to {position} is not the one that the checkpoint knows",
+                last_same.saturating_add(1)
+            )));
+        }
+        last_same = position;
+        let added = size - known.size;
+        say(format_args!(
+            "the same history: the log begins with the {} events of the checkpoint, {added} were added{}",
+            known.size,
+            named(&witnesses)
+        ))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! `culvert audit prove`, `check-proof`, `checkpoint` and `key`: proofs of events that hold without a server.
+
+use std::io::Write;
+
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use culvert_base::Timestamp;
+use culvert_installation::audit_key;
+use culvert_installation::config::Settings;
+use culvert_installation::with_settings;
+use culvert_store::{AuditLog, AuditRecord, ProveError};
+use culvert_tlog::{InclusionProof, Policy, SignedCheckpoint, TreeHash, VerifierKey};
+
+use super::{failed, usage};
+use crate::commands::{Failure, say};
+
+/// Adds the commands.
+pub(super) fn arguments(command: Command) -> Command {
+    command
+        .subcommand(
+            with_settings(Command::new("prove").about(
+                "Print the proof that the audit log has an event, as a text that `check-proof` verifies without a server",
+            ))
+            .arg(
+                Arg::new("event")
+                    .value_name("EVENT")
+                    .required(true)
+                    .help("ID of the event, `ev_…`"),
+            ),
+        )
+        .subcommand(trust(
+            Command::new("check-proof")
+                .about("Verify a proof and print its event; needs no server, no data and no network")
+                .arg(
+                    Arg::new("file")
+                        .value_name("FILE")
+                        .required(true)
+                        .help("File with the proof"),
+                ),
+        ))
+        .subcommand(with_settings(Command::new("checkpoint").about(
+            "Print the latest signed head of the audit log with the signatures of witnesses, to be kept elsewhere",
+        )))
+        .subcommand(with_settings(Command::new("key").about(
+            "Print the key that verifies the signed heads of the audit log, from `audit.key` in the data directory",
+        )))
+}
+
+/// The options that say whose signatures count.
+pub(super) fn trust(command: Command) -> Command {
+    command
+        .arg(
+            Arg::new("origin-key")
+                .long("origin-key")
+                .value_name("KEY")
+                .action(ArgAction::Append)
+                .help(
+                    "Key of the log, as `culvert audit key` prints it; repeatable after a rotation",
+                ),
+        )
+        .arg(
+            Arg::new("witness-key")
+                .long("witness-key")
+                .value_name("KEY")
+                .action(ArgAction::Append)
+                .help("Key of a witness; repeatable"),
+        )
+        .arg(
+            Arg::new("quorum")
+                .long("quorum")
+                .value_name("N")
+                .value_parser(clap::value_parser!(u16))
+                .help("How many of the witnesses must have signed [default: all of them]"),
+        )
+}
+
+/// Whose signatures count; without a key of the log, none is demanded.
+pub(super) fn policy(given: &ArgMatches) -> Result<Policy, Failure> {
+    let keys = |name: &str| {
+        let texts = given.get_many::<String>(name).into_iter().flatten();
+        let key = |text: &String| text.parse().map_err(|why| usage(name, why));
+        texts.map(key).collect::<Result<Vec<VerifierKey>, _>>()
+    };
+    let witness_keys = keys("witness-key")?;
+    let quorum = given.get_one::<u16>("quorum").copied().map(usize::from);
+    if quorum.is_some_and(|quorum| quorum > witness_keys.len()) {
+        return Err(usage("quorum", "is more than there are `--witness-key`"));
+    }
+    Ok(Policy {
+        origin_keys: keys("origin-key")?,
+        quorum: quorum.unwrap_or(witness_keys.len()),
+        witness_keys,
+    })
+}
+
+/// The bytes of a file, at most `bytes_max` of them.
+pub(super) fn file(path: &str, bytes_max: usize) -> Result<Vec<u8>, Failure> {
+    let read = || {
+        let mut bytes = Vec::new();
+        let limit = u64::try_from(bytes_max)
+            .unwrap_or(u64::MAX)
+            .saturating_add(1);
+        let file = std::fs::File::open(path)?;
+        std::io::Read::read_to_end(&mut std::io::Read::take(file, limit), &mut bytes)?;
+        Ok(bytes)
+    };
+    read()
+        .map_err(|error: std::io::Error| Failure::Failed(format!("cannot read `{path}`: {error}")))
+}
+
+pub(super) async fn prove(log: &AuditLog, event: &str) -> Result<(), Failure> {
+    let proof = log.prove(event, None).await.map_err(|error| match error {
+        ProveError::Fault(fault) => failed(fault),
+        refused => Failure::Failed(refused.to_string()),
+    })?;
+    print(&proof.to_string())
+}
+
+pub(super) async fn checkpoint(log: &AuditLog) -> Result<(), Failure> {
+    match log.tree().await.map_err(failed)?.signed {
+        Some(head) => print(&head.checkpoint.to_string()),
+        None => Err(Failure::Failed(
+            "the audit log has no signed head yet; `culvert serve` signs it".to_owned(),
+        )),
+    }
+}
+
+pub(super) fn key(settings: &Settings) -> Result<(), Failure> {
+    let path = settings.audit_key_file();
+    let key = audit_key::load(&path).map_err(|error| Failure::Failed(format!("{error:#}")))?;
+    let missing = || {
+        let shown = path.display();
+        Failure::Failed(format!("there is no `{shown}`; `culvert serve` makes it"))
+    };
+    say(key.ok_or_else(missing)?.verifier())
+}
+
+/// `check-proof`.
+pub(super) fn check(given: &ArgMatches) -> Result<(), Failure> {
+    let policy = policy(given)?;
+    if policy.origin_keys.is_empty() {
+        return Err(usage("origin-key", "is required"));
+    }
+    let path = given.get_one::<String>("file").cloned().unwrap_or_default();
+    let bytes = file(&path, culvert_tlog::PROOF_BYTES_MAX)?;
+    let refused = |why: &dyn std::fmt::Display| Failure::Failed(format!("`{path}`: {why}"));
+    let proof = InclusionProof::parse(&bytes).map_err(|error| refused(&error))?;
+    let row = proof.extra.as_deref().unwrap_or_default();
+    let witnesses = proof
+        .verify(TreeHash::leaf(row), &policy)
+        .map_err(|error| refused(&error))?;
+    let record = AuditRecord::parse(row);
+    let record = record.ok_or_else(|| refused(&"the proof is not of a row of an audit log"))?;
+    let head = proof.signed.checkpoint();
+    say(format_args!(
+        "the proof holds: event={} type={} position={} origin={} tree_size={}{}",
+        record.id,
+        record.kind,
+        record.seq,
+        head.origin,
+        head.size,
+        named(&witnesses)
+    ))?;
+    say(record.body)
+}
+
+/// The witnesses that signed, as the end of a line.
+pub(super) fn named(witnesses: &[(String, u64)]) -> String {
+    let named = |(name, at): &(String, u64)| {
+        let at =
+            Timestamp::from_unix_seconds(i64::try_from(*at).unwrap_or(i64::MAX / 1_000_000_000));
+        format!(" witness={name}@{}", at.to_millis_text())
+    };
+    witnesses.iter().map(named).collect()
+}
+
+/// Reads a file with a checkpoint.
+pub(super) fn read_checkpoint(path: &str) -> Result<SignedCheckpoint, Failure> {
+    let bytes = file(path, culvert_tlog::NOTE_BYTES_MAX)?;
+    SignedCheckpoint::parse(&bytes).map_err(|why| Failure::Failed(format!("`{path}`: {why}")))
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::Failed(format!("cannot write the output: {error}")))
+}

@@ -1,0 +1,95 @@
+//! The key that signs the heads of the audit log: a file beside the master key and apart from it, in the format of Go's
+//! checksum database. Its name is the identity of the log, so it stays when the address of the API changes.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use culvert_base::Entropy;
+use culvert_tlog::{KeyType, SigningKey};
+
+use crate::keys::{is_private, write_private};
+
+/// Reads the key; `None` if there is no file.
+///
+/// # Errors
+/// If the file cannot be read, is readable by others, or has no key that signs notes.
+pub fn load(path: &Path) -> Result<Option<SigningKey>> {
+    let shown = path.display();
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => {
+            return Err(error).with_context(|| format!("reading the key `{shown}`"));
+        }
+    };
+    let found = std::fs::metadata(path)?;
+    if !is_private(found.mode(), found.uid()) {
+        bail!("other users can read the key `{shown}`; run `chmod 600` on it");
+    }
+    let key = SigningKey::parse(text.trim_end()).with_context(|| format!("`{shown}`"))?;
+    if key.verifier().key_type() != KeyType::Note {
+        bail!("`{shown}` is the key of a witness; the audit log needs another one");
+    }
+    Ok(Some(key))
+}
+
+/// Creates a key of this name and writes its file.
+///
+/// # Errors
+/// If the name cannot be the name of a key, or the file cannot be written.
+pub fn make(path: &Path, name: &str, entropy: &dyn Entropy) -> Result<SigningKey> {
+    let key = SigningKey::new(name, KeyType::Note, entropy.bytes())
+        .with_context(|| format!("making a key of the name `{name}`"))?;
+    write_private(path, &format!("{}\n", &*key.secret_text()))?;
+    Ok(key)
+}
+
+/// The identity of the audit log of an account at a server with this base URL: `<host>/audit/<account>`.
+pub fn origin(base_url: &str, account: &str) -> String {
+    let url = url::Url::parse(base_url).ok();
+    let host = url.as_ref().and_then(|url| {
+        let host = url.host_str()?;
+        Some(match url.port() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        })
+    });
+    format!("{}/audit/{account}", host.as_deref().unwrap_or("culvert"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use culvert_base::OsEntropy;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_private_and_keeps_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.key");
+        assert!(load(&path).unwrap().is_none());
+        let made = make(
+            &path,
+            &origin("https://culvert.example/", "ac_1"),
+            &OsEntropy,
+        )
+        .unwrap();
+        let found = load(&path).unwrap().unwrap();
+        assert_eq!(found.verifier(), made.verifier());
+        assert_eq!(found.verifier().name(), "culvert.example/audit/ac_1");
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        assert!(load(&path).is_err());
+        for (base, expected) in [
+            ("http://127.0.0.1:8420", "127.0.0.1:8420/audit/ac_1"),
+            ("https://[::1]:1/x", "[::1]:1/audit/ac_1"),
+            ("", "culvert/audit/ac_1"),
+        ] {
+            assert_eq!(origin(base, "ac_1"), expected);
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! `culvert admin rotate-audit-key`: another key for the heads of the audit log.
+
+use anyhow::{Context, Result, bail};
+use culvert_command::with_causes;
+use culvert_installation::config::Settings;
+use culvert_installation::{ProcessContext, audit_key};
+use culvert_store::SignedHead;
+
+/// Nodes sign heads meanwhile.
+const TRIES: usize = 10;
+
+/// Signs the latest head with the new key too, and then replaces the file. The head with both signatures shows to those
+/// who know the old key that the new one is its successor.
+pub(super) async fn rotate(context: &ProcessContext, settings: &Settings) -> Result<()> {
+    let path = settings.audit_key_file();
+    let shown = path.display();
+    let old = audit_key::load(&path)?;
+    let old = old.with_context(|| format!("there is no `{shown}`; run this where it is"))?;
+    let next = path.with_file_name("audit.key.next");
+    // An interrupted rotation left it.
+    let new = match audit_key::load(&next)? {
+        Some(new) => new,
+        None => audit_key::make(&next, old.verifier().name(), &*context.entropy)?,
+    };
+    for _ in 0..TRIES {
+        let tree = context
+            .store
+            .audit_log()
+            .tree()
+            .await
+            .map_err(with_causes)?;
+        let head = tree
+            .signed
+            .context("no head is signed yet; `culvert serve` signs it")?;
+        let is_by =
+            |key: &culvert_tlog::SigningKey| head.checkpoint.is_signed_last_by(key.verifier());
+        let mut both = head.checkpoint.clone();
+        if !is_by(&new) {
+            if !is_by(&old) {
+                bail!("`{shown}` is not the key that signed the latest head");
+            }
+            let line = new.sign(both.note().text(), 0);
+            both = both
+                .with(&[line])
+                .context("the head has too many signatures")?;
+            let after = SignedHead {
+                at: head.at,
+                checkpoint: both.clone(),
+            };
+            let signed = context.store.sign_audit_tree(Some(&head), after).await;
+            if !signed.map_err(with_causes)? {
+                continue;
+            }
+        }
+        std::fs::rename(&next, &path).with_context(|| format!("replacing `{shown}`"))?;
+        println!("created a new key in `{shown}`; copy the file to every node");
+        println!("key: {}", new.verifier());
+        print!("the last head, signed with both keys, for those who know the old key:\n\n{both}");
+        return Ok(());
+    }
+    bail!("heads are signed faster than this command; try again")
+}
