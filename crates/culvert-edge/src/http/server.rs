@@ -10,8 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use culvert_http::fields::has_token;
 use culvert_http::http1::head::write_response;
-use culvert_http::http1::{BodyWriter, RequestHead, Violation, WriteBuffer};
-use culvert_http::refused_head::RefusedHead;
+use culvert_http::http1::{BodyWriter, RequestHead, Violation, WriteBuffer, refused};
 use culvert_io::{Pipe, RelayClient, yield_turn};
 use culvert_policy::problem::Problem;
 use http::header::{CONNECTION, HeaderValue, TE};
@@ -373,7 +372,7 @@ async fn finish(client: &mut Http1Server, down: &Arc<Downstream>) {
     let is_drained = client.is_drained();
     let refusal = refusal.map(|violation| {
         let (head, body) = last_answer(Problem::Violation(violation), down);
-        let refused = RefusedHead::http1(&client.take_refused_head());
+        let refused = refused::read(&client.take_refused_head());
         let mut record = RefusedRecord::begin(down, violation, refused, Some(head.status));
         record.answer(&head, &body);
         let mut bytes = Vec::new();

@@ -10,6 +10,7 @@ pub mod follow;
 mod framing;
 pub mod head;
 mod raw;
+pub mod refused;
 mod request;
 mod response;
 mod write_buffer;

@@ -292,7 +292,16 @@ impl<'r> Fields<'r> {
             headers = read_fields(&draft.finish()).unwrap_or_default();
         }
         let (method, authority) = (self.method.as_ref(), self.authority.as_ref());
-        let refused = RefusedHead::http2(method, authority, self.path.as_ref(), headers);
+        let mut refused = RefusedHead::http2(method, authority, headers);
+        let is_options = refused.parts.method == Method::OPTIONS;
+        let path = self.path.as_ref();
+        if let Some(Ok((local, received))) = path.map(|path| target::read_path(path, is_options)) {
+            refused.parts.uri = Uri::from(local);
+            if let Some(received) = received {
+                refused.parts.extensions.insert(received);
+            }
+            refused.has_target = true;
+        }
         Box::new(refused)
     }
 
