@@ -474,7 +474,7 @@ async fn a_link_signs_in_after_a_refusal() {
 async fn kept(harness: &Harness, wire: &mut Wire, kinds: &str) -> Vec<Value> {
     let over = CancellationToken::new();
     over.cancel();
-    let control = std::sync::Arc::clone(&harness.api.control);
+    let control = Arc::clone(&harness.api.control);
     control.report_refusals(over).await;
     let path = format!("/events?order=oldest&limit=100&type={kinds}");
     let token = Some(harness.token.as_str());
