@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{Backend, Database, backends, eventually};
 
 /// All long-lived tasks of a server on SQLite.
-pub const TASKS: [&str; 35] = [
+pub const TASKS: [&str; 36] = [
     "agent_sessions",
     "agents",
     "api",
