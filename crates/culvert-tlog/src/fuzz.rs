@@ -1,4 +1,4 @@
-//! For fuzzing: any bytes are read or refused, and what is accepted has one spelling.
+//! For fuzzing: any bytes are read or refused, and accepted texts have one spelling.
 
 use crate::{AddCheckpoint, InclusionProof, Note, Policy, SignedCheckpoint, TilePath, VerifierKey};
 

@@ -57,7 +57,7 @@ impl fmt::Display for TileId {
     }
 }
 
-/// The address of a tile with so many of its hashes, below `tile/`: `0/x001/067`, `0/x001/067.p/112`.
+/// The address of a tile with this number of its hashes, below `tile/`: `0/x001/067`, `0/x001/067.p/112`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TilePath {
     /// The tile.

@@ -148,7 +148,7 @@ impl Signature {
     }
 }
 
-/// What is served of the log.
+/// The files of the log that are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuditFile {
     /// The latest signed head. It changes.
@@ -202,7 +202,7 @@ impl AuditLog {
         row.map(|row| row.get(0)).transpose().during(doing)
     }
 
-    /// What is served of the log at this path below its prefix: `checkpoint`, or `tile/` and the address of a tile
+    /// The file of the log at this path below its prefix: `checkpoint`, or `tile/` and the address of a tile
     /// (C2SP `tlog-tiles`). `None` if there is nothing.
     pub async fn file(&self, path: &str) -> Result<Option<AuditFile>, Fault> {
         if path == "checkpoint" {

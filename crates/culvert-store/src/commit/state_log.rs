@@ -334,7 +334,7 @@ impl WriteBackend for StateLog {
     }
 }
 
-/// The outcome of a command that wrote so many rows.
+/// The outcome of a command that wrote this number of rows.
 fn written(n: u64) -> Outcome<StateLog> {
     match n {
         0 => Outcome::Unchanged(StateOutcome::Rows(0)),

@@ -305,7 +305,7 @@ fn rewrite(rows: &mut Vec<AuditRow>, n: usize, until: usize) {
     }
 }
 
-/// What somebody with the database can do: the whole log, its chain, ledger and tree are written again.
+/// What an attacker with the database can do: the whole log, its chain, ledger and tree are written again.
 async fn write_again(store: &Store, rows: &[AuditRow]) {
     let site = &store.shared.database.site;
     let mut connection = site.connect(Access::Write).await.unwrap();
@@ -343,7 +343,7 @@ async fn write_again(store: &Store, rows: &[AuditRow]) {
     connection.close().await;
 }
 
-/// Somebody with the database, the master key and the key of the log writes the history again. A witness that saw an
+/// An attacker with the database, the master key and the key of the log writes the history again. A witness that saw an
 /// earlier head finds it in every try, and so does an auditor who kept that head.
 async fn a_history_that_is_written_again_is_found(db: &TestDatabase) {
     const TRIES: usize = 100;

@@ -23,7 +23,7 @@ fn root(range: Range<u64>) -> TreeHash {
     }
 }
 
-/// A tree of so many leaves, grown in steps of this size.
+/// A tree of this number of leaves, grown in steps of this size.
 fn grown(size: u64, step: u64) -> Tiles {
     let mut edge = Edge::default();
     let mut tiles = Tiles::default();

@@ -189,7 +189,7 @@ async fn the_tree_is_public_if_the_settings_say_so() {
     culvert.stop().await;
 }
 
-/// An auditor keeps a head. Somebody with database and keys writes the history again, with a tree that fits.
+/// An auditor keeps a head. An attacker with database and keys writes the history again, with a tree that fits.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_auditor_with_a_head_finds_a_history_that_was_written_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -32,7 +32,7 @@ struct Log {
 }
 
 impl Log {
-    fn keys(&self) -> io::Result<Vec<VerifierKey>> {
+    fn origin_keys(&self) -> io::Result<Vec<VerifierKey>> {
         self.keys
             .iter()
             .map(|key| key.parse().map_err(|_| damaged()))
@@ -127,7 +127,7 @@ impl WitnessState {
         let Some(log) = logs.logs.get_mut(&request.signed.checkpoint().origin) else {
             return Ok(Answer::UnknownLog);
         };
-        if let Err(declined) = judge(request, &log.keys()?, log.known()?) {
+        if let Err(declined) = judge(request, &log.origin_keys()?, log.known()?) {
             return Ok(Answer::Declined(declined));
         }
         let line = key.sign(request.signed.note().text(), now);
