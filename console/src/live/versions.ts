@@ -3,6 +3,7 @@ import { call } from '@/api/http';
 
 /** What stands for a secret that an update changed. */
 const CHANGED_SECRET = '[changed]';
+const REDACTED = '[redacted]';
 const DIFF = '_diff';
 const PAGE = 100;
 /** Limit of pages that are read. */
@@ -61,6 +62,10 @@ export function undone(newestFirst: JsonObject[]): JsonObject {
       const isDiff =
         name.endsWith(DIFF) && name.slice(0, -DIFF.length) in event.previous;
       if (isDiff) continue;
+      if (JSON.stringify(value).includes(REDACTED))
+        throw new NoWayBackError(
+          `${name} had secrets then, and no event has secrets. Set it by editing the object.`,
+        );
       if (value === CHANGED_SECRET)
         throw new NoWayBackError(
           `The secret ${name} was changed since, and no event has secrets. Set it by editing the object.`,

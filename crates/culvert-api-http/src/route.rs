@@ -43,6 +43,9 @@ pub enum Route<S: 'static> {
     Ready,
 }
 
+/// The routes of a path.
+type Methods<S> = Vec<(Method, Route<S>)>;
+
 impl<S> Clone for Route<S> {
     fn clone(&self) -> Self {
         *self
@@ -97,7 +100,7 @@ impl<S> Routes<S> {
             .map(|(path, route)| (path, Method::GET, route))
             .chain(listed);
 
-        let mut places: Vec<(String, Vec<(Method, Route<S>)>)> = Vec::new();
+        let mut places: Vec<(String, Methods<S>)> = Vec::new();
         for (path, method, route) in rows {
             let pattern = unnamed(path);
             let index = match places.iter().position(|(other, _)| *other == pattern) {

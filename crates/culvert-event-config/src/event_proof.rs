@@ -9,10 +9,11 @@ use culvert_resources::operation::{
 use culvert_resources::{Error, stored};
 use culvert_store::{AuditLog, ProveError};
 use schemars::{JsonSchema, SchemaGenerator};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::EventConfig;
 use crate::captured;
+use crate::event_query::EVENTS_EXPORTED;
 
 pub(crate) fn operations() -> [Operation<EventConfig>; 1] {
     [Operation {
@@ -32,7 +33,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 1] {
         query: &[],
         right: Right::read(Scope::EventsRead),
         object: None,
-        trace: Trace::Nothing,
+        trace: Trace::HourlyList(&EVENTS_EXPORTED, proven),
         run: Run::new(|events, call| Box::pin(get_proof(events, call))),
     }]
 }
@@ -52,6 +53,16 @@ struct View {
     /// The text of the proof in the format <https://c2sp.org/tlog-proof>. Its extra data are the bytes of the event's row,
     /// as the hash of the row is made of them.
     proof: String,
+}
+
+/// The ID of the event in a proof.
+fn proven(body: &str) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Proven {
+        event_id: String,
+    }
+    let proven = serde_json::from_str::<Proven>(body);
+    proven.into_iter().map(|proven| proven.event_id).collect()
 }
 
 async fn get_proof(events: &EventConfig, call: Call) -> Result<Reply, Error> {

@@ -46,7 +46,11 @@ struct Counted {
 
 impl Counts for Counted {
     fn add(&mut self, later: Self) {
-        *self = later;
+        self.sampled = later.sampled;
+        // Those that were only counted have none.
+        if later.sample.is_some() {
+            self.sample = later.sample;
+        }
     }
 
     fn emptied(&self) -> Self {

@@ -168,8 +168,13 @@ impl Policy {
         }
         let mut witnesses: Vec<(&VerifierKey, u64)> = Vec::new();
         for key in &self.witness_keys {
-            // A key that is given twice is one witness.
-            if key.key_type() != KeyType::Cosignature || witnesses.iter().any(|(k, _)| *k == key) {
+            // A key that is given twice, under whatever names, is one witness; one of the log is none.
+            let is_same = |other: &VerifierKey| other.public() == key.public();
+            let is_known = witnesses.iter().any(|(other, _)| is_same(other));
+            if key.key_type() != KeyType::Cosignature
+                || is_known
+                || self.origin_keys.iter().any(is_same)
+            {
                 continue;
             }
             if let Some(at) = signed.note().signed_by(key)? {

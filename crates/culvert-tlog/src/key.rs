@@ -109,6 +109,11 @@ pub struct VerifierKey {
 }
 
 impl VerifierKey {
+    /// The Ed25519 public key.
+    pub(crate) fn public(&self) -> &[u8; KEY_BYTES] {
+        &self.public
+    }
+
     /// The name of the key.
     pub fn name(&self) -> &str {
         &self.name

@@ -400,6 +400,9 @@ impl Api {
                 authenticated.map_err(|error| self.failed(error.into(), arrival))?;
             caller.context = Some(by_console(&arrival.context));
             let owner_id = caller.owner_id.clone();
+            // A key that may not be used from here takes nothing from its owner's share.
+            let admitted = self.control.identity.admit(&caller, self.client(arrival));
+            admitted.map_err(|refusal| self.failed(refusal.into(), arrival))?;
             let now = self.started_at.elapsed();
             self.sign_ins.count(&owner_id, now).map_err(|wait| {
                 let why = "You signed in too often; try again later.";

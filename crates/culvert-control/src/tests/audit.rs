@@ -11,7 +11,7 @@ use crate::{CallContext, Origin};
 
 /// What a successful call leaves in the log: the event of the object that it writes, or of the operation, and those that
 /// follow it. The five operations of each resource are not here, because their events have its name.
-const TRACES: [(&str, &[&str]); 34] = [
+const TRACES: [(&str, &[&str]); 38] = [
     (
         "agent_ingresses_retry_certificate_management",
         &["agent_ingress_updated", "certificate_retried"],
@@ -53,6 +53,7 @@ const TRACES: [(&str, &[&str]); 34] = [
         &["event_subscription_updated"],
     ),
     ("events_get", &["events_exported"]),
+    ("events_get_proof", &["events_exported"]),
     ("events_get_messages", &["captured_message_read"]),
     ("events_list", &["events_exported"]),
     ("events_replay", &["request_replayed"]),
@@ -71,6 +72,9 @@ const TRACES: [(&str, &[&str]); 34] = [
     ("self", &[]),
     ("statistics_get", &[]),
     ("statistics_get_top", &[]),
+    ("tunnel_sessions_restart", &["agent_session_commanded"]),
+    ("tunnel_sessions_stop", &["agent_session_commanded"]),
+    ("tunnel_sessions_update_agent", &["agent_session_commanded"]),
     ("users_invite", &["user_updated"]),
     ("vaults_list_secrets", &[]),
 ];

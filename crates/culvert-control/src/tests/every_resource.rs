@@ -528,8 +528,8 @@ fn operations_have_one_path_and_method_each() {
         Life::Recorded => 3,
         Life::Observed => 2,
     });
-    // Two of the root, four of events, two of statistics, and the list of nodes.
-    let n_others = 9;
+    // Two of the root, five of events, two of statistics, and the list of nodes.
+    let n_others = 10;
     assert_eq!(seen.len(), five.sum::<usize>() + N_FURTHER + n_others);
 }
 

@@ -299,10 +299,12 @@ async fn bootstrap_lifts_the_restriction_of_the_api() {
     assert_eq!(lifted["enforced"], false);
     assert_eq!(rig.get(&endpoints).await.body()["enforced"], true);
     let (reported, _) = rig.events_after(start).await;
-    assert_eq!(reported.len(), 1);
-    assert_eq!(reported[0]["event_type"], "ip_restriction_updated.v0");
-    assert_eq!(reported[0]["principal"], Value::Null);
-    assert_eq!(reported[0]["object"], lifted);
+    assert_eq!(reported.len(), 2);
+    assert_eq!(reported[0]["event_type"], "admin_command.v0");
+    assert_eq!(reported[1]["event_type"], "ip_restriction_updated.v0");
+    assert_eq!(reported[1]["principal"], Value::Null);
+    assert_eq!(reported[1]["object"], lifted);
+    assert_eq!(reported[1]["cause"], reported[0]["event_id"]);
     // Unchanged restrictions are not loaded again.
     rig.patch(&format!("{api}?force=true"), json!({"enforced": true}))
         .await

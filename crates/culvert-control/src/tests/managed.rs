@@ -214,11 +214,12 @@ pub(super) async fn an_issued_certificate_is_reported_once_and_kept_while_manage
     let kinds: Vec<&Value> = reported.iter().map(|event| &event["event_type"]).collect();
     let expected = [
         "domain_created.v0",
+        "certificate_ordered.v0",
         "tls_certificate_created.v0",
         "domain_updated.v0",
     ];
     assert_eq!(kinds, expected);
-    for (event, object) in reported[1..].iter().zip([&certificate, &domain]) {
+    for (event, object) in reported[2..].iter().zip([&certificate, &domain]) {
         let mut object = object.clone();
         object.as_object_mut().unwrap().remove("resolves_to");
         assert_eq!(event["object"], object);
@@ -308,11 +309,12 @@ async fn the_edge_presents_the_certificate_of_an_agent_ingress() {
     let expected = [
         "agent_ingress_created.v0",
         "agent_ingress_updated.v0",
+        "certificate_ordered.v0",
         "tls_certificate_created.v0",
         "agent_ingress_updated.v0",
     ];
     assert_eq!(kinds, expected);
-    assert!(!reported[1]["principal"].is_null() && reported[3]["principal"].is_null());
+    assert!(!reported[1]["principal"].is_null() && reported[4]["principal"].is_null());
     assert!(rig.store.all("acme_order").await.unwrap().is_empty());
     let mut snapshots = rig.edge.0.subscribe();
     let presents_it = |snapshot: &Option<culvert_edge_config::Snapshot>| {

@@ -125,7 +125,19 @@ async fn a_replay_between_event_ids_sends_full_events_without_a_subscription() {
     let replay = replay(range.unwrap().unwrap());
     publish(&bench, Vec::new(), &target, replay.clone());
     until("four deliveries", || bench.meters().delivered.get() == 14).await;
-    assert_eq!(target.envelopes(), live.envelopes()[3..7]);
+    // Kept events are whole, with the fields of our own that a subscription does not select by default.
+    let as_selected = |text: &String| {
+        let mut event: Value = serde_json::from_str(text).unwrap();
+        let own = event["object"].as_object_mut().unwrap().remove("culvert");
+        assert!(own.is_some());
+        event
+    };
+    let sent: Vec<_> = target.envelopes().iter().map(as_selected).collect();
+    let envelopes = live.envelopes();
+    let of_live = envelopes[3..7]
+        .iter()
+        .map(|text| serde_json::from_str(text).unwrap());
+    assert_eq!(sent, of_live.collect::<Vec<Value>>());
     assert_eq!(target.keys()[0], format!("{}:replay_1", id(3)));
     let range = replay.traffic.unwrap();
     let position = bench.delivery.replayed_traffic("replay_1", &range).await;

@@ -265,7 +265,12 @@ impl Http1Server {
             match conn.poll_body(cx) {
                 Poll::Ready(Some(Ok(frame))) => unwanted += frame.data_ref().map_or(0, Bytes::len),
                 Poll::Ready(None) => {}
-                Poll::Ready(Some(Err(_))) | Poll::Pending => return Poll::Ready(false),
+                Poll::Ready(Some(Err(_))) => {
+                    // The request has its response and its record: the bytes after it are no other request.
+                    conn.state.http1.set_broken(Broken::Left);
+                    return Poll::Ready(false);
+                }
+                Poll::Pending => return Poll::Ready(false),
             }
         }
         conn.reading.next_message();

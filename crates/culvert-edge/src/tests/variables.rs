@@ -23,7 +23,7 @@ use crate::{Endpoint, Settings, Snapshot, Upstream};
 const REGION: &str = "eu";
 
 fn data_file(name: &str) -> PathBuf {
-    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../culvert-policy/tests/data");
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../culvert-ip-data/tests/data");
     Path::new(data).join(name)
 }
 

@@ -23,7 +23,8 @@ pub fn read(bytes: &Bytes) -> RefusedHead {
         return refused;
     };
     let of_target = request_line(&mut refused, bytes, first);
-    let (mut hosts, mut is_whole) = (Hosts::default(), true);
+    // Without a request line, these are no fields, but may be the body of another request.
+    let (mut hosts, mut is_whole) = (Hosts::default(), refused.has_method);
     for line in lines.take(2 * FIELDS_MAX) {
         if matches!(line, Some([])) {
             break;

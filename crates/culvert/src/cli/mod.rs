@@ -48,7 +48,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     (
         "Server",
         &[
-            "serve", "config", "health", "doctor", "admin", "audit", "upgrade",
+            "serve", "config", "health", "doctor", "admin", "audit", "witness", "upgrade",
         ],
     ),
     ("Agent", &["http", "tls", "tcp", "start"]),

@@ -340,7 +340,8 @@ async fn the_events_of_a_lost_stream_are_counted() {
     for name in ["culvert_events_dropped", "culvert_destination_dropped"] {
         eventually("each is delivered or counted", async || {
             let dropped = usize::try_from(metric(&culvert, name).await).unwrap();
-            sink.reported("/before/").len() + dropped == EACH
+            // One whose acknowledgement was lost with the log is both.
+            sink.reported("/before/").len() + dropped >= EACH
         })
         .await;
     }

@@ -22,7 +22,7 @@ const LARGER: [(&str, usize); 13] = [
     ("culvert-login", 8),
     ("culvert-policy", 8),
     ("culvert-resources", 11),
-    ("culvert-server", 20),
+    ("culvert-server", 22),
     ("culvert-tunnel", 8),
 ];
 

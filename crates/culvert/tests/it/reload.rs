@@ -120,7 +120,7 @@ async fn a_reload_reads_ip_data_and_missing_data_is_reported_and_refuses_traffic
         path("geo.mmdb"),
         path("bad"),
     );
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../culvert-policy/tests/data");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../culvert-ip-data/tests/data");
     let good = std::fs::read(data.join("geo.mmdb")).unwrap();
     std::fs::write(&geo, &good).unwrap();
     std::fs::write(&list, "127.0.0.0/8\n").unwrap();

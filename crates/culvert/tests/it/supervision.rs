@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{Backend, Database, backends, eventually};
 
 /// All long-lived tasks of a server on SQLite.
-pub const TASKS: [&str; 36] = [
+pub const TASKS: [&str; 37] = [
     "agent_sessions",
     "agents",
     "api",
@@ -46,6 +46,7 @@ pub const TASKS: [&str; 36] = [
     "queue.checkpoint",
     "queue.writer",
     "refusals",
+    "refused_traffic",
     "server_events",
     "ssh",
     "statistics",

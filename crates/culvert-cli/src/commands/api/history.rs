@@ -19,6 +19,8 @@ pub(super) const HISTORY: &str = "history";
 pub(super) const RESTORE: &str = "restore";
 /// What stands for a secret that an update changed.
 const CHANGED_SECRET: &str = "[changed]";
+/// What stands for a secret in a shown text.
+const REDACTED: &str = "[redacted]";
 /// Ends the names of fields with a difference.
 const DIFF: &str = "_diff";
 /// Events of a page.
@@ -189,6 +191,11 @@ fn undone(events: &[Value], at: &str) -> Result<Map<String, Value>, String> {
         for (name, value) in previous {
             if name.ends_with(DIFF) && previous.contains_key(name.trim_end_matches(DIFF)) {
                 continue;
+            }
+            if value.to_string().contains(REDACTED) {
+                return Err(format!(
+                    "`{name}` had secrets before {id}, and no event has secrets; set it with an update"
+                ));
             }
             if *value == CHANGED_SECRET {
                 return Err(format!(

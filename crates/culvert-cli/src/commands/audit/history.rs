@@ -66,6 +66,17 @@ pub(super) async fn verify(log: &AuditLog, asked: &Asked) -> Result<(), Failure>
     say(format_args!(
         "the tree is that of the log: leaves={size} from_rows={from_rows} root={root}"
     ))?;
+    if !asked.policy.origin_keys.is_empty() {
+        let signed = tree.signed.as_ref();
+        let signed = signed.ok_or_else(|| Failure::Failed("no head is signed yet".into()))?;
+        // Witnesses may not have signed the latest one yet.
+        let by_log = Policy {
+            quorum: 0,
+            ..asked.policy.clone()
+        };
+        let verified = by_log.verify(&signed.checkpoint);
+        verified.map_err(|error| Failure::Failed(error.to_string()))?;
+    }
     let mut last_same = tree.base;
     for signed in &asked.checkpoints {
         let mut witnesses = Vec::new();

@@ -85,8 +85,13 @@ pub(super) fn policy(given: &ArgMatches) -> Result<Policy, Failure> {
     if quorum.is_some_and(|quorum| quorum > witness_keys.len()) {
         return Err(usage("quorum", "is more than there are `--witness-key`"));
     }
+    let origin_keys = keys("origin-key")?;
+    // Without it no signature is verified.
+    if origin_keys.is_empty() && !witness_keys.is_empty() {
+        return Err(usage("witness-key", "needs `--origin-key`"));
+    }
     Ok(Policy {
-        origin_keys: keys("origin-key")?,
+        origin_keys,
         quorum: quorum.unwrap_or(witness_keys.len()),
         witness_keys,
     })
