@@ -325,7 +325,7 @@ async fn the_edge_presents_the_certificate_of_an_agent_ingress() {
     snapshots.wait_for(presents_it).await.unwrap();
     let issued = format!(
         "/tls_certificates/{}",
-        reported[2]["object"]["id"].as_str().unwrap()
+        reported[3]["object"]["id"].as_str().unwrap()
     );
     assert_eq!(rig.delete(&issued).await.code(), Some(1966));
     assert_eq!(rig.delete(&one).await, Answered::NoContent);

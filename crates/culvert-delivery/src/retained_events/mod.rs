@@ -3,6 +3,7 @@
 pub(crate) mod body_queue;
 pub(crate) mod event_query;
 pub(crate) mod open_pieces;
+pub(crate) mod pruning_notice;
 pub(crate) mod retained;
 pub(crate) mod retained_bodies;
 pub(crate) mod retained_pieces;

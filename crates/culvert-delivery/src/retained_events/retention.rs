@@ -1,13 +1,12 @@
 //! Retention: removes old rows of the audit log in small steps, after every reader has passed them, and old or excess
 //! pieces of the traffic log.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use culvert_base::{BoxFuture, Fault};
+use culvert_base::Fault;
 
 use crate::dispatch::{dispatcher, replayer};
 use crate::plane::Plane;
@@ -76,13 +75,6 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
             () = cancel.cancelled() => {}
         }
     }
-}
-
-/// Writes the event of audit events that will be removed.
-pub trait PruningNotice: fmt::Debug + Send + Sync {
-    /// Writes it for the positions from `first`, the first retained one, to `last`. Returns the last position that an
-    /// event names, which is an earlier one if there was an event a short while ago.
-    fn announce(&self, first: i64, last: i64) -> BoxFuture<'_, Result<i64, Fault>>;
 }
 
 /// Removes rows older than the retention that the dispatcher and all replays have passed, and that an event names. Returns

@@ -11,7 +11,8 @@ use super::bench::{AUDIT_KIND, Bench, Scripted};
 use crate::Replay;
 use crate::dispatch::replayer::{Replayer, needed_from};
 use crate::plane::Plane;
-use crate::retained_events::retention::{PruningNotice, prune};
+use crate::retained_events::pruning_notice::PruningNotice;
+use crate::retained_events::retention::prune;
 use crate::tests::fake::until;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
