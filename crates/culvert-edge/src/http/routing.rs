@@ -320,13 +320,6 @@ fn named(down: &Downstream, host: Option<&str>) -> Option<Arc<Group>> {
     }
 }
 
-/// Whether the endpoints of a refused request are those of its host.
-fn group_serves(down: &Downstream, host: Option<&str>, group: &Arc<Group>) -> bool {
-    let live = down.edge.live.load();
-    let of_host = host.and_then(|host| live.https.find(host));
-    down.bound.get().is_some() || of_host.is_some_and(|of_host| Arc::ptr_eq(of_host, group))
-}
-
 impl RefusedRequest<'_> {
     fn of_head(head: &RefusedHead) -> RefusedRequest<'_> {
         RefusedRequest {
@@ -371,13 +364,13 @@ impl RefusedRequest<'_> {
             Some(_) => conn.info.sni(),
             None => host.unwrap_or_default(),
         };
-        // A request for a host of others has its method and host here, and nothing that is theirs.
-        let is_elsewhere =
-            host.is_some_and(|host| host != server_name) && !group_serves(down, host, &group);
-        let mut bare = http::Request::new(()).into_parts().0;
-        bare.method.clone_from(&self.parts.method);
-        let parts = if is_elsewhere { &bare } else { self.parts };
-        let mut request = recorded(parts);
+        let mut request = recorded(self.parts);
+        // The host of another connection may have other sign-in paths.
+        let live = down.edge.live.load();
+        let of_host = host.and_then(|host| live.https.find(host));
+        if of_host.is_some_and(|of_host| self.may_hold_secret(of_host)) {
+            request.query = None;
+        }
         if self.may_hold_secret(&group) {
             request.query = None;
         }
@@ -386,7 +379,7 @@ impl RefusedRequest<'_> {
         let rules = &conn.rules.header_rules;
         let of = (group.account(), &member.id);
         recording.start(edge, of, from, (request, authority), rules);
-        recording.refused(sampled, self.has_method, self.has_target && !is_elsewhere);
+        recording.refused(sampled, self.has_method, self.has_target);
         recording.note_reason(reason);
         Some(group)
     }

@@ -104,10 +104,10 @@ impl Refusing {
     /// The last event of a refusal.
     fn last(&self) -> Value {
         let events = self.rig.recorder.now();
-        let refused = events
+        let mut refused = events
             .into_iter()
             .filter(|event| event["culvert"]["reason"] != "");
-        refused.last().unwrap()
+        refused.next_back().unwrap()
     }
 
     async fn plain(&self) -> Client<TcpStream> {
@@ -189,7 +189,9 @@ pub(super) fn head2(turn: u32, fields: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// Heads of HTTP/1 that are refused: the status, the reason, and the head for a host.
-fn heads() -> Vec<(u16, Reason, Box<dyn Fn(&str) -> String>)> {
+type Head = (u16, Reason, Box<dyn Fn(&str) -> String>);
+
+fn heads() -> Vec<Head> {
     let long = "x".repeat(70_000);
     let path = "p".repeat(500_000);
     let many = "y: 1\r\n".repeat(200);
@@ -416,7 +418,9 @@ fn replaced(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
 }
 
 /// Requests of HTTP/2 that are refused: the status if there is a response, the reason, and the fields.
-fn heads2() -> Vec<(Option<u16>, Reason, Vec<(&'static str, String)>)> {
+type Head2 = (Option<u16>, Reason, Vec<(&'static str, String)>);
+
+fn heads2() -> Vec<Head2> {
     let usual = |method: &str, host: &str, path: &str| {
         vec![
             (":method", method.to_owned()),

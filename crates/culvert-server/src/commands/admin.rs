@@ -84,7 +84,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             return Ok(());
         }
         if name == "move" {
-            return transfer::run(given).await;
+            return Box::pin(transfer::run(given)).await;
         }
         let settings = settings_of(given)?;
         // On PostgreSQL, nodes may run on other machines. They notice a rotation and stop on their own.
