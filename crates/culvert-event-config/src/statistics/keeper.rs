@@ -27,7 +27,7 @@ const CHUNKS_MAX: u32 = 8;
 #[derive(Debug)]
 pub struct Keeper {
     source: Arc<dyn StatisticsSource>,
-    /// Start of the last step that ended; `None` before the first call of [`Keeper::look`].
+    /// Start of the last step that ended; `None` before the first call of [`Keeper::step`].
     last: Option<i64>,
     /// Frames that are not written yet.
     waiting: VecDeque<StatisticFrame>,

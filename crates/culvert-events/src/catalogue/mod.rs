@@ -1,4 +1,4 @@
-//! The catalogue of all kinds of events: a row for each kind ([`kind`]) with its columns ([`field`]), and their
+//! The catalogue of all kinds of events: a row for each kind (`kind`) with its columns (`field`), and their
 //! documentation, namely names, JSON Schema and reference page.
 //!
 //! This crate has the kinds with a fixed table. Control derives audit kinds from the API's views,

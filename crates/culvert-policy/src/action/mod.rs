@@ -1,7 +1,7 @@
 //! The actions of policies: one file per action, each exporting one `static TYPE`.
 //!
 //! An action is compiled once for each place in a policy, and runs for every exchange that its rule applies to. It sets
-//! its own fields of the event ([`Exchange::tell`](crate::policy::exchange::Exchange::tell)), stores its results for
+//! its own fields of the event ([`Exchange::set_field`](crate::policy::exchange::Exchange::set_field)), stores its results for
 //! later expressions ([`Exchange::result`](crate::policy::exchange::Exchange::result)), and decides how the exchange
 //! continues ([`Flow`](crate::policy::run::Flow)).
 

@@ -8,7 +8,7 @@
 //! reconnects requests all counts from the others.
 //!
 //! This module is independent of the network: its owner carries messages, at most [`MESSAGE_BYTES_MAX`] bytes each,
-//! from [`SharedCounts::outgoing`] of each node to [`SharedCounts::hear`] of all. Windows begin at the same time on all
+//! from [`SharedCounts::outgoing`] of each node to [`SharedCounts::receive`] of all. Windows begin at the same time on all
 //! nodes, by a clock that the nodes share.
 
 use std::collections::{HashMap, VecDeque};

@@ -75,7 +75,7 @@ impl Store {
         }
     }
 
-    /// Adds all committed rows as [`Self::grow_audit_tree`], unless another node did so within [`HELD_FOR`]. `holder` names this
+    /// Adds all committed rows as [`Self::grow_audit_tree`], unless another node did so within the last ten seconds. `holder` names this
     /// node.
     pub async fn follow_audit_log(&self, holder: &str, now: Timestamp) -> Result<u64, Fault> {
         let mut n_added = 0;
