@@ -140,11 +140,13 @@ export class Server {
   }
 
   async make(collection, body) {
-    const { status, body: made } = await this.call(
-      'POST',
-      `/${collection}`,
-      body,
-    );
+    const create = () => this.call('POST', `/${collection}`, body);
+    let { status, body: made } = await create();
+    // A busy server refuses before it does anything, and says how long to wait in its message alone.
+    while (status === 503 && /try again/.test(made.msg)) {
+      await new Promise((resolve) => setTimeout(resolve, 1_000));
+      ({ status, body: made } = await create());
+    }
     if (status !== 201) throw new Error(`${collection}: ${status} ${made.msg}`);
     return made;
   }
