@@ -27,7 +27,7 @@ fn tree() -> Tiles {
     let (mut edge, mut tiles) = (Edge::default(), Tiles::default());
     (0..LEAVES).for_each(|n| edge.push(TreeHash::leaf(&entry(n))));
     for (id, bytes) in edge.take_changed() {
-        tiles.insert(id, &bytes).unwrap();
+        tiles.insert(id, &bytes).expect("a whole tile");
     }
     tiles
 }
