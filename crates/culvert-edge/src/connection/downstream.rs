@@ -88,9 +88,10 @@ impl Bound {
 
 impl Downstream {
     /// Refuses a connection before a request or an upstream is reached. If its TLS server name or its port names
-    /// endpoints, its event is theirs.
+    /// endpoints, its event is theirs. With a configuration that is too old they name none, because they may have
+    /// another owner since.
     pub(crate) fn refuse(&self, group: Option<&Arc<Group>>, reason: Reason) {
-        let Some(group) = group else {
+        let Some(group) = group.filter(|_| !self.edge.freshness.is_outdated()) else {
             return self.refuse_unnamed(reason);
         };
         let sampled = self.refused_at(group.first(), reason);

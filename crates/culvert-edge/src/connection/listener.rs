@@ -30,6 +30,7 @@ use crate::connection::socket::{Carrier, CountedSocket, Wire};
 use crate::edge::edge_context::EdgeContext;
 use crate::http::{server, streams};
 use crate::kubernetes;
+use crate::recording::ConnEnd;
 use crate::recording::refusals::RefusedFacts;
 use crate::settings::rules::ListenerKind;
 use crate::snapshot::group::{Group, Member};
@@ -190,12 +191,12 @@ fn serve(edge: &Arc<EdgeContext>, tcp: TcpStream, ends: ProxyAddresses, kind: Li
 async fn raw(socket: CountedSocket, down: Arc<Downstream>, port: u16) {
     let group = down.edge.live.load().tcp.get(&port).cloned();
     if let Some(group) = group {
-        down.conn
-            .attribute(group.account(), group.endpoint_id(), group.host());
         if down.edge.refuses_outdated() {
             down.refuse(Some(&group), Reason::Outdated);
             return socket.reset();
         }
+        down.conn
+            .attribute(group.account(), group.endpoint_id(), group.host());
         if !group.admits(down.conn.info.client.ip()) {
             down.conn.block();
             return;
@@ -281,11 +282,22 @@ async fn decrypted(
     }
 }
 
-/// The handshake of a connection failed after policies of these endpoints have accepted it, so it has an event in any case.
+/// The handshake of a connection failed after policies of these endpoints have accepted it.
 fn fail(down: &Downstream, passed: &[Arc<Member>], reason: Reason) {
-    down.conn.end_for(reason);
-    if let Some(position) = down.conn.edge.count_refusal(reason) {
-        for member in passed {
+    let Some((first, more)) = passed.split_first() else {
+        return down.conn.end_for(reason);
+    };
+    let sampled = down.refused_at(first, reason);
+    // What the policies logged is in the event alone, so it is not left out.
+    let mut has_logs = false;
+    down.conn.policy.with_logs(|_| has_logs = true);
+    down.conn.end(ConnEnd {
+        reason,
+        sampled: sampled.unwrap_or(u64::from(has_logs)),
+        is_refused: false,
+    });
+    if let Some(position) = reason.refusal() {
+        for member in more {
             member.counters(&down.conn.edge).refused(position);
         }
     }
@@ -359,12 +371,12 @@ async fn secure(mut socket: CountedSocket, down: Arc<Downstream>) {
         return;
     }
     if let Some(group) = live.tls.find(name) {
-        down.conn
-            .attribute(group.account(), group.endpoint_id(), name);
         if down.edge.refuses_outdated() {
             down.refuse(Some(group), Reason::Outdated);
             return socket.reset();
         }
+        down.conn
+            .attribute(group.account(), group.endpoint_id(), name);
         if !group.admits(down.conn.info.client.ip()) {
             down.conn.block();
             return;
@@ -410,8 +422,11 @@ async fn terminate(
     if let Some(group) = &group
         && (own.is_some() || group.has_tls_policy())
     {
-        down.conn
-            .attribute(group.account(), group.endpoint_id(), name);
+        // As in [`Downstream::refuse`]. The rules hold nevertheless, because the configuration may be confirmed later.
+        if !down.edge.freshness.is_outdated() {
+            down.conn
+                .attribute(group.account(), group.endpoint_id(), name);
+        }
         match connection_phase::first(down, &group.first().endpoint).await {
             Admission::Accept(wanted) => tls_policy = wanted,
             Admission::Forward(..) | Admission::Reject => {

@@ -35,6 +35,19 @@ pub(crate) fn can_hold_head(down: &Downstream, bytes: usize) -> bool {
     held.saturating_add(bytes) <= HEADER_BYTES_MAX
 }
 
+/// Time limits until the head of the upstream's response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UpstreamLimits {
+    /// How long connecting to the upstream may take.
+    pub(crate) connect: Duration,
+    /// How long the upstream may take to send the head of its response.
+    pub(crate) first_byte: Duration,
+    /// How long the client may send nothing of the request's body.
+    pub(crate) request: Duration,
+    /// How long neither side of a gRPC call may send anything.
+    pub(crate) idle: Duration,
+}
+
 /// One request and its response.
 #[derive(Debug)]
 pub(crate) struct HttpExchange {
@@ -118,20 +131,18 @@ impl HttpExchange {
         self.timeouts
     }
 
-    /// How long connecting to the upstream may take.
-    pub(crate) fn connect_limit(&self) -> Duration {
-        let limits = &self.down.conn.rules.limits;
-        self.timeouts.connect.unwrap_or(limits.connect)
-    }
-
-    /// How long the upstream may take to send the head of its response.
-    pub(crate) fn first_byte_limit(&self) -> Duration {
+    /// The time limits of the upstream, and of the client until the upstream responds.
+    pub(crate) fn upstream_limits(&self) -> UpstreamLimits {
+        let (limits, timeouts) = (&self.down.conn.rules.limits, self.timeouts);
+        let idle = self.idle_limit();
         // A gRPC server may send nothing before its first message.
         let is_grpc = self.upload.as_ref().is_some_and(|upload| upload.is_grpc());
-        match self.timeouts.first_byte {
-            Some(first_byte) => first_byte,
-            None if is_grpc => self.idle_limit(),
-            None => self.down.conn.rules.limits.answer,
+        let first_byte = if is_grpc { idle } else { limits.answer };
+        UpstreamLimits {
+            connect: timeouts.connect.unwrap_or(limits.connect),
+            first_byte: timeouts.first_byte.unwrap_or(first_byte),
+            request: timeouts.request.unwrap_or(limits.body_stall),
+            idle,
         }
     }
 
@@ -147,12 +158,6 @@ impl HttpExchange {
         self.timeouts.write.unwrap_or(limits.write_stall)
     }
 
-    /// How long the client may send nothing of the request's body.
-    pub(crate) fn request_limit(&self) -> Duration {
-        let limits = &self.down.conn.rules.limits;
-        self.timeouts.request.unwrap_or(limits.body_stall)
-    }
-
     /// Starts to measure how the client sends the request's body.
     pub(crate) fn watch_upload(&mut self, is_grpc: bool) -> Arc<UploadProgress> {
         let progress = Arc::new(UploadProgress::new(is_grpc));
@@ -165,10 +170,11 @@ impl HttpExchange {
         self.upload.as_deref()
     }
 
-    /// Attributes the exchange to the endpoints at its address and starts its record.
+    /// Attributes the exchange to the endpoints at its address, of which one serves the request, and starts its record.
     pub(crate) fn attribute<'x>(
         &mut self,
         group: &Group,
+        member: &Member,
         mut request: RecordedRequest<'_, impl FieldLines<'x>>,
         authority: &'x Authority<'_>,
     ) {
@@ -181,18 +187,12 @@ impl HttpExchange {
             Some(_) => conn.info.sni(),
             None => authority.host.as_ref(),
         };
-        let (account, endpoint) = (group.account(), group.endpoint_id());
-        conn.attribute(account, endpoint, server_name);
+        let account = group.account();
+        conn.attribute(account, group.endpoint_id(), server_name);
         let rules = &conn.rules.header_rules;
         let (from, request) = ((&conn.info, server_name), (request, authority));
         self.recording
-            .start(&conn.edge, (account, endpoint), from, request, rules);
-    }
-
-    /// Records which of the endpoints at the address serves the request.
-    pub(crate) fn served_by(&mut self, member: &Arc<Member>) {
-        self.recording.served_by(&member.id);
-        self.passes(member);
+            .start(&conn.edge, (account, &member.id), from, request, rules);
     }
 
     /// Counts the exchange for an endpoint that it reaches.

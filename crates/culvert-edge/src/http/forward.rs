@@ -35,7 +35,7 @@ use tokio::time::Instant;
 
 use crate::connection::downstream::Downstream;
 use crate::connection::http1_state::Broken;
-use crate::http::exchange::HttpExchange;
+use crate::http::exchange::{HttpExchange, UpstreamLimits};
 use crate::http::fields;
 use crate::http::forward_request::{ForwardRequest, OutgoingRequest, Reuse};
 use crate::http::plain_head::OutgoingHead;
@@ -101,8 +101,13 @@ pub(super) async fn send_to(
         return Ok(Err(Problem::Unhandled));
     };
     member.wait_for_agent(exchange.down().edge.agents()).await;
+    let limits = exchange.upstream_limits();
     let pool = pool_for(exchange, pool, member);
-    let way = Way { member, reuse };
+    let way = Way {
+        member,
+        reuse,
+        limits,
+    };
     let forwarded = match (pool.upstream().protocol(), head) {
         (Protocol::Http2, OutgoingHead::Parts(head)) => {
             // Boxed, so that a request on HTTP/1 is small.
@@ -129,11 +134,12 @@ pub(super) async fn send_to(
     }
 }
 
-/// The endpoint that a request has reached, and whom its connection may serve afterwards.
+/// The endpoint that a request has reached, its time limits, and whom its connection may serve afterwards.
 #[derive(Clone, Copy)]
 struct Way<'x> {
     member: &'x Member,
     reuse: Reuse,
+    limits: UpstreamLimits,
 }
 
 impl Way<'_> {
@@ -322,7 +328,7 @@ async fn over_new_connection(
         search.begin();
     }
     let is_agents = pool.upstream().agents_endpoint().is_some();
-    let connect = exchange.connect_limit();
+    let connect = way.limits.connect;
     // A refused agent has read nothing of the request.
     let can_be_moved = body.is_end_stream();
     let mut stand_ins = way.member.stand_ins.iter();
@@ -496,7 +502,7 @@ async fn over_http2(
     let host = request.headers_mut().remove(HOST);
     let host = host.ok_or(UpstreamError::Unacceptable("no target"))?;
     let key = upgrade::into_stream(&mut request);
-    let connect = exchange.connect_limit();
+    let connect = way.limits.connect;
     let mut stand_ins = way.member.stand_ins.iter();
     let mut pool = Arc::clone(pool);
     let (mut attempts, search) = (0, Search::new());
@@ -544,7 +550,7 @@ async fn over_http2(
                 (error.into_error(), back)
             })
         };
-        match in_time(exchange, sent).await? {
+        match in_time(exchange, way.limits, sent).await? {
             Ok(mut response) => {
                 let is_open = key.is_some() && response.status().is_success();
                 let becoming = is_open.then(|| hyper::upgrade::on(&mut response));
@@ -605,7 +611,7 @@ async fn send(
             down.conn.inform(head);
         }
     };
-    let sent = in_time(exchange, lease.send(head, body, inform)).await?;
+    let sent = in_time(exchange, way.limits, lease.send(head, body, inform)).await?;
     if way.reuse == Reuse::Anyone
         && let SendResult::Responded(head) = &sent
         && is_challenge(head)
@@ -620,10 +626,15 @@ async fn send(
 /// request is incomplete, else the upstream. Bytes from the client count as progress.
 async fn in_time<F: Future>(
     exchange: &mut HttpExchange,
+    limits: UpstreamLimits,
     future: F,
 ) -> Result<F::Output, UpstreamError> {
-    let (first_byte, request) = (exchange.first_byte_limit(), exchange.request_limit());
-    let idle = exchange.idle_limit();
+    let UpstreamLimits {
+        first_byte,
+        request,
+        idle,
+        ..
+    } = limits;
     let mut alarm = std::mem::take(&mut exchange.alarm);
     let (down, upload) = (exchange.down(), exchange.upload());
     let mut future = std::pin::pin!(future);

@@ -68,6 +68,13 @@ pub(super) enum Reuse {
     Nobody,
 }
 
+/// Why a request does not go on.
+pub(super) enum NotAdvanced {
+    Problem(Problem),
+    /// The client aborted its body.
+    Broken,
+}
+
 /// A request as the upstream gets it.
 pub(super) struct OutgoingRequest {
     pub(super) head: Box<request::Parts>,
@@ -131,7 +138,7 @@ impl ForwardRequest {
     }
 
     /// Replaces parts of its body.
-    pub(super) async fn replace_body(
+    async fn replace_body(
         &mut self,
         exchange: &mut HttpExchange,
         edits: &mut Edits,
@@ -167,8 +174,30 @@ impl ForwardRequest {
         }
     }
 
+    /// Goes on after an endpoint's policy: with its changes to the next endpoint, if it names one; otherwise returns the
+    /// changes, which come last.
+    pub(super) async fn advance(
+        &mut self,
+        exchange: &mut HttpExchange,
+        wanted: &UpgradeRequest,
+        mut edits: Edits,
+        next: Option<NextEndpoint>,
+    ) -> Result<Option<Edits>, NotAdvanced> {
+        let replaced = self.replace_body(exchange, &mut edits).await;
+        replaced.map_err(|why| match why.problem() {
+            Some(problem) => NotAdvanced::Problem(problem),
+            None => NotAdvanced::Broken,
+        })?;
+        let Some(next) = next else {
+            return Ok(Some(edits));
+        };
+        let hop = self.hop(exchange.down(), wanted, edits, next);
+        hop.map_err(NotAdvanced::Problem)?;
+        Ok(None)
+    }
+
     /// Goes on to another endpoint, with the changes of this endpoint's policy.
-    pub(super) fn hop(
+    fn hop(
         &mut self,
         down: &Downstream,
         wanted: &UpgradeRequest,

@@ -98,9 +98,9 @@ pub(crate) fn begin(
         has_host: true,
         lines: fields.map(|field| (field.name, field.value)),
     };
-    exchange.attribute(group, recorded, &authority);
     let member = Arc::clone(down.pick(group));
-    exchange.served_by(&member);
+    exchange.attribute(group, &member, recorded, &authority);
+    exchange.passes(&member);
     Ok(PlainExchange {
         exchange,
         request,

@@ -26,7 +26,7 @@ use crate::connection::connection_phase;
 use crate::connection::downstream::Downstream;
 use crate::connection::http1_state::Broken;
 use crate::http::exchange::HttpExchange;
-use crate::http::forward_request::ForwardRequest;
+use crate::http::forward_request::{ForwardRequest, NotAdvanced};
 use crate::http::request_body::Upload;
 use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
 use crate::http::upgrade::UpgradeRequest;
@@ -133,7 +133,7 @@ impl PolicyChain {
                 member: Arc::clone(&member),
                 memory,
             });
-            let (flow, mut edits) = match ran {
+            let (flow, edits) = match ran {
                 Ok(ran) => ran,
                 Err(problem) => return Ok(RequestOutcome::Reject(problem)),
             };
@@ -146,17 +146,11 @@ impl PolicyChain {
                 Flow::Broken => return broken_off(down),
                 Flow::Close => return Err(hang_up(down, is_call)),
             };
-            if let Err(why) = request.replace_body(exchange, &mut edits).await {
-                return match why.problem() {
-                    Some(problem) => Ok(RequestOutcome::Reject(problem)),
-                    None => broken_off(down),
-                };
-            }
-            let Some(next) = next else {
-                return Ok(RequestOutcome::Forward(request, Some(edits)));
-            };
-            if let Err(problem) = request.hop(down, wanted, edits, next) {
-                return Ok(RequestOutcome::Reject(problem));
+            match request.advance(exchange, wanted, edits, next).await {
+                Ok(None) => {}
+                Ok(edits) => return Ok(RequestOutcome::Forward(request, edits)),
+                Err(NotAdvanced::Problem(problem)) => return Ok(RequestOutcome::Reject(problem)),
+                Err(NotAdvanced::Broken) => return broken_off(down),
             }
         }
     }

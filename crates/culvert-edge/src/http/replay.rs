@@ -205,8 +205,7 @@ async fn exchange(
     }
     let traits = RequestTraits::of(&parts);
     let mut exchange = HttpExchange::begin(Arc::clone(down), Version::HTTP_2);
-    exchange.attribute(group, recorded(&parts), authority);
-    exchange.recording.served_by(&member.id);
+    exchange.attribute(group, member, recorded(&parts), authority);
     if let Some(received) = exchange.recording.count_received() {
         received.store(request.body.len() as u64, Ordering::Relaxed);
     }

@@ -2,8 +2,9 @@
 //!
 //! The host of a refused request names the endpoint whose account gets the event, and nothing else: the connection is not
 //! attributed by it, and nothing of the endpoint runs. With TLS it names one only if the connection may carry requests
-//! for it; otherwise the server name of the connection does. A request without an endpoint is collected with those of its
-//! network ([`refusals`](crate::recording::refusals)).
+//! for it; otherwise the server name of the connection does, and the event has neither the target nor the fields, which
+//! are meant for another. A request without an endpoint is collected with those of its network
+//! ([`refusals`](crate::recording::refusals)).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +19,15 @@ use culvert_http::target::{self, Received};
 use culvert_policy::conn::TlsInfo;
 use culvert_policy::problem::Problem;
 use culvert_policy::{own_cookies, reply};
-use http::header::{HOST, HeaderValue, LOCATION, USER_AGENT};
+use http::header::{HOST, HeaderMap, HeaderValue, LOCATION, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Version, request, response};
 
-use crate::connection::downstream::{Bound, Downstream};
+use crate::connection::downstream::Downstream;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::recording::refusals::RefusedFacts;
-use crate::recording::{Recording, recorded};
+use crate::recording::{Recording, recorded, recorded_with};
 use crate::snapshot::group::{Group, Member};
 use crate::snapshot::live::Live;
 
@@ -38,24 +39,13 @@ pub(super) enum Route {
     Respond(Response<Bytes>),
 }
 
-/// Finds the endpoint of a request. With a configuration that is too old there is none: the host may have another
-/// owner, or exist only since.
+/// Finds the endpoint of a request, and attributes the exchange to it.
 pub(super) fn route(
     exchange: &mut HttpExchange,
     parts: &mut request::Parts,
 ) -> Result<Route, Problem> {
     let down = Arc::clone(exchange.down());
-    match find(exchange, parts) {
-        Ok(_) | Err(Problem::UnknownHost) if down.edge.refuses_outdated() => Err(Problem::Outdated),
-        found => found,
-    }
-}
-
-/// Finds the endpoint of a request in the current configuration.
-fn find(exchange: &mut HttpExchange, parts: &mut request::Parts) -> Result<Route, Problem> {
-    let down = Arc::clone(exchange.down());
-    let down = &*down;
-    merge_slashes(down, parts)?;
+    merge_slashes(&down, parts)?;
     let mut hosts = parts.headers.get_all(HOST).iter();
     let host = hosts.next();
     if hosts.next().is_some() {
@@ -63,15 +53,70 @@ fn find(exchange: &mut HttpExchange, parts: &mut request::Parts) -> Result<Route
     }
     let authority = Authority::of(&parts.uri, host).map_err(|_| Problem::Authority)?;
     let live = down.edge.live.load();
-    // A Kubernetes operator has said which endpoint the connection is for.
-    if let Some(bound) = down.bound.get() {
-        return bound_route(exchange, parts, &authority, bound, &live);
+    let found = match find(&down, parts, &authority, &live) {
+        // With a configuration that is too old there is no endpoint: the host may have another owner, or exist only since.
+        Ok(_) | Err(Problem::UnknownHost) if down.edge.refuses_outdated() => {
+            return Err(Problem::Outdated);
+        }
+        found => found?,
+    };
+    let (group, is_admitted) = (
+        found.group(),
+        found.group().admits(down.conn.info.client.ip()),
+    );
+    // None is picked for a client that is not admitted, so its event names the first.
+    let member = match (&found, is_admitted) {
+        (Found::Bound(_, member), _) => member,
+        (Found::Group(group), true) => group
+            .edge_path_member(parts.uri.path())
+            .unwrap_or_else(|| down.pick(group)),
+        _ => group.first(),
+    };
+    exchange.attribute(group, member, recorded(parts), &authority);
+    exchange.passes(member);
+    if !is_admitted {
+        exchange.recording.blocked();
+        return Err(Problem::Restricted);
     }
-    let tls = down.conn.info.tls.get();
-    let (table, scheme) = if tls.is_some() {
-        (&live.https, "https")
-    } else {
-        (&live.http, "http")
+    match found {
+        Found::Redirect(group) => redirect(group, &authority.host, parts).map(Route::Respond),
+        Found::Group(_) | Found::Bound(..) => {
+            let value = host_value(host, &authority)?;
+            Ok(Route::Endpoint(Arc::clone(member), value))
+        }
+    }
+}
+
+/// The endpoints that a request is for, in one configuration.
+enum Found<'l> {
+    /// Those at its host.
+    Group(&'l Arc<Group>),
+    /// Those at its host, which only serve https.
+    Redirect(&'l Arc<Group>),
+    /// Those that a Kubernetes operator names, and the one of them that serves the request.
+    Bound(&'l Arc<Group>, &'l Arc<Member>),
+}
+
+impl<'l> Found<'l> {
+    fn group(&self) -> &'l Arc<Group> {
+        match self {
+            Self::Group(group) | Self::Redirect(group) | Self::Bound(group, _) => group,
+        }
+    }
+}
+
+/// Finds the endpoints that a request is for.
+fn find<'l>(
+    down: &Downstream,
+    parts: &request::Parts,
+    authority: &Authority<'_>,
+    live: &'l Live,
+) -> Result<Found<'l>, Problem> {
+    let (tls, bound) = (down.conn.info.tls.get(), down.bound.get());
+    let scheme = match (tls, bound) {
+        // An operator has terminated TLS, if there was any.
+        (Some(_), None) => "https",
+        _ => "http",
     };
     // An absolute target must not name another scheme than the connection has (RFC 9110 7.4).
     if parts.uri.scheme_str().is_some_and(|named| named != scheme) {
@@ -79,49 +124,35 @@ fn find(exchange: &mut HttpExchange, parts: &mut request::Parts) -> Result<Route
             "the scheme is not that of the connection",
         ));
     }
+    // The operator has said which endpoint the connection is for; in a cluster its host has several names.
+    if let Some(bound) = bound {
+        let found = bound.find(live, down.edge.agents(), parts.uri.path());
+        let (group, member) = found.ok_or(Problem::UnknownHost)?;
+        return Ok(Found::Bound(group, member));
+    }
+    let table = match tls {
+        Some(_) => &live.https,
+        None => &live.http,
+    };
     let Some(group) = table.find(&authority.host) else {
         if down.conn.rules.redirect_http
             && tls.is_none()
             && let Some(group) = live.https.find(&authority.host)
             && !is_tls_elsewhere(down, parts)
         {
-            exchange.attribute(group, recorded(parts), &authority);
-            exchange.served_by(group.first());
-            admitted(exchange, group)?;
-            return redirect(group, &authority.host, parts).map(Route::Respond);
+            return Ok(Found::Redirect(group));
         }
         down.edge.state.meters.unknown_hosts.up();
         return Err(Problem::UnknownHost);
     };
     if let Some(tls) = tls
         && down.conn.info.sni() != authority.host
-        && !shares_rules(down, tls, group, &live, &authority.host)
+        && !shares_rules(down, tls, group, live, &authority.host)
     {
-        // The event belongs to the endpoint of the server name for which TLS was terminated (`refused`).
+        // The event belongs to the endpoint of the server name for which TLS was terminated (`attribute`).
         return Err(Problem::Misdirected);
     }
-    exchange.attribute(group, recorded(parts), &authority);
-    if let Err(refused) = admitted(exchange, group) {
-        // None is picked, so the event names the first.
-        exchange.served_by(group.first());
-        return Err(refused);
-    }
-    // A path of the edge belongs to the endpoint whose policy handles it, and not to the next one in turn.
-    let member = match group.edge_path_member(parts.uri.path()) {
-        Some(member) => Arc::clone(member),
-        None => Arc::clone(down.pick(group)),
-    };
-    exchange.served_by(&member);
-    Ok(Route::Endpoint(member, host_value(host, &authority)?))
-}
-
-/// Rejects a request whose client the IP restriction of its endpoints does not admit, and records that.
-fn admitted(exchange: &mut HttpExchange, group: &Group) -> Result<(), Problem> {
-    if group.admits(exchange.down().conn.info.client.ip()) {
-        return Ok(());
-    }
-    exchange.recording.blocked();
-    Err(Problem::Restricted)
+    Ok(Found::Group(group))
 }
 
 /// The authority of a request, in normal form, as a header value.
@@ -158,31 +189,6 @@ pub(super) fn set_authority(parts: &mut request::Parts, authority: &HeaderValue)
         let local = local.unwrap_or_else(|| PathAndQuery::from_static("/"));
         parts.uri = local.into();
     }
-}
-
-/// The route of a request that comes through a Kubernetes operator. The connection names the endpoint; in a cluster
-/// its host has several names.
-fn bound_route(
-    exchange: &mut HttpExchange,
-    parts: &request::Parts,
-    authority: &Authority<'_>,
-    bound: &Bound,
-    live: &Live,
-) -> Result<Route, Problem> {
-    let down = Arc::clone(exchange.down());
-    if parts.uri.scheme_str().is_some_and(|named| named != "http") {
-        return Err(Problem::malformed(
-            "the scheme is not that of the connection",
-        ));
-    }
-    let Some((group, member)) = bound.find(live, down.edge.agents(), parts.uri.path()) else {
-        return Err(Problem::UnknownHost);
-    };
-    exchange.attribute(group, recorded(parts), authority);
-    exchange.served_by(member);
-    admitted(exchange, group)?;
-    let value = host_value(parts.headers.get(HOST), authority)?;
-    Ok(Route::Endpoint(Arc::clone(member), value))
 }
 
 /// Whether a connection to one name may carry requests for another: both have the same account and
@@ -294,30 +300,45 @@ struct RefusedRequest<'x> {
     authority: Option<Authority<'x>>,
 }
 
+/// The endpoints whose account gets the event of a refused request.
+struct Named {
+    group: Arc<Group>,
+    /// Whether the request is for another host, which the connection must not carry requests for. It may be another
+    /// account's: browsers send requests for all names of a certificate over one connection (RFC 9113 9.1.1).
+    is_misdirected: bool,
+}
+
 /// The endpoints that a refused request or its connection names.
-fn named(down: &Downstream, host: Option<&str>) -> Option<Arc<Group>> {
+fn named(down: &Downstream, host: Option<&str>) -> Option<Named> {
+    let of_request = |group: &Arc<Group>| Named {
+        group: Arc::clone(group),
+        is_misdirected: false,
+    };
     // The host may have another owner since.
     if down.edge.freshness.is_outdated() {
         return None;
     }
     let live = down.edge.live.load();
     if let Some(bound) = down.bound.get() {
-        return bound.group(&live).map(Arc::clone);
+        return bound.group(&live).map(of_request);
     }
     let Some(tls) = down.conn.info.tls.get() else {
         let host = host?;
         let group = live.http.find(host).or_else(|| live.https.find(host));
-        return group.map(Arc::clone);
+        return group.map(of_request);
     };
-    let of_host = host.and_then(|host| Some((host, live.https.find(host)?)));
-    match of_host {
-        Some((host, group))
-            if down.conn.info.sni() == host || shares_rules(down, tls, group, &live, host) =>
-        {
-            Some(Arc::clone(group))
-        }
-        _ => down.tls_group.get().map(Arc::clone),
+    let is_of_connection = |host| down.conn.info.sni() == host;
+    if let Some(host) = host
+        && let Some(group) = live.https.find(host)
+        && (is_of_connection(host) || shares_rules(down, tls, group, &live, host))
+    {
+        return Some(of_request(group));
     }
+    let group = down.tls_group.get()?;
+    Some(Named {
+        group: Arc::clone(group),
+        is_misdirected: host.is_some_and(|host| !is_of_connection(host)),
+    })
 }
 
 impl RefusedRequest<'_> {
@@ -340,7 +361,7 @@ impl RefusedRequest<'_> {
     ) -> Option<Arc<Group>> {
         let (conn, edge) = (&down.conn, &down.conn.edge);
         let host = self.authority.as_ref().map(|authority| &*authority.host);
-        let Some(group) = named(down, host) else {
+        let Some(named) = named(down, host) else {
             let facts = RefusedFacts {
                 host: match host {
                     Some(host) => host,
@@ -356,6 +377,10 @@ impl RefusedRequest<'_> {
             edge.refuse(reason, ends, conn.info.now(), facts);
             return None;
         };
+        let Named {
+            group,
+            is_misdirected,
+        } = named;
         let member = group.first();
         let Some(sampled) = down.refused_at(member, reason) else {
             return Some(group);
@@ -364,13 +389,12 @@ impl RefusedRequest<'_> {
             Some(_) => conn.info.sni(),
             None => host.unwrap_or_default(),
         };
-        let mut request = recorded(self.parts);
-        // The host of another connection may have other sign-in paths.
-        let live = down.edge.live.load();
-        let of_host = host.and_then(|host| live.https.find(host));
-        if of_host.is_some_and(|of_host| self.may_hold_secret(of_host)) {
-            request.query = None;
-        }
+        let no_fields = HeaderMap::new();
+        let fields = match is_misdirected {
+            true => &no_fields,
+            false => &self.parts.headers,
+        };
+        let mut request = recorded_with(self.parts, fields);
         if self.may_hold_secret(&group) {
             request.query = None;
         }
@@ -379,7 +403,8 @@ impl RefusedRequest<'_> {
         let rules = &conn.rules.header_rules;
         let of = (group.account(), &member.id);
         recording.start(edge, of, from, (request, authority), rules);
-        recording.refused(sampled, self.has_method, self.has_target);
+        let has_target = self.has_target && !is_misdirected;
+        recording.refused(sampled, self.has_method, has_target);
         recording.note_reason(reason);
         Some(group)
     }

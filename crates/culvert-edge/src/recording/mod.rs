@@ -250,13 +250,6 @@ impl Recording {
         }
     }
 
-    /// Records which of the endpoints at the address serves the request.
-    pub(crate) fn served_by(&mut self, endpoint: &Arc<str>) {
-        if let Some(record) = &mut self.event.record {
-            record.set_endpoint(Arc::clone(endpoint));
-        }
-    }
-
     /// Whether overload omits header maps and logs from the event.
     fn is_trimmed(&mut self, edge: &EdgeState) -> bool {
         if !self.event.is_trimmed && edge.level() >= Level::Tight {
@@ -612,6 +605,14 @@ pub(crate) struct RecordedRequest<'x, L> {
 
 /// The parts of a request with a map of its fields.
 pub(crate) fn recorded(parts: &request::Parts) -> RecordedRequest<'_, impl FieldLines<'_>> {
+    recorded_with(parts, &parts.headers)
+}
+
+/// As [`recorded`], with these fields.
+pub(crate) fn recorded_with<'x>(
+    parts: &'x request::Parts,
+    headers: &'x HeaderMap,
+) -> RecordedRequest<'x, impl FieldLines<'x>> {
     RecordedRequest {
         method: &parts.method,
         path: match parts.extensions.get::<Received>().map(Received::path) {
@@ -621,9 +622,9 @@ pub(crate) fn recorded(parts: &request::Parts) -> RecordedRequest<'_, impl Field
         },
         normalised_path: parts.uri.path(),
         query: parts.uri.query(),
-        user_agent: parts.headers.get(USER_AGENT).map(HeaderValue::as_bytes),
-        has_host: parts.headers.contains_key(HOST),
-        lines: lines(&parts.headers),
+        user_agent: headers.get(USER_AGENT).map(HeaderValue::as_bytes),
+        has_host: headers.contains_key(HOST),
+        lines: lines(headers),
     }
 }
 

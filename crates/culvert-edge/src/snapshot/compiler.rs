@@ -114,7 +114,7 @@ impl SnapshotCompiler {
         let mut placed = std::mem::take(&mut self.by_id);
         for endpoint in snapshot.endpoints {
             self.pools.acquire(&endpoint, Some(&before));
-            live.data_readers.insert(&endpoint);
+            live.data_readers.add_endpoint(&endpoint);
             let removal = placed.remove(&endpoint.id).map(|before| before.removal);
             let place = self.record(&endpoint, removal);
             self.places.entry(place).or_default().push(endpoint);
@@ -168,7 +168,7 @@ impl SnapshotCompiler {
             if let Some(there) = self.places.get_mut(&place) {
                 let of_id = there.extract_if(.., |endpoint| endpoint.id == *id);
                 for endpoint in of_id {
-                    live.data_readers.remove(&endpoint);
+                    live.data_readers.remove_endpoint(&endpoint);
                     released.push(endpoint);
                 }
                 if there.is_empty() {
@@ -178,7 +178,7 @@ impl SnapshotCompiler {
             touched.insert(place);
         }
         for endpoint in put {
-            live.data_readers.insert(&endpoint);
+            live.data_readers.add_endpoint(&endpoint);
             let place = self.record(&endpoint, placed.remove(&endpoint.id));
             let there = self.places.entry(place.clone()).or_default();
             let at = there.partition_point(|other| other.id < endpoint.id);

@@ -17,7 +17,7 @@ fn read_data(endpoint: &Endpoint) -> Option<IpFields> {
 
 impl DataReaders {
     /// Adds an endpoint, if its policy reads data.
-    pub(super) fn insert(&mut self, endpoint: &Endpoint) {
+    pub(super) fn add_endpoint(&mut self, endpoint: &Endpoint) {
         let Some(fields) = read_data(endpoint) else {
             return;
         };
@@ -33,7 +33,7 @@ impl DataReaders {
     }
 
     /// Removes an endpoint.
-    pub(super) fn remove(&mut self, endpoint: &Endpoint) {
+    pub(super) fn remove_endpoint(&mut self, endpoint: &Endpoint) {
         let Some(fields) = read_data(endpoint) else {
             return;
         };

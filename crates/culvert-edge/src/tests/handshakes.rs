@@ -150,6 +150,56 @@ async fn conditions_known_before_the_handshake_request_certificates() {
     }
 }
 
+/// Handshakes that fail after a policy accepted the connection are sampled as all refusals are, unless the policy has
+/// logged something, which is nowhere else.
+#[tokio::test]
+async fn a_flood_of_handshakes_that_fail_behind_a_policy_is_sampled_but_for_its_logs() {
+    const FLOOD: usize = 30;
+    let terminate = json!({"actions": [{"type": "terminate-tls"}]});
+    let log = json!({"actions": [{"type": "log", "config": {"metadata": {"seen": "yes"}}}]});
+    for (rules, is_logged) in [(json!([terminate]), false), (json!([log, terminate]), true)] {
+        let mut rig = Rig::with(Settings {
+            limits: crate::Limits {
+                refused_whole: 2,
+                ..settings().limits
+            },
+            ..settings()
+        })
+        .await;
+        let upstream = ok(&mut rig).await;
+        let (names, key, _) = certificate(&["app.example"]);
+        let (_, _, unknown) = certificate(&["app.example"]);
+        let resources = Resources::default();
+        let endpoint = ruled(Scheme::Tls, "app.example", &upstream, &rules, &resources);
+        let snapshot = Snapshot::builder().endpoint(endpoint);
+        let snapshot = snapshot.certificate(names, key);
+        rig.edge.publish(snapshot.build()).await;
+        for _ in 0..FLOOD {
+            let refused = shake(&rig, &unknown, "app.example", None, &BOTH).await;
+            assert!(refused.is_err());
+        }
+        eventually("the end of the connections", || {
+            rig.edge.shared().census.open().is_empty()
+        })
+        .await;
+        let events = rig.recorder.now();
+        let left_out = rig.edge.meters().refusals_sampled.get();
+        let reasons = events.iter().map(|event| &event["culvert"]["reason"]);
+        assert!(
+            reasons
+                .into_iter()
+                .all(|reason| reason == "handshake_failed")
+        );
+        match is_logged {
+            true => assert_eq!(events.len(), FLOOD),
+            false => {
+                assert!(left_out > 0);
+                assert_eq!(events.len() as u64 + left_out, FLOOD as u64);
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_host_with_client_certificates_is_not_reachable_over_a_connection_without() {
     let rig = Rig::start().await;

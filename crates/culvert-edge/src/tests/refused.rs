@@ -525,6 +525,123 @@ async fn each_refused_stream_makes_one_event_and_the_connection_goes_on() {
     );
 }
 
+/// A browser sends requests for all names of a certificate over one connection, and the other name may be another
+/// account's: its path, query, cookies and credentials are not for the account of the connection.
+#[tokio::test]
+async fn a_request_for_another_host_leaves_nothing_of_it_at_the_endpoint_of_the_connection() {
+    const SECRETS: [&str; 5] = ["of-path", "of-query", "of-cookie", "of-field", "of-agent"];
+    let mut edge = Refusing::start(whole()).await;
+    let mut turns = 0;
+    for (host, path, status, reason) in [
+        ("b.example", "/of-path?of-query", Some(421), "misdirected"),
+        (
+            "nobody.example",
+            "/of-path?of-query",
+            Some(404),
+            "unknown_host",
+        ),
+        // The head is refused before it is routed.
+        (
+            "b.example",
+            "/of-path?of-query&%zz=%zz",
+            Some(421),
+            "misdirected",
+        ),
+        ("b.example", "/of-path%zz?of-query", Some(400), "malformed"),
+    ] {
+        let fields = [
+            (":method", "GET"),
+            (":scheme", "https"),
+            (":authority", host),
+            (":path", path),
+            ("cookie", "s=of-cookie"),
+            ("x-key", "of-field"),
+            ("user-agent", "of-agent"),
+        ];
+        let mut client = edge.http2("a.example").await;
+        client.send(head2(0, &fields)).await;
+        turns += 1;
+        edge.expect(turns, 0, &format!("HTTP/2, {host}{path}"))
+            .await;
+        let seen = |event: &Value| {
+            let (object, text) = (&event["object"]["http"], event.to_string());
+            assert_eq!(event["account_id"], "ac_1");
+            assert_eq!(event["culvert"]["reason"], reason, "{event}");
+            assert_eq!(object["response"]["status_code"], json!(status));
+            for secret in SECRETS {
+                assert!(!text.contains(secret), "{secret}: {event}");
+            }
+            // What names the mistake stays.
+            assert_eq!(object["request"]["method"], "get");
+            assert_eq!(object["request"]["url"]["host"], host);
+        };
+        seen(&edge.last());
+        let mut client = edge.tls("a.example", "http/1.1").await;
+        client
+            .send(format!(
+                "GET {path} HTTP/1.1\r\nHost: {host}\r\nCookie: s=of-cookie\r\nX-Key: of-field\r\n\
+                 User-Agent: of-agent\r\n\r\n"
+            ))
+            .await;
+        assert_eq!(Some(client.answer("GET").await.status), status);
+        turns += 1;
+        edge.expect(turns, 0, &format!("HTTP/1, {host}{path}"))
+            .await;
+        seen(&edge.last());
+    }
+    // A refused request for the host of the connection keeps what is known.
+    let mut client = edge.tls("a.example", "http/1.1").await;
+    client
+        .send("GET /known HTTP/1.1\r\nHost: a.example\r\nUser-Agent: known-agent\r\nX\r\n\r\n")
+        .await;
+    assert_eq!(client.answer("GET").await.status, 400);
+    edge.expect(turns + 1, 0, "the host of the connection")
+        .await;
+    let own = edge.last()["object"]["http"].to_string();
+    assert!(
+        own.contains("/known") && own.contains("known-agent"),
+        "{own}"
+    );
+}
+
+/// The host may have another owner since, who gets no event, and the former one neither.
+#[tokio::test]
+async fn an_outdated_configuration_names_no_owner_of_what_it_refuses() {
+    let mut edge = Refusing::start(Settings {
+        limits: Limits {
+            copy_age_max: Some(Duration::from_millis(1)),
+            ..whole().limits
+        },
+        ..whole()
+    })
+    .await;
+    edge.rig.edge.confirm(std::time::Instant::now());
+    eventually("an outdated configuration", || {
+        edge.rig.edge.outdated_for().is_some()
+    })
+    .await;
+    let mut client = edge.plain().await;
+    client
+        .send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
+        .await;
+    assert_eq!(client.answer("GET").await.status, 503);
+    drop(client);
+    edge.expect(0, 1, "a request").await;
+    assert_eq!(edge.collected[0].reason, Reason::Outdated);
+    let mut client = edge.tls("a.example", "http/1.1").await;
+    client
+        .send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")
+        .await;
+    assert_eq!(client.answer("GET").await.status, 503);
+    drop(client);
+    edge.expect(0, 2, "a request over TLS").await;
+    eventually("the end of the connections", || {
+        edge.rig.edge.shared().census.open().is_empty()
+    })
+    .await;
+    assert_eq!(edge.rig.recorder.count(), 0);
+}
+
 #[tokio::test]
 async fn a_refusal_behind_good_requests_is_one_event_more() {
     let mut edge = Refusing::start(whole()).await;
