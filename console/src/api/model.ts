@@ -58,6 +58,8 @@ export interface Model {
   schemas: Schemas;
   resources: Map<string, Resource>;
   eventTypes: string[];
+  /** Names that stand for all event types of a class, in subscriptions. */
+  eventClasses: string[];
 }
 
 const METHODS = ['get', 'post', 'patch', 'put', 'delete'];
@@ -167,8 +169,17 @@ export function buildModel(document: RawDocument): Model {
     });
   }
   const source = schemas.EventSourceCreate?.properties?.type;
-  const eventTypes = (
+  const sourceTypes = (
     source ? (resolve(schemas, source).enum ?? []) : []
   ).filter((type) => typeof type === 'string');
-  return { version: document.info.version, schemas, resources, eventTypes };
+  // A type has a version; a class of types has none.
+  const eventTypes = sourceTypes.filter((type) => type.includes('.'));
+  const eventClasses = sourceTypes.filter((type) => !type.includes('.'));
+  return {
+    version: document.info.version,
+    schemas,
+    resources,
+    eventTypes,
+    eventClasses,
+  };
 }

@@ -257,10 +257,16 @@ function Settings({ kind, operation, object, onBack, onMade }: SettingsProps) {
           description="Creates a subscription of these types. Without one, the destination receives nothing; you can add it later."
           searchable
           clearable
-          data={model.eventTypes.map((type) => ({
-            value: type,
-            label: eventTitle(type),
-          }))}
+          data={[
+            ...model.eventClasses.map((type) => ({
+              value: type,
+              label: `All ${type} events`,
+            })),
+            ...model.eventTypes.map((type) => ({
+              value: type,
+              label: eventTitle(type),
+            })),
+          ]}
           value={kinds}
           onChange={setKinds}
         />

@@ -11,6 +11,7 @@ use culvert_resources::access::user::User;
 use culvert_resources::audit::verb::{Verb, kind_name};
 use culvert_resources::audit::{AGENT_SESSION_START, AGENT_SESSION_STOP};
 use culvert_resources::resource::model::{Model, TUNNEL_SESSION_PREFIX};
+use culvert_store::Topic;
 
 use crate::destination::model::EventDestination;
 use crate::subscription::model::{EventSubscription, traffic_kinds};
@@ -23,6 +24,12 @@ pub(crate) const EVENTS_DROPPED: &str = "events_dropped.v0";
 
 /// The kind of the event of refused traffic that names no endpoint.
 pub(crate) const TRAFFIC_REFUSED: &str = "traffic_refused.v0";
+
+/// The classes of events, which stand for all of their kinds, those of later versions too (contract: audit 1). No kind
+/// has such a name.
+pub(crate) const CLASSES: [&str; 2] = [AUDIT_CLASS, TRAFFIC_CLASS];
+pub(crate) const AUDIT_CLASS: &str = Topic::EVERY;
+pub(crate) const TRAFFIC_CLASS: &str = "traffic";
 
 /// The resource of endpoints, whose events show traffic policies.
 pub(crate) const ENDPOINT: &str = "endpoint";
@@ -155,14 +162,26 @@ pub fn event_types() -> Vec<String> {
     traffic.chain(names()).collect()
 }
 
+/// The kinds of a class, or the one kind with this name.
+pub(crate) fn kinds_of(name: &str) -> Vec<String> {
+    match name {
+        AUDIT_CLASS => names().collect(),
+        TRAFFIC_CLASS => traffic_kinds().map(|kind| kind.name.to_owned()).collect(),
+        kind => vec![kind.to_owned()],
+    }
+}
+
 /// Whether an audit event of this kind exists.
 pub(crate) fn is_kind(name: &str) -> bool {
     names().any(|kind| kind == name)
 }
 
 /// Whether events of this kind are about keys or credentials, which only their owners and admins may see, or about the
-/// installation. Agent session events name the credential.
+/// installation. Agent session events name the credential. The class of audit events has such kinds.
 pub fn is_private(name: &str) -> bool {
+    if name == AUDIT_CLASS {
+        return true;
+    }
     let mut private = AUDITED.iter().filter(|resource| resource.is_private);
     private.any(|resource| {
         Verb::ALL
@@ -211,15 +230,11 @@ impl AskedKinds {
             event_types().into_iter().for_each(&mut add);
         }
         for name in asked {
-            match name.as_str() {
-                "audit" => names().for_each(&mut add),
-                "traffic" => traffic_kinds().for_each(|kind| add(kind.name.to_owned())),
-                _ => {
-                    known(name)?;
-                    may_follow(caller, name)?;
-                    add(name.clone());
-                }
+            if !CLASSES.contains(&name.as_str()) {
+                known(name)?;
+                may_follow(caller, name)?;
             }
+            kinds_of(name).into_iter().for_each(&mut add);
         }
         Ok(Self { readable, withheld })
     }

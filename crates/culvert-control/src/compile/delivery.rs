@@ -219,10 +219,10 @@ fn sources(document: &Document, subscription: &EventSubscription) -> Vec<Arc<Sou
     let head = &document.head;
     let account: Arc<str> = head.account.as_str().into();
     let mut compiled = Vec::new();
-    for source in &subscription.sources {
-        let Some(kind) = source.traffic() else {
-            continue;
-        };
+    let sources = subscription.sources.iter();
+    for (source, kind) in
+        sources.flat_map(|source| source.traffic().map(move |kind| (source, kind)))
+    {
         let selection = Selection::parse(kind, &source.fields);
         let filter = match source.filter.as_str() {
             "" => Ok(None),

@@ -77,11 +77,11 @@ async fn only_admins_subscribe_to_events_about_keys() {
     let call = async |caller: &Caller, method: &str, path: &str, body: Value| {
         rig.call(caller, method, path, body).await
     };
-    let own = json!({"sources": [{"type": "vault_created.v0"}]});
+    let own = json!({"sources": [{"type": "http_request_complete.v0"}]});
     let own = call(bot, "POST", "/event_subscriptions", own).await.body();
     let own = format!("/event_subscriptions/{}", own["id"].as_str().unwrap());
-    for kind in KEYS {
-        let sources = json!({"sources": [{"type": "vault_created.v0"}, {"type": kind}]});
+    for kind in KEYS.into_iter().chain(["audit"]) {
+        let sources = json!({"sources": [{"type": "http_request_complete.v0"}, {"type": kind}]});
         for (method, path, body) in [
             ("POST", "/event_subscriptions", sources.clone()),
             ("PATCH", own.as_str(), sources.clone()),
@@ -105,7 +105,7 @@ async fn only_admins_subscribe_to_events_about_keys() {
             ("PATCH", format!("{theirs}/sources/{kind}"), json!({})),
             (
                 "DELETE",
-                format!("{theirs}/sources/vault_created.v0"),
+                format!("{theirs}/sources/http_request_complete.v0"),
                 Value::Null,
             ),
             ("DELETE", theirs.clone(), Value::Null),

@@ -129,6 +129,84 @@ async fn audit_events_are_routed_to_matching_destinations() {
     assert_eq!(heard, expected);
 }
 
+/// A class stands for all of its kinds, so for each write of every resource there is one delivery, and a later version's
+/// kinds need no change of the subscription.
+#[tokio::test]
+async fn a_class_of_events_is_every_kind_of_it_once() {
+    let rig = Rig::start().await;
+    let sample = rig.sample("event_destinations", 1).await;
+    let made = rig.post("/event_destinations", sample).await.body();
+    let destination = made["id"].as_str().unwrap().to_owned();
+    let body = json!({
+        "sources": [{"type": "audit"}, {"type": "traffic"}],
+        "destination_ids": [destination],
+    });
+    let made = rig.post("/event_subscriptions", body).await.body();
+    assert_eq!(made["sources"][0]["type"], "audit");
+    let id = made["id"].as_str().unwrap().to_owned();
+    let path = format!("/event_subscriptions/{id}");
+    rig.post("/api_keys", json!({})).await.body();
+    rig.post("/vaults", json!({"name": "v"})).await.body();
+    // A kind that this version does not know.
+    let event = culvert_base::Event {
+        id: "ev_later".into(),
+        account: rig.admin.account.clone(),
+        kind: "of_a_later_version.v0".into(),
+        at: rig.clock.now(),
+        body: "{}".into(),
+    };
+    rig.store.commit(Changes::event(event)).await.unwrap();
+    let rows = rig.store.outbox_after(0, 100).await.unwrap();
+    let of_subscription = rows.into_iter().skip_while(|row| row.audience.is_empty());
+    let heard: Vec<String> = of_subscription
+        .map(|row| {
+            assert_eq!(row.audience, [(id.clone(), destination.clone())]);
+            row.event.kind
+        })
+        .collect();
+    let expected = [
+        "event_subscription_created.v0",
+        "api_key_created.v0",
+        "vault_created.v0",
+        "of_a_later_version.v0",
+    ];
+    assert_eq!(heard, expected);
+
+    // Nothing is delivered twice, and what differs by kind needs a kind.
+    let sources = format!("{path}/sources");
+    for (body, code) in [
+        (json!({"type": "audit"}), 5127),
+        (json!({"type": "vault_created.v0"}), 5127),
+        (json!({"type": "http_request_complete.v0"}), 5127),
+    ] {
+        let refused = rig.post(&sources, body.clone()).await;
+        assert_eq!(refused.code(), Some(code), "{body}");
+    }
+    for (list, code) in [
+        (
+            json!([{"type": "vault_created.v0"}, {"type": "audit"}]),
+            5127,
+        ),
+        (json!([{"type": "traffic"}, {"type": "traffic"}]), 5127),
+        (
+            json!([{"type": "traffic", "fields": ["conn.client_ip"]}]),
+            5401,
+        ),
+        (json!([{"type": "traffic", "filter": "true"}]), 5402),
+        (json!([{"type": "audit", "filter": "true"}]), 5402),
+    ] {
+        let refused = rig.patch(&path, json!({ "sources": list })).await;
+        assert_eq!(refused.code(), Some(code), "{list}");
+    }
+    let renamed = rig.patch(&format!("{sources}/audit"), json!({})).await;
+    assert!(matches!(renamed, Answered::Ok(_)), "{renamed:?}");
+    let one = rig.delete(&format!("{sources}/traffic")).await;
+    assert_eq!(one, Answered::NoContent);
+    let body = json!({"type": "http_request_complete.v0", "filter": "ev.conn.server_port == 443"});
+    let single = rig.post(&sources, body).await;
+    assert!(matches!(single, Answered::Created(_)), "{single:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_updates_of_one_object_lose_nothing() {
     let rig = Arc::new(Rig::start().await);

@@ -288,7 +288,7 @@ fn fail(down: &Downstream, passed: &[Arc<Member>], reason: Reason) {
         return down.conn.end_for(reason);
     };
     let sampled = down.refused_at(first, reason);
-    // What the policies logged is in the event alone, so it is not left out.
+    // The event is the only one that has what the policies logged.
     let mut has_logs = false;
     down.conn.policy.with_logs(|_| has_logs = true);
     down.conn.end(ConnEnd {

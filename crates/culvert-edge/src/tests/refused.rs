@@ -589,7 +589,7 @@ async fn a_request_for_another_host_leaves_nothing_of_it_at_the_endpoint_of_the_
             .await;
         seen(&edge.last());
     }
-    // A refused request for the host of the connection keeps what is known.
+    // A refused request for the host of the connection keeps its target and fields.
     let mut client = edge.tls("a.example", "http/1.1").await;
     client
         .send("GET /known HTTP/1.1\r\nHost: a.example\r\nUser-Agent: known-agent\r\nX\r\n\r\n")

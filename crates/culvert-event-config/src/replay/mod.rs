@@ -312,7 +312,8 @@ async fn decide(
     let ty = &subscription::TYPE;
     for document in cx.referring(ty.kind, destination).await? {
         let subscription: EventSubscription = stored::read(&document)?;
-        let kinds = subscription.sources.into_iter().map(|source| source.kind);
+        let sources = subscription.sources.into_iter();
+        let kinds = sources.flat_map(|source| event_kinds::kinds_of(&source.kind));
         let retains_traffic = events.delivery.retains_traffic();
         let is_kept =
             |kind: &String| event_kinds::is_kind(kind) || (retains_traffic && is_traffic(kind));

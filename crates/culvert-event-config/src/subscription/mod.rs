@@ -32,7 +32,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::destination::model::EventDestination;
-use crate::event_kinds::event_types;
+use crate::event_kinds::{CLASSES, event_types};
 use crate::subscription::model::{EventSubscription, Source, SourceView};
 use crate::{EventConfig, destination, event_kinds};
 
@@ -50,7 +50,7 @@ pub struct Create {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Event types of the subscription, each at most once.
+    /// Event types of the subscription, each at most once; `audit` and `traffic` stand for all of a class.
     sources: Vec<SourceInput>,
     /// IDs of the event destinations that receive the events.
     #[schemars(extend("items" = {"type": "string", "pattern": input::id_pattern(EventDestination::PREFIXES)}))]
@@ -80,11 +80,12 @@ pub struct Update {
 #[serde(default)]
 #[schemars(rename = "EventSourceCreate", extend("required" = ["type"]), transform = input::create_schema)]
 struct SourceInput {
-    /// A name of the event catalogue with its version, such as `http_request_complete.v0`.
+    /// A name of the event catalogue with its version, such as `http_request_complete.v0`. `audit` and `traffic` stand for
+    /// all types of a class, those of later versions too; only admins subscribe to `audit`.
     #[serde(rename = "type")]
-    #[schemars(extend("enum" = event_types()))]
+    #[schemars(extend("enum" = source_types()))]
     kind: String,
-    /// Fields to include, only for traffic events; empty for all fields.
+    /// Fields to include, only for one type of traffic events; empty for all fields.
     fields: Option<Vec<String>>,
     /// CEL filter over `ev`, only for traffic events; empty for all events.
     filter: Option<String>,
@@ -97,7 +98,7 @@ struct SourceInput {
 struct SourceUpdate {
     /// Event type of the path; it cannot be changed.
     #[serde(rename = "type")]
-    #[schemars(extend("enum" = event_types()))]
+    #[schemars(extend("enum" = source_types()))]
     kind: Option<String>,
     /// Fields to include, only for traffic events; empty for all fields.
     fields: Option<Vec<String>>,
@@ -186,7 +187,16 @@ impl Source {
             message: format!("{place}{}", refusal.message).into(),
             ..refusal
         };
-        if let Some(kind) = self.traffic() {
+        let traffic = self.traffic().next();
+        if CLASSES.contains(&&*self.kind) {
+            // The fields of its types differ.
+            if !self.fields.is_empty() {
+                return Err(at(Refusal::of(code::FIELDS_NOT_TRAFFIC)));
+            }
+            if !self.filter.is_empty() {
+                return Err(at(Refusal::of(code::FILTER_NOT_TRAFFIC)));
+            }
+        } else if let Some(kind) = traffic {
             let mut seen = HashSet::new();
             self.fields.retain(|field| seen.insert(field.clone()));
             Selection::parse(kind, &self.fields).map_err(at)?;
@@ -201,7 +211,7 @@ impl Source {
                 return Err(at(Refusal::of(code::FILTER_NOT_TRAFFIC)));
             }
         } else {
-            let valid = format!("; valid types: {}", event_types().join(", "));
+            let valid = format!("; valid types: {}", source_types().join(", "));
             return Err(at(event_kinds::unknown(&self.kind, &valid)));
         }
         Ok(self)
@@ -245,21 +255,41 @@ pub fn is_private(document: &Document) -> Result<bool, Fault> {
 fn check_sources(given: Vec<SourceInput>) -> Result<Vec<Source>, Refusal> {
     let mut sources: Vec<Source> = Vec::new();
     for (index, input) in given.into_iter().enumerate() {
-        let place = match event_kinds::known(&input.kind) {
-            Ok(()) => format!("Source {} (`{}`): ", index + 1, input.kind),
-            Err(_) => format!("Source {}: ", index + 1),
+        let place = match source_types().contains(&input.kind) {
+            true => format!("Source {} (`{}`): ", index + 1, input.kind),
+            false => format!("Source {}: ", index + 1),
         };
         // Each type is known and listed once, which limits the list to the catalogue.
         let source = Source::from(input).check(&place)?;
-        if sources.iter().any(|other| other.kind == source.kind) {
-            return Err(Refusal::new(
-                code::EVENT_TYPE_REPEATED,
-                format!("{place}the event type is repeated."),
-            ));
-        }
+        check_repeated(&sources, &source, &place)?;
         sources.push(source);
     }
     Ok(sources)
+}
+
+/// Refuses a type that one of these sources has, named or in a class: its events would be delivered twice.
+fn check_repeated(sources: &[Source], source: &Source, place: &str) -> Result<(), Refusal> {
+    let kinds = event_kinds::kinds_of(&source.kind);
+    let is_shared = |other: &&Source| {
+        let others = event_kinds::kinds_of(&other.kind);
+        others.iter().any(|kind| kinds.contains(kind))
+    };
+    let why = match sources.iter().find(is_shared) {
+        None => return Ok(()),
+        Some(other) if other.kind == source.kind => "the event type is repeated".to_owned(),
+        Some(other) => format!(
+            "`{}` and `{}` have the same events",
+            other.kind, source.kind
+        ),
+    };
+    let message = format!("{place}{why}.");
+    Err(Refusal::new(code::EVENT_TYPE_REPEATED, message))
+}
+
+/// The types that a source may have.
+fn source_types() -> Vec<String> {
+    let classes = CLASSES.map(str::to_owned).into_iter();
+    event_types().into_iter().chain(classes).collect()
 }
 
 /// Removes duplicates; refuses IDs that are not destinations of the caller's account, and those that the owner of the
@@ -458,13 +488,7 @@ fn run_create_source(events: &EventConfig, call: Call) -> Running<'_> {
         let source = Source::from(input);
         let body = change(events, &call, |subscription| {
             let source = source.clone().check("")?;
-            if subscription
-                .sources
-                .iter()
-                .any(|other| other.kind == source.kind)
-            {
-                return Err(Refusal::of(code::EVENT_TYPE_REPEATED));
-            }
+            check_repeated(&subscription.sources, &source, "")?;
             subscription.sources.push(source);
             Ok(Some(subscription.sources.len() - 1))
         })

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::destination::model::EventDestination;
+use crate::event_kinds::TRAFFIC_CLASS;
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -35,7 +36,7 @@ pub struct EventSubscription {
 /// One kind of event of a subscription.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Source {
-    /// The kind of events, such as `api_key_created.v0`.
+    /// The kind of events, such as `api_key_created.v0`, or a class of kinds.
     #[serde(rename = "type")]
     pub kind: String,
     /// Empty for all.
@@ -110,7 +111,7 @@ impl Model for EventSubscription {
         let audited = self
             .sources
             .iter()
-            .filter(|source| source.traffic().is_none());
+            .filter(|source| source.traffic().next().is_none());
         let topics = audited.flat_map(|source| {
             self.destination_ids.iter().map(|destination| Topic {
                 kind: source.kind.clone(),
@@ -126,9 +127,10 @@ impl Model for EventSubscription {
 }
 
 impl Source {
-    /// The traffic kind of the source, if it is one.
-    pub fn traffic(&self) -> Option<&'static EventKind> {
-        traffic_kinds().find(|kind| kind.name == self.kind)
+    /// The traffic kinds of the source: one, all, or none if it has audit events.
+    pub fn traffic(&self) -> impl Iterator<Item = &'static EventKind> {
+        let is_one = |kind: &&EventKind| [kind.name, TRAFFIC_CLASS].contains(&&*self.kind);
+        traffic_kinds().filter(is_one)
     }
 
     pub(crate) fn view<'a>(&'a self, subscription: Uri<'_>) -> SourceView<'a> {

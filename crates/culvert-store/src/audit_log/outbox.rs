@@ -11,6 +11,7 @@ use crate::audit_log::event_names::Named;
 use crate::audit_log::tree::AuditTree;
 use crate::database::dialect::{Arg, Connection, Row};
 use crate::database::statements::state;
+use crate::document::Topic;
 
 /// One audit event as committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +52,11 @@ pub(crate) async fn audience(
     let rows = connection
         .rows(
             state::AUDIENCE,
-            &[Arg::Text(&event.account), Arg::Text(&event.kind)],
+            &[
+                Arg::Text(&event.account),
+                Arg::Text(&event.kind),
+                Arg::Text(Topic::EVERY),
+            ],
         )
         .await?;
     let audience = rows

@@ -286,8 +286,9 @@ pub(crate) mod state {
          JOIN document d ON d.id = r.from_id WHERE r.to_id = $1 \
          ORDER BY r.blocks DESC, r.from_id LIMIT 1";
 
-    pub(crate) const AUDIENCE: &str = "SELECT id, destination FROM document_topic \
-         WHERE account = $1 AND kind = $2 ORDER BY id, destination";
+    /// Each subscription and destination once; `$3` is [`Topic::EVERY`](crate::Topic::EVERY).
+    pub(crate) const AUDIENCE: &str = "SELECT DISTINCT id, destination FROM document_topic \
+         WHERE account = $1 AND kind IN ($2, $3) ORDER BY id, destination";
     pub(crate) const TELL: &str = "INSERT INTO outbox \
          (seq, id, account, kind, happened_at, audience, body, hash, object_id, actor_id) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING";

@@ -121,10 +121,15 @@ pub enum OnDelete {
 /// document's account are selected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topic {
-    /// Event kind, such as `api_key_created.v0`.
+    /// Event kind, such as `api_key_created.v0`, or [`Self::EVERY`].
     pub kind: String,
     /// Id of the destination.
     pub destination: String,
+}
+
+impl Topic {
+    /// Stands for every kind of audit event, those of later versions too.
+    pub const EVERY: &'static str = "audit";
 }
 
 /// A query for documents of one kind and account, newest first.
