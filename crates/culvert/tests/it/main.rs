@@ -88,5 +88,6 @@ mod traffic_replay;
 mod unauthenticated_agents;
 mod verify_webhook;
 mod without_database;
+mod witness;
 mod words;
 mod workflows;
