@@ -32,6 +32,7 @@ mod custom_domain;
 mod data_directory;
 mod database_errors;
 mod demo;
+mod destination_states;
 mod destinations;
 mod dns_records;
 mod doctor;
