@@ -689,7 +689,7 @@ async fn refused_traffic_of_many_networks_has_few_events() {
     assert_eq!(counts.sum::<u64>(), 2_100);
 }
 
-/// A mark that cannot be read hides no other event, and not its own for ever.
+/// A mark that cannot be read hides no other event, and its own only until the next report.
 #[tokio::test]
 async fn an_unreadable_mark_stops_no_report() {
     let rig = Rig::start().await;

@@ -182,7 +182,7 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
         .collect()
     }
 
-    /// Counts what is due beyond the limit of a minute for the keys that count for others.
+    /// Counts the due ones beyond the limit of a minute for the keys that count for others.
     fn fold_surplus(&self, open: &mut HashMap<K, RepeatCount<S>>, all: bool, now: Instant) {
         let mut minute = lock(&self.minute);
         if now.duration_since(minute.0) >= MINUTE {
@@ -335,7 +335,7 @@ mod tests {
             slow_period: PERIOD,
             per_minute_max: PER_MINUTE_MAX,
         };
-        // Reports are due at once, until a key is slow.
+        // Reports are due immediately, until a key is slow.
         let repeated = Repeated::new(Duration::ZERO, |_| usize::MAX).limited(limits);
         let mut n_reports = 0;
         let mut n_counted = 0;

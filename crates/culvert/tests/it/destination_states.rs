@@ -91,7 +91,7 @@ async fn a_destination_that_accepts_events_again_has_recovered() {
     );
 
     receiver.answer_with(StatusCode::OK);
-    // A change of a destination is tried at once, whatever its errors before.
+    // A change of a destination makes the next attempt immediate.
     let path = format!(
         "/event_destinations/{}",
         destination["id"].as_str().unwrap()

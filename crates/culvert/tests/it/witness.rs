@@ -1,5 +1,5 @@
 //! The witness of transparency logs as a real process: keys of logs that change, a state that is lost, hostile requests and
-//! connections, and TLS. And what is printed of a proof that a hostile log made.
+//! connections, and TLS. And the output for a proof that a hostile log made.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -229,7 +229,7 @@ async fn a_rotated_key_and_a_removed_log_are_trusted_no_more() {
     assert_eq!(witness.send(&by(0)).await.status, 403);
     assert_eq!(witness.send(&by(1)).await.status, 200);
 
-    // A stolen key: another one in its place, at once.
+    // A stolen key: another one in its place, immediately.
     assert_eq!(witness.change(&["add", names[2], "--replace"]), 0);
     assert_eq!(witness.send(&by(1)).await.status, 403);
     assert_eq!(witness.send(&by(2)).await.status, 200);

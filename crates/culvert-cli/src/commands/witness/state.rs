@@ -139,7 +139,7 @@ impl WitnessState {
         Ok(is_new)
     }
 
-    /// Adds a key of a log: in place of its others at once, or as their successor when it first signs a head.
+    /// Adds a key of a log: in place of its others immediately, or as their successor when it first signs a head.
     pub(super) fn add(&self, key: &VerifierKey, in_place: bool) -> io::Result<()> {
         let _locked = self.lock()?;
         let mut logs = self.read()?;
@@ -385,7 +385,7 @@ mod tests {
             Answer::Signed(_)
         ));
 
-        // A key in place of all others at once.
+        // A key in place of all others.
         let next = log(4);
         fixture.state.add(next.verifier(), true).unwrap();
         assert!(matches!(
