@@ -207,6 +207,8 @@ pub struct Api {
     failures: Option<Failures>,
     /// Sign-ins to the console, by owner.
     sign_ins: Failures,
+    /// Steps of sign-ins at the OpenID provider, by network.
+    provider_steps: Failures,
     rolling: Option<Rolling>,
     sources: PerSource,
     /// Permits for connections, of all listeners together.
@@ -244,6 +246,10 @@ impl Api {
             ),
             failures: Failures::new(limits.failed_authentications),
             sign_ins: Failures::every(console::SIGN_INS_EVERY, console::SIGN_INS_AT_ONCE),
+            provider_steps: Failures::every(
+                console::PROVIDER_STEPS_EVERY,
+                console::PROVIDER_STEPS_AT_ONCE,
+            ),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
             permits: Arc::new(Semaphore::new(limits.connections)),

@@ -1,7 +1,7 @@
 //! Events of traffic that the edge refuses and that names no endpoint (contract: audit 3).
 //!
 //! The edge counts it by network and reason. A task takes the counts once a second, and reports them as it does refused
-//! calls: when they begin, and then once a minute.
+//! calls: when they begin, and then once a minute, and after an hour once an hour.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use culvert_events::catalogue::AuditKind;
 use culvert_events::{Audit, EventId, RefusedSample, RefusedTraffic};
 use culvert_resources::access::tenant::Account;
 use culvert_resources::audit;
-use culvert_resources::audit::repeated::{Repeated, Report, Sample as Counts};
+use culvert_resources::audit::repeated::{Repeated, Report, ReportLimits, Sample as Counts};
 use culvert_store::Changes;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -25,6 +25,13 @@ const TAKE_EVERY: Duration = Duration::from_secs(1);
 /// Time between two events about the same refusals.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
+/// Limits of the events: anyone can cause them, as long as they like.
+const LIMITS: ReportLimits = ReportLimits {
+    slow_after: Duration::from_secs(3_600),
+    slow_period: Duration::from_secs(3_600),
+    per_minute_max: 30,
+};
+
 /// Refused traffic that is counted, until it is reported.
 #[derive(Debug)]
 pub(crate) struct RefusedCounts(Repeated<Key, Counted>);
@@ -33,7 +40,7 @@ pub(crate) struct RefusedCounts(Repeated<Key, Counted>);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key {
     reason: &'static str,
-    /// `None` for those of several networks, while too many are counted one by one.
+    /// `None` for those of several networks, while too many are counted or reported one by one.
     network: Option<String>,
 }
 
@@ -64,7 +71,7 @@ impl Default for RefusedCounts {
             network: None,
             ..key.clone()
         };
-        Self(Repeated::new(REPORT_EVERY, folded))
+        Self(Repeated::new(REPORT_EVERY, folded).limited(LIMITS))
     }
 }
 
@@ -73,7 +80,7 @@ impl Default for RefusedCounts {
 struct Object<'a> {
     /// Why it was refused.
     reason: &'a str,
-    /// The network of the clients (/24 or /64); null if there were too many networks to count each.
+    /// The network of the clients (/24 or /64); null if there were too many networks to report each.
     network: Option<&'a str>,
     /// The node that refused it.
     node: &'a str,
@@ -113,8 +120,9 @@ pub fn kinds() -> [AuditKind; 1] {
     [AuditKind {
         name: TRAFFIC_REFUSED.to_owned(),
         doc: "The edge refused requests or connections that name no endpoint: for example malformed requests, unknown hosts \
-              and failed TLS handshakes. One event for a network and reason when it begins, and one a minute while it goes \
-              on. Those that name an endpoint are `http_request_complete.v0` and `tcp_connection_closed.v0` of the endpoint."
+              and failed TLS handshakes. One event for a network and reason when it begins, one a minute while it goes on, \
+              and one an hour after the first hour; at most 30 a minute for all networks, and the others of a reason \
+              together. Those that name an endpoint are `http_request_complete.v0` and `tcp_connection_closed.v0` of the endpoint."
             .to_owned(),
         schema,
     }]

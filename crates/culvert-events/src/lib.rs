@@ -34,7 +34,7 @@ pub use catalogue::kind::{EventKind, Family};
 pub use encode::{Audit, CallContext, Principal, Reference, Source, Via, caused_by};
 pub use filter::log_filter::{LogFilter, Logged};
 pub use filter::{Filter, FilterFault};
-pub use headers::{Cookies, HeaderRules};
+pub use headers::{Cookies, HeaderRules, sign_in_parameter};
 pub use id::{EventId, EventIds};
 pub use kinds::{HTTP_REQUEST_COMPLETE, TCP_CONNECTION_CLOSED};
 pub use reason::Reason;

@@ -7,6 +7,7 @@ use std::any::Any;
 
 use bytes::Bytes;
 use culvert_base::Timestamp;
+use culvert_events::sign_in_parameter::STATE;
 use culvert_http::authority::Authority;
 use culvert_policy::Scheme;
 use culvert_policy::policy::exchange::Exchange;
@@ -53,7 +54,7 @@ impl CentralCallback {
             return Some(Err(Problem::EdgePath));
         }
         let query = parts.uri.query().unwrap_or_default();
-        let Some(text) = parameter(query, "state") else {
+        let Some(text) = parameter(query, STATE) else {
             return Some(Err(Problem::LoginNoState));
         };
         let state = AttemptState::open(&logins.keys, &text, now);

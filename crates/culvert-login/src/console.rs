@@ -11,6 +11,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{Digest, Secret};
+use culvert_events::sign_in_parameter::{CODE, NONCE, STATE};
 use culvert_policy::services::PolicyServices;
 use serde_json::Value as Json;
 use subtle::ConstantTimeEq;
@@ -146,8 +147,8 @@ impl ConsoleProvider {
             ("client_id", &self.settings.client_id),
             ("redirect_uri", redirect_uri),
             ("scope", &scopes.join(" ")),
-            ("state", &attempt.derived("state")),
-            ("nonce", &attempt.derived("nonce")),
+            (STATE, &attempt.derived("state")),
+            (NONCE, &attempt.derived("nonce")),
             ("code_challenge", &challenge(&attempt.derived("verifier"))),
             ("code_challenge_method", "S256"),
         ]);
@@ -169,7 +170,7 @@ impl ConsoleProvider {
         if query.len() > QUERY_BYTES_MAX {
             return Err(ConsoleSignInError::State);
         }
-        let state = parameter(query, "state").unwrap_or_default();
+        let state = parameter(query, STATE).unwrap_or_default();
         let expected = attempt.derived("state");
         if !bool::from(state.as_bytes().ct_eq(expected.as_bytes())) {
             return Err(ConsoleSignInError::State);
@@ -177,7 +178,7 @@ impl ConsoleProvider {
         if parameter(query, "error").is_some() {
             return Err(ConsoleSignInError::Denied);
         }
-        let code = parameter(query, "code").ok_or(ConsoleSignInError::State)?;
+        let code = parameter(query, CODE).ok_or(ConsoleSignInError::State)?;
         let _place = self.permit()?;
         let endpoints = self.endpoints().await?;
         if !endpoints.is_response_ours(query) {

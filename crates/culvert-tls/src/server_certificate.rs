@@ -1,5 +1,6 @@
 //! Server certificates with the settings of their handshakes.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use culvert_base::net::HostName;
@@ -111,6 +112,23 @@ pub fn read_certificate(pem: &[u8]) -> Result<(Vec<HostName>, Arc<CertifiedKey>)
         .keys_match()
         .map_err(|error| Fault::new(doing, error))?;
     Ok((names, Arc::new(certified)))
+}
+
+/// The certificate of the operator's files, in PEM. The key may be in the file of the chain.
+///
+/// # Errors
+/// If a file cannot be read, or they are not a chain with its key.
+pub fn read_certificate_files(certificate: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Fault> {
+    let read = |path: &Path| {
+        let doing = || format!("reading `{}`", path.display());
+        std::fs::read(path).map_err(|error| Fault::new(doing(), error))
+    };
+    let mut pem = read(certificate)?;
+    if key != certificate {
+        pem.push(b'\n');
+        pem.extend(read(key)?);
+    }
+    read_certificate(&pem).map(|(_, key)| key)
 }
 
 /// The end of a certificate's validity; `None` if it cannot be parsed.

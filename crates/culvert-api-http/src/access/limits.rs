@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// A source: an IPv4 address, or the /64 of an IPv6 address.
+/// A source: an IPv4 address or network, or the /64 of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(u64, bool);
 
@@ -29,6 +29,16 @@ impl Source {
                 let [network, ..] = split_v6(address.to_bits());
                 Self(network, true)
             }
+        }
+    }
+}
+
+impl Source {
+    /// The network of this address: its /24, or /64 for IPv6.
+    pub fn network_of(address: IpAddr) -> Self {
+        match Self::of(address) {
+            Self(address, false) => Self(address & !0xFF, false),
+            network => network,
         }
     }
 }
@@ -50,7 +60,7 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// Failed authentications, with a token bucket per source; or sign-ins, per owner.
+/// Failed authentications, with a token bucket per source; or sign-ins, per owner or network.
 ///
 /// The table has a fixed size: sources that hash to the same slot share a bucket. So a client can exhaust the buckets
 /// of others, who then get 429 instead of 401. Valid keys are not affected.

@@ -117,7 +117,7 @@ impl Api {
                         true,
                     ))
                 }
-                Step::Begin => self.begin(&base).await,
+                Step::Begin => self.begin(&base, &arrival).await,
                 Step::Callback => self.callback(&base, &arrival).await,
             }
         };
@@ -155,8 +155,27 @@ impl Api {
         Ok(response)
     }
 
-    async fn begin(&self, base: &str) -> Result<Response<Body>, Problem> {
+    /// Counts a step to or from the provider, which anyone can make, and which makes the server ask the provider.
+    fn count_provider_step(&self, arrival: &Arrival<'_>) -> Result<(), Problem> {
+        if self.control.identity.console_provider().is_none() {
+            return Ok(());
+        }
+        let network = Source::network_of(self.client(arrival));
+        let counted = self
+            .provider_steps
+            .count(network, self.started_at.elapsed());
+        counted.map_err(|wait| {
+            let why = "Too many sign-ins from your network; try again later.";
+            Problem::too_many(crate::whole_seconds(wait), why)
+        })
+    }
+
+    async fn begin(&self, base: &str, arrival: &Arrival<'_>) -> Result<Response<Body>, Problem> {
         let (name, attributes) = sign_in_cookie(base).ok_or_else(needs_tls)?;
+        if let Err(problem) = self.count_provider_step(arrival) {
+            self.note_failed_sign_in(&problem, arrival);
+            return back(problem);
+        }
         match self.control.identity.begin_console_sign_in(base).await {
             Ok((secret, url)) => {
                 let mut response = to(url.as_str())?;
@@ -201,15 +220,16 @@ impl Api {
         base: &str,
         arrival: &Arrival<'_>,
     ) -> Result<(Secret, ConsoleSession), Problem> {
+        self.count_provider_step(arrival)?;
         let kept = cookie(&arrival.parts.headers, name);
         let kept = kept.ok_or_else(|| Refusal::of(code::CONSOLE_SIGN_IN_FAILED))?;
         let query = arrival.parts.uri.query().unwrap_or_default();
         let origin = self.console_origin(arrival);
-        let finished = self
-            .control
-            .identity
-            .finish_console_sign_in(kept, query, base, origin);
-        Ok(finished.await?)
+        let identity = &self.control.identity;
+        let caller = identity.finish_console_sign_in(kept, query, base, &origin);
+        let caller = caller.await?;
+        self.count_sign_in(&caller.owner_id)?;
+        Ok(identity.sign_in(caller, origin.address).await?)
     }
 }
 

@@ -62,9 +62,12 @@ const ANOTHER_ORIGIN: &str = "The console session can only be used by pages of t
 pub(crate) const SIGN_IN_BYTES_MAX: usize = 4 << 10;
 /// The operation of refused requests of the console's own paths, in events.
 const CONSOLE: &str = "console";
-/// Rate and burst of sign-ins with the keys of an owner. Each makes events.
+/// Rate and burst of sign-ins of an owner, with its keys or at the OpenID provider. Each makes events.
 pub(crate) const SIGN_INS_EVERY: Duration = Duration::from_secs(6);
 pub(crate) const SIGN_INS_AT_ONCE: u32 = 20;
+/// Rate and burst of steps to and from the OpenID provider of a network, which many people may share. A sign-in takes two.
+pub(crate) const PROVIDER_STEPS_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const PROVIDER_STEPS_AT_ONCE: u32 = 100;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 const GET_HEAD: HeaderValue = HeaderValue::from_static("GET, HEAD");
 
@@ -403,11 +406,7 @@ impl Api {
             // A key that may not be used from here takes nothing from its owner's share.
             let admitted = self.control.identity.admit(&caller, self.client(arrival));
             admitted.map_err(|refusal| self.failed(refusal.into(), arrival))?;
-            let now = self.started_at.elapsed();
-            self.sign_ins.count(&owner_id, now).map_err(|wait| {
-                let why = "You signed in too often; try again later.";
-                Problem::too_many(crate::whole_seconds(wait), why)
-            })?;
+            self.count_sign_in(&owner_id)?;
             let Some(_place) = self.turnstile.enter_owner(entered, &owner_id).await else {
                 return Err(self.full());
             };
@@ -449,6 +448,15 @@ impl Api {
             response.headers_mut().insert(SET_COOKIE, set);
         }
         Ok(response)
+    }
+
+    /// Counts a sign-in of an owner of keys or a user.
+    pub(crate) fn count_sign_in(&self, owner_id: &str) -> Result<(), Problem> {
+        let counted = self.sign_ins.count(owner_id, self.started_at.elapsed());
+        counted.map_err(|wait| {
+            let why = "You signed in too often; try again later.";
+            Problem::too_many(crate::whole_seconds(wait), why)
+        })
     }
 
     /// Notes a refused sign-in, for the audit log.

@@ -17,6 +17,7 @@ use super::ServerLog;
 use super::command::AdminCommand;
 use super::mark::MarkKind;
 use super::names::{BACKUP_MADE, RESTORED};
+use super::run::ATTEMPTS;
 
 /// Name of the stored value that a backup has and its source has not: when it was made.
 const IS_BACKUP: &str = "is_backup_of";
@@ -27,8 +28,10 @@ const LOSS: MarkKind = MarkKind {
     kind: "reported_loss",
     prefix: "loss",
 };
-/// Nodes that notice a loss within this time report the same one.
+/// Nodes that notice a loss within this time may have noticed the same one.
 const ONE_LOSS: Duration = Duration::from_secs(600);
+/// Limit of the nodes in a mark.
+const NODES_MAX: usize = 256;
 
 /// The object of the event of a backup.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -80,6 +83,42 @@ struct ReportedLoss {
     format: Format<1>,
     known: i64,
     found: i64,
+    /// The nodes that have noticed it.
+    #[serde(default)]
+    nodes: Vec<String>,
+}
+
+impl ReportedLoss {
+    /// A loss that this node noticed soon after a report, if there was one. Also returns whether that report covers it: it
+    /// is of the same loss, and no more commits are known.
+    fn after(reported: Option<&Self>, node: &str, loss: &LostCommits) -> (Self, bool) {
+        let of_node = |nodes: Vec<String>| {
+            let own = std::iter::once(node.to_owned());
+            nodes.into_iter().take(NODES_MAX - 1).chain(own).collect()
+        };
+        let new = Self {
+            format: Format,
+            known: loss.known.number,
+            found: loss.found.number,
+            nodes: of_node(Vec::new()),
+        };
+        // A node notices each loss once.
+        let is_same = |reported: &&Self| !reported.nodes.iter().any(|noticed| noticed == node);
+        match reported.filter(is_same) {
+            None => (new, false),
+            Some(reported) => {
+                let is_covered = loss.known.number <= reported.known;
+                let mut both = Self {
+                    nodes: of_node(reported.nodes.clone()),
+                    ..new
+                };
+                if is_covered {
+                    (both.known, both.found) = (reported.known, reported.found);
+                }
+                (both, is_covered)
+            }
+        }
+    }
 }
 
 impl ServerLog {
@@ -153,7 +192,8 @@ impl ServerLog {
         Ok(told.and(Changes::event(event)))
     }
 
-    /// The event of a loss that this running node noticed, together with `more`; of several nodes one reports it.
+    /// The event of a loss that this running node noticed, together with `more`. Of several nodes one reports it, unless a
+    /// later one knows of more lost commits.
     pub(crate) async fn report_loss(
         &self,
         account: &str,
@@ -161,31 +201,25 @@ impl ServerLog {
         loss: &LostCommits,
         more: Event,
     ) -> Result<(), Fault> {
-        let known = self.mark::<ReportedLoss>(LOSS, "database").await?;
-        let now = self.clock.now();
-        let is_reported = known
-            .as_ref()
-            .is_some_and(|mark| now.since(mark.document.head.updated_at) < ONE_LOSS);
         let own = Changes::event(more);
         let doing = "recording lost commits";
-        if !is_reported {
-            let object = Restored {
-                node,
-                known_by: KnownBy::Node,
-                found_revision: loss.found.number,
-                known_revision: Some(loss.known.number),
-                found_position: self.store.audit_log().extent().await?.last,
-                known_position: None,
-                made_at: None,
+        for _ in 0..ATTEMPTS {
+            let mark = self.mark::<ReportedLoss>(LOSS, "database").await?;
+            let now = self.clock.now();
+            // The clock may have been set back since the report, for longer than that.
+            let is_recent = |at: Timestamp| now.since(at).max(at.since(now)) < ONE_LOSS;
+            let reported = mark
+                .as_ref()
+                .filter(|mark| is_recent(mark.document.head.updated_at));
+            let reported = reported.and_then(|mark| mark.state.as_ref());
+            let (state, is_covered) = ReportedLoss::after(reported, node, loss);
+            let event = if is_covered {
+                let reason = "another node reported it";
+                AuditEvent::Suppress { reason }
+            } else {
+                AuditEvent::Emit(self.event_of_lost_commits(account, node, loss).await?)
             };
-            let event = self.event(account, RESTORED, None, &object)?;
-            let state = ReportedLoss {
-                format: Format,
-                known: loss.known.number,
-                found: loss.found.number,
-            };
-            let document = known.map(|mark| mark.document);
-            let event = AuditEvent::Emit(event);
+            let document = mark.map(|mark| mark.document);
             let both = self.marking(LOSS, "database", document, &state, event)?;
             if self.commit_once(doing, own.clone().and(both)).await? {
                 return Ok(());
@@ -194,5 +228,23 @@ impl ServerLog {
         let written = self.store.commit(own).await;
         written.map_err(|error| Fault::new(doing, error))?;
         Ok(())
+    }
+
+    async fn event_of_lost_commits(
+        &self,
+        account: &str,
+        node: &str,
+        loss: &LostCommits,
+    ) -> Result<Event, Fault> {
+        let object = Restored {
+            node,
+            known_by: KnownBy::Node,
+            found_revision: loss.found.number,
+            known_revision: Some(loss.known.number),
+            found_position: self.store.audit_log().extent().await?.last,
+            known_position: None,
+            made_at: None,
+        };
+        self.event(account, RESTORED, None, &object)
     }
 }

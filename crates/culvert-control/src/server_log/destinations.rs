@@ -143,7 +143,8 @@ impl ServerLog {
             let percent = delivery.queue_percent(id);
             let judged = judge(health, failing_for, percent);
             let mark = marks.remove(id);
-            let reported = mark.as_ref().map(|mark| mark.state.reason);
+            let reported = mark.as_ref().and_then(|mark| mark.state.as_ref());
+            let reported = reported.map(|state| state.reason);
             let changed = match (judged, reported) {
                 (Some(judged), None) => Some(judged),
                 (Some(Failing::Gone), Some(reported)) if reported != Failing::Gone => {
@@ -153,8 +154,10 @@ impl ServerLog {
             };
             if let Some(reason) = changed {
                 self.report_failing(delivery, id, mark, reason).await?;
-            } else if let Some(mark) = mark.filter(|_| has_recovered(health, percent)) {
-                self.report_recovered(delivery, id, mark).await?;
+            } else if let (Some(mark), Some(reason)) = (mark, reported)
+                && has_recovered(health, percent)
+            {
+                self.report_recovered(delivery, id, mark, reason).await?;
             }
         }
         for (id, mark) in marks {
@@ -210,6 +213,7 @@ impl ServerLog {
         delivery: &Delivery,
         id: &str,
         mark: Mark<Marked>,
+        reason: Failing,
     ) -> Result<(), Fault> {
         let Some(destination) = self.store.get(DESTINATION_KIND, id).await? else {
             return Ok(());
@@ -219,7 +223,7 @@ impl ServerLog {
         if !has_recovered(&health, percent) {
             return Ok(());
         }
-        let (kind, reason) = (DESTINATION_RECOVERED, mark.state.reason);
+        let kind = DESTINATION_RECOVERED;
         let event = self.event_of_state(kind, &destination, reason, &health, percent)?;
         let changes = mark.removal(AuditEvent::Emit(event));
         self.commit_once("reporting a destination that recovered", changes)

@@ -344,7 +344,8 @@ impl ServerLog {
         for (key, last_used_at) in &unused {
             let since = last_used_at.unwrap_or(key.created_at);
             let mark = known.remove(&key.id);
-            if mark.as_ref().is_some_and(|mark| mark.state.since == since) {
+            let state = mark.as_ref().and_then(|mark| mark.state.as_ref());
+            if state.is_some_and(|state| state.since == since) {
                 continue;
             }
             let object = KeyUnused {
@@ -369,7 +370,8 @@ impl ServerLog {
 
 /// Whether this stage before this end was not reported yet.
 fn is_new(mark: Option<&Mark<Noticed>>, expires_at: Timestamp, days: u32) -> bool {
-    mark.is_none_or(|mark| mark.state.expires_at != expires_at || mark.state.within_days > days)
+    let state = mark.and_then(|mark| mark.state.as_ref());
+    state.is_none_or(|state| state.expires_at != expires_at || state.within_days > days)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Marks: what was reported already.
 
+use culvert_base::sync::lock;
 use culvert_base::{Fault, Ksuid};
 use culvert_resources::stored;
 use culvert_store::{AuditEvent, Changes, Document, Head, Key};
@@ -10,6 +11,8 @@ use super::ServerLog;
 
 /// The name of the key of marks, which two nodes cannot both write.
 const OF: &str = "of";
+/// Limit of unreadable marks that are logged.
+const UNREADABLE_MAX: usize = 1_000;
 
 /// A kind of marks, and the type of their contents.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +27,8 @@ pub(super) struct MarkKind {
 #[derive(Clone, Debug)]
 pub(super) struct Mark<T> {
     pub(super) document: Document,
-    pub(super) state: T,
+    /// `None` if it cannot be read: then what it is about may be reported a second time, which replaces the mark.
+    pub(super) state: Option<T>,
 }
 
 impl<T> Mark<T> {
@@ -49,7 +53,7 @@ impl ServerLog {
         of: &str,
     ) -> Result<Option<Mark<T>>, Fault> {
         let found = self.store.find(ty.kind, OF, of).await?;
-        found.map(read).transpose()
+        Ok(found.map(|document| self.read(document)))
     }
 
     /// All marks of a kind.
@@ -58,7 +62,28 @@ impl ServerLog {
         ty: MarkKind,
     ) -> Result<Vec<Mark<T>>, Fault> {
         let all = self.store.all(ty.kind).await?;
-        all.into_iter().map(read).collect()
+        let all = all.into_iter().map(|document| self.read(document));
+        Ok(all.collect())
+    }
+
+    fn read<T: DeserializeOwned>(&self, document: Document) -> Mark<T> {
+        let state = stored::read(&document);
+        let id = &document.head.id;
+        if let Err(fault) = &state {
+            let mut unreadable = lock(&self.unreadable);
+            if unreadable.len() < UNREADABLE_MAX && unreadable.insert(id.clone()) {
+                tracing::error!(
+                    mark = id,
+                    kind = document.head.kind,
+                    cause = %fault.chain(),
+                    "a mark of an event cannot be read; the event may be reported again"
+                );
+            }
+        }
+        Mark {
+            state: state.ok(),
+            document,
+        }
     }
 
     /// Writes the mark about `of` with an event. `known` is the mark that the decision was made with: if there is another
@@ -95,9 +120,4 @@ impl ServerLog {
         };
         Ok(Changes::insert(document, event))
     }
-}
-
-fn read<T: DeserializeOwned>(document: Document) -> Result<Mark<T>, Fault> {
-    let state = stored::read(&document)?;
-    Ok(Mark { document, state })
 }

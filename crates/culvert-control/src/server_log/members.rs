@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use culvert_base::{Fault, Timestamp};
-use culvert_store::{AuditEvent, NodeNote};
+use culvert_store::{AuditEvent, Changes, NodeNote};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::ServerLog;
+use super::mark::Mark;
 use super::run::{RUNNING, RunFacts, Running};
 
 /// Silence after which a node has left.
@@ -93,6 +94,11 @@ impl Members {
     }
 }
 
+/// Whether the node of a mark is one of the installation, as far as it can be read.
+pub(super) fn is_member(mark: &Mark<Running>) -> bool {
+    mark.state.as_ref().is_some_and(|state| state.is_member)
+}
+
 impl ServerLog {
     /// Reports nodes that left, and this one if it is there again.
     pub(crate) async fn watch_members(
@@ -108,11 +114,11 @@ impl ServerLog {
         let marks = self.marks::<Running>(RUNNING).await?;
         let others = marks
             .iter()
-            .filter(|mark| mark.state.is_member && mark.of() != facts.node);
+            .filter(|mark| is_member(mark) && mark.of() != facts.node);
         let others: BTreeSet<String> = others.map(|mark| mark.of().to_owned()).collect();
         let silent = members.silent(&others, notes, now);
         let own = marks.iter().find(|mark| mark.of() == facts.node);
-        if own.is_none_or(|mark| !mark.state.is_member) {
+        if own.is_none_or(|mark| !is_member(mark)) {
             let joined = self.event_of_joined(&account, facts)?;
             let known = own.map(|mark| mark.document.clone());
             let changes = self.running(facts, known, AuditEvent::Emit(joined))?;
@@ -121,22 +127,22 @@ impl ServerLog {
         let forgotten = self.clock.now().minus(FORGOTTEN_AFTER);
         for mark in marks {
             let node = mark.of().to_owned();
-            if silent.contains(&node) {
+            let is_member = is_member(&mark);
+            if let Some(state) = mark.state.filter(|_| silent.contains(&node)) {
                 let by = Some(facts.node.as_str());
                 let left = self.event_of_left(&account, &node, LeftBecause::Unreachable, by)?;
                 let state = Running {
                     is_member: false,
-                    ..mark.state
+                    ..state
                 };
                 let (known, event) = (Some(mark.document), AuditEvent::Emit(left));
                 let changes = self.marking(RUNNING, &node, known, &state, event)?;
                 self.commit_once("recording a node", changes).await?;
-            } else if !mark.state.is_member
-                && node != facts.node
-                && mark.document.head.updated_at < forgotten
+            } else if !is_member && node != facts.node && mark.document.head.updated_at < forgotten
             {
                 let reason = "its end was reported when it left";
-                let changes = mark.removal(AuditEvent::Suppress { reason });
+                let event = AuditEvent::Suppress { reason };
+                let changes = Changes::remove(mark.document.head, event);
                 self.commit_once("forgetting a node", changes).await?;
             }
         }

@@ -18,7 +18,8 @@ pub(crate) mod reload;
 pub(crate) mod run;
 pub(crate) mod watch;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use culvert_base::{Clock, Entropy, Event, Fault};
 use culvert_events::{Audit, EventId, Principal};
@@ -32,6 +33,8 @@ pub struct ServerLog {
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) entropy: Arc<dyn Entropy>,
+    /// IDs of marks that were logged because they cannot be read.
+    unreadable: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl ServerLog {
@@ -41,6 +44,7 @@ impl ServerLog {
             store,
             clock,
             entropy,
+            unreadable: Arc::default(),
         }
     }
 

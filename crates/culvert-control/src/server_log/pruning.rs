@@ -48,7 +48,8 @@ impl PruningNotice for ServerLog {
     fn announce(&self, first: i64, last: i64) -> BoxFuture<'_, Result<i64, Fault>> {
         Box::pin(async move {
             let known = self.mark::<Announced>(PRUNING, AUDIT).await?;
-            let up_to = known.as_ref().map_or(0, |mark| mark.state.up_to);
+            let announced = known.as_ref().and_then(|mark| mark.state.as_ref());
+            let up_to = announced.map_or(0, |announced| announced.up_to);
             let n_new = last.saturating_sub(up_to.max(first - 1));
             let is_soon = known
                 .as_ref()

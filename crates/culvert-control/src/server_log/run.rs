@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ServerLog;
 use super::mark::{Mark, MarkKind};
-use super::members::{LeftBecause, NodeJoined, NodeLeft};
+use super::members::{LeftBecause, NodeJoined, NodeLeft, is_member};
 use super::names::{NODE_JOINED, NODE_LEFT, SERVER_STARTED, SERVER_STOPPED};
 
 /// The marks of running processes, about their names.
@@ -23,7 +23,7 @@ pub(super) const RUNNING: MarkKind = MarkKind {
 };
 
 /// Attempts of a commit that others overtake.
-const ATTEMPTS: usize = 6;
+pub(super) const ATTEMPTS: usize = 6;
 /// Time limit of the event of a stop.
 const STOPPED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -118,13 +118,22 @@ impl ServerLog {
             let mut own = None;
             let mut changes = Changes::default();
             for mark in self.left_behind(facts).await? {
-                let killed = self.event_of_killed(&account, mark.of(), &mark.state)?;
-                let was_member = facts.is_shared && mark.state.is_member;
-                if mark.of() == facts.node {
-                    changes = changes.and(Changes::event(killed));
-                    own = Some(mark.document);
+                let was_member = facts.is_shared && is_member(&mark);
+                let killed = match &mark.state {
+                    Some(state) => {
+                        AuditEvent::Emit(self.event_of_killed(&account, mark.of(), state)?)
+                    }
+                    None => AuditEvent::Suppress {
+                        reason: "nothing is known of the process",
+                    },
+                };
+                if mark.of() != facts.node {
+                    changes = changes.and(mark.removal(killed));
                 } else {
-                    changes = changes.and(mark.removal(AuditEvent::Emit(killed)));
+                    if let AuditEvent::Emit(killed) = killed {
+                        changes = changes.and(Changes::event(killed));
+                    }
+                    own = Some(mark.document);
                 }
                 if was_member {
                     let (node, why) = (&facts.node, LeftBecause::Killed);
@@ -211,7 +220,7 @@ impl ServerLog {
                 started_at: facts.started_at,
             };
             let stopped = self.event(&account, SERVER_STOPPED, None, &object)?;
-            let is_member = mark.state.is_member;
+            let is_member = is_member(&mark);
             let mut changes = mark.removal(AuditEvent::Emit(stopped));
             if facts.is_shared && is_member {
                 let left = self.event_of_left(&account, &facts.node, LeftBecause::Stopped, None)?;

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use culvert_base::sync::lock;
 use culvert_base::{Fault, RetentionClock, Timestamp};
+use culvert_delivery::DESTINATION_KIND;
+use culvert_delivery::meters::DroppedFrom;
 use culvert_event_config::lost_events::DroppedEvents;
 use culvert_resources::stored::lost_events::Loss;
 use tokio::sync::Notify;
@@ -47,13 +49,13 @@ struct Seen {
     is_started: bool,
     members: Members,
     failing: FailingSince,
-    dropped: HashMap<(String, &'static str), Drops>,
+    dropped: HashMap<DroppedFrom, Drops>,
     clock: RetentionClock,
     looked_for_expiry: Option<Instant>,
     has_failed: bool,
 }
 
-/// The dropped events of a destination for one reason.
+/// The dropped events of a destination or an account for one reason.
 #[derive(Clone, Debug)]
 struct Drops {
     /// As of the last look.
@@ -175,20 +177,31 @@ impl ServerWatch {
         }
     }
 
+    /// The account whose events were dropped. `None` if the destination is gone, or there is no account yet.
+    async fn account_of(&self, from: &DroppedFrom) -> Result<Option<String>, Fault> {
+        let (account, id) = (&from.account, &from.destination);
+        if !id.is_empty() {
+            let destination = self.log.store.get(DESTINATION_KIND, id).await?;
+            return Ok(destination.map(|destination| destination.head.account));
+        }
+        if account.is_empty() {
+            // Of accounts that were not counted one by one: the installation's.
+            return self.log.account().await;
+        }
+        Ok(Some(account.clone()))
+    }
+
     async fn report_dropped(&self, seen: &mut Seen, all: bool, now: Instant) -> Result<(), Fault> {
         let at = self.log.clock.now();
         let dropped = self.control.events.delivery.dropped();
-        let known = |id: &str, reason: &str| {
-            let mut known = dropped.iter();
-            known.any(|(other, name, _)| other == id && *name == reason)
-        };
+        let is_counted = |from: &DroppedFrom| dropped.iter().any(|(other, _)| other == from);
         // Deleted destinations are counted no more.
-        seen.dropped.retain(|(id, reason), _| known(id, reason));
-        for (id, name, total) in &dropped {
-            let Some(reason) = Loss::of_metric(name) else {
+        seen.dropped.retain(|from, _| is_counted(from));
+        for (from, total) in &dropped {
+            let Some(reason) = Loss::of_metric(from.reason) else {
                 continue;
             };
-            let drops = seen.dropped.entry((id.clone(), name)).or_insert(Drops {
+            let drops = seen.dropped.entry(from.clone()).or_insert(Drops {
                 total: 0,
                 reported: 0,
                 reported_at: None,
@@ -208,11 +221,11 @@ impl ServerWatch {
             if count == 0 || !(is_due || all) {
                 continue;
             }
-            let Some(account) = self.log.account().await? else {
-                return Ok(());
+            let Some(account) = self.account_of(from).await? else {
+                continue;
             };
             let report = DroppedEvents {
-                destination: id.clone(),
+                destination: from.destination.clone(),
                 reason,
                 count,
                 first_at: drops.first_at,

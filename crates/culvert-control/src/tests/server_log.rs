@@ -1,9 +1,13 @@
 //! The events of the server itself: each once, also over restarts and with several nodes.
 
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use culvert_events::{Reason, RefusedTraffic};
+
 use culvert_delivery::meters::Dropped;
-use culvert_store::{AuditError, NodeNote, NotedHead};
+use culvert_store::{AuditError, AuditEvent, Changes, LostCommits, NodeNote, NotedHead, Revision};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -365,7 +369,7 @@ async fn ends_of_keys_are_reported_in_stages_and_unused_keys_once() {
     // It is used, and then not any more.
     rig.control
         .identity
-        .note_key_use(&rig.admin, std::net::Ipv4Addr::LOCALHOST.into());
+        .note_key_use(&rig.admin, Ipv4Addr::LOCALHOST.into());
     rig.control.identity.write_key_uses().await.unwrap();
     assert_eq!(look(93).await, Vec::<String>::new());
     assert_eq!(look(183).await, ["api_key_unused"]);
@@ -603,8 +607,9 @@ async fn dropped_events_are_reported_when_that_begins_and_while_it_goes_on() {
     reported(&rig).await;
     watch.check(false).await;
     assert_eq!(reported(&rig).await, ["server_started"]);
-    let dropped = &rig.control.events.delivery.meters().dropped;
-    dropped.add(Dropped::OfferFull, 5);
+    let meters = rig.control.events.delivery.meters();
+    let account = Arc::<str>::from(&*rig.admin.account);
+    meters.drop_offers(&account, 5);
     watch.check(false).await;
     assert_eq!(reported(&rig).await, ["events_dropped offer_full"]);
     let object = last(&rig).await["object"].clone();
@@ -612,8 +617,8 @@ async fn dropped_events_are_reported_when_that_begins_and_while_it_goes_on() {
     assert_eq!(object["class"], "traffic");
     assert_eq!(object["destination_id"], Value::Null);
     // Within ten minutes they are counted. Those of a deleted destination have its event.
-    dropped.add(Dropped::OfferFull, 3);
-    dropped.add(Dropped::DestinationDeleted, 7);
+    meters.drop_offers(&account, 3);
+    meters.dropped.add(Dropped::DestinationDeleted, 7);
     watch.check(false).await;
     assert_eq!(reported(&rig).await, Vec::<String>::new());
     // The others are reported when the server stops.
@@ -622,6 +627,21 @@ async fn dropped_events_are_reported_when_that_begins_and_while_it_goes_on() {
     assert_eq!(last(&rig).await["object"]["deliveries"], 3);
     watch.check(true).await;
     assert_eq!(reported(&rig).await, Vec::<String>::new());
+
+    // Each account has its own count.
+    let stranger = Arc::<str>::from(rig.stranger().await.account);
+    let (_, seq) = rig.events_after(0).await;
+    meters.drop_offers(&account, 2);
+    meters.drop_offers(&stranger, 11);
+    watch.check(true).await;
+    let (events, _) = rig.events_after(seq).await;
+    let counts = events.iter().map(|event| {
+        let count = event["object"]["deliveries"].as_u64().unwrap();
+        (event["account_id"].as_str().unwrap(), count)
+    });
+    let counts: BTreeMap<_, _> = counts.collect();
+    assert_eq!(counts, BTreeMap::from([(&*account, 2), (&*stranger, 11)]));
+    reported(&rig).await;
 
     // Reloads that wait are bounded: the last one has the digest that is in force.
     for n in 0..300 {
@@ -636,4 +656,123 @@ async fn dropped_events_are_reported_when_that_begins_and_while_it_goes_on() {
     let object = last(&rig).await["object"].clone();
     assert_eq!(object["file_sha256"], "299");
     assert_eq!(object["node"], "n1");
+}
+
+/// Strangers with many networks cause a bounded number of events, which count all refusals.
+#[tokio::test]
+async fn refused_traffic_of_many_networks_has_few_events() {
+    let rig = Rig::start().await;
+    let (_, seq) = rig.events_after(0).await;
+    let at = rig.clock.now();
+    let refused = |network: u32| RefusedTraffic {
+        reason: Reason::UnknownHost,
+        network: Some(Ipv4Addr::from(network << 8).into()),
+        count: 1,
+        sampled: 1,
+        first_at: at,
+        last_at: at,
+        sample: None,
+    };
+    let events = &rig.control.events;
+    for round in 0..3 {
+        let networks = round * 700..(round + 1) * 700;
+        rig.edge.1.lock().unwrap().extend(networks.map(refused));
+        events.count_refused_traffic();
+        events.report_due_refusals(false).await.unwrap();
+    }
+    events.report_due_refusals(true).await.unwrap();
+    let (reported, _) = rig.events_after(seq).await;
+    assert!(reported.len() <= 32, "{}", reported.len());
+    let counts = reported
+        .iter()
+        .map(|event| event["object"]["count"].as_u64().unwrap());
+    assert_eq!(counts.sum::<u64>(), 2_100);
+}
+
+/// A mark that cannot be read hides no other event, and its own only until the next report.
+#[tokio::test]
+async fn an_unreadable_mark_stops_no_report() {
+    let rig = Rig::start().await;
+    let log = rig.control.server_log();
+    let one = facts(&rig, "n1", false);
+    let damage = async |kind: &str| {
+        let mut marks = rig.store.all(kind).await.unwrap();
+        assert!(!marks.is_empty(), "{kind}");
+        for mut mark in marks.drain(..) {
+            mark.body = "{".to_owned();
+            let event = AuditEvent::Suppress { reason: "a test" };
+            let changes = Changes::replace(mark, event);
+            rig.store.commit(changes).await.unwrap();
+        }
+    };
+    log.started(&one, 0).await.unwrap();
+    damage("running_server").await;
+    reported(&rig).await;
+    log.started(&one, 0).await.unwrap();
+    assert_eq!(reported(&rig).await, ["server_started"]);
+
+    // Two keys expire. The mark of one cannot be read: it is reported again, and the other one as usual.
+    let now = rig.clock.now();
+    let mut ids = Vec::new();
+    for days in [60, 90] {
+        let made = rig.post("/api_keys", json!({})).await.body();
+        let id = made["id"].as_str().unwrap().to_owned();
+        let end = now.plus(days * DAY).whole_seconds().to_string();
+        let path = format!("/api_keys/{id}/restrictions");
+        rig.patch(&path, json!({"expires_at": end})).await.body();
+        ids.push(id);
+    }
+    let look = async |days: u32| {
+        log.watch_expiry(now.plus(days * DAY), Duration::ZERO)
+            .await
+            .unwrap();
+    };
+    look(31).await;
+    damage("expiry_notice").await;
+    reported(&rig).await;
+    look(61).await;
+    let expected = ["api_key_expiring", "api_key_expiring"];
+    assert_eq!(reported(&rig).await, expected);
+    look(61).await;
+    assert_eq!(reported(&rig).await, Vec::<String>::new());
+}
+
+/// Nodes report one loss once, and again if one of them knows of more; another loss is another one, whatever the clock says.
+#[tokio::test]
+async fn losses_of_commits_are_reported_whatever_the_clock_says() {
+    let rig = Rig::start().await;
+    let log = rig.control.server_log();
+    let (_, mut seq) = rig.events_after(0).await;
+    let mut notice = async |node: &str, known: i64, found: i64| {
+        let revision = |epoch, number| Revision { epoch, number };
+        let loss = LostCommits {
+            noticed_at: rig.clock.now(),
+            known: revision(0, known),
+            found: revision(1, found),
+        };
+        let more = log.event(&rig.admin.account, "commits_lost.v0", None, &json!({}));
+        log.report_loss(&rig.admin.account, node, &loss, more.unwrap())
+            .await
+            .unwrap();
+        let (events, last) = rig.events_after(seq).await;
+        seq = last;
+        let restored = events
+            .iter()
+            .filter(|event| event["event_type"] == "restored.v0");
+        let known = restored.map(|event| event["object"]["known_revision"].as_i64().unwrap());
+        known.collect::<Vec<_>>()
+    };
+    assert_eq!(notice("n1", 105, 100).await, [105]);
+    assert_eq!(notice("n2", 105, 100).await, Vec::<i64>::new());
+    assert_eq!(notice("n3", 104, 101).await, Vec::<i64>::new());
+    // It knew of more.
+    assert_eq!(notice("n4", 107, 101).await, [107]);
+    assert_eq!(notice("n5", 107, 101).await, Vec::<i64>::new());
+    // Another loss within minutes, of fewer commits.
+    assert_eq!(notice("n2", 103, 102).await, [103]);
+    assert_eq!(notice("n1", 103, 102).await, Vec::<i64>::new());
+    // The clock is set back by an hour.
+    rig.clock
+        .set(rig.clock.now().minus(Duration::from_secs(3_600)));
+    assert_eq!(notice("n9", 103, 102).await, [103]);
 }

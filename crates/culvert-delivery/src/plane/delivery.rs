@@ -22,7 +22,7 @@ use crate::failure::retry::RetryBudget;
 use crate::health::{AllCounters, Health};
 use crate::plane::Plane;
 use crate::plane::cluster::{self, ClusterHealth};
-use crate::plane::meters::{Dropped, Meters};
+use crate::plane::meters::{Dropped, DroppedFrom, Meters};
 use crate::plane::settings::Settings;
 use crate::queue::batch::Batch;
 use crate::queue::buffer_pool::BufferPool;
@@ -179,21 +179,28 @@ impl Delivery {
             .max(percent(bytes, settings.destination_bytes_max))
     }
 
-    /// Events of traffic that were dropped, by destination and by the name of the reason. Those that were dropped before
-    /// their destinations were known have an empty destination.
-    pub fn dropped(&self) -> Vec<(String, &'static str, u64)> {
+    /// Events of traffic that were dropped since the start.
+    pub fn dropped(&self) -> Vec<(DroppedFrom, u64)> {
         let mut dropped = Vec::new();
-        let offered = self.plane.meters.dropped.each();
-        let offer_full = Dropped::OfferFull.name();
-        for (reason, count) in offered.filter(|(reason, _)| *reason == offer_full) {
-            dropped.push((String::new(), reason, count));
+        for (account, count) in self.plane.meters.dropped_offers.each() {
+            let from = DroppedFrom {
+                account: account.to_string(),
+                destination: String::new(),
+                reason: Dropped::OfferFull.name(),
+            };
+            dropped.push((from, count));
         }
         for (id, counters) in self.plane.all_counters.each() {
             for (reason, count) in counters.dropped.each() {
-                dropped.push((id.to_string(), reason, count));
+                let from = DroppedFrom {
+                    account: String::new(),
+                    destination: id.to_string(),
+                    reason,
+                };
+                dropped.push((from, count));
             }
         }
-        dropped.retain(|(_, _, count)| *count > 0);
+        dropped.retain(|(_, count)| *count > 0);
         dropped
     }
 

@@ -8,7 +8,14 @@
 //!
 //! Not here: how metrics are exported, health of one destination (`health`).
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use culvert_base::sync::lock;
+
+/// Limit of the accounts that are counted one by one.
+const ACCOUNTS_MAX: usize = 1_000;
 
 /// A counter that only increases.
 #[derive(Debug, Default)]
@@ -123,6 +130,49 @@ impl DroppedCounters {
     }
 }
 
+/// What dropped events are counted by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DroppedFrom {
+    /// The account, if they were dropped before their destinations were known; else empty.
+    pub account: String,
+    /// The destination; else empty.
+    pub destination: String,
+    /// The name of the reason in metrics.
+    pub reason: &'static str,
+}
+
+/// Events that were dropped before their destinations were known, by account.
+#[derive(Debug, Default)]
+pub(crate) struct DroppedOffers {
+    /// At most [`ACCOUNTS_MAX`]; further ones have an empty name.
+    by_account: Mutex<HashMap<Arc<str>, u64>>,
+}
+
+impl DroppedOffers {
+    /// Each account with the number of its events.
+    pub(crate) fn each(&self) -> Vec<(Arc<str>, u64)> {
+        let by_account = lock(&self.by_account);
+        let each = by_account.iter();
+        each.map(|(account, count)| (Arc::clone(account), *count))
+            .collect()
+    }
+}
+
+impl Meters {
+    /// Counts events of an account that were dropped before their destinations were known.
+    pub fn drop_offers(&self, account: &Arc<str>, n: u64) {
+        self.dropped.add(Dropped::OfferFull, n);
+        let mut by_account = lock(&self.dropped_offers.by_account);
+        let is_counted = by_account.len() < ACCOUNTS_MAX || by_account.contains_key(account);
+        let account = if is_counted {
+            Arc::clone(account)
+        } else {
+            "".into()
+        };
+        *by_account.entry(account).or_default() += n;
+    }
+}
+
 /// Counters of the whole plane.
 #[derive(Debug, Default)]
 pub struct Meters {
@@ -142,6 +192,8 @@ pub struct Meters {
     pub dead_lettered: Counter,
     /// Deliveries lost, by reason.
     pub dropped: DroppedCounters,
+    /// Those that were dropped before their destinations were known, by account.
+    pub(crate) dropped_offers: DroppedOffers,
     /// Records that the previous run had accepted but not queued when it crashed:
     /// `events_lost_total{reason="crash"}`. Not part of the equation for this run.
     pub lost: Counter,

@@ -18,7 +18,7 @@ use culvert_base::sync::lock;
 use culvert_events::bodies::BodyBudget;
 use culvert_events::{Capture, EventKind, Family, Record, Recorder};
 
-use crate::plane::meters::{Dropped, Meters};
+use crate::plane::meters::Meters;
 use crate::retained_events::open_pieces::OpenPieces;
 
 /// Least and most lists. There is one for each processor between them, and a thread always uses the same one.
@@ -275,7 +275,7 @@ impl Recorder for RecordShards {
         let is_refused = record.is_refused();
         if is_refused && !self.takes_refused(size) {
             self.meters.offered.add(1);
-            self.meters.dropped.add(Dropped::OfferFull, 1);
+            self.meters.drop_offers(record.account(), 1);
             return;
         }
         let records = self.counts.0.records.fetch_add(1, Ordering::SeqCst) + 1;
@@ -288,7 +288,7 @@ impl Recorder for RecordShards {
             }
             if may_be_delivered {
                 self.meters.offered.add(1);
-                self.meters.dropped.add(Dropped::OfferFull, 1);
+                self.meters.drop_offers(record.account(), 1);
             }
             if record.has_bodies() {
                 self.meters.bodies_lost.add(1);

@@ -88,6 +88,19 @@ enum Shown {
     Exact,
 }
 
+/// Query parameters with which secrets of a sign-in go through a browser: to the identity provider, back from it, and from the
+/// common callback address to an endpoint. Sign-ins use these names, and all are in [`HeaderRules::PARAMETERS`].
+pub mod sign_in_parameter {
+    /// The provider's code, for tokens.
+    pub const CODE: &str = "code";
+    /// Binds the ID token to the browser.
+    pub const NONCE: &str = "nonce";
+    /// Binds the callback to the browser.
+    pub const STATE: &str = "state";
+    /// The one-time link to an endpoint.
+    pub const TICKET: &str = "ticket";
+}
+
 impl HeaderRules {
     /// Headers whose values are credentials.
     pub const REDACTED: [&'static str; 16] = [
@@ -110,7 +123,7 @@ impl HeaderRules {
     ];
 
     /// Query parameters whose values are credentials. Case, `-` and `_` are ignored.
-    pub const PARAMETERS: [&'static str; 25] = [
+    pub const PARAMETERS: [&'static str; 27] = [
         "access_token",
         "api_key",
         "assertion",
@@ -118,11 +131,12 @@ impl HeaderRules {
         "auth_token",
         "bearer_token",
         "client_secret",
-        "code",
+        sign_in_parameter::CODE,
         "csrf_token",
         "id_token",
         "jwt",
         "key",
+        sign_in_parameter::NONCE,
         "passwd",
         "password",
         "refresh_token",
@@ -131,7 +145,8 @@ impl HeaderRules {
         "session_token",
         "sig",
         "signature",
-        "state",
+        sign_in_parameter::STATE,
+        sign_in_parameter::TICKET,
         "token",
         "x-amz-security-token",
         "x-amz-signature",

@@ -288,6 +288,13 @@ fn parameters_that_are_credentials_are_redacted() {
             "X-Amz-Signature=a%20b&x=y",
             "X-Amz-Signature=[redacted]&x=y",
         ),
+        // A sign-in, from the redirect to the provider to the link to the endpoint.
+        (
+            "client_id=a&state=s&nonce=n&code_challenge=c",
+            "client_id=a&state=[redacted]&nonce=[redacted]&code_challenge=c",
+        ),
+        ("code=c&state=s", "code=[redacted]&state=[redacted]"),
+        ("ticket=t", "ticket=[redacted]"),
         ("tokens=x&my_token=y", "tokens=x&my_token=y"),
         ("a=é&password==x=y&&", "a=é&password=[redacted]&&"),
     ] {

@@ -18,7 +18,6 @@ use culvert_store::{Changes, CommitError, Document, Head};
 use url::Url;
 
 use crate::console::provider::ConsoleSignIn;
-use crate::console::session::ConsoleSession;
 use crate::lockout::{Taken, leave_a_way_in};
 use crate::user::invitations;
 use crate::user::invitations::Ended;
@@ -67,8 +66,8 @@ impl Identity {
         beginning.await.map_err(refused)
     }
 
-    /// Completes a sign-in at the provider, and starts a session of the person: its cookie, and the session. `cookie`
-    /// is that of [`Identity::begin_console_sign_in`], `query` is that of the callback.
+    /// Completes a sign-in at the provider. Returns the person, who has no session yet. `cookie` is that of
+    /// [`Identity::begin_console_sign_in`], `query` is that of the callback.
     ///
     /// # Errors
     ///
@@ -78,16 +77,14 @@ impl Identity {
         cookie: &str,
         query: &str,
         base: &str,
-        origin: impl Into<Origin>,
-    ) -> Result<(Secret, ConsoleSession), Error> {
-        let origin = origin.into();
+        origin: &Origin,
+    ) -> Result<Caller, Error> {
         let callback = format!("{base}{CONSOLE_CALLBACK_PATH}");
         let sign_in = self.sign_in_at()?;
         let finishing = sign_in.provider.finish(cookie, query, &callback);
         let identity = finishing.await.map_err(refused)?;
         let role = sign_in.role_of(&identity.groups);
-        let caller = self.person_of(&identity, role, &origin).await?;
-        self.sign_in(caller, origin.address).await
+        self.person_of(&identity, role, origin).await
     }
 
     /// The person with this identity, whose groups have this role. Creates or updates its user.

@@ -11,6 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{BoxFuture, Share, Timestamp};
 use culvert_cel::Value;
+use culvert_events::sign_in_parameter::STATE;
 use culvert_policy::own_cookies::EdgeCookies;
 use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, HOST, HeaderName, HeaderValue, ORIGIN, USER_AGENT,
@@ -770,7 +771,7 @@ impl EdgePaths for Login {
         match request.uri.path() {
             LOGIN_PATH | LOGOUT_PATH => self.0.is_meant(query),
             // The state names the action.
-            CALLBACK_PATH => parameter(query, "state").is_none_or(|text| {
+            CALLBACK_PATH => parameter(query, STATE).is_none_or(|text| {
                 let state = AttemptState::read(&self.0.logins.keys, &text);
                 state.is_none_or(|state| self.0.is_of(&state))
             }),

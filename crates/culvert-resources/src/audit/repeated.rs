@@ -13,6 +13,7 @@ use culvert_base::sync::lock;
 
 /// Limit of things that are counted one by one.
 const OPEN_MAX: usize = 1_000;
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// A sample of calls that are counted together.
 pub trait Sample: Clone {
@@ -31,11 +32,35 @@ pub struct Repeated<K, S> {
     period: Duration,
     /// The key that counts for another one while the table is full.
     folded: fn(&K) -> K,
+    limits: ReportLimits,
+    /// When the minute of [`ReportLimits::per_minute_max`] began, and the reports since then.
+    minute: Mutex<(Instant, usize)>,
+}
+
+/// Limits of the reports about things that strangers can repeat as long as they like.
+#[derive(Clone, Copy, Debug)]
+pub struct ReportLimits {
+    /// A key that has been counted for this long has longer pauses between its reports.
+    pub slow_after: Duration,
+    /// These pauses.
+    pub slow_period: Duration,
+    /// Reports in a minute; more keys are reported together, by the key that counts for others.
+    pub per_minute_max: usize,
+}
+
+impl ReportLimits {
+    const NONE: Self = Self {
+        slow_after: Duration::MAX,
+        slow_period: Duration::MAX,
+        per_minute_max: usize::MAX,
+    };
 }
 
 #[derive(Debug)]
 struct RepeatCount<S> {
     sample: S,
+    /// When it began.
+    since: Instant,
     first_at: Timestamp,
     last_at: Timestamp,
     /// Since the last report.
@@ -66,7 +91,14 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
             open: Mutex::default(),
             period,
             folded,
+            limits: ReportLimits::NONE,
+            minute: Mutex::new((Instant::now(), 0)),
         }
+    }
+
+    /// With limits of reports.
+    pub fn limited(self, limits: ReportLimits) -> Self {
+        Self { limits, ..self }
     }
 
     /// Counts one.
@@ -78,19 +110,7 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
     pub fn note_many(&self, key: K, sample: S, count: u64, at: Timestamp) {
         let mut open = lock(&self.open);
         let key = self.counting(&open, &key);
-        let counted = open.entry(key).or_insert_with(|| RepeatCount {
-            sample: sample.emptied(),
-            first_at: at,
-            last_at: at,
-            count: 0,
-            due: Instant::now(),
-        });
-        if counted.count == 0 {
-            counted.first_at = at;
-        }
-        counted.count = counted.count.saturating_add(count);
-        counted.last_at = counted.last_at.max(at);
-        counted.sample.add(sample);
+        add(&mut open, key, sample, count, (at, at));
     }
 
     /// Whether this key was reported within the period. If so, counts one; if not, begins to count, as after a report.
@@ -114,6 +134,7 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
             let counted = RepeatCount {
                 // This one has its own report.
                 sample: sample.emptied(),
+                since: now,
                 first_at: at,
                 last_at: at,
                 count: 0,
@@ -149,9 +170,8 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
         let now = Instant::now();
         let mut open = lock(&self.open);
         open.retain(|_, counted| counted.count > 0 || now < counted.due);
-        let due = open
-            .iter()
-            .filter(|(_, counted)| counted.count > 0 && (all || counted.due <= now));
+        self.fold_surplus(&mut open, all, now);
+        let due = open.iter().filter(|(_, counted)| counted.is_due(all, now));
         due.map(|(key, counted)| Report {
             key: key.clone(),
             sample: counted.sample.clone(),
@@ -162,19 +182,88 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
         .collect()
     }
 
+    /// Counts the due ones beyond the limit of a minute for the keys that count for others.
+    fn fold_surplus(&self, open: &mut HashMap<K, RepeatCount<S>>, all: bool, now: Instant) {
+        let mut minute = lock(&self.minute);
+        if now.duration_since(minute.0) >= MINUTE {
+            *minute = (now, 0);
+        }
+        let left = self.limits.per_minute_max.saturating_sub(minute.1);
+        let is_folded = |key: &K| (self.folded)(key) == *key;
+        let due = open
+            .iter()
+            .filter(|(key, counted)| counted.is_due(all, now) && !is_folded(key));
+        let surplus: Vec<K> = due.skip(left).map(|(key, _)| key.clone()).collect();
+        for key in surplus {
+            let Some(counted) = open.get_mut(&key) else {
+                continue;
+            };
+            let range = (counted.first_at, counted.last_at);
+            let (sample, count) = (counted.sample.clone(), counted.count);
+            counted.count = 0;
+            counted.sample = sample.emptied();
+            counted.due = self.next_due(counted, now);
+            add(open, (self.folded)(&key), sample, count, range);
+        }
+    }
+
+    /// When the next report is due, after one.
+    fn next_due(&self, counted: &RepeatCount<S>, now: Instant) -> Instant {
+        let is_slow = now.duration_since(counted.since) >= self.limits.slow_after;
+        now + if is_slow {
+            self.limits.slow_period
+        } else {
+            self.period
+        }
+    }
+
     /// Notes that these were reported. What has been counted since stays for the next report.
     pub fn reported(&self, reports: &[Report<K, S>]) {
-        let next = Instant::now() + self.period;
+        let now = Instant::now();
         let mut open = lock(&self.open);
+        let mut minute = lock(&self.minute);
         for report in reports {
+            minute.1 += usize::from((self.folded)(&report.key) != report.key);
             if let Some(counted) = open.get_mut(&report.key) {
                 counted.count = counted.count.saturating_sub(report.count);
                 counted.first_at = report.last_at;
                 counted.sample = counted.sample.emptied();
-                counted.due = next;
+                counted.due = self.next_due(counted, now);
             }
         }
     }
+}
+
+impl<S> RepeatCount<S> {
+    fn is_due(&self, all: bool, now: Instant) -> bool {
+        self.count > 0 && (all || self.due <= now)
+    }
+}
+
+/// Counts several of a key, from the first to the last one of a range.
+fn add<K: Eq + Hash, S: Sample>(
+    open: &mut HashMap<K, RepeatCount<S>>,
+    key: K,
+    sample: S,
+    count: u64,
+    (first_at, last_at): (Timestamp, Timestamp),
+) {
+    let now = Instant::now();
+    let counted = open.entry(key).or_insert_with(|| RepeatCount {
+        sample: sample.emptied(),
+        since: now,
+        first_at,
+        last_at,
+        count: 0,
+        due: now,
+    });
+    counted.first_at = match counted.count {
+        0 => first_at,
+        _ => counted.first_at.min(first_at),
+    };
+    counted.count = counted.count.saturating_add(count);
+    counted.last_at = counted.last_at.max(last_at);
+    counted.sample.add(sample);
 }
 
 #[cfg(test)]
@@ -235,6 +324,37 @@ mod tests {
             100_000
         );
         repeated.reported(&reports);
+        assert_eq!(repeated.due(true), []);
+    }
+
+    #[test]
+    fn strangers_cause_a_bounded_number_of_reports() {
+        const PER_MINUTE_MAX: usize = 30;
+        let limits = ReportLimits {
+            slow_after: Duration::ZERO,
+            slow_period: PERIOD,
+            per_minute_max: PER_MINUTE_MAX,
+        };
+        // Reports are due immediately, until a key is slow.
+        let repeated = Repeated::new(Duration::ZERO, |_| usize::MAX).limited(limits);
+        let mut n_reports = 0;
+        let mut n_counted = 0;
+        for round in 0..10 {
+            for n in 0..5_000 {
+                repeated.note(round * 5_000 + n, (), at(1));
+            }
+            let reports = repeated.due(false);
+            n_reports += reports.len();
+            n_counted += reports.iter().map(|report| report.count).sum::<u64>();
+            repeated.reported(&reports);
+        }
+        // Those of this minute, and one for all others.
+        assert_eq!(n_reports, PER_MINUTE_MAX + 1);
+        let rest = repeated.due(true);
+        assert_eq!(rest.len(), 1, "{rest:?}");
+        assert_eq!(rest[0].key, usize::MAX);
+        assert_eq!(n_counted + rest[0].count, 50_000);
+        repeated.reported(&rest);
         assert_eq!(repeated.due(true), []);
     }
 

@@ -54,18 +54,13 @@ fn certified_key(
     if certificate.is_empty() && key.is_empty() {
         return Ok(None);
     }
-    let unusable = |path: &str, why: String| {
-        Invalid(format!(
-            "the file `{path}` of `{section}.cert_file` or `{section}.key_file` cannot be used: {why}"
-        ))
-    };
-    let read = |path: &str| std::fs::read(path).map_err(|e| unusable(path, e.to_string()));
-    let mut pem = read(certificate)?;
-    if key != certificate && !key.is_empty() {
-        pem.push(b'\n');
-        pem.extend(read(key)?);
-    }
-    let (_, key) = culvert_tls::server_certificate::read_certificate(&pem)
-        .map_err(|fault| unusable(certificate, fault.chain()))?;
-    Ok(Some(key))
+    let key = if key.is_empty() { certificate } else { key };
+    culvert_tls::server_certificate::read_certificate_files(certificate.as_ref(), key.as_ref())
+        .map(Some)
+        .map_err(|fault| {
+            let why = fault.chain();
+            Invalid(format!(
+                "the files of `{section}.cert_file` and `{section}.key_file` cannot be used: {why}"
+            ))
+        })
 }

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use crate::destination_states::logged;
 use crate::events_arrive::subscribe;
 use crate::harness::{Backend, Harness, Receiver, backends, binary, cluster};
 use crate::kill::Process;
@@ -607,8 +608,19 @@ async fn a_domain_with_wrong_dns_shows_a_dns_error_until_corrected() {
     let msg = job(&domain)["msg"].as_str().unwrap();
     assert!(msg.contains("could not validate the domain"), "{msg}");
     assert_eq!(domain["certificate"], Value::Null);
+    let failed = logged(&culvert.client, "certificate_failed.v0").await;
+    let object = &failed[0]["object"];
+    assert_eq!(object["id"], made["id"]);
+    assert_eq!(object["names"], json!([name]));
+    assert_eq!(object["error"]["error_code"], "DNS_ERROR");
     authority.point_here(&[name]);
     domain_when(&culvert.client, &made, "a certificate", is_issued).await;
+    let ordered = logged(&culvert.client, "certificate_ordered.v0").await;
+    let object = &ordered[0]["object"];
+    assert_eq!(object["id"], made["id"]);
+    assert_eq!(object["names"], json!([name]));
+    assert_eq!(object["authority"], authority.directory());
+    assert_eq!(object["error"], Value::Null);
     culvert.stop().await;
 }
 

@@ -1,10 +1,14 @@
 //! Sign-ins to the console at a real OpenID provider: who comes in, with which role, and who does not.
 
+use std::net::SocketAddr;
+
 use culvert_edge::Inherited;
 use http::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
 
-use crate::harness::{Harness, backends};
+use crate::harness::{Backend, Harness, backends, eventually};
 use crate::login::{Browser, Page, Provider};
 
 /// The session that a browser has, or the status of the refusal.
@@ -24,28 +28,34 @@ fn refused(page: &Page) -> Option<&str> {
     page.url.split_once("?refused=").map(|(_, number)| number)
 }
 
+/// A server whose console has a real provider.
+async fn start(backend: &Backend) -> Option<(Provider, Harness)> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let provider = Provider::start(&[format!("http://{address}/console/sign-in/callback")])?;
+    let sockets = Inherited::new(vec![listener]);
+    let culvert = Harness::start_on(backend, sockets, |settings| {
+        settings.api.addr = address.to_string();
+        let openid = &mut settings.console.openid;
+        openid.issuer_url = provider.issuer.clone();
+        openid.client_id = "app".into();
+        openid.client_secret = "a secret of the tests".into();
+        openid.scopes = vec!["email".into(), "groups".into()];
+        openid.name = "Example".into();
+        openid.roles = vec!["ops=admin".into(), "staff=read_only".into()];
+    });
+    let culvert = culvert.await;
+    Some((provider, culvert))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn people_sign_in_to_the_console_at_a_real_provider() {
     for backend in backends().await {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
-        let api = format!("http://{address}");
-        let Some(provider) = Provider::start(&[format!("{api}/console/sign-in/callback")]) else {
+        let Some((provider, culvert)) = start(&backend).await else {
             return;
         };
-        let sockets = Inherited::new(vec![listener]);
-        let culvert = Harness::start_on(&backend, sockets, |settings| {
-            settings.api.addr = address.to_string();
-            let openid = &mut settings.console.openid;
-            openid.issuer_url = provider.issuer.clone();
-            openid.client_id = "app".into();
-            openid.client_secret = "a secret of the tests".into();
-            openid.scopes = vec!["email".into(), "groups".into()];
-            openid.name = "Example".into();
-            openid.roles = vec!["ops=admin".into(), "staff=read_only".into()];
-        });
-        let culvert = culvert.await;
+        let api = culvert.api.clone();
         let folder = tempfile::tempdir().unwrap();
         let browser = |name: &str| Browser::new(folder.path(), name, &culvert, "127.0.0.1");
         let begin = format!("{api}/console/sign-in");
@@ -156,4 +166,79 @@ async fn an_unreachable_provider_is_reported() {
         assert_eq!(methods.body, r#"{"openid":null}"#);
         culvert.stop().await;
     }
+}
+
+/// The code of a request that is one of too many.
+const TOO_MANY: &str = "226";
+
+/// As with a key, a person cannot fill the log with sign-ins.
+#[tokio::test(flavor = "multi_thread")]
+async fn sign_ins_of_a_person_are_limited() {
+    let Some((_provider, culvert)) = start(&Backend::Sqlite).await else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let begin = format!("{}/console/sign-in", culvert.api);
+    let sign_in = async |person: &str, n: usize| {
+        let name = format!("{person} {n}");
+        let browser = Browser::new(folder.path(), &name, &culvert, "127.0.0.1");
+        let page = browser.log_in_at(&begin, person).await;
+        refused(&page).map(str::to_owned)
+    };
+    let mut n_signed_in = 0;
+    // Some more than twenty, if that takes longer than six seconds.
+    while sign_in("ops-ann", n_signed_in).await.is_none() {
+        n_signed_in += 1;
+        assert!(n_signed_in < 40);
+    }
+    assert!(n_signed_in >= 20, "{n_signed_in}");
+    eventually("she is refused", async || {
+        sign_in("ops-ann", 99).await.as_deref() == Some(TOO_MANY)
+    })
+    .await;
+    // Others are not.
+    assert_eq!(sign_in("staff-bob", 0).await, None);
+    culvert.stop().await;
+}
+
+/// The code with which a step to the provider is refused, from this address of the machine.
+async fn begin_from(from: [u8; 4], api: SocketAddr) -> String {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((from, 0))).unwrap();
+    let mut stream = socket.connect(api).await.unwrap();
+    let request =
+        format!("GET /console/sign-in HTTP/1.1\r\nhost: {api}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let (_, number) = answer.split_once("/console/?refused=").unwrap();
+    number.lines().next().unwrap().to_owned()
+}
+
+/// Anyone can begin a sign-in, for which the server may ask the provider.
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_of_sign_ins_are_limited_by_network() {
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        let openid = &mut settings.console.openid;
+        // A port without a listener.
+        openid.issuer_url = "http://127.0.0.1:1".into();
+        openid.client_id = "app".into();
+        openid.client_secret = "a secret of the tests".into();
+    })
+    .await;
+    let api = culvert.api.strip_prefix("http://").unwrap();
+    let api: SocketAddr = api.parse().unwrap();
+    let mut n_asked = 0;
+    while begin_from([127, 0, 0, 1], api).await == "649" {
+        n_asked += 1;
+        assert!(n_asked < 1_000);
+    }
+    assert!(n_asked >= 100, "{n_asked}");
+    // The addresses of a network share its limit.
+    eventually("the network is refused", async || {
+        begin_from([127, 0, 0, 9], api).await == TOO_MANY
+    })
+    .await;
+    assert_eq!(begin_from([127, 0, 9, 1], api).await, "649");
+    culvert.stop().await;
 }

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::Timestamp;
+use culvert_base::names::{escaped, is_deceptive};
 use culvert_installation::audit_key;
 use culvert_installation::config::Settings;
 use culvert_installation::with_settings;
@@ -147,7 +148,11 @@ pub(super) fn check(given: &ArgMatches) -> Result<(), Failure> {
     }
     let path = given.get_one::<String>("file").cloned().unwrap_or_default();
     let bytes = file(&path, culvert_tlog::PROOF_BYTES_MAX)?;
-    let refused = |why: &dyn std::fmt::Display| Failure::Failed(format!("`{path}`: {why}"));
+    // What comes from the file may be anyone's text.
+    let refused = |why: &dyn std::fmt::Display| {
+        let why = why.to_string();
+        Failure::Failed(format!("`{path}`: {}", escaped(&why)))
+    };
     let proof = InclusionProof::parse(&bytes).map_err(|error| refused(&error))?;
     let row = proof.extra.as_deref().unwrap_or_default();
     let witnesses = proof
@@ -158,14 +163,29 @@ pub(super) fn check(given: &ArgMatches) -> Result<(), Failure> {
     let head = proof.signed.checkpoint();
     say(format_args!(
         "the proof holds: event={} type={} position={} origin={} tree_size={}{}",
-        record.id,
-        record.kind,
+        escaped(&record.id),
+        escaped(&record.kind),
         record.seq,
-        head.origin,
+        escaped(&head.origin),
         head.size,
-        named(&witnesses)
+        escaped(&named(&witnesses))
     ))?;
-    say(record.body)
+    say(escaped_json(&record.body))
+}
+
+/// A text in which what a terminal would not show as it is, is escaped as in JSON: in JSON, the meaning stays.
+fn escaped_json(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_deceptive(character) {
+            let mut units = [0; 2];
+            let units = character.encode_utf16(&mut units).iter();
+            shown.extend(units.map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            shown.push(character);
+        }
+    }
+    shown
 }
 
 /// The witnesses that signed, as the end of a line.
@@ -189,4 +209,25 @@ fn print(text: &str) -> Result<(), Failure> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|error| Failure::Failed(format!("cannot write the output: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_shown_without_commands_to_a_terminal() {
+        let event = "{\"a\":\"\u{9b}31m \u{7f}\u{202e}\u{e0041}\u{fffd}é\"}";
+        let shown = escaped_json(event);
+        assert_eq!(
+            shown,
+            "{\"a\":\"\\u009b31m \\u007f\\u202e\\udb40\\udc41\u{fffd}é\"}"
+        );
+        let read = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+        assert_eq!(read(&shown), read(event));
+        assert_eq!(
+            escaped_json("\u{1b}]0;x\u{7}\n"),
+            "\\u001b]0;x\\u0007\\u000a"
+        );
+    }
 }

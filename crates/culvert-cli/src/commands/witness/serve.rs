@@ -3,34 +3,94 @@
 use std::convert::Infallible;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_base::names::escaped;
 use culvert_base::{Clock, SystemClock};
 use culvert_tlog::{
-    ADD_CHECKPOINT_PATH, AddCheckpoint, Declined, REQUEST_BYTES_MAX, SIZE_TYPE, SigningKey,
-    origin_digest,
+    ADD_CHECKPOINT_PATH, AddCheckpoint, Declined, REQUEST_BYTES_MAX, SIZE_TYPE, SignedCheckpoint,
+    SigningKey, origin_digest,
 };
+use culvert_tls::server_certificate::{ServerCertificate, read_certificate_files};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
+use super::connections::{Connections, OpenConnection};
 use super::state::{Answer, WitnessState};
 use super::{Failure, failed, say};
 
-/// Limit of connections; more wait in the backlog.
-const CONNECTIONS_MAX: usize = 256;
-/// How long the head of a request, its body, and each pause between requests may take.
+/// How long a TLS handshake, the head of a request, its body, and each pause between requests may take.
 const REQUEST_WITHIN: Duration = Duration::from_secs(10);
 /// How long a connection may last.
 const CONNECTION_FOR: Duration = Duration::from_secs(300);
 /// Pause after the system has no descriptor for a connection.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// The files of a certificate, which SIGHUP reads again.
+#[derive(Debug)]
+pub(super) struct TlsFiles {
+    /// The chain, in PEM.
+    pub(super) certificate: PathBuf,
+    /// Its private key, in PEM.
+    pub(super) key: PathBuf,
+}
+
+impl TlsFiles {
+    /// Returns why they cannot be used, if they cannot.
+    fn read(&self) -> Result<TlsAcceptor, String> {
+        let key = read_certificate_files(&self.certificate, &self.key);
+        let key = key.map_err(|fault| fault.chain())?;
+        let certificate = ServerCertificate::plain(key).map_err(|error| error.to_string())?;
+        let mut config = ServerConfig::clone(&certificate.config);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config).into())
+    }
+}
+
+/// TLS of a listener.
+struct Tls {
+    files: TlsFiles,
+    acceptor: TlsAcceptor,
+    reloads: Signal,
+}
+
+impl Tls {
+    fn open(files: TlsFiles) -> Result<Self, Failure> {
+        Ok(Self {
+            acceptor: files.read().map_err(Failure::Failed)?,
+            files,
+            reloads: signal(SignalKind::hangup()).map_err(failed)?,
+        })
+    }
+
+    /// Completes when the files are to be read again.
+    async fn reload(tls: &mut Option<Self>) {
+        match tls {
+            Some(tls) => {
+                tls.reloads.recv().await;
+                match tls.files.read() {
+                    Ok(acceptor) => {
+                        tls.acceptor = acceptor;
+                        complain(format_args!("the certificate was read again"));
+                    }
+                    Err(why) => complain(format_args!("the old certificate stays: {why}")),
+                }
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
 
 struct Witness {
     state: WitnessState,
@@ -42,21 +102,25 @@ pub(super) async fn run(
     state: WitnessState,
     key: SigningKey,
     listen: SocketAddr,
+    tls: Option<TlsFiles>,
 ) -> Result<(), Failure> {
+    let mut tls = tls.map(Tls::open).transpose()?;
     let listener = TcpListener::bind(listen)
         .await
         .map_err(|error| Failure::Failed(format!("listening on {listen}: {error}")))?;
     let address = listener.local_addr().map_err(failed)?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
     say(format_args!("key of the witness: {}", key.verifier()))?;
-    say(format_args!("the witness listens on http://{address}"))?;
+    say(format_args!("the witness listens on {scheme}://{address}"))?;
     let witness = Arc::new(Witness { state, key });
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut connections = JoinSet::new();
+    let connections = Connections::default();
+    let mut tasks = JoinSet::new();
     loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else {
-            return Ok(());
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = Tls::reload(&mut tls) => continue,
         };
-        let (stream, _) = match listener.accept().await {
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 complain(format_args!("cannot accept a connection: {error}"));
@@ -64,27 +128,57 @@ pub(super) async fn run(
                 continue;
             }
         };
-        while connections.try_join_next().is_some() {}
+        while tasks.try_join_next().is_some() {}
+        let Some(open) = connections.enter(peer.ip()) else {
+            continue;
+        };
         let witness = Arc::clone(&witness);
-        connections.spawn(async move {
-            drop(tokio::time::timeout(CONNECTION_FOR, connection(stream, witness)).await);
-            drop(permit);
+        let acceptor = tls.as_ref().map(|tls| tls.acceptor.clone());
+        tasks.spawn(async move {
+            let open = Arc::new(open);
+            tokio::select! {
+                () = open.replaced() => {}
+                _ = tokio::time::timeout(
+                    CONNECTION_FOR,
+                    connection(stream, acceptor, witness, Arc::clone(&open)),
+                ) => {}
+            }
         });
     }
 }
 
-async fn connection(stream: TcpStream, witness: Arc<Witness>) {
+/// Completes the TLS handshake, if there is one, and serves the connection.
+async fn connection(
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    witness: Arc<Witness>,
+    open: Arc<OpenConnection>,
+) {
+    let Some(acceptor) = acceptor else {
+        return requests(stream, witness, open).await;
+    };
+    let secured = tokio::time::timeout(REQUEST_WITHIN, acceptor.accept(stream)).await;
+    if let Ok(Ok(stream)) = secured {
+        requests(stream, witness, open).await;
+    }
+}
+
+async fn requests(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    witness: Arc<Witness>,
+    open: Arc<OpenConnection>,
+) {
     let service = service_fn(move |request| {
-        let witness = Arc::clone(&witness);
+        let (witness, open) = (Arc::clone(&witness), Arc::clone(&open));
         async move {
-            let answered = tokio::time::timeout(REQUEST_WITHIN, witness.respond(request)).await;
+            let answered = tokio::time::timeout(REQUEST_WITHIN, witness.respond(request, &open));
             let late = |_| {
                 plain(
                     StatusCode::REQUEST_TIMEOUT,
                     "the request is too slow\n".into(),
                 )
             };
-            Ok::<_, Infallible>(answered.unwrap_or_else(late))
+            Ok::<_, Infallible>(answered.await.unwrap_or_else(late))
         }
     });
     let served = hyper::server::conn::http1::Builder::new()
@@ -96,7 +190,11 @@ async fn connection(stream: TcpStream, witness: Arc<Witness>) {
 }
 
 impl Witness {
-    async fn respond(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn respond(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        open: &OpenConnection,
+    ) -> Response<Full<Bytes>> {
         match (request.method(), request.uri().path()) {
             (&Method::POST, ADD_CHECKPOINT_PATH) => {
                 let body = Limited::new(request.into_body(), REQUEST_BYTES_MAX)
@@ -104,6 +202,8 @@ impl Witness {
                     .await;
                 let request = body.ok().map(|body| body.to_bytes());
                 let request = request.and_then(|body| AddCheckpoint::parse(&body));
+                // Until here, it waited for its client.
+                let _busy = open.busy();
                 match request {
                     Some(request) => self.add(request).await,
                     None => plain(StatusCode::BAD_REQUEST, "not a request of a log\n".into()),
@@ -113,6 +213,7 @@ impl Witness {
                 let origin = path
                     .strip_prefix('/')
                     .and_then(|it| it.strip_suffix("/checkpoint"));
+                let _busy = open.busy();
                 self.latest(origin.unwrap_or_default().to_owned()).await
             }
             _ => plain(StatusCode::NOT_FOUND, "not found\n".into()),
@@ -120,7 +221,6 @@ impl Witness {
     }
 
     async fn add(self: Arc<Self>, request: AddCheckpoint) -> Response<Full<Bytes>> {
-        let origin = request.signed.checkpoint().origin.clone();
         let now = SystemClock.now().unix_seconds().unsigned_abs();
         // The state is synced to disk.
         let answer =
@@ -131,12 +231,13 @@ impl Witness {
                 StatusCode::NOT_FOUND,
                 "the witness does not know this log\n".into(),
             ),
+            Ok(Ok(Answer::Forked(heads))) => {
+                accuse(&heads);
+                let status = StatusCode::from_u16(Declined::Inconsistent.status());
+                let status = status.unwrap_or(StatusCode::BAD_REQUEST);
+                plain(status, "the log signed two histories\n".into())
+            }
             Ok(Ok(Answer::Declined(declined))) => {
-                if matches!(declined, Declined::Inconsistent) {
-                    complain(format_args!(
-                        "a signed head of `{origin}` does not extend the one before it: its history was written again"
-                    ));
-                }
                 let status = StatusCode::from_u16(declined.status());
                 let status = status.unwrap_or(StatusCode::BAD_REQUEST);
                 let Declined::Conflict(size) = declined else {
@@ -172,6 +273,18 @@ fn broken(error: &dyn std::fmt::Display) -> Response<Full<Bytes>> {
     ));
     let why = "the witness cannot use its state\n";
     plain(StatusCode::INTERNAL_SERVER_ERROR, why.into())
+}
+
+/// Prints two signed heads of one log that cannot both be true, in lines that a terminal shows as they are.
+fn accuse([known, other]: &[SignedCheckpoint; 2]) {
+    let head = known.checkpoint();
+    complain(format_args!(
+        "the log `{}` signed two histories of {} events: {:?} and {:?}",
+        escaped(&head.origin),
+        head.size,
+        known.to_string(),
+        other.to_string(),
+    ));
 }
 
 /// A line on standard error; without it, the witness serves as well.

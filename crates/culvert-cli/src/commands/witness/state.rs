@@ -10,7 +10,8 @@ use std::path::PathBuf;
 
 use culvert_installation::keys::write_private;
 use culvert_tlog::{
-    AddCheckpoint, Declined, KnownTree, SignedCheckpoint, SigningKey, VerifierKey, judge,
+    AddCheckpoint, Declined, KnownTree, SignatureLine, SignedCheckpoint, SigningKey, VerifierKey,
+    judge,
 };
 use serde::{Deserialize, Serialize};
 
@@ -19,15 +20,19 @@ const STATE_BYTES_MAX: u64 = 64 << 20;
 
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Logs {
+    /// The key of the witness that signs by this file; empty before its first start.
+    #[serde(default)]
+    witness: String,
     /// By origin.
     logs: BTreeMap<String, Log>,
 }
 
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Log {
-    /// Keys of which one has to have signed.
+    /// Keys of which one has to have signed, the successor after its predecessor. None if the log was removed.
     keys: Vec<String>,
-    /// The latest head that this witness signed, with its signature; empty before the first one.
+    /// The latest head that this witness signed, with its signature; empty before the first one. It is kept when the log is
+    /// removed, so that adding it again does not let another history be signed.
     latest: String,
 }
 
@@ -39,21 +44,34 @@ impl Log {
             .collect()
     }
 
-    fn known(&self) -> io::Result<KnownTree> {
+    fn latest(&self) -> io::Result<Option<SignedCheckpoint>> {
         if self.latest.is_empty() {
-            return Ok(KnownTree::none());
+            return Ok(None);
         }
-        let latest = SignedCheckpoint::parse(self.latest.as_bytes()).map_err(|_| damaged())?;
-        let head = latest.checkpoint();
-        Ok(KnownTree {
-            size: head.size,
-            root: head.root,
-        })
+        SignedCheckpoint::parse(self.latest.as_bytes())
+            .map(Some)
+            .map_err(|_| damaged())
     }
 }
 
 fn damaged() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the file is damaged")
+}
+
+/// The lines of a head that are signatures of these keys, one for each, and the number of the last key that signed.
+fn verified(signed: &SignedCheckpoint, keys: &[VerifierKey]) -> (Vec<SignatureLine>, usize) {
+    let (mut lines, mut last) = (Vec::new(), 0);
+    for (n, key) in keys.iter().enumerate() {
+        let is_by_key = |line: &&SignatureLine| {
+            let alone = SignedCheckpoint::new(signed.checkpoint().clone(), vec![(*line).clone()]);
+            alone.is_some_and(|it| matches!(it.note().signed_by(key), Ok(Some(_))))
+        };
+        if let Some(line) = signed.note().signatures().iter().find(is_by_key) {
+            lines.push(line.clone());
+            last = n;
+        }
+    }
+    (lines, last)
 }
 
 /// The response of a witness to `add-checkpoint`.
@@ -63,6 +81,9 @@ pub(super) enum Answer {
     Signed(String),
     /// It does not sign.
     Declined(Declined),
+    /// It does not sign: the log signed two trees of the same size. The head that the witness signed, and the other one,
+    /// with no signatures but those.
+    Forked(Box<[SignedCheckpoint; 2]>),
     /// It does not know the log.
     UnknownLog,
 }
@@ -103,16 +124,50 @@ impl WitnessState {
         write_private(&self.path, &format!("{text}\n")).map_err(io::Error::other)
     }
 
-    /// Adds a key of a log.
-    pub(super) fn add(&self, key: &VerifierKey) -> io::Result<()> {
+    /// Makes the file that of the witness with this key, with the logs that it has. Returns whether it is that now: it
+    /// changes only if `is_new` says that nothing was signed with this key by another file.
+    pub(super) fn claim(&self, key: &VerifierKey, is_new: bool) -> io::Result<bool> {
+        let _locked = self.lock()?;
+        let mut logs = self.read()?;
+        if logs.witness == key.to_string() {
+            return Ok(true);
+        }
+        if is_new {
+            logs.witness = key.to_string();
+            self.write(&logs)?;
+        }
+        Ok(is_new)
+    }
+
+    /// Adds a key of a log: in place of its others immediately, or as their successor when it first signs a head.
+    pub(super) fn add(&self, key: &VerifierKey, in_place: bool) -> io::Result<()> {
         let _locked = self.lock()?;
         let mut logs = self.read()?;
         let log = logs.logs.entry(key.name().to_owned()).or_default();
         let text = key.to_string();
+        if in_place {
+            log.keys.clear();
+        }
         if !log.keys.contains(&text) {
             log.keys.push(text);
         }
         self.write(&logs)
+    }
+
+    /// Removes the keys of a log. Returns whether there were any.
+    pub(super) fn remove(&self, origin: &str) -> io::Result<bool> {
+        let _locked = self.lock()?;
+        let mut logs = self.read()?;
+        let log = logs.logs.get_mut(origin);
+        let Some(log) = log.filter(|it| !it.keys.is_empty()) else {
+            return Ok(false);
+        };
+        log.keys.clear();
+        if log.latest.is_empty() {
+            logs.logs.remove(origin);
+        }
+        self.write(&logs)?;
+        Ok(true)
     }
 
     /// Decides about a head, and remembers it before it returns the signature.
@@ -124,15 +179,44 @@ impl WitnessState {
     ) -> io::Result<Answer> {
         let _locked = self.lock()?;
         let mut logs = self.read()?;
-        let Some(log) = logs.logs.get_mut(&request.signed.checkpoint().origin) else {
+        // The file was lost or exchanged meanwhile.
+        if logs.witness != key.verifier().to_string() {
+            return Err(io::Error::other("the file is not that of this witness"));
+        }
+        let new = &request.signed;
+        let log = logs.logs.get_mut(&new.checkpoint().origin);
+        let Some(log) = log.filter(|it| !it.keys.is_empty()) else {
             return Ok(Answer::UnknownLog);
         };
-        if let Err(declined) = judge(request, &log.origin_keys()?, log.known()?) {
+        let (keys, latest) = (log.origin_keys()?, log.latest()?);
+        let known = latest
+            .as_ref()
+            .map_or_else(KnownTree::none, |it| KnownTree {
+                size: it.checkpoint().size,
+                root: it.checkpoint().root,
+            });
+        let judged = judge(request, &keys, known);
+        if judged == Err(Declined::Unsigned) {
+            return Ok(Answer::Declined(Declined::Unsigned));
+        }
+        let (mut lines, last) = verified(new, &keys);
+        let with = |lines| SignedCheckpoint::new(new.checkpoint().clone(), lines);
+        let is_fork = |signed: &SignedCheckpoint| {
+            let (old, new) = (signed.checkpoint(), new.checkpoint());
+            old.size == new.size && old.root != new.root
+        };
+        if let Some(latest) = latest.filter(is_fork) {
+            let other = with(lines).ok_or_else(damaged)?;
+            return Ok(Answer::Forked(Box::new([latest, other])));
+        }
+        if let Err(declined) = judged {
             return Ok(Answer::Declined(declined));
         }
-        let line = key.sign(request.signed.note().text(), now);
-        let latest = request.signed.with(std::slice::from_ref(&line));
-        log.latest = latest.ok_or_else(damaged)?.to_string();
+        let line = key.sign(new.note().text(), now);
+        lines.push(line.clone());
+        log.latest = with(lines).ok_or_else(damaged)?.to_string();
+        // A key that signs is the successor of those before it.
+        log.keys.drain(..last);
         self.write(&logs)?;
         Ok(Answer::Signed(format!("{line}\n")))
     }
@@ -189,11 +273,12 @@ mod tests {
         let key = SigningKey::new("witness.example", KeyType::Cosignature, [2; 32]).unwrap();
         let honest = tree(64, 0);
         let first = request(&honest, 0, 8, &log);
+        assert!(state.claim(key.verifier(), true).unwrap());
         assert!(matches!(
             state.answer(&first, &key, 1).unwrap(),
             Answer::UnknownLog
         ));
-        state.add(log.verifier()).unwrap();
+        state.add(log.verifier(), false).unwrap();
         assert!(matches!(
             state.answer(&first, &key, 1).unwrap(),
             Answer::Signed(_)
@@ -239,5 +324,183 @@ mod tests {
         ));
         std::fs::write(folder.path().join("witness.json"), "{").unwrap();
         assert!(state.answer(&first, &key, 1).is_err());
+    }
+
+    /// A witness of the log `log.example`.
+    struct Fixture {
+        folder: tempfile::TempDir,
+        state: WitnessState,
+        log: SigningKey,
+        key: SigningKey,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let state = WitnessState::at(folder.path().join("witness.json"));
+            let key = SigningKey::new("witness.example", KeyType::Cosignature, [2; 32]).unwrap();
+            assert!(state.claim(key.verifier(), true).unwrap());
+            let log = log(1);
+            state.add(log.verifier(), false).unwrap();
+            Self {
+                folder,
+                state,
+                log,
+                key,
+            }
+        }
+
+        fn answer(&self, request: &AddCheckpoint) -> Answer {
+            self.state.answer(request, &self.key, 1).unwrap()
+        }
+    }
+
+    /// A key of the log.
+    fn log(seed: u8) -> SigningKey {
+        SigningKey::new("log.example", KeyType::Note, [seed; 32]).unwrap()
+    }
+
+    #[test]
+    fn the_old_key_of_a_log_is_not_trusted_after_its_successor() {
+        let fixture = Fixture::new();
+        let tiles = tree(64, 0);
+        let (old, new) = (&fixture.log, log(3));
+        fixture.state.add(new.verifier(), false).unwrap();
+        // Both are known until the new one signs, here a head with both signatures.
+        assert!(matches!(
+            fixture.answer(&request(&tiles, 0, 8, old)),
+            Answer::Signed(_)
+        ));
+        let mut both = request(&tiles, 8, 8, old);
+        let line = new.sign(both.signed.note().text(), 0);
+        both.signed = both.signed.with(&[line]).unwrap();
+        assert!(matches!(fixture.answer(&both), Answer::Signed(_)));
+        let by_old = request(&tiles, 8, 16, old);
+        assert!(matches!(
+            fixture.answer(&by_old),
+            Answer::Declined(Declined::Unsigned)
+        ));
+        assert!(matches!(
+            fixture.answer(&request(&tiles, 8, 16, &new)),
+            Answer::Signed(_)
+        ));
+
+        // A key in place of all others.
+        let next = log(4);
+        fixture.state.add(next.verifier(), true).unwrap();
+        assert!(matches!(
+            fixture.answer(&request(&tiles, 16, 24, &new)),
+            Answer::Declined(Declined::Unsigned)
+        ));
+        assert!(matches!(
+            fixture.answer(&request(&tiles, 16, 24, &next)),
+            Answer::Signed(_)
+        ));
+    }
+
+    #[test]
+    fn a_removed_log_is_unknown_and_its_head_is_not_forgotten() {
+        let fixture = Fixture::new();
+        let tiles = tree(64, 0);
+        let log = &fixture.log;
+        assert!(matches!(
+            fixture.answer(&request(&tiles, 0, 8, log)),
+            Answer::Signed(_)
+        ));
+        assert!(fixture.state.remove("log.example").unwrap());
+        assert!(!fixture.state.remove("log.example").unwrap());
+        assert!(matches!(
+            fixture.answer(&request(&tiles, 8, 16, log)),
+            Answer::UnknownLog
+        ));
+        fixture.state.add(log.verifier(), false).unwrap();
+        assert!(matches!(
+            fixture.answer(&request(&tree(64, 1), 0, 16, log)),
+            Answer::Declined(Declined::Conflict(8))
+        ));
+        assert!(matches!(
+            fixture.answer(&request(&tiles, 8, 16, log)),
+            Answer::Signed(_)
+        ));
+    }
+
+    #[test]
+    fn only_two_heads_of_one_size_are_a_fork() {
+        let fixture = Fixture::new();
+        let (tiles, other) = (tree(64, 0), tree(64, 1));
+        let log = &fixture.log;
+        assert!(matches!(
+            fixture.answer(&request(&tiles, 0, 8, log)),
+            Answer::Signed(_)
+        ));
+        let mut junk = request(&tiles, 8, 16, log);
+        junk.proof = vec![TreeHash::leaf(b"junk"); 3];
+        for refused in [junk, request(&other, 8, 16, log)] {
+            assert!(matches!(
+                fixture.answer(&refused),
+                Answer::Declined(Declined::Inconsistent)
+            ));
+        }
+        // Whatever the request says about the older tree; but not if another one signed it.
+        for old in [0, 8] {
+            let Answer::Forked(heads) = fixture.answer(&request(&other, old, 8, log)) else {
+                panic!("a fork from {old} is not found");
+            };
+            let [known, new] = heads.map(|it| it.checkpoint().root);
+            assert_eq!(Some(known), tiles.root(8));
+            assert_eq!(Some(new), other.root(8));
+        }
+        assert!(matches!(
+            fixture.answer(&request(&other, 8, 8, &self::log(9))),
+            Answer::Declined(Declined::Unsigned)
+        ));
+    }
+
+    #[test]
+    fn only_verified_signatures_are_kept() {
+        let fixture = Fixture::new();
+        let tiles = tree(64, 0);
+        let mut first = request(&tiles, 0, 8, &fixture.log);
+        let text = first.signed.note().text().to_owned();
+        let stranger = SigningKey::new("witness.stranger", KeyType::Cosignature, [7; 32]).unwrap();
+        let strange = [stranger.sign(&text, 5), log(8).sign(&text, 0)];
+        let mut forged = fixture.key.sign(&text, 5);
+        forged.key_id ^= 1;
+        first.signed = first
+            .signed
+            .with(&strange)
+            .unwrap()
+            .with(&[forged])
+            .unwrap();
+        assert_eq!(first.signed.note().signatures().len(), 4);
+        assert!(matches!(fixture.answer(&first), Answer::Signed(_)));
+        let latest = fixture.state.latest(|_| true).unwrap().unwrap();
+        let latest = SignedCheckpoint::parse(latest.as_bytes()).unwrap();
+        assert_eq!(latest.note().signatures().len(), 2);
+        for key in [fixture.log.verifier(), fixture.key.verifier()] {
+            assert!(latest.note().signed_by(key).unwrap().is_some());
+        }
+    }
+
+    #[test]
+    fn a_lost_or_exchanged_state_signs_nothing() {
+        let fixture = Fixture::new();
+        let tiles = tree(64, 0);
+        assert!(matches!(
+            fixture.answer(&request(&tiles, 0, 8, &fixture.log)),
+            Answer::Signed(_)
+        ));
+        let file = fixture.folder.path().join("witness.json");
+        std::fs::remove_file(&file).unwrap();
+        let fork = request(&tree(64, 1), 0, 8, &fixture.log);
+        let (state, key) = (&fixture.state, &fixture.key);
+        assert!(state.answer(&fork, key, 1).is_err());
+        // Also with the log in a new file.
+        state.add(fixture.log.verifier(), false).unwrap();
+        assert!(state.answer(&fork, key, 1).is_err());
+        assert!(!state.claim(key.verifier(), false).unwrap());
+        assert!(state.answer(&fork, key, 1).is_err());
+        assert!(state.claim(key.verifier(), true).unwrap());
+        assert!(matches!(fixture.answer(&fork), Answer::Signed(_)));
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use culvert_base::{BoxFuture, Timestamp};
+use culvert_events::sign_in_parameter::{CODE, NONCE, STATE, TICKET};
 use culvert_http::authority::Authority;
 use culvert_policy::policy::exchange::Exchange;
 use culvert_policy::policy::run::Flow;
@@ -149,7 +150,7 @@ impl SessionMiddleware {
                 self.redirect_uri(&origin, is_central).into(),
             ),
             ("scope", self.options.scopes.as_str().into()),
-            ("state", sealed.into()),
+            (STATE, sealed.into()),
         ];
         if endpoints.has_pkce {
             let challenge = challenge(&nonce.verifier(&state));
@@ -157,7 +158,7 @@ impl SessionMiddleware {
             given.push(("code_challenge_method", "S256".into()));
         }
         if endpoints.keys.is_some() {
-            given.push(("nonce", nonce.token_nonce(&state).into()));
+            given.push((NONCE, nonce.token_nonce(&state).into()));
         }
         let has = |name: &str| self.options.parameters.iter().any(|(own, _)| own == name);
         if is_anew && endpoints.keys.is_some() && !has("prompt") {
@@ -187,7 +188,7 @@ impl SessionMiddleware {
         };
         let (keys, now) = (&self.logins.keys, request_context.now);
         let context = request_context.of_host();
-        let ticket_text = parameter(query, "ticket");
+        let ticket_text = parameter(query, TICKET);
         let ticket = ticket_text.as_deref();
         let ticket =
             ticket.map(|text| Ticket::open(keys, &context, text).ok_or(Problem::LoginState));
@@ -196,7 +197,7 @@ impl SessionMiddleware {
         let state = match &ticket {
             Some(ticket) => ticket.state.clone(),
             None => {
-                let text = parameter(query, "state").ok_or(Problem::LoginNoState)?;
+                let text = parameter(query, STATE).ok_or(Problem::LoginNoState)?;
                 AttemptState::read(keys, &text).ok_or(Problem::LoginState)?
             }
         };
@@ -343,7 +344,7 @@ impl SessionMiddleware {
         let ticket = Ticket::new(state, person, tokens, now);
         let ticket = ticket.seal(&self.logins.keys, &*services.entropy);
         let ticket = ticket.ok_or(Problem::Policy)?;
-        let answer = secret_redirect(&format!("{origin}{CALLBACK_PATH}?ticket={ticket}"));
+        let answer = secret_redirect(&format!("{origin}{CALLBACK_PATH}?{TICKET}={ticket}"));
         Ok(Flow::Reply(Box::new(answer.ok_or(Problem::Policy)?)))
     }
 
@@ -548,7 +549,7 @@ fn code_of(query: &str, endpoints: &Endpoints, endpoint: &str) -> Result<String,
             _ => Problem::LoginDenied,
         });
     }
-    parameter(query, "code").ok_or(Problem::LoginState)
+    parameter(query, CODE).ok_or(Problem::LoginState)
 }
 
 /// The error that the user sees.
