@@ -37,6 +37,7 @@ mod tests;
 pub use audit_log::audit::{
     AuditError, AuditLog, AuditRow, Bound, Damage, Expired, Extent, NotedHead, Range, RangeError,
 };
+pub use audit_log::beginning::Beginning;
 pub use audit_log::chain::{Hash, Link, NotAHash};
 pub use audit_log::event_index::{AuditKey, LinkedRow, Order, TrafficEnds};
 pub use audit_log::event_names::event_names;

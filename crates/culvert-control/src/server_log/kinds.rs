@@ -65,8 +65,8 @@ static ALL: [Row; 18] = [
     ),
     (
         RESTORED,
-        "The database has an earlier state than a backup, the event queue, or a running node knows of: a backup was \
-         restored, or a fail-over lost commits.",
+        "The database has an earlier state than a backup, the event queue, a running node, a signed head of the audit log, \
+         or a witness knows of: a backup was restored, or a fail-over lost commits.",
         schema_of::<Restored<'static>>,
     ),
     (

@@ -2,6 +2,7 @@
 //! traffic events are found.
 
 pub(crate) mod audit;
+pub(crate) mod beginning;
 pub(crate) mod chain;
 pub(crate) mod event_index;
 pub(crate) mod event_names;

@@ -70,6 +70,7 @@ async fn sign(store: &Store) -> SignedCheckpoint {
 fn policy() -> Policy {
     Policy {
         origin_keys: vec![key().verifier().clone()],
+        origin: None,
         ..Policy::default()
     }
 }

@@ -73,6 +73,7 @@ fn request(tiles: &Tiles, old: u64, new: u64) -> AddCheckpoint {
 fn policy(n_witnesses: u8) -> Policy {
     Policy {
         origin_keys: vec![log_key().verifier().clone()],
+        origin: None,
         witness_keys: (1..=n_witnesses)
             .map(|n| witness_key(n).verifier().clone())
             .collect(),
