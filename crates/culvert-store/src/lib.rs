@@ -44,6 +44,7 @@ pub use audit_log::event_names::event_names;
 pub use audit_log::outbox::OutboxRow;
 pub use audit_log::rebuild::{Rebuilt, TreeDamage};
 pub use audit_log::record::AuditRecord;
+pub use audit_log::repair::{Repaired, Unrepairable};
 pub use audit_log::tree::{AuditFile, AuditTree, ProveError, SignedHead};
 pub use commit::changes::{AuditEvent, Changes};
 pub use commit::commit_error::CommitError;

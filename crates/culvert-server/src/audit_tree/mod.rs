@@ -38,6 +38,8 @@ const LAST_WITHIN: Duration = Duration::from_secs(3);
 enum Trouble {
     /// Something is missing or fails.
     Problem(String),
+    /// The tree lacks tiles that the next leaves need.
+    Damaged(String),
     /// The log does not continue the last signed head, and no administrator acknowledged that.
     Ended(String),
 }
@@ -104,6 +106,10 @@ impl AuditTreeKeeper {
     pub(crate) fn notice(&self) -> Option<(&'static str, &'static str)> {
         match *lock(&self.trouble) {
             None => None,
+            Some(Trouble::Damaged(_)) => Some((
+                "audit_log",
+                "its tree is damaged: it is neither signed nor pruned until `culvert admin rebuild-audit-tree`",
+            )),
             Some(Trouble::Problem(_)) => Some(("audit_log", "its heads are not signed here")),
             Some(Trouble::Ended(_)) => Some((
                 "restored",
@@ -148,7 +154,7 @@ impl AuditTreeKeeper {
         let done = self.advance(is_last).await;
         let (is_done, trouble) = match done {
             Ok(is_done) => (is_done, None),
-            Err(trouble) => (false, Some(trouble)),
+            Err(trouble) => (false, Some(self.named(trouble).await)),
         };
         let mut known = lock(&self.trouble);
         if *known != trouble {
@@ -157,6 +163,10 @@ impl AuditTreeKeeper {
                 Some(Trouble::Problem(cause)) => {
                     tracing::error!(cause, "the audit log is not signed");
                 }
+                Some(Trouble::Damaged(cause)) => tracing::error!(
+                    cause,
+                    "the tree of the audit log is damaged; it is neither signed nor pruned until `culvert admin rebuild-audit-tree`"
+                ),
                 Some(Trouble::Ended(cause)) => tracing::error!(
                     cause,
                     "the database does not continue the signed audit log: an older copy was restored, a fail-over lost commits, or it was written again; nothing is signed until `culvert admin acknowledge-restore`"
@@ -165,6 +175,20 @@ impl AuditTreeKeeper {
             *known = trouble;
         }
         is_done
+    }
+
+    /// The same trouble, or the damage that causes it, which is reported.
+    async fn named(&self, trouble: Trouble) -> Trouble {
+        let Trouble::Problem(cause) = trouble else {
+            return trouble;
+        };
+        if !matches!(self.store.audit_log().is_tree_damaged().await, Ok(true)) {
+            return Trouble::Problem(cause);
+        }
+        match self.server_log.tree_damaged(&self.identity.node).await {
+            Ok(()) => Trouble::Damaged(cause),
+            Err(fault) => fault.into(),
+        }
     }
 
     async fn advance(&self, is_last: bool) -> Result<bool, Trouble> {

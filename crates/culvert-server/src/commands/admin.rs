@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a command prints")]
 
 mod audit_key;
+mod audit_tree;
 mod operator;
 mod restored_log;
 mod transfer;
@@ -49,6 +50,9 @@ fn arguments(command: Command) -> Command {
         )))
         .subcommand(with_settings(Command::new("rotate-audit-key").about(
             "Replace the key that signs the heads of the audit log; prints the last head with the signatures of both keys",
+        )))
+        .subcommand(with_settings(Command::new("rebuild-audit-tree").about(
+            "Compute the tree over the audit log again and replace its damaged parts, while servers run or not",
         )))
         .subcommand(with_settings(Command::new("acknowledge-restore").about(
             "Sign the audit log again after a restored database ended it, with the next number in its origin (`+1`)",
@@ -109,6 +113,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
                 written.map_err(with_causes)?;
                 audit_key::rotate(&context, &settings).await
             }
+            "rebuild-audit-tree" => audit_tree::rebuild(&context, &command).await,
             "acknowledge-restore" => restored_log::acknowledge(&context, &settings, &command).await,
             "rotate-master-key" => rotate_master_key(&context, &settings, &command).await,
             _ => {

@@ -10,4 +10,5 @@ pub(crate) mod follower;
 pub(crate) mod outbox;
 pub(crate) mod rebuild;
 pub(crate) mod record;
+pub(crate) mod repair;
 pub(crate) mod tree;

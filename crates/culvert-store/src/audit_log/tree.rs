@@ -349,6 +349,6 @@ pub(crate) fn missing_tile() -> Fault {
     )
 }
 
-fn number(n: u64) -> i64 {
+pub(crate) fn number(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
