@@ -31,7 +31,7 @@ const GROW_AFTER: Duration = Duration::from_secs(1);
 /// The time between two signed heads.
 const SIGN_EVERY: Duration = Duration::from_secs(10);
 /// How long the stop waits for the last leaves and their head.
-const LAST_WITHIN: Duration = Duration::from_secs(3);
+const LAST_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why this node does not sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -306,8 +306,7 @@ impl AuditTreeKeeper {
         };
         match self.server_log.end_origin(&self.identity.node, &lost).await {
             Ok(()) => Trouble::Ended(format!(
-                "{known_by} knows a head of `{origin}` with {size} events; the log has {}, or others",
-                tree.size
+                "{known_by} knows a head of `{origin}` with {size} events that the log does not continue"
             )),
             Err(fault) => fault.into(),
         }
