@@ -69,7 +69,7 @@ impl PruningNotice for ServerLog {
                 tracing::error!(
                     from,
                     to = first.saturating_sub(1),
-                    "events of the audit log are missing, and no event announced it: somebody removed them from the database"
+                    "events of the audit log are missing, and no event announced it: they were removed from the database directly"
                 );
             }
             let object = Pruned {

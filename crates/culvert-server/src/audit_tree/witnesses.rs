@@ -50,7 +50,7 @@ enum State {
     Good,
     /// It does not answer as a witness does.
     Away(String),
-    /// It knows another history, of this origin, with so many events.
+    /// It knows another history, of this origin, with this number of events.
     Refuses(String, u64),
 }
 

@@ -131,7 +131,7 @@ async fn audit_tree(
     let key = audit_key::load(&settings.audit_key_file()).ok().flatten();
     let log = key.map_or_else(|| origin.clone(), |key| key.verifier().name().to_owned());
     let mut names = settings.audit.witnesses.iter().map(|it| it.key.name());
-    // Its signatures could not be told from those of the log.
+    // Other tools could take its signatures for those of the log.
     if names.any(|name| name == log) {
         bail!("a witness of `audit.witnesses` has the name of the audit log, `{log}`");
     }

@@ -16,7 +16,7 @@ const PRUNED: &str = "event_log_pruned.v0";
 /// Events per read, each of a few hundred bytes.
 const ROWS: i64 = 128;
 
-/// What is known of the rows before the first retained one.
+/// The knowledge of the rows before the first retained one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beginning {
     /// There are none.

@@ -7,10 +7,8 @@ use culvert_tlog::{Edge, HASH_BYTES, TILE_WIDTH, TileId, TreeHash};
 
 use crate::audit_log::audit::AuditLog;
 use crate::audit_log::rebuild::{Rows, TreeDamage};
-use crate::audit_log::tree::{AuditTree, number};
+use crate::audit_log::tree::{AuditTree, TileRepair};
 use crate::commit::state_log::StateCommand;
-use crate::database::dialect::{Arg, Connection};
-use crate::database::statements::state;
 use crate::store::Store;
 
 /// Tiles written in one transaction, of at most 8 KiB each.
@@ -51,31 +49,6 @@ pub enum Unrepairable {
 impl From<Fault> for Unrepairable {
     fn from(fault: Fault) -> Self {
         Self::Damage(fault.into())
-    }
-}
-
-/// Tiles that replace those of a tree of this size.
-#[derive(Debug)]
-pub(crate) struct TileRepair {
-    size: u64,
-    tiles: BTreeMap<TileId, Vec<u8>>,
-}
-
-impl TileRepair {
-    /// Writes the tiles; nothing if the tree has another size. Returns whether it has it, as 1 or 0.
-    pub(crate) async fn write(&self, connection: &mut Connection) -> Result<u64, sqlx::Error> {
-        if AuditTree::read_in(connection).await?.size != self.size {
-            return Ok(0);
-        }
-        for (id, hashes) in &self.tiles {
-            let arguments = [
-                Arg::Int(i64::from(id.level)),
-                Arg::Int(number(id.n)),
-                Arg::Blob(hashes),
-            ];
-            connection.run(state::PUT_TILE, &arguments).await?;
-        }
-        Ok(1)
     }
 }
 

@@ -163,6 +163,31 @@ impl Signature {
     }
 }
 
+/// Tiles that replace those of a tree of this size.
+#[derive(Debug)]
+pub(crate) struct TileRepair {
+    pub(crate) size: u64,
+    pub(crate) tiles: BTreeMap<TileId, Vec<u8>>,
+}
+
+impl TileRepair {
+    /// Writes the tiles; nothing if the tree has another size. Returns whether it has it, as 1 or 0.
+    pub(crate) async fn write(&self, connection: &mut Connection) -> Result<u64, sqlx::Error> {
+        if AuditTree::read_in(connection).await?.size != self.size {
+            return Ok(0);
+        }
+        for (id, hashes) in &self.tiles {
+            let arguments = [
+                Arg::Int(i64::from(id.level)),
+                Arg::Int(number(id.n)),
+                Arg::Blob(hashes),
+            ];
+            connection.run(state::PUT_TILE, &arguments).await?;
+        }
+        Ok(1)
+    }
+}
+
 /// The files of the log that are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuditFile {
@@ -349,6 +374,6 @@ pub(crate) fn missing_tile() -> Fault {
     )
 }
 
-pub(crate) fn number(n: u64) -> i64 {
+fn number(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }

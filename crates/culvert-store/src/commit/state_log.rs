@@ -6,8 +6,7 @@ use std::time::Instant;
 use culvert_base::{BoxFuture, Event, Fault};
 
 use crate::audit_log::chain::Link;
-use crate::audit_log::repair::TileRepair;
-use crate::audit_log::tree::{Growth, Signature};
+use crate::audit_log::tree::{Growth, Signature, TileRepair};
 use crate::audit_log::{audit, event_names, outbox};
 use crate::commit::changes::{AuditEvent, Changes, Step};
 use crate::commit::commit_error::CommitError;

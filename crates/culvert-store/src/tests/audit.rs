@@ -296,7 +296,7 @@ async fn removals_without_an_event_are_found(db: &TestDatabase) {
         assert_eq!(log.verify_beginning().await.unwrap(), Beginning::Announced);
         assert_eq!(log.unannounced_from().await.unwrap(), None);
     }
-    // Somebody removes one row more. Its chain fits together.
+    // One row more is removed. Its chain fits together.
     remove_to(&store, 3).await;
     log.verify(None).await.unwrap();
     assert_eq!(unannounced().await, Some((1, 3)));

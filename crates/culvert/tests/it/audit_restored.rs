@@ -1,4 +1,4 @@
-//! Restored databases and removed rows: what is signed, what verification says, and what an administrator acknowledges.
+//! Restored databases and removed rows: when the log is signed, how it is verified, and how an administrator continues it.
 
 use std::path::Path;
 
@@ -63,7 +63,7 @@ fn restore_database(from: &Path, to: &Path) {
 }
 
 /// Restored, the log is not signed, through restarts and however long it grows, until an administrator acknowledges it. Then
-/// it has another origin, which nobody accepts who does not name it.
+/// it has another origin, which is accepted by name only.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_database_is_signed_only_as_a_continuation() {
     let folder = tempfile::tempdir().unwrap();
@@ -207,7 +207,7 @@ async fn what_a_witness_knows_is_not_forked() {
     let (code, out, error) = offline(&settings, &["admin", "acknowledge-restore"]);
     assert_eq!(code, 0, "{error}");
     assert!(out.contains("+1"), "{out}");
-    // The witness is told of the continuation.
+    // The witness learns of the continuation.
     let mut state: Value =
         serde_json::from_str(&std::fs::read_to_string(&witness.state).unwrap()).unwrap();
     let origin = signed.lines().next().unwrap();
@@ -275,7 +275,7 @@ async fn the_stop_is_in_a_signed_head() {
     assert_eq!(code, 0, "{error}");
 }
 
-/// With access to the database alone, somebody removes the oldest events.
+/// With access to the database alone, the oldest events are removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn removed_oldest_events_are_found() {
     for backend in backends().await {
@@ -303,7 +303,7 @@ async fn removed_oldest_events_are_found() {
     }
 }
 
-/// A witness cannot be told from the log by its name.
+/// A witness cannot have the name of the log.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_witness_with_the_name_of_the_log_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -355,7 +355,7 @@ async fn a_fail_over_that_lost_commits_ends_the_log_on_all_nodes() {
         line["hash"].as_str().unwrap()
     );
     execute(&settings, &lost).await;
-    // The node that signed notices it, and the other one is told.
+    // The node that signed notices it, and the other one follows.
     let first = Process::start(&data[0], &database.url);
     eventually("the first node notices", async || {
         readyz(&first).await.contains("acknowledge-restore")
@@ -395,7 +395,7 @@ async fn a_fail_over_that_lost_commits_ends_the_log_on_all_nodes() {
     database.remove().await;
 }
 
-/// A tile is lost. Whoever runs the server is told, and repairs it from the rows.
+/// A tile is lost. The operator learns of it, and repairs it from the rows.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_tree_is_reported_and_repaired() {
     let folder = tempfile::tempdir().unwrap();
