@@ -18,7 +18,10 @@ pub(crate) async fn answer(control: &Control, path: &str) -> Result<Response<Bod
     let (body, media_type, caching) = match file {
         None => return Err(Refusal::not_found().into()),
         Some(AuditFile::Checkpoint(text)) => (text.into_bytes(), TEXT, NO_STORE),
-        Some(AuditFile::Tile(hashes)) => (hashes, BYTES, FOREVER),
+        Some(AuditFile::Tile { hashes, is_final }) => {
+            // Leaves beyond the signed head may be lost in a fail-over, and partial tiles grow.
+            (hashes, BYTES, if is_final { FOREVER } else { NO_STORE })
+        }
     };
     let mut response = Response::new(Body::whole(body.into()));
     let headers = response.headers_mut();

@@ -151,6 +151,7 @@ pub use crate::operations::node_list::{EventLogFacts, NodeFacts, StoreFacts};
 pub use crate::operations::{Operation, collection_doc, operation_specs, operations, texts};
 pub use crate::server_log::ServerLog;
 pub use crate::server_log::command::AdminCommand;
+pub use crate::server_log::ended::LostHead;
 pub use crate::server_log::reload::Reloaded;
 pub use crate::server_log::run::{RunFacts, StopReason};
 pub use crate::server_log::watch::ServerWatch;

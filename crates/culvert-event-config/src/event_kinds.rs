@@ -36,7 +36,7 @@ pub(crate) const ENDPOINT: &str = "endpoint";
 
 /// Kinds that do not report a write to a resource. Only admins may follow them. A test compares them with the
 /// catalogue.
-const OTHERS: [&str; 45] = [
+const OTHERS: [&str; 46] = [
     "admin_command.v0",
     "agent_session_commanded.v0",
     AGENT_SESSION_START,
@@ -46,6 +46,7 @@ const OTHERS: [&str; 45] = [
     "api_key_rotated.v0",
     "api_key_unrestricted.v0",
     "api_key_unused.v0",
+    "audit_tree_damaged.v0",
     "backup_made.v0",
     "captured_message_read.v0",
     "certificate_expiring.v0",

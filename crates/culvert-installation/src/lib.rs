@@ -4,6 +4,7 @@
 //! Server and commands of the operator share this. Not here: the parts that a server runs (`culvert-server`), and what a
 //! user configures (`culvert-control`).
 
+pub mod audit_head;
 pub mod audit_key;
 pub mod config;
 pub mod data_dir_lock;

@@ -37,12 +37,14 @@ mod tests;
 pub use audit_log::audit::{
     AuditError, AuditLog, AuditRow, Bound, Damage, Expired, Extent, NotedHead, Range, RangeError,
 };
+pub use audit_log::beginning::Beginning;
 pub use audit_log::chain::{Hash, Link, NotAHash};
 pub use audit_log::event_index::{AuditKey, LinkedRow, Order, TrafficEnds};
 pub use audit_log::event_names::event_names;
 pub use audit_log::outbox::OutboxRow;
 pub use audit_log::rebuild::{Rebuilt, TreeDamage};
 pub use audit_log::record::AuditRecord;
+pub use audit_log::repair::{Repaired, Unrepairable};
 pub use audit_log::tree::{AuditFile, AuditTree, ProveError, SignedHead};
 pub use commit::changes::{AuditEvent, Changes};
 pub use commit::commit_error::CommitError;

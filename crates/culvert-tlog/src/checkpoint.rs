@@ -17,6 +17,22 @@ pub enum BadCheckpoint {
     Form,
 }
 
+/// The log of an origin, and which continuation of it the origin is. A log that ended at a restore goes on as `<name>+1`,
+/// then as `<name>+2`; the log itself is continuation 0. Names of keys have no `+`, so keys keep the name of the log.
+pub fn continuation(origin: &str) -> (&str, u64) {
+    let parts = origin.rsplit_once('+');
+    let parts = parts.and_then(|(log, n)| Some((log, decimal(n).filter(|n| *n > 0)?)));
+    parts.unwrap_or((origin, 0))
+}
+
+/// The origin of the `n`th continuation of a log.
+pub fn continued(log: &str, n: u64) -> String {
+    match n {
+        0 => log.to_owned(),
+        n => format!("{log}+{n}"),
+    }
+}
+
 /// The head of a tree. Displayed as the text that is signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
@@ -94,11 +110,24 @@ impl SignedCheckpoint {
 
     /// Whether this key's signature is the last one in the name of the log, which is that of its current key.
     pub fn is_signed_last_by(&self, key: &VerifierKey) -> bool {
-        let origin = &self.checkpoint.origin;
-        let of_log = |line: &&SignatureLine| line.name == *origin;
-        let last = self.note.signatures().iter().rfind(of_log);
-        last.is_some_and(|line| key.is_of(line))
+        self.last_of_log().is_some_and(|line| key.is_of(line))
             && self.note.signed_by(key).is_ok_and(|it| it.is_some())
+    }
+
+    /// Whether the last signatures in the names of the logs are of the same key, none of them verified.
+    pub fn has_key_of(&self, other: &Self) -> bool {
+        let key = |it: &Self| {
+            it.last_of_log()
+                .map(|line| (line.name.clone(), line.key_id))
+        };
+        key(self) == key(other)
+    }
+
+    /// The last signature in the name of the log. One of a witness with that name is none of the log.
+    fn last_of_log(&self) -> Option<&SignatureLine> {
+        let (log, _) = continuation(&self.checkpoint.origin);
+        let of_log = |line: &&SignatureLine| line.name == log && !line.is_cosignature();
+        self.note.signatures().iter().rfind(of_log)
     }
 
     /// The same checkpoint with these signature lines too; a line of the same key is replaced. `None` if there would be
@@ -125,6 +154,8 @@ impl fmt::Display for SignedCheckpoint {
 pub struct Policy {
     /// Keys of logs. The name of a key is the origin that it signs for.
     pub origin_keys: Vec<VerifierKey>,
+    /// The origin that the checkpoint must have. Without it, the name of the key: a continuation has to be named.
+    pub origin: Option<String>,
     /// Keys of witnesses.
     pub witness_keys: Vec<VerifierKey>,
     /// How many of the witnesses have to have signed.
@@ -140,6 +171,24 @@ pub enum Untrusted {
     /// No key of the log signed.
     #[error("the checkpoint of `{0}` is not signed by a known key of that log")]
     Unsigned(String),
+    /// The log ended at a restore.
+    #[error(
+        "the log `{ended}` ended: its server was restored, and continues it as `{origin}`; to accept that, name it with `--origin {origin}`"
+    )]
+    Continued {
+        /// The origin that is asked for.
+        ended: String,
+        /// The origin of the checkpoint.
+        origin: String,
+    },
+    /// The checkpoint is of another continuation of the log.
+    #[error("the checkpoint is of `{origin}` and not of `{asked}`")]
+    Origin {
+        /// The origin that is asked for.
+        asked: String,
+        /// The origin of the checkpoint.
+        origin: String,
+    },
     /// Too few witnesses signed.
     #[error("{found} of the known witnesses signed the checkpoint, and {needed} have to")]
     Quorum {
@@ -158,14 +207,16 @@ impl Policy {
     /// If the checkpoint is not to be trusted.
     pub fn verify(&self, signed: &SignedCheckpoint) -> Result<Vec<(String, u64)>, Untrusted> {
         let origin = &signed.checkpoint().origin;
+        let (log, _) = continuation(origin);
         let mut is_signed = false;
         for key in &self.origin_keys {
-            let is_of_log = key.key_type() == KeyType::Note && key.name() == origin;
+            let is_of_log = key.key_type() == KeyType::Note && key.name() == log;
             is_signed |= is_of_log && signed.note().signed_by(key)?.is_some();
         }
         if !is_signed {
             return Err(Untrusted::Unsigned(origin.clone()));
         }
+        self.refuse_other_origin(origin)?;
         let mut witnesses: Vec<(&VerifierKey, u64)> = Vec::new();
         for key in &self.witness_keys {
             // A key that is given twice, under whatever names, is one witness; one of the log is none.
@@ -189,5 +240,23 @@ impl Policy {
         }
         let named = |(key, at): (&VerifierKey, u64)| (key.name().to_owned(), at);
         Ok(witnesses.into_iter().map(named).collect())
+    }
+
+    fn refuse_other_origin(&self, origin: &str) -> Result<(), Untrusted> {
+        let (log, n) = continuation(origin);
+        let asked = self.origin.as_deref().unwrap_or(log);
+        if asked == origin {
+            return Ok(());
+        }
+        let (asked_log, asked_n) = continuation(asked);
+        let is_continued = asked_log == log && asked_n < n;
+        let (asked, origin) = (asked.to_owned(), origin.to_owned());
+        Err(match is_continued {
+            true => Untrusted::Continued {
+                ended: asked,
+                origin,
+            },
+            false => Untrusted::Origin { asked, origin },
+        })
     }
 }

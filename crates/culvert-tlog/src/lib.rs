@@ -26,7 +26,9 @@ mod witness;
 #[cfg(test)]
 mod tests;
 
-pub use checkpoint::{BadCheckpoint, Checkpoint, Policy, SignedCheckpoint, Untrusted};
+pub use checkpoint::{
+    BadCheckpoint, Checkpoint, Policy, SignedCheckpoint, Untrusted, continuation, continued,
+};
 pub use hash::{HASH_BYTES, NotAHash, TreeHash};
 pub use key::{BadKey, KeyType, NAME_BYTES_MAX, SigningKey, VerifierKey};
 pub use note::{BadNote, NOTE_BYTES_MAX, Note, SIGNATURES_MAX, SignatureLine, WrongSignature};

@@ -40,6 +40,11 @@ pub struct SignatureLine {
 }
 
 impl SignatureLine {
+    /// Whether the signature has the form of a cosignature, which begins with its time.
+    pub(crate) fn is_cosignature(&self) -> bool {
+        key::timestamped(&self.signature).is_some()
+    }
+
     /// The time of a cosignature of this key over the text of a checkpoint, in seconds since 1970; `None` if it is not one.
     pub fn cosigned_at(&self, text: &str, key: &VerifierKey) -> Option<u64> {
         if !key.is_of(self) || key.key_type() != KeyType::Cosignature {

@@ -170,11 +170,13 @@ async fn verify(
     head: Option<NotedHead>,
     history: Option<&history::Asked>,
 ) -> Result<(), Failure> {
-    let extent = log.verify(head).await.map_err(|error| match error {
+    let damaged = |error| match error {
         AuditError::Fault(fault) => failed(fault),
         found => Failure::Failed(found.to_string()),
-    })?;
-    say(extent.summary())?;
+    };
+    let extent = log.verify(head).await.map_err(damaged)?;
+    let beginning = log.verify_beginning().await.map_err(damaged)?;
+    say(extent.summary(beginning))?;
     match history {
         Some(history) => history::verify(log, history).await,
         None => Ok(()),

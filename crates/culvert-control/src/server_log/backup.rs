@@ -49,33 +49,40 @@ pub(super) struct BackupMade<'a> {
 /// What knows of a later state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-enum KnownBy {
+pub(super) enum KnownBy {
     /// The database is a copy that `culvert admin backup` made.
     Backup,
     /// The event queue has copied later events of the audit log.
     EventQueue,
     /// A running node knows of later commits.
     Node,
+    /// The last head of the audit log that a node knows to be signed, in `audit.head`, has other or later events.
+    SignedHead,
+    /// A witness of the audit log signed a head with other or later events.
+    Witness,
 }
 
 /// The object of the event of a database that was restored.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct Restored<'a> {
     /// The node that noticed it.
-    node: &'a str,
+    pub(super) node: &'a str,
     /// What knows of a later state.
-    known_by: KnownBy,
+    pub(super) known_by: KnownBy,
     /// The revision of the database.
-    found_revision: i64,
+    pub(super) found_revision: i64,
     /// The latest revision that is known; null if only a position or a time is.
-    known_revision: Option<i64>,
+    pub(super) known_revision: Option<i64>,
     /// The last position of the audit log.
-    found_position: i64,
+    pub(super) found_position: i64,
     /// The last position that is known; null if it is not.
-    known_position: Option<i64>,
+    pub(super) known_position: Option<i64>,
     /// When the backup was made; null if the database is not one.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
-    made_at: Option<Timestamp>,
+    pub(super) made_at: Option<Timestamp>,
+    /// The origin of the signed heads of the audit log that end here; null if they are not known to. `culvert admin
+    /// acknowledge-restore` continues them with another one.
+    pub(super) ended_origin: Option<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -185,6 +192,7 @@ impl ServerLog {
                 .parse()
                 .ok()
                 .map(|millis: i64| Timestamp::from_unix_nanos(millis.saturating_mul(1_000_000))),
+            ended_origin: None,
         };
         let event = self.event(account, RESTORED, None, &object)?;
         let told = Changes::meta(IS_BACKUP, String::new());
@@ -244,6 +252,7 @@ impl ServerLog {
             found_position: self.store.audit_log().extent().await?.last,
             known_position: None,
             made_at: None,
+            ended_origin: None,
         };
         self.event(account, RESTORED, None, &object)
     }

@@ -10,13 +10,14 @@ use serde_json::Value;
 use super::backup::{BackupMade, Restored};
 use super::command::{Commanded, MasterKeyRotated};
 use super::destinations::DestinationState;
+use super::ended::TreeDamaged;
 use super::expiry::{CertificateExpiring, KeyExpiring, KeyUnused};
 use super::members::{NodeJoined, NodeLeft};
 use super::names::{
-    ADMIN_COMMAND, API_KEY_EXPIRING, API_KEY_UNUSED, BACKUP_MADE, CERTIFICATE_EXPIRING,
-    DESTINATION_DISABLED, DESTINATION_FAILING, DESTINATION_RECOVERED, EVENT_LOG_PRUNED,
-    MASTER_KEY_ROTATED, NODE_JOINED, NODE_LEFT, RESTORED, SERVER_STARTED, SERVER_STOPPED,
-    SETTINGS_RELOADED,
+    ADMIN_COMMAND, API_KEY_EXPIRING, API_KEY_UNUSED, AUDIT_TREE_DAMAGED, BACKUP_MADE,
+    CERTIFICATE_EXPIRING, DESTINATION_DISABLED, DESTINATION_FAILING, DESTINATION_RECOVERED,
+    EVENT_LOG_PRUNED, MASTER_KEY_ROTATED, NODE_JOINED, NODE_LEFT, RESTORED, SERVER_STARTED,
+    SERVER_STOPPED, SETTINGS_RELOADED,
 };
 use super::pruning::Pruned;
 use super::reload::Reloaded;
@@ -25,7 +26,7 @@ use super::run::{Started, Stopped};
 type Row = (&'static str, &'static str, fn() -> Value);
 
 /// Each kind, when it occurs, and the schema of its object.
-static ALL: [Row; 18] = [
+static ALL: [Row; 19] = [
     (
         SERVER_STARTED,
         "A server process started and is ready.",
@@ -59,14 +60,20 @@ static ALL: [Row; 18] = [
         schema_of::<MasterKeyRotated>,
     ),
     (
+        AUDIT_TREE_DAMAGED,
+        "The tree over the audit log lacks hashes that its next leaves need. Until `culvert admin rebuild-audit-tree`, the log \
+         is neither signed nor pruned. One event until then.",
+        schema_of::<TreeDamaged<'static>>,
+    ),
+    (
         BACKUP_MADE,
         "`culvert admin backup` copies the installation. Written before the copy, which has the event too.",
         schema_of::<BackupMade<'static>>,
     ),
     (
         RESTORED,
-        "The database has an earlier state than a backup, the event queue, or a running node knows of: a backup was \
-         restored, or a fail-over lost commits.",
+        "The database has an earlier state than a backup, the event queue, a running node, a signed head of the audit log, \
+         or a witness knows of: a backup was restored, or a fail-over lost commits.",
         schema_of::<Restored<'static>>,
     ),
     (

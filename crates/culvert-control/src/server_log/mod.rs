@@ -8,6 +8,7 @@
 pub(crate) mod backup;
 pub(crate) mod command;
 pub(crate) mod destinations;
+pub(crate) mod ended;
 pub(crate) mod expiry;
 pub(crate) mod kinds;
 mod mark;

@@ -35,6 +35,10 @@ pub(super) struct Pruned {
     count: i64,
     /// Why: `retention`.
     reason: &'static str,
+    /// The hash of the event at `last` in the hash chain, which the first retained event continues.
+    last_hash: Option<String>,
+    /// The first of the events before `first` that are missing although no event announced it; null if there are none.
+    unannounced_from: Option<i64>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -60,11 +64,22 @@ impl PruningNotice for ServerLog {
             if up_to >= first || n_new <= 0 || is_soon && n_new < MANY {
                 return Ok(up_to);
             }
+            let log = self.store.audit_log();
+            let unannounced_from = log.unannounced_from().await?;
+            if let Some(from) = unannounced_from {
+                tracing::error!(
+                    from,
+                    to = first.saturating_sub(1),
+                    "events of the audit log are missing, and no event announced it: they were removed from the database directly"
+                );
+            }
             let object = Pruned {
                 first,
                 last,
                 count: n_new,
                 reason: "retention",
+                last_hash: log.hash_at(last).await?,
+                unannounced_from,
             };
             let event = self.event(&account, EVENT_LOG_PRUNED, None, &object)?;
             let state = Announced {

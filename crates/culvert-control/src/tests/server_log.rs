@@ -284,8 +284,14 @@ async fn deleted_events_are_announced_before_and_the_chain_holds() {
     };
     assert_eq!(
         event["object"],
-        json!({"first": 1, "last": n_old, "count": n_old, "reason": "retention"})
+        json!({
+            "first": 1, "last": n_old, "count": n_old, "reason": "retention",
+            "last_hash": log.extent().await.unwrap().anchor.hash.to_string(),
+            "unannounced_from": null,
+        })
     );
+    let beginning = log.verify_beginning().await.unwrap();
+    assert_eq!(beginning, culvert_store::Beginning::Announced);
     // The range before is gone, and the chain begins with its last hash.
     log.verify(None).await.unwrap();
     let early: NotedHead = format!("1:{}", noted.hash).parse().unwrap();

@@ -26,6 +26,19 @@ pub struct Audit {
     /// `https://witness.example/ witness.example/1+…`, or as `{url, key}` in the file. Private addresses need
     /// `destinations.allow_networks`. A witness that is away delays nothing.
     pub witnesses: Vec<Witness>,
+    /// How many witnesses have to have signed a head until it is served and used for proofs in place of the one before;
+    /// `0` for all of them.
+    pub quorum: u16,
+}
+
+impl Audit {
+    /// How many witnesses have to have signed a head.
+    pub fn quorum(&self) -> usize {
+        match self.quorum {
+            0 => self.witnesses.len(),
+            n => usize::from(n),
+        }
+    }
 }
 
 /// A witness of the audit log.
@@ -97,6 +110,7 @@ impl Default for Audit {
             key_unused_after: Span(90 * DAY),
             public_log: false,
             witnesses: Vec::new(),
+            quorum: 0,
         }
     }
 }

@@ -204,6 +204,10 @@ impl Settings {
         if self.audit.retention.0 < AUDIT_RETENTION_MIN {
             return Err(Invalid("`audit.retention` must be at least `30d`".into()));
         }
+        if self.audit.quorum() > self.audit.witnesses.len() {
+            let why = "`audit.quorum` is more than there are `audit.witnesses`";
+            return Err(Invalid(why.into()));
+        }
         culvert_base::net::HostName::parse(&self.edge.domain)
             .map_err(|e| Invalid(format!("`edge.domain` is not a valid host name: {e}")))?;
         self.tcp_ports()?;
@@ -281,6 +285,11 @@ impl Settings {
     /// Path of the key that signs the heads of the audit log.
     pub fn audit_key_file(&self) -> PathBuf {
         self.data_dir.join("audit.key")
+    }
+
+    /// Path of the last signed head of the audit log.
+    pub fn audit_head_file(&self) -> PathBuf {
+        self.data_dir.join("audit.head")
     }
 
     /// The directory of `file` destinations.

@@ -3,7 +3,10 @@
 //! It follows the commits of the store, a second behind them, and signs a head every ten seconds if there is something new,
 //! and at the stop. With several nodes, one adds leaves and the others take over if it is gone; each may sign, and a head
 //! replaces only the one that it was made after.
+//!
+//! Nothing is signed that does not continue the last head: see `heads`.
 
+pub(crate) mod heads;
 pub(crate) mod witnesses;
 
 use std::path::PathBuf;
@@ -12,36 +15,68 @@ use std::time::Duration;
 
 use culvert_base::sync::lock;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use culvert_base::{Clock, Entropy, Fault};
-use culvert_installation::audit_key;
+use culvert_control::{LostHead, ServerLog};
+use culvert_installation::{audit_head, audit_key};
 use culvert_store::{AuditLog, AuditTree, SignedHead, Store};
-use culvert_tlog::{Checkpoint, SignedCheckpoint, SigningKey};
+use culvert_tlog::{SignedCheckpoint, SigningKey, continuation};
 use tokio_util::sync::CancellationToken;
+
+use witnesses::{ANSWER_WITHIN, WitnessClient};
 
 /// The time from a commit to its leaf, so that one transaction adds the leaves of many.
 const GROW_AFTER: Duration = Duration::from_secs(1);
 /// The time between two signed heads.
 const SIGN_EVERY: Duration = Duration::from_secs(10);
 /// How long the stop waits for the last leaves and their head.
-const LAST_WITHIN: Duration = Duration::from_secs(3);
+const LAST_WITHIN: Duration = Duration::from_secs(5);
+
+/// Why this node does not sign.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Trouble {
+    /// Something is missing or fails.
+    Problem(String),
+    /// The tree lacks tiles that the next leaves need.
+    Damaged(String),
+    /// The log does not continue the last signed head, and no administrator acknowledged that.
+    Ended(String),
+}
+
+impl From<Fault> for Trouble {
+    fn from(fault: Fault) -> Self {
+        Self::Problem(fault.chain())
+    }
+}
+
+/// Where the log of this node is, and its files.
+#[derive(Debug)]
+pub(crate) struct LogIdentity {
+    /// The name of this node.
+    pub(crate) node: String,
+    pub(crate) key_file: PathBuf,
+    /// The last head that this node knows to be signed.
+    pub(crate) head_file: PathBuf,
+    /// The identity of the log, if this node makes its key.
+    pub(crate) origin: String,
+}
 
 /// Keeps the tree of this node's database.
 #[derive(Debug)]
 pub(crate) struct AuditTreeKeeper {
-    pub(crate) store: Store,
+    store: Store,
     /// The time that all nodes share.
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) entropy: Arc<dyn Entropy>,
-    /// The name of this node.
-    pub(crate) node: String,
-    pub(crate) key_file: PathBuf,
-    /// The identity of the log, if this node makes its key.
-    pub(crate) origin: String,
-    /// Why this node does not sign.
-    problem: Mutex<Option<String>>,
-    /// The last head that this process signed.
-    last: Mutex<Option<Checkpoint>>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    server_log: ServerLog,
+    witnesses: Vec<Arc<WitnessClient>>,
+    identity: LogIdentity,
+    trouble: Mutex<Option<Trouble>>,
+    /// The stored head that was checked last; empty for none.
+    checked: Mutex<Option<String>>,
+    /// When this process began to wait for witnesses.
+    started: Instant,
     /// How many leaves the latest head has that this node signed.
     signed: watch::Sender<u64>,
 }
@@ -51,24 +86,36 @@ impl AuditTreeKeeper {
         store: Store,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
-        (node, key_file, origin): (String, PathBuf, String),
+        (server_log, witnesses, identity): (ServerLog, Vec<Arc<WitnessClient>>, LogIdentity),
     ) -> Self {
         Self {
             store,
             clock,
             entropy,
-            node,
-            key_file,
-            origin,
-            problem: Mutex::default(),
-            last: Mutex::default(),
+            server_log,
+            witnesses,
+            identity,
+            trouble: Mutex::default(),
+            checked: Mutex::default(),
+            started: Instant::now(),
             signed: watch::Sender::new(0),
         }
     }
 
-    /// Why the heads of the audit log are not signed here; `None` if they are.
-    pub(crate) fn problem(&self) -> Option<String> {
-        lock(&self.problem).clone()
+    /// Which part an operator should know about, and what; `None` if heads are signed. The log has the cause.
+    pub(crate) fn notice(&self) -> Option<(&'static str, &'static str)> {
+        match *lock(&self.trouble) {
+            None => None,
+            Some(Trouble::Damaged(_)) => Some((
+                "audit_log",
+                "its tree is damaged: it is neither signed nor pruned until `culvert admin rebuild-audit-tree`",
+            )),
+            Some(Trouble::Problem(_)) => Some(("audit_log", "its heads are not signed here")),
+            Some(Trouble::Ended(_)) => Some((
+                "restored",
+                "the database does not continue the signed audit log; `culvert admin acknowledge-restore` does",
+            )),
+        }
     }
 
     /// Changes with each head that this node signs.
@@ -76,7 +123,7 @@ impl AuditTreeKeeper {
         self.signed.subscribe()
     }
 
-    /// Runs until the stop, and signs a last head.
+    /// Runs until the stop.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut revisions = self.store.watch();
         while !stop.is_cancelled() {
@@ -93,7 +140,11 @@ impl AuditTreeKeeper {
                 () = stop.cancelled() => {}
             }
         }
-        let last = async { while !self.step(true).await && self.problem().is_none() {} };
+    }
+
+    /// Signs a head with all that was written, after the last event of this process.
+    pub(crate) async fn sign_last(&self) {
+        let last = async { while !self.step(true).await && self.notice().is_none() {} };
         // The database may be away.
         drop(tokio::time::timeout(LAST_WITHIN, last).await);
     }
@@ -101,106 +152,231 @@ impl AuditTreeKeeper {
     /// Adds leaves and signs a head if it is time. Returns whether nothing remains to be done until the next commit.
     async fn step(&self, is_last: bool) -> bool {
         let done = self.advance(is_last).await;
-        let (is_done, problem) = match done {
+        let (is_done, trouble) = match done {
             Ok(is_done) => (is_done, None),
-            Err(problem) => (false, Some(problem)),
+            Err(trouble) => (false, Some(self.named(trouble).await)),
         };
-        let mut known = lock(&self.problem);
-        if *known != problem {
-            if let Some(problem) = &problem {
-                tracing::error!(cause = problem, "the audit log is not signed");
+        let mut known = lock(&self.trouble);
+        if *known != trouble {
+            match &trouble {
+                None => {}
+                Some(Trouble::Problem(cause)) => {
+                    tracing::error!(cause, "the audit log is not signed");
+                }
+                Some(Trouble::Damaged(cause)) => tracing::error!(
+                    cause,
+                    "the tree of the audit log is damaged; it is neither signed nor pruned until `culvert admin rebuild-audit-tree`"
+                ),
+                Some(Trouble::Ended(cause)) => tracing::error!(
+                    cause,
+                    "the database does not continue the signed audit log: an older copy was restored, a fail-over lost commits, or it was written again; nothing is signed until `culvert admin acknowledge-restore`"
+                ),
             }
-            *known = problem;
+            *known = trouble;
         }
         is_done
     }
 
-    async fn advance(&self, is_last: bool) -> Result<bool, String> {
-        let chain = |fault: Fault| fault.chain();
-        let now = self.clock.now();
-        let grown = match is_last {
-            true => self.store.grow_audit_tree().await,
-            false => self.store.follow_audit_log(&self.node, now).await,
+    /// The same trouble, or the damage that causes it, which is reported.
+    async fn named(&self, trouble: Trouble) -> Trouble {
+        let Trouble::Problem(cause) = trouble else {
+            return trouble;
         };
-        grown.map_err(chain)?;
+        if !matches!(self.store.audit_log().is_tree_damaged().await, Ok(true)) {
+            return Trouble::Problem(cause);
+        }
+        match self.server_log.tree_damaged(&self.identity.node).await {
+            Ok(()) => Trouble::Damaged(cause),
+            Err(fault) => fault.into(),
+        }
+    }
+
+    async fn advance(&self, is_last: bool) -> Result<bool, Trouble> {
+        let now = self.clock.now();
+        match is_last {
+            true => self.store.grow_audit_tree().await?,
+            false => {
+                self.store
+                    .follow_audit_log(&self.identity.node, now)
+                    .await?
+            }
+        };
         let log = self.store.audit_log();
-        let tree = log.tree().await.map_err(chain)?;
-        let is_whole = log.extent().await.map_err(chain)?.head.seq <= tree.last();
+        let tree = log.tree().await?;
+        let is_whole = log.extent().await?.head.seq <= tree.last();
         let n_signed = tree.signed.as_ref().map_or(0, SignedHead::size);
-        if tree.size == n_signed {
-            return Ok(is_whole);
+        let has_news = tree.size > n_signed;
+        let is_due = has_news
+            && tree.signed.as_ref().is_none_or(|head| {
+                // A head from the future was signed with a wrong clock.
+                is_last || now >= head.at.plus(SIGN_EVERY) || head.at > now.plus(SIGN_EVERY)
+            });
+        if !is_due && self.is_checked(&tree) {
+            return Ok(is_whole && !has_news);
         }
-        let is_due = tree.signed.as_ref().is_none_or(|head| {
-            // A head from the future was signed with a wrong clock.
-            now >= head.at.plus(SIGN_EVERY) || head.at > now.plus(SIGN_EVERY)
-        });
-        if is_due || is_last {
-            let is_signed = self.sign(&tree).await?;
-            return Ok(is_whole && is_signed);
+        let (key, file) = self.key(&tree)?;
+        let origin = self.origin_to_continue(&log, &tree, &key, file).await?;
+        if !is_due {
+            return Ok(is_whole && !has_news);
         }
-        Ok(false)
+        if !self.are_witnesses_asked() {
+            // At the stop, the next start signs.
+            return Ok(is_last);
+        }
+        let is_signed = self.sign(&log, &tree, &key, &origin).await?;
+        Ok(is_whole && is_signed)
+    }
+
+    /// Whether it is known that the log continues the stored head, and no witness says otherwise since.
+    fn is_checked(&self, tree: &AuditTree) -> bool {
+        let origin = tree
+            .signed
+            .as_ref()
+            .map(|head| &head.checkpoint.checkpoint().origin);
+        let is_refused =
+            |it: &Arc<WitnessClient>| origin.is_some_and(|origin| it.refused(origin).is_some());
+        *lock(&self.checked) == Some(stored_text(tree)) && !self.witnesses.iter().any(is_refused)
+    }
+
+    /// Whether each witness said what it knows, or does not answer. One that is away delays the first head only, and by no
+    /// more than a request to it takes.
+    fn are_witnesses_asked(&self) -> bool {
+        let mut witnesses = self.witnesses.iter();
+        witnesses.all(|it| it.is_asked()) || self.started.elapsed() > ANSWER_WITHIN
+    }
+
+    /// The origin to sign with: the one of the last head that is known. Notes a head of another node.
+    async fn origin_to_continue(
+        &self,
+        log: &AuditLog,
+        tree: &AuditTree,
+        key: &SigningKey,
+        file: Option<SignedCheckpoint>,
+    ) -> Result<String, Trouble> {
+        let stored = tree.signed.as_ref().map(|head| &head.checkpoint);
+        let Some(known) = heads::latest(file.as_ref(), stored) else {
+            return Ok(key.verifier().name().to_owned());
+        };
+        let origin = &known.checkpoint().origin;
+        if continuation(origin).0 != key.verifier().name() {
+            let shown = self.identity.head_file.display();
+            return Err(Trouble::Problem(format!(
+                "`{shown}` is of the log `{origin}`, and the key is another one's; remove the file if the log is new"
+            )));
+        }
+        let stored = stored.filter(|it| it.checkpoint().origin == *origin);
+        for head in [Some(known), stored].into_iter().flatten() {
+            if !heads::is_continued(log, tree, head).await? {
+                return Err(self.end(tree, origin, head.checkpoint().size, false).await);
+            }
+        }
+        let refusals = self.witnesses.iter().filter_map(|it| it.refused(origin));
+        if let Some(size) = refusals.max() {
+            return Err(self.end(tree, origin, size, true).await);
+        }
+        if self.server_log.ended_origins().await?.contains(origin) {
+            let cause = format!("`{origin}` ended, as another node or an earlier start noticed");
+            return Err(Trouble::Ended(cause));
+        }
+        let file = file.as_ref().map(SignedCheckpoint::checkpoint);
+        let file = file.filter(|file| file.origin == *origin);
+        if let Some(stored) = stored
+            && file.is_none_or(|file| file.size < stored.checkpoint().size)
+        {
+            self.note(stored.clone()).await?;
+            if file.is_none() {
+                // Witnesses are not asked about this origin yet.
+                self.signed.send_replace(stored.checkpoint().size);
+            }
+        }
+        *lock(&self.checked) = Some(stored_text(tree));
+        Ok(origin.clone())
+    }
+
+    /// Ends the heads of an origin, on all nodes.
+    async fn end(&self, tree: &AuditTree, origin: &str, size: u64, is_of_witness: bool) -> Trouble {
+        let lost = LostHead {
+            origin: origin.to_owned(),
+            position: tree.base.saturating_add_unsigned(size),
+            is_of_witness,
+        };
+        let known_by = match is_of_witness {
+            true => "a witness",
+            false => "this node or the database",
+        };
+        match self.server_log.end_origin(&self.identity.node, &lost).await {
+            Ok(()) => Trouble::Ended(format!(
+                "{known_by} knows a head of `{origin}` with {size} events that the log does not continue"
+            )),
+            Err(fault) => fault.into(),
+        }
     }
 
     /// Signs the head of this tree. False if the head before it got another signature meanwhile, or another node signed.
-    async fn sign(&self, tree: &AuditTree) -> Result<bool, String> {
-        let key = self.key(tree)?;
-        let log = self.store.audit_log();
-        self.refuse_fork(&log, tree).await?;
-        let head = log.head(key.verifier().name(), tree.size).await;
-        let head = head.map_err(|fault| fault.chain())?;
-        let line = key.sign(&head.to_string(), 0);
-        let checkpoint = SignedCheckpoint::new(head, vec![line]);
-        let checkpoint = checkpoint.ok_or("the head of the tree cannot be written")?;
-        let signed_head = checkpoint.checkpoint().clone();
-        let after = SignedHead {
-            at: self.clock.now(),
-            checkpoint,
-        };
-        let signed = self.store.sign_audit_tree(tree.signed.as_ref(), after);
-        let is_signed = signed.await.map_err(|fault| fault.chain())?;
+    async fn sign(
+        &self,
+        log: &AuditLog,
+        tree: &AuditTree,
+        key: &SigningKey,
+        origin: &str,
+    ) -> Result<bool, Trouble> {
+        let after = heads::signed(log, tree, key, origin, self.clock.now()).await?;
+        // First the file: a head that was published must be known after a loss of the database.
+        self.note(after.checkpoint.clone()).await?;
+        let is_signed = self
+            .store
+            .sign_audit_tree(tree.signed.as_ref(), after)
+            .await?;
         if is_signed {
             self.signed.send_replace(tree.size);
-            *lock(&self.last) = Some(signed_head);
         }
         Ok(is_signed)
     }
 
-    /// Fails if the tree does not begin with the stored head, or with the last one that this process signed: the log was
-    /// written again, or the database lost commits.
-    async fn refuse_fork(&self, log: &AuditLog, tree: &AuditTree) -> Result<(), String> {
-        let stored = tree
-            .signed
-            .as_ref()
-            .map(|head| head.checkpoint.checkpoint().clone());
-        let last = lock(&self.last).clone();
-        for head in stored.into_iter().chain(last) {
-            let is_extended = head.size <= tree.size
-                && log.root(head.size).await.map_err(|fault| fault.chain())? == head.root;
-            if !is_extended {
-                return Err(format!(
-                    "the log does not begin with the {} events of a head that was signed: it was rewritten, or the database lost events",
-                    head.size
-                ));
-            }
-        }
-        Ok(())
+    /// Writes the file of the last head.
+    async fn note(&self, head: SignedCheckpoint) -> Result<(), Trouble> {
+        let path = self.identity.head_file.clone();
+        let written = tokio::task::spawn_blocking(move || audit_head::store(&path, &head)).await;
+        let problem = |error: &dyn std::fmt::Display| Trouble::Problem(format!("{error:#}"));
+        written
+            .map_err(|error| problem(&error))?
+            .map_err(|error| problem(&error))
     }
 
-    /// The key, which is read for each head: another program may replace it. The first head makes it.
-    fn key(&self, tree: &AuditTree) -> Result<SigningKey, String> {
-        let shown = self.key_file.display();
-        let found = audit_key::load(&self.key_file).map_err(|error| format!("{error:#}"))?;
-        match (found, &tree.signed) {
-            (Some(key), None) => Ok(key),
-            (Some(key), Some(head)) if head.checkpoint.is_signed_last_by(key.verifier()) => Ok(key),
-            (Some(_), Some(_)) => Err(format!(
-                "`{shown}` is not the key that signed the latest head; copy the file of the node that signed it"
-            )),
-            (None, Some(_)) => Err(format!(
-                "`{shown}` is missing; copy it from another node or a backup"
-            )),
-            (None, None) => audit_key::make(&self.key_file, &self.origin, &*self.entropy)
-                .map_err(|error| format!("{error:#}")),
-        }
+    /// The key, and the head of the file. Both are read again each time: another program may replace them. The first head
+    /// makes the key.
+    fn key(&self, tree: &AuditTree) -> Result<(SigningKey, Option<SignedCheckpoint>), Trouble> {
+        let problem = |error: anyhow::Error| Trouble::Problem(format!("{error:#}"));
+        let LogIdentity {
+            key_file,
+            head_file,
+            origin,
+            ..
+        } = &self.identity;
+        let shown = key_file.display();
+        let file = audit_head::load(head_file).map_err(problem)?;
+        let key = match (audit_key::load(key_file).map_err(problem)?, &tree.signed) {
+            (Some(key), None) => key,
+            (Some(key), Some(head)) if head.checkpoint.is_signed_last_by(key.verifier()) => key,
+            (Some(_), Some(_)) => {
+                return Err(Trouble::Problem(format!(
+                    "`{shown}` is not the key that signed the latest head; copy the file of the node that signed it"
+                )));
+            }
+            (None, None) if file.is_none() => {
+                audit_key::make(key_file, origin, &*self.entropy).map_err(problem)?
+            }
+            (None, _) => {
+                return Err(Trouble::Problem(format!(
+                    "`{shown}` is missing; copy it from another node or a backup"
+                )));
+            }
+        };
+        Ok((key, file))
     }
+}
+
+fn stored_text(tree: &AuditTree) -> String {
+    let head = tree.signed.as_ref();
+    head.map_or(String::new(), |head| head.checkpoint.to_string())
 }

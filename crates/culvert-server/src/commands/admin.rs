@@ -2,7 +2,9 @@
 #![allow(clippy::print_stdout, reason = "a command prints")]
 
 mod audit_key;
+mod audit_tree;
 mod operator;
+mod restored_log;
 mod transfer;
 
 use std::path::{Path, PathBuf};
@@ -48,6 +50,12 @@ fn arguments(command: Command) -> Command {
         )))
         .subcommand(with_settings(Command::new("rotate-audit-key").about(
             "Replace the key that signs the heads of the audit log; prints the last head with the signatures of both keys",
+        )))
+        .subcommand(with_settings(Command::new("rebuild-audit-tree").about(
+            "Compute the tree over the audit log again and replace its damaged parts, while servers run or not",
+        )))
+        .subcommand(with_settings(Command::new("acknowledge-restore").about(
+            "Sign the audit log again after a restored database ended it, with the next number in its origin (`+1`)",
         )))
         .subcommand(
             with_settings(
@@ -105,6 +113,8 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
                 written.map_err(with_causes)?;
                 audit_key::rotate(&context, &settings).await
             }
+            "rebuild-audit-tree" => audit_tree::rebuild(&context, &command).await,
+            "acknowledge-restore" => restored_log::acknowledge(&context, &settings, &command).await,
             "rotate-master-key" => rotate_master_key(&context, &settings, &command).await,
             _ => {
                 let folder = given
@@ -209,8 +219,9 @@ async fn check(context: &ProcessContext) -> anyhow::Result<()> {
     context.store.check().await.map_err(with_causes)?;
     context.queue.check().await.map_err(with_causes)?;
     println!("the state and the event queue are intact");
-    let extent = context.store.audit_log().verify(None).await?;
-    println!("{}", extent.summary());
+    let log = context.store.audit_log();
+    let extent = log.verify(None).await?;
+    println!("{}", extent.summary(log.verify_beginning().await?));
     Ok(())
 }
 

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use culvert_command::with_causes;
-use culvert_control::{Control, ServerWatch, first_account};
+use culvert_control::{Control, ServerLog, ServerWatch, first_account};
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
 use culvert_installation::config::Role;
@@ -18,8 +18,8 @@ use tokio::sync::mpsc;
 use super::opened::{Opened, Secrets};
 use super::planes::{control, delivery, edge, nodes};
 use super::tasks::Supervision;
-use crate::audit_tree::AuditTreeKeeper;
-use crate::audit_tree::witnesses::WitnessClient;
+use crate::audit_tree::witnesses::{Quorum, WitnessClient};
+use crate::audit_tree::{AuditTreeKeeper, LogIdentity};
 use crate::certificates::certificate_file::{self, CertificateFiles};
 use crate::nodes::cluster::Membership;
 
@@ -77,13 +77,9 @@ impl Foundation {
         let ca_file = settings.data_dir.join("ca.pem");
         keys::write_public(&ca_file, control.certificates.ca_pem())?;
         let supervision = Supervision::new(opened.supervisor.clone(), &opened.store, &opened.queue);
-        let audit_tree = Arc::new(audit_tree(&opened).await?);
-        let witnesses = settings.audit.witnesses.iter().map(|witness| {
-            let net = delivery.net().clone();
-            let client = WitnessClient::new(opened.store.clone(), net, witness.clone());
-            Arc::new(client)
-        });
-        let witnesses = witnesses.collect();
+        let witnesses = witnesses(&opened, &delivery);
+        let audit_tree = audit_tree(&opened, watch.log(), witnesses.clone()).await?;
+        let audit_tree = Arc::new(audit_tree);
         Ok(Self {
             audit_tree,
             witnesses,
@@ -110,14 +106,45 @@ impl Foundation {
     }
 }
 
-async fn audit_tree(opened: &Opened) -> Result<AuditTreeKeeper> {
+fn witnesses(opened: &Opened, delivery: &Delivery) -> Vec<Arc<WitnessClient>> {
+    let audit = &opened.settings.audit;
+    let quorum = Arc::new(Quorum {
+        keys: audit.witnesses.iter().map(|it| it.key.clone()).collect(),
+        n: audit.quorum(),
+    });
+    let witnesses = audit.witnesses.iter().map(|witness| {
+        let (store, net) = (opened.store.clone(), delivery.net().clone());
+        let client = WitnessClient::new(store, net, witness.clone(), quorum.clone());
+        Arc::new(client)
+    });
+    witnesses.collect()
+}
+
+async fn audit_tree(
+    opened: &Opened,
+    server_log: &ServerLog,
+    witnesses: Vec<Arc<WitnessClient>>,
+) -> Result<AuditTreeKeeper> {
     let account = first_account(&opened.store).await.map_err(with_causes)?;
     let origin = audit_key::origin(&opened.base_url, account.as_deref().unwrap_or_default());
     let settings = &opened.settings;
+    let key = audit_key::load(&settings.audit_key_file()).ok().flatten();
+    let log = key.map_or_else(|| origin.clone(), |key| key.verifier().name().to_owned());
+    let mut names = settings.audit.witnesses.iter().map(|it| it.key.name());
+    // Other tools could take its signatures for those of the log.
+    if names.any(|name| name == log) {
+        bail!("a witness of `audit.witnesses` has the name of the audit log, `{log}`");
+    }
+    let identity = LogIdentity {
+        node: settings.node(),
+        key_file: settings.audit_key_file(),
+        head_file: settings.audit_head_file(),
+        origin,
+    };
     Ok(AuditTreeKeeper::new(
         opened.store.clone(),
         opened.shared_clock.clone(),
         opened.entropy.clone(),
-        (settings.node(), settings.audit_key_file(), origin),
+        (server_log.clone(), witnesses, identity),
     ))
 }

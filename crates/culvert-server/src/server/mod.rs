@@ -31,6 +31,7 @@ use culvert_policy::IpDatabases;
 use culvert_store::{Queue, Store};
 use tokio::task::JoinSet;
 
+use crate::audit_tree::AuditTreeKeeper;
 use crate::certificates::certificate_file::CertificateFiles;
 use crate::reload::Reload;
 
@@ -62,6 +63,8 @@ pub struct Server {
     certificates: CertificateFiles,
     /// Reports what this process does.
     watch: Arc<ServerWatch>,
+    /// Signs the last head of the audit log.
+    audit_tree: Arc<AuditTreeKeeper>,
     ip_data: IpDatabases,
     ca_file: PathBuf,
     master: MasterKey,
@@ -205,6 +208,7 @@ impl Server {
             console_link,
             certificates: foundation.certificates,
             watch: foundation.watch,
+            audit_tree: foundation.audit_tree,
             ip_data: foundation.ip_data,
             ca_file: foundation.ca_file,
             master: opened.master,

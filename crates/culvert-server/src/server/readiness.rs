@@ -110,9 +110,9 @@ impl Health for Readiness {
             let what = "a start set a damaged file of events aside; what waited in it is lost";
             notices.push(("events", what.to_owned()));
         }
-        if self.audit_tree.problem().is_some() {
-            // Anyone may read it. The log has the cause.
-            notices.push(("audit_log", "its heads are not signed here".to_owned()));
+        // Anyone may read it. The log has the cause.
+        if let Some((part, notice)) = self.audit_tree.notice() {
+            notices.push((part, notice.to_owned()));
         }
         let of_witnesses = self.witnesses.iter().filter_map(|it| it.notice());
         // A refusal is said rather than an outage.

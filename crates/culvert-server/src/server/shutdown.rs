@@ -90,10 +90,11 @@ impl Server {
 }
 
 impl Server {
-    /// Writes the event of the stop. The next start delivers it.
+    /// Writes the event of the stop, which the next start delivers, and signs a head of the audit log that has it.
     async fn report_stop(&self, reason: StopReason, task: Option<&str>) {
         let log = self.watch.log();
         log.stopped(self.watch.facts(), reason, task).await;
+        self.audit_tree.sign_last().await;
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use culvert_base::{Fault, Timestamp};
 
+use crate::audit_log::beginning::Beginning;
 use crate::audit_log::chain::{Content, Hash, Link};
 use crate::database::dialect::{Access, Arg, Row, Site, While};
 use crate::database::pool::Pool;
@@ -63,10 +64,14 @@ impl Extent {
         self.last.saturating_sub(self.anchor.seq).unsigned_abs()
     }
 
-    /// A line that summarises a log that was verified whole.
-    pub fn summary(&self) -> String {
+    /// A line that summarises a log whose retained rows and beginning were verified.
+    pub fn summary(&self, beginning: Beginning) -> String {
         let mut line = format!(
-            "the audit log is intact: events={} first={} last={} head={}",
+            "{}: events={} first={} last={} head={}",
+            match beginning {
+                Beginning::Whole | Beginning::Announced => "the audit log is intact",
+                Beginning::Unbound | Beginning::Unknown => "the retained audit log is intact",
+            },
             self.events(),
             self.anchor.seq.saturating_add(1),
             self.last,
@@ -75,6 +80,17 @@ impl Extent {
         if self.head.seq < self.last {
             let n = self.last.saturating_sub(self.head.seq);
             line.push_str(&format!(" unchained={n}"));
+        }
+        let removed = self.anchor.seq;
+        match beginning {
+            Beginning::Whole => {}
+            Beginning::Announced => line.push_str(&format!(" removed={removed}")),
+            Beginning::Unbound => line.push_str(&format!(
+                "\nunknown: whether retention removed exactly the events up to {removed}: the event that announces it has no hash, as in earlier versions"
+            )),
+            Beginning::Unknown => line.push_str(&format!(
+                "\nunknown: who removed the events up to {removed}: no event announces it, as in earlier versions"
+            )),
         }
         line
     }
@@ -151,6 +167,16 @@ pub enum AuditError {
     /// The noted head is older than the retained rows.
     #[error("the head {0} is older than the retained events, which start after {1}")]
     HeadPruned(String, Link),
+    /// Rows were removed although no retained event announces it.
+    #[error(
+        "the audit log was changed: events {first} to {last} are missing, and no `event_log_pruned` event accounts for all of them"
+    )]
+    Unannounced {
+        /// The first position.
+        first: i64,
+        /// The last position.
+        last: i64,
+    },
     /// An internal failure.
     #[error(transparent)]
     Fault(#[from] Fault),
@@ -192,8 +218,8 @@ impl std::str::FromStr for NotedHead {
 const ROWS: u32 = 128;
 /// The first format with the chain.
 const CHAINED_FORMAT: i64 = 2;
-/// The first format with the tree.
-const TREE_FORMAT: i64 = 7;
+/// The first format with the tree as it is read here.
+const TREE_FORMAT: i64 = 8;
 
 impl AuditLog {
     /// Opens the log of the store at `url` for reading. Creates and migrates nothing.

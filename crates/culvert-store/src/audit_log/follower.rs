@@ -145,10 +145,30 @@ impl Store {
         before: Option<&SignedHead>,
         after: SignedHead,
     ) -> Result<bool, Fault> {
+        self.replace_head(before, after, false).await
+    }
+
+    /// As [`Self::sign_audit_tree`], with a head that enough witnesses signed: it stays published until a newer one has as
+    /// many signatures.
+    pub async fn cosign_audit_tree(
+        &self,
+        before: &SignedHead,
+        after: SignedHead,
+    ) -> Result<bool, Fault> {
+        self.replace_head(Some(before), after, true).await
+    }
+
+    async fn replace_head(
+        &self,
+        before: Option<&SignedHead>,
+        after: SignedHead,
+        is_cosigned: bool,
+    ) -> Result<bool, Fault> {
         let before = before.map(|head| head.checkpoint.to_string());
         let command = StateCommand::SignTree(Signature {
             before: before.unwrap_or_default(),
             after,
+            is_cosigned,
         });
         let doing = "signing the tree of the audit log";
         self.write(doing, command).await.map(|n| n > 0)

@@ -2,6 +2,7 @@
 //! traffic events are found.
 
 pub(crate) mod audit;
+pub(crate) mod beginning;
 pub(crate) mod chain;
 pub(crate) mod event_index;
 pub(crate) mod event_names;
@@ -9,4 +10,5 @@ pub(crate) mod follower;
 pub(crate) mod outbox;
 pub(crate) mod rebuild;
 pub(crate) mod record;
+pub(crate) mod repair;
 pub(crate) mod tree;

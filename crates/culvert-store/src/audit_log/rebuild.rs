@@ -123,7 +123,7 @@ impl AuditLog {
 }
 
 /// The retained rows of the tree, in order.
-struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     log: &'a AuditLog,
     leaves: Leaves,
     last: i64,
@@ -131,7 +131,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    async fn of(log: &'a AuditLog, tree: &AuditTree) -> Result<Self, Fault> {
+    pub(crate) async fn of(log: &'a AuditLog, tree: &AuditTree) -> Result<Self, Fault> {
         let link = log.extent().await?.anchor;
         Ok(Self {
             log,
@@ -142,7 +142,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The leaf of the row at `seq`, which is the one after the last call's; `None` if it is pruned.
-    async fn leaf(&mut self, seq: i64) -> Result<Option<TreeHash>, TreeDamage> {
+    pub(crate) async fn leaf(&mut self, seq: i64) -> Result<Option<TreeHash>, TreeDamage> {
         if seq <= self.leaves.link.seq {
             return Ok(None);
         }

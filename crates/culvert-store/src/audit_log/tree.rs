@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use culvert_base::{Fault, Timestamp};
 use culvert_tlog::{
-    Checkpoint, Edge, HASH_BYTES, InclusionProof, SignedCheckpoint, TileId, TilePath, Tiles,
-    TreeHash, inclusion_ranges, tiles_of,
+    Checkpoint, Edge, HASH_BYTES, InclusionProof, SignedCheckpoint, TILE_WIDTH, TileId, TilePath,
+    Tiles, TreeHash, inclusion_ranges, tiles_of,
 };
 
 use crate::audit_log::audit::AuditLog;
@@ -23,6 +23,8 @@ pub struct AuditTree {
     pub size: u64,
     /// The latest signed head.
     pub signed: Option<SignedHead>,
+    /// The newest head that enough witnesses signed; the latest one, or one before it.
+    pub(crate) cosigned: Option<SignedCheckpoint>,
     pub(crate) holder: String,
     pub(crate) held_until: i64,
 }
@@ -46,22 +48,31 @@ impl SignedHead {
 impl AuditTree {
     fn read(row: &Row) -> Result<Self, sqlx::Error> {
         let size: i64 = row.get(1)?;
-        let checkpoint: String = row.get(6)?;
-        let signed = match checkpoint.as_str() {
-            "" => None,
-            text => Some(SignedHead {
-                at: Timestamp::from_unix_nanos(row.get(5)?),
-                checkpoint: SignedCheckpoint::parse(text.as_bytes())
-                    .map_err(|error| sqlx::Error::Decode(Box::new(error)))?,
-            }),
+        let parse = |text: String| {
+            let parsed = Some(text.as_bytes()).filter(|text| !text.is_empty());
+            let parsed = parsed.map(SignedCheckpoint::parse).transpose();
+            parsed.map_err(|error| sqlx::Error::Decode(Box::new(error)))
         };
+        let at = Timestamp::from_unix_nanos(row.get(5)?);
+        let signed = parse(row.get(6)?)?.map(|checkpoint| SignedHead { at, checkpoint });
         Ok(Self {
             base: row.get(0)?,
             size: size.unsigned_abs(),
             holder: row.get(2)?,
             held_until: row.get(3)?,
             signed,
+            cosigned: parse(row.get(7)?)?,
         })
+    }
+
+    /// The head for those who trust witnesses: the newest that enough of them signed, or the latest if there is none of
+    /// this origin and key.
+    pub fn published(&self) -> Option<&SignedCheckpoint> {
+        let latest = &self.signed.as_ref()?.checkpoint;
+        let is_same = |it: &&SignedCheckpoint| {
+            it.checkpoint().origin == latest.checkpoint().origin && it.has_key_of(latest)
+        };
+        Some(self.cosigned.as_ref().filter(is_same).unwrap_or(latest))
     }
 
     pub(crate) async fn read_in(connection: &mut Connection) -> Result<Self, sqlx::Error> {
@@ -132,29 +143,63 @@ impl Growth {
 pub(crate) struct Signature {
     pub(crate) before: String,
     pub(crate) after: SignedHead,
+    /// Whether enough witnesses signed it.
+    pub(crate) is_cosigned: bool,
 }
 
 impl Signature {
     /// Writes it, if the head before is still the latest.
     pub(crate) async fn write(&self, connection: &mut Connection) -> Result<u64, sqlx::Error> {
         let text = self.after.checkpoint.to_string();
+        let cosigned = if self.is_cosigned { text.as_str() } else { "" };
         let arguments = [
             Arg::Int(number(self.after.size())),
             Arg::Int(self.after.at.unix_nanos()),
             Arg::Text(&text),
             Arg::Text(&self.before),
+            Arg::Text(cosigned),
         ];
         connection.run(state::TREE_SIGNED, &arguments).await
+    }
+}
+
+/// Tiles that replace those of a tree of this size.
+#[derive(Debug)]
+pub(crate) struct TileRepair {
+    pub(crate) size: u64,
+    pub(crate) tiles: BTreeMap<TileId, Vec<u8>>,
+}
+
+impl TileRepair {
+    /// Writes the tiles; nothing if the tree has another size. Returns whether it has it, as 1 or 0.
+    pub(crate) async fn write(&self, connection: &mut Connection) -> Result<u64, sqlx::Error> {
+        if AuditTree::read_in(connection).await?.size != self.size {
+            return Ok(0);
+        }
+        for (id, hashes) in &self.tiles {
+            let arguments = [
+                Arg::Int(i64::from(id.level)),
+                Arg::Int(number(id.n)),
+                Arg::Blob(hashes),
+            ];
+            connection.run(state::PUT_TILE, &arguments).await?;
+        }
+        Ok(1)
     }
 }
 
 /// The files of the log that are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuditFile {
-    /// The latest signed head. It changes.
+    /// The head that is published. It changes.
     Checkpoint(String),
-    /// Hashes of the tree. They never change.
-    Tile(Vec<u8>),
+    /// Hashes of the tree.
+    Tile {
+        /// The hashes, 32 bytes each.
+        hashes: Vec<u8>,
+        /// Whether a signed head has the whole tile, which thus never changes.
+        is_final: bool,
+    },
 }
 
 /// Why there is no proof of an event.
@@ -206,8 +251,10 @@ impl AuditLog {
     /// (C2SP `tlog-tiles`). `None` if there is nothing.
     pub async fn file(&self, path: &str) -> Result<Option<AuditFile>, Fault> {
         if path == "checkpoint" {
-            let signed = self.tree().await?.signed;
-            return Ok(signed.map(|head| AuditFile::Checkpoint(head.checkpoint.to_string())));
+            let tree = self.tree().await?;
+            return Ok(tree
+                .published()
+                .map(|head| AuditFile::Checkpoint(head.to_string())));
         }
         let tile = path.strip_prefix("tile/").map(str::parse::<TilePath>);
         let Some(Ok(TilePath { id, width })) = tile else {
@@ -215,7 +262,13 @@ impl AuditLog {
         };
         let bytes = self.tile(id).await?;
         let hashes = bytes.as_deref().and_then(|it| it.get(..width * HASH_BYTES));
-        Ok(hashes.map(|hashes| AuditFile::Tile(hashes.to_vec())))
+        let Some(hashes) = hashes.map(<[u8]>::to_vec) else {
+            return Ok(None);
+        };
+        let signed = self.tree().await?.signed;
+        let n_signed = signed.map_or(0, |head| id.width_in(head.size()));
+        let is_final = width == TILE_WIDTH && n_signed == TILE_WIDTH;
+        Ok(Some(AuditFile::Tile { hashes, is_final }))
     }
 
     /// These tiles, as far as they are there.
@@ -255,7 +308,8 @@ impl AuditLog {
         })
     }
 
-    /// The proof that the latest signed head has an event. Its extra data are the bytes of the event's row
+    /// The proof that a signed head has an event: the published one, or the latest if that does not have the event yet. Its
+    /// extra data are the bytes of the event's row
     /// ([`crate::AuditRecord`]). An event of an account other than `account` counts as missing.
     pub async fn prove(
         &self,
@@ -279,10 +333,13 @@ impl AuditLog {
         if seq <= tree.base {
             return Err(ProveError::BeforeTree(tree.base.saturating_add(1)));
         }
-        let signed = tree.signed.as_ref().ok_or(ProveError::NotSigned)?;
-        let index = tree.index_of(seq).filter(|index| *index < signed.size());
-        let index = index.ok_or(ProveError::NotSigned)?;
-        let mut ranges = inclusion_ranges(index, signed.size())
+        let index = tree.index_of(seq).ok_or(ProveError::NotSigned)?;
+        let latest = tree.signed.as_ref().map(|head| &head.checkpoint);
+        let mut heads = tree.published().into_iter().chain(latest);
+        let signed = heads
+            .find(|head| index < head.checkpoint().size)
+            .ok_or(ProveError::NotSigned)?;
+        let mut ranges = inclusion_ranges(index, signed.checkpoint().size)
             .map_err(|error| Fault::new("proving an event", error))?;
         ranges.push(index..index + 1);
         let mut hashes = self.range_hashes(&ranges).await?;
@@ -298,7 +355,7 @@ impl AuditLog {
             extra: Some(bytes),
             index,
             hashes,
-            signed: signed.checkpoint.clone(),
+            signed: signed.clone(),
         })
     }
 

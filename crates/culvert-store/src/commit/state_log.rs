@@ -6,7 +6,7 @@ use std::time::Instant;
 use culvert_base::{BoxFuture, Event, Fault};
 
 use crate::audit_log::chain::Link;
-use crate::audit_log::tree::{Growth, Signature};
+use crate::audit_log::tree::{Growth, Signature, TileRepair};
 use crate::audit_log::{audit, event_names, outbox};
 use crate::commit::changes::{AuditEvent, Changes, Step};
 use crate::commit::commit_error::CommitError;
@@ -63,6 +63,8 @@ pub(crate) enum StateCommand {
     GrowTree(Growth),
     /// Replaces the signed head of the tree.
     SignTree(Signature),
+    /// Replaces damaged tiles of the tree.
+    RepairTree(TileRepair),
     /// Claims the text index for the fields of this program; it is then rebuilt.
     ClaimTexts,
     /// Commits without a change.
@@ -235,6 +237,7 @@ impl WriteBackend for StateLog {
                 }
                 StateCommand::GrowTree(growth) => growth.write(connection).await.map(written),
                 StateCommand::SignTree(signature) => signature.write(connection).await.map(written),
+                StateCommand::RepairTree(repair) => repair.write(connection).await.map(written),
                 StateCommand::ClaimTexts => {
                     let n = connection
                         .run(state::CLAIM_TEXTS, &[Arg::Text(&self.mark)])

@@ -302,6 +302,10 @@ pub(crate) mod state {
     pub(crate) const AUDIT_SINCE: &str = "SELECT min(seq) FROM outbox WHERE happened_at >= $1";
     pub(crate) const AUDIT_UNTIL: &str = "SELECT max(seq) FROM outbox WHERE happened_at <= $1";
     pub(crate) const AUDIT_EVENT: &str = "SELECT seq, account FROM outbox WHERE id = $1";
+    pub(crate) const OF_KIND: &str =
+        "SELECT seq, body FROM outbox WHERE kind = $1 AND seq > $2 ORDER BY seq LIMIT $3";
+    pub(crate) const LATEST_OF_KIND: &str =
+        "SELECT seq, body FROM outbox WHERE kind = $1 ORDER BY seq DESC LIMIT 1";
     pub(crate) const AUDIT_NEWEST: &str =
         audit_page!("o.seq >= $1 AND o.seq <= $2 ORDER BY o.seq DESC");
     pub(crate) const AUDIT_OLDEST: &str = audit_page!("o.seq >= $1 AND o.seq <= $2 ORDER BY o.seq");
@@ -316,13 +320,15 @@ pub(crate) mod state {
     pub(crate) const PRUNE_OUTBOX: &str = "DELETE FROM outbox WHERE seq <= $1";
     pub(crate) const ANCHOR: &str = "UPDATE ledger SET anchor = $1, anchor_hash = $2";
 
-    pub(crate) const TREE: &str = "SELECT base, size, holder, held_until, signed, signed_at, checkpoint \
-         FROM audit_tree";
+    pub(crate) const TREE: &str = "SELECT base, size, holder, held_until, signed, signed_at, checkpoint, \
+         cosigned FROM audit_tree";
     pub(crate) const TREE_GREW: &str = "UPDATE audit_tree \
          SET base = $1, size = $2, holder = $3, held_until = $4";
     /// Only if the head before is still the latest.
     pub(crate) const TREE_SIGNED: &str = "UPDATE audit_tree \
-         SET signed = $1, signed_at = $2, checkpoint = $3 WHERE checkpoint = $4 AND size >= $1";
+         SET signed = $1, signed_at = $2, checkpoint = $3, \
+             cosigned = CASE WHEN $5 = '' THEN cosigned ELSE $5 END \
+         WHERE checkpoint = $4 AND size >= $1";
     pub(crate) const TILE: &str = "SELECT hashes FROM audit_tile WHERE level = $1 AND n = $2";
     pub(crate) const COUNT_TILES: &str = "SELECT count(*) FROM audit_tile";
     pub(crate) const PUT_TILE: &str = "INSERT INTO audit_tile (level, n, hashes) VALUES ($1, $2, $3) \
@@ -383,6 +389,8 @@ pub(crate) mod state {
         AUDIT_SINCE,
         AUDIT_UNTIL,
         AUDIT_EVENT,
+        OF_KIND,
+        LATEST_OF_KIND,
         AUDIT_NEWEST,
         AUDIT_OLDEST,
         UNINDEXED_ONE,

@@ -15,7 +15,8 @@ use crate::database::migrate;
 use crate::database::{Database, DatabasePart};
 use crate::store::Store;
 use crate::{
-    AuditError, AuditEvent, AuditLog, Bound, Changes, Damage, Expired, NotedHead, RangeError,
+    AuditError, AuditEvent, AuditLog, Beginning, Bound, Changes, Damage, Expired, NotedHead,
+    RangeError,
 };
 
 on_both_engines!(
@@ -23,6 +24,7 @@ on_both_engines!(
     every_tampering_is_found,
     a_log_made_anew_is_found_by_a_head_noted_before,
     pruning_leaves_an_anchor,
+    removals_without_an_event_are_found,
     a_log_of_format_1_is_chained,
     what_an_older_program_writes_is_chained_by_the_next_commit,
     ranges_by_time_and_event,
@@ -255,6 +257,87 @@ async fn pruning_leaves_an_anchor(db: &TestDatabase) {
     assert_eq!(log.expired(at(1), 9, 9).await.unwrap(), None);
     assert_eq!(log.expired(at(2), 9, 9).await.unwrap(), Some(Expired(6)));
     assert_eq!(log.expired(at(2), 5, 9).await.unwrap(), None);
+}
+
+/// Writes the event of a removal, as the server does before it.
+async fn announce(store: &Store, id: u32, object: &str) {
+    let mut event = event("event_log_pruned.v0", &format!("ev_{id}"));
+    event.body = format!(r#"{{"event_id":"ev_{id}","object":{object}}}"#);
+    store.commit(Changes::event(event)).await.unwrap();
+}
+
+/// Removes the oldest rows with access to the database alone.
+async fn remove_to(store: &Store, seq: i64) {
+    let hash = store.audit_log().hash_at(seq).await.unwrap().unwrap();
+    let sql = format!(
+        "DELETE FROM outbox WHERE seq <= {seq}; \
+         UPDATE ledger SET anchor = {seq}, anchor_hash = '{hash}'"
+    );
+    script(store, &sql).await;
+}
+
+async fn removals_without_an_event_are_found(db: &TestDatabase) {
+    let (store, log) = five(db).await;
+    let unannounced = async || match log.verify_beginning().await {
+        Err(AuditError::Unannounced { first, last }) => Some((first, last)),
+        _ => None,
+    };
+    assert_eq!(log.verify_beginning().await.unwrap(), Beginning::Whole);
+    let second = log.hash_at(2).await.unwrap().unwrap();
+    // Rows 1 and 2 are announced by row 6, and removed one by one.
+    announce(
+        &store,
+        6,
+        &format!(r#"{{"first":1,"last":2,"last_hash":"{second}"}}"#),
+    )
+    .await;
+    for seq in 1..=2 {
+        assert_eq!(store.prune_outbox(Expired(seq)).await.unwrap(), 1);
+        assert_eq!(log.verify_beginning().await.unwrap(), Beginning::Announced);
+        assert_eq!(log.unannounced_from().await.unwrap(), None);
+    }
+    // One row more is removed. Its chain fits together.
+    remove_to(&store, 3).await;
+    log.verify(None).await.unwrap();
+    assert_eq!(unannounced().await, Some((1, 3)));
+    assert_eq!(log.unannounced_from().await.unwrap(), Some(3));
+    // The next event of the server says so, and does not account for it.
+    let fourth = log.hash_at(4).await.unwrap().unwrap();
+    let object = format!(r#"{{"first":4,"last":4,"last_hash":"{fourth}","unannounced_from":3}}"#);
+    announce(&store, 7, &object).await;
+    store.prune_outbox(Expired(4)).await.unwrap();
+    assert_eq!(unannounced().await, Some((3, 3)));
+    // An event that hides it leaves a gap between the ranges.
+    script(
+        &store,
+        "UPDATE outbox SET body = replace(body, 'unannounced_from', 'x') WHERE seq = 7",
+    )
+    .await;
+    assert_eq!(unannounced().await, Some((3, 3)));
+    // Without the event before, the ranges fit, until the hash is another one.
+    remove_to(&store, 6).await;
+    assert_eq!(unannounced().await, Some((1, 6)));
+    announce(&store, 8, r#"{"first":5,"last":6}"#).await;
+    assert_eq!(log.verify_beginning().await.unwrap(), Beginning::Unbound);
+    announce(&store, 9, r#"{"first":7,"last":7,"last_hash":"00"}"#).await;
+    store.prune_outbox(Expired(7)).await.unwrap();
+    let refused = log.verify_beginning().await;
+    assert!(
+        matches!(refused, Err(AuditError::Damaged(Damage { seq: 7, .. }))),
+        "{refused:?}"
+    );
+    // All rows are removed.
+    remove_to(&store, 9).await;
+    log.verify(None).await.unwrap();
+    assert_eq!(unannounced().await, Some((1, 9)));
+    // A server without a tree over the log announced nothing.
+    script(
+        &store,
+        "DELETE FROM audit_tile; UPDATE audit_tree SET base = 9, size = 0",
+    )
+    .await;
+    assert_eq!(log.verify_beginning().await.unwrap(), Beginning::Unknown);
+    assert_eq!(log.unannounced_from().await.unwrap(), None);
 }
 
 /// The database as a program of format 1 leaves it.

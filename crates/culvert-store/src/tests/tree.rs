@@ -70,6 +70,7 @@ async fn sign(store: &Store) -> SignedCheckpoint {
 fn policy() -> Policy {
     Policy {
         origin_keys: vec![key().verifier().clone()],
+        origin: None,
         ..Policy::default()
     }
 }
@@ -223,9 +224,27 @@ async fn a_head_replaces_only_the_one_before_it(db: &TestDatabase) {
         tree.signed.as_ref().map(|head| head.checkpoint.clone()),
         Some(second)
     );
+    // A head that enough witnesses signed is published until a newer one has as many signatures.
+    let published = async || log.tree().await.unwrap().published().cloned();
+    let cosigned = tree.signed.clone().unwrap();
+    let same = store.cosign_audit_tree(&cosigned, cosigned.clone()).await;
+    assert!(same.unwrap());
+    tell(&store, 4).await;
+    store.grow_audit_tree().await.unwrap();
+    let third = sign(&store).await;
+    assert_eq!(published().await, Some(cosigned.checkpoint.clone()));
+    let proof = log.prove("ev_1", None).await.unwrap();
+    assert_eq!(proof.signed, cosigned.checkpoint);
+    let proof = log.prove("ev_4", None).await.unwrap();
+    assert_eq!(proof.signed, third);
+    let latest = log.tree().await.unwrap().signed.unwrap();
+    let same = store.cosign_audit_tree(&latest, latest.clone()).await;
+    assert!(same.unwrap());
+    assert_eq!(published().await, Some(third));
+    let tree = log.tree().await.unwrap();
     // Not a head of a tree that is not there.
     let head = log.head(ORIGIN, 3).await.unwrap();
-    let head = culvert_tlog::Checkpoint { size: 4, ..head };
+    let head = culvert_tlog::Checkpoint { size: 5, ..head };
     let line = key().sign(&head.to_string(), 0);
     let after = SignedHead {
         at: at(2),
@@ -389,4 +408,41 @@ async fn a_history_that_is_written_again_is_found(db: &TestDatabase) {
     }
     assert_eq!(n_found, TRIES);
     assert!(!matches!(log.rebuild().await, Err(TreeDamage::Fault(_))));
+}
+
+/// The CPU time that this process used, to 10 ms.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux has it");
+    let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");
+    let ticks = fields.split(' ').skip(11).take(2);
+    let ticks: u64 = ticks.map(|n| n.parse::<u64>().expect("a number")).sum();
+    Duration::from_millis(ticks * 10)
+}
+
+/// What leaves and heads cost at 1,000 events a second. It prints the figure, which depends on the machine and the profile.
+#[tokio::test]
+#[ignore = "a measurement"]
+#[allow(clippy::print_stdout, reason = "the figure is the result")]
+async fn cost_of_a_thousand_events_a_second() {
+    const SECONDS: u32 = 60;
+    let store = TestDatabase::sqlite().store().await;
+    let body = "x".repeat(800);
+    let mut spent = Duration::ZERO;
+    for second in 0..SECONDS {
+        let mut changes = Changes::default();
+        for n in 0..1_000 {
+            let mut event = event("k.v0", &format!("ev_{second}_{n}"));
+            event.body = format!(r#"{{"event_id":"{}","text":"{body}"}}"#, event.id);
+            changes = changes.and(Changes::event(event));
+        }
+        store.commit(changes).await.unwrap();
+        let before = cpu_time();
+        assert_eq!(store.grow_audit_tree().await.unwrap(), 1_000);
+        if second % 10 == 9 {
+            sign(&store).await;
+        }
+        spent += cpu_time().saturating_sub(before);
+    }
+    let percent = spent.as_secs_f64() * 100.0 / f64::from(SECONDS);
+    println!("tree and signature: {percent:.2} % of a core at 1,000 events of 0.9 KiB a second");
 }

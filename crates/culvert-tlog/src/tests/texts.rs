@@ -73,6 +73,7 @@ fn request(tiles: &Tiles, old: u64, new: u64) -> AddCheckpoint {
 fn policy(n_witnesses: u8) -> Policy {
     Policy {
         origin_keys: vec![log_key().verifier().clone()],
+        origin: None,
         witness_keys: (1..=n_witnesses)
             .map(|n| witness_key(n).verifier().clone())
             .collect(),
@@ -303,4 +304,49 @@ proptest! {
     ) {
         fuzz::text(text.as_bytes());
     }
+}
+
+#[test]
+fn a_witness_with_the_name_of_the_log_is_not_the_log() {
+    let signed = checkpoint(&tree(3), 3);
+    let witness = SigningKey::new(ORIGIN, KeyType::Cosignature, [9; 32]).unwrap();
+    let both = signed
+        .with(&[witness.sign(signed.note().text(), 1)])
+        .unwrap();
+    assert!(both.is_signed_last_by(log_key().verifier()));
+    assert!(!both.is_signed_last_by(witness.verifier()));
+    assert!(both.has_key_of(&signed));
+}
+
+#[test]
+fn a_continuation_is_accepted_by_its_name_only() {
+    for (origin, expected) in [
+        ("a/1", ("a/1", 0)),
+        ("a/1+1", ("a/1", 1)),
+        ("a/1+12", ("a/1", 12)),
+        ("a/1+0", ("a/1+0", 0)),
+        ("a/1+01", ("a/1+01", 0)),
+        ("a/1+x", ("a/1+x", 0)),
+    ] {
+        assert_eq!(continuation(origin), expected);
+        assert_eq!(continued(expected.0, expected.1), origin);
+    }
+    let mut head = checkpoint(&tree(3), 3).checkpoint().clone();
+    head.origin = continued(ORIGIN, 2);
+    let line = log_key().sign(&head.to_string(), 0);
+    let signed = SignedCheckpoint::new(head, vec![line]).unwrap();
+    assert!(signed.is_signed_last_by(log_key().verifier()));
+    let verify = |origin: Option<String>| {
+        Policy {
+            origin,
+            ..policy(0)
+        }
+        .verify(&signed)
+    };
+    let is_continued = |found| matches!(found, Err(Untrusted::Continued { .. }));
+    assert!(is_continued(verify(None)));
+    assert!(is_continued(verify(Some(continued(ORIGIN, 1)))));
+    assert!(verify(Some(continued(ORIGIN, 2))).is_ok());
+    let other = verify(Some(continued(ORIGIN, 3)));
+    assert!(matches!(other, Err(Untrusted::Origin { .. })));
 }

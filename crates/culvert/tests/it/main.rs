@@ -20,6 +20,7 @@ mod apply;
 mod apply_secrets;
 mod audit_log;
 mod audit_proofs;
+mod audit_restored;
 mod backup;
 mod captures;
 mod clients;

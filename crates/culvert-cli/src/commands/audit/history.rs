@@ -3,7 +3,7 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_store::{AuditLog, Rebuilt, TreeDamage};
-use culvert_tlog::{Policy, SignedCheckpoint};
+use culvert_tlog::{Checkpoint, Policy, SignedCheckpoint, continuation};
 
 use super::failed;
 use super::proof::{named, policy, read_checkpoint, trust};
@@ -79,23 +79,17 @@ pub(super) async fn verify(log: &AuditLog, asked: &Asked) -> Result<(), Failure>
     }
     let mut last_same = tree.base;
     for signed in &asked.checkpoints {
+        let known = signed.checkpoint();
         let mut witnesses = Vec::new();
         if !asked.policy.origin_keys.is_empty() {
-            let verified = asked.policy.verify(signed);
+            let verified = policy_of(&asked.policy, known).verify(signed);
             witnesses = verified.map_err(|error| Failure::Failed(error.to_string()))?;
         }
-        let known = signed.checkpoint();
-        let stored = tree
-            .signed
-            .as_ref()
-            .map(|head| head.checkpoint.checkpoint());
-        if let Some(stored) = stored
-            && stored.origin != known.origin
-        {
-            return Err(Failure::Failed(format!(
-                "the checkpoint is of `{}`, and this is the log `{}`",
-                known.origin, stored.origin
-            )));
+        let stored = tree.signed.as_ref();
+        if let Some(stored) = stored {
+            let stored = stored.checkpoint.checkpoint();
+            let is_asked = asked.policy.origin.as_ref() == Some(&stored.origin);
+            refuse_other_log(known, stored, is_asked)?;
         }
         let position = tree.base.saturating_add_unsigned(known.size);
         if known.size > size {
@@ -119,4 +113,40 @@ pub(super) async fn verify(log: &AuditLog, asked: &Asked) -> Result<(), Failure>
         ))?;
     }
     Ok(())
+}
+
+/// A checkpoint of an earlier continuation counts if a later one is asked for by name.
+fn policy_of(policy: &Policy, known: &Checkpoint) -> Policy {
+    let is_earlier = policy.origin.as_deref().is_some_and(|asked| {
+        let ((asked, n), (log, earlier)) = (continuation(asked), continuation(&known.origin));
+        asked == log && earlier < n
+    });
+    let origin = match is_earlier {
+        true => Some(known.origin.clone()),
+        false => policy.origin.clone(),
+    };
+    Policy {
+        origin,
+        ..policy.clone()
+    }
+}
+
+/// Fails if the checkpoint is of another log than the stored one, or of one that ended at a restore and whose continuation
+/// is not asked for.
+fn refuse_other_log(
+    known: &Checkpoint,
+    stored: &Checkpoint,
+    is_asked: bool,
+) -> Result<(), Failure> {
+    let (known, stored) = (&known.origin, &stored.origin);
+    let ((log, n), (stored_log, stored_n)) = (continuation(known), continuation(stored));
+    if known == stored || log == stored_log && n < stored_n && is_asked {
+        return Ok(());
+    }
+    Err(Failure::Failed(match log == stored_log && n < stored_n {
+        true => format!(
+            "the log `{known}` of the checkpoint ended: its server was restored, and continues it as `{stored}`; to compare with that, add `--origin {stored}`"
+        ),
+        false => format!("the checkpoint is of `{known}`, and this is the log `{stored}`"),
+    }))
 }

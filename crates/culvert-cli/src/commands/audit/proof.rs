@@ -9,7 +9,7 @@ use culvert_installation::audit_key;
 use culvert_installation::config::Settings;
 use culvert_installation::with_settings;
 use culvert_store::{AuditLog, AuditRecord, ProveError};
-use culvert_tlog::{InclusionProof, Policy, SignedCheckpoint, TreeHash, VerifierKey};
+use culvert_tlog::{InclusionProof, Policy, SignedCheckpoint, TreeHash, VerifierKey, continuation};
 
 use super::{failed, usage};
 use crate::commands::{Failure, say};
@@ -39,7 +39,7 @@ pub(super) fn arguments(command: Command) -> Command {
                 ),
         ))
         .subcommand(with_settings(Command::new("checkpoint").about(
-            "Print the latest signed head of the audit log with the signatures of witnesses, to be kept elsewhere",
+            "Print the newest head of the audit log that enough witnesses signed (`audit.quorum`), or the latest signed one if there is none, to be kept elsewhere",
         )))
         .subcommand(with_settings(Command::new("key").about(
             "Print the key that verifies the signed heads of the audit log, from `audit.key` in the data directory",
@@ -56,6 +56,14 @@ pub(super) fn trust(command: Command) -> Command {
                 .action(ArgAction::Append)
                 .help(
                     "Key of the log, as `culvert audit key` prints it; repeatable after a rotation",
+                ),
+        )
+        .arg(
+            Arg::new("origin")
+                .long("origin")
+                .value_name("ORIGIN")
+                .help(
+                    "Origin of the log, if it ended at a restore and is continued: such as `…/audit/ac_…+1` [default: the name of the key]",
                 ),
         )
         .arg(
@@ -93,6 +101,7 @@ pub(super) fn policy(given: &ArgMatches) -> Result<Policy, Failure> {
     }
     Ok(Policy {
         origin_keys,
+        origin: given.get_one::<String>("origin").cloned(),
         quorum: quorum.unwrap_or(witness_keys.len()),
         witness_keys,
     })
@@ -118,12 +127,21 @@ pub(super) async fn prove(log: &AuditLog, event: &str) -> Result<(), Failure> {
         ProveError::Fault(fault) => failed(fault),
         refused => Failure::Failed(refused.to_string()),
     })?;
+    let origin = &proof.signed.checkpoint().origin;
+    let (ended, n) = continuation(origin);
+    if n > 0 {
+        // The proof alone is printed to standard output.
+        drop(writeln!(
+            std::io::stderr(),
+            "the log `{ended}` ended at a restore; `check-proof` accepts this proof with `--origin {origin}`"
+        ));
+    }
     print(&proof.to_string())
 }
 
 pub(super) async fn checkpoint(log: &AuditLog) -> Result<(), Failure> {
-    match log.tree().await.map_err(failed)?.signed {
-        Some(head) => print(&head.checkpoint.to_string()),
+    match log.tree().await.map_err(failed)?.published() {
+        Some(head) => print(&head.to_string()),
         None => Err(Failure::Failed(
             "the audit log has no signed head yet; `culvert serve` signs it".to_owned(),
         )),

@@ -8,7 +8,7 @@ use culvert_base::BoxFuture;
 use crate::audit_tree::AuditTreeKeeper;
 use crate::audit_tree::witnesses::WitnessClient;
 use crate::server::foundation::Foundation;
-use crate::server::part::{self, Name, Reason, Start};
+use crate::server::part::{self, Name, Start};
 
 pub(super) struct Part {
     keeper: Arc<AuditTreeKeeper>,
@@ -31,18 +31,6 @@ impl part::Part for Part {
 
     fn depends_on(&self) -> &'static [Name] {
         &[]
-    }
-
-    /// The last head has the last events of the others.
-    fn outlives(&self, _: Reason) -> &'static [Name] {
-        &[
-            Name::Delivery,
-            Name::Control,
-            Name::Agents,
-            Name::Nodes,
-            Name::Edge,
-            Name::Api,
-        ]
     }
 
     fn start<'a>(&'a mut self, start: Start<'a>) -> BoxFuture<'a, Result<()>> {

@@ -1,0 +1,44 @@
+//! Which signed heads a log continues. The last one is known by a file beside the key, by the database, and by witnesses; a
+//! head of a later continuation (`+1`, `+2`) replaces all of the one before, because only the key makes it.
+
+use culvert_base::{Fault, Timestamp};
+use culvert_store::{AuditLog, AuditTree, SignedHead};
+use culvert_tlog::{SignedCheckpoint, SigningKey, continuation};
+
+/// The head to continue: that of the later continuation, and else that of the file, which no access to the database changes.
+pub(crate) fn latest<'a>(
+    file: Option<&'a SignedCheckpoint>,
+    stored: Option<&'a SignedCheckpoint>,
+) -> Option<&'a SignedCheckpoint> {
+    let n = |head: &SignedCheckpoint| continuation(&head.checkpoint().origin).1;
+    match (file, stored) {
+        (Some(file), Some(stored)) if n(stored) > n(file) => Some(stored),
+        (Some(file), _) => Some(file),
+        (None, stored) => stored,
+    }
+}
+
+/// Whether the tree begins with that of a head.
+pub(crate) async fn is_continued(
+    log: &AuditLog,
+    tree: &AuditTree,
+    head: &SignedCheckpoint,
+) -> Result<bool, Fault> {
+    let head = head.checkpoint();
+    Ok(head.size <= tree.size && log.root(head.size).await? == head.root)
+}
+
+/// The head of the whole tree, signed.
+pub(crate) async fn signed(
+    log: &AuditLog,
+    tree: &AuditTree,
+    key: &SigningKey,
+    origin: &str,
+    at: Timestamp,
+) -> Result<SignedHead, Fault> {
+    let head = log.head(origin, tree.size).await?;
+    let line = key.sign(&head.to_string(), 0);
+    let unwritable = || Fault::bare("signing the audit log: its head cannot be written");
+    let checkpoint = SignedCheckpoint::new(head, vec![line]).ok_or_else(unwritable)?;
+    Ok(SignedHead { at, checkpoint })
+}

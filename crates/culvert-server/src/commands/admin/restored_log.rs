@@ -1,0 +1,76 @@
+//! `culvert admin acknowledge-restore`: signs the audit log of a restored database, under another origin.
+
+use anyhow::{Context, Result, bail};
+use culvert_base::Clock;
+use culvert_command::with_causes;
+use culvert_control::AdminCommand;
+use culvert_installation::config::Settings;
+use culvert_installation::{ProcessContext, audit_head, audit_key};
+use culvert_tlog::{continuation, continued};
+
+use super::server_log;
+use crate::audit_tree::heads;
+
+/// Nodes add leaves and witnesses sign meanwhile.
+const TRIES: usize = 10;
+
+/// Signs a head of the next continuation (`+1`, `+2`), which nodes then continue. Its event is in this head.
+pub(super) async fn acknowledge(
+    context: &ProcessContext,
+    settings: &Settings,
+    command: &AdminCommand,
+) -> Result<()> {
+    let path = settings.audit_key_file();
+    let shown = path.display();
+    let key = audit_key::load(&path)?;
+    let key = key.with_context(|| format!("there is no `{shown}`; run this where it is"))?;
+    let name = key.verifier().name();
+    let file = audit_head::load(&settings.audit_head_file())?;
+    let (store, log) = (&context.store, server_log(context));
+    let ended = log.ended_origins().await.map_err(with_causes)?;
+    let mut is_recorded = false;
+    for _ in 0..TRIES {
+        store.grow_audit_tree().await.map_err(with_causes)?;
+        let audit_log = store.audit_log();
+        let tree = audit_log.tree().await.map_err(with_causes)?;
+        let stored = tree.signed.as_ref();
+        if stored.is_some_and(|head| !head.checkpoint.is_signed_last_by(key.verifier())) {
+            bail!("`{shown}` is not the key that signed the latest head");
+        }
+        let stored_head = stored.map(|head| &head.checkpoint);
+        let known = heads::latest(file.as_ref(), stored_head);
+        let known = known.map_or(name, |head| &head.checkpoint().origin);
+        let origins = ended.iter().map(String::as_str).chain([known]);
+        let of_log = origins.filter(|origin| continuation(origin).0 == name);
+        let last = of_log.max_by_key(|origin| continuation(origin).1);
+        let last = last.context("the key is not that of this log")?;
+        if !ended.iter().any(|origin| origin == last) {
+            bail!(
+                "the signed audit log `{last}` did not end; a server that starts on a restored database notices it"
+            );
+        }
+        if !is_recorded {
+            // The event is written before anything is changed.
+            log.commanded(command).await.map_err(with_causes)?;
+            is_recorded = true;
+            continue;
+        }
+        let next = continued(name, continuation(last).1 + 1);
+        let at = context.clock.now();
+        let head = heads::signed(&audit_log, &tree, &key, &next, at).await;
+        let head = head.map_err(with_causes)?;
+        let text = head.checkpoint.to_string();
+        let signed = store.sign_audit_tree(stored, head).await;
+        if !signed.map_err(with_causes)? {
+            continue;
+        }
+        println!(
+            "the audit log `{last}` ended; it goes on as `{next}` with {} events",
+            tree.size
+        );
+        println!("tell auditors, and add the new origin to the witnesses");
+        print!("its first head, signed with the same key:\n\n{text}");
+        return Ok(());
+    }
+    bail!("heads are signed faster than this command; try again")
+}
