@@ -1,6 +1,7 @@
 import type { JsonObject } from '@/api/json';
 import { SubjectCharts } from '@/charts/subject-charts';
 import ui from '@/ui/ui.module.css';
+import { Attempts } from './attempts';
 import { DeadLetters } from './dead-letters';
 import { Health } from './health';
 import { Replay } from './replay';
@@ -18,6 +19,7 @@ export default function DestinationExtra({ object }: { object: JsonObject }) {
         </div>
       </div>
       <SubjectCharts subject="destination" id={id} />
+      <Attempts id={id} />
       <DeadLetters id={id} />
     </>
   );

@@ -1,4 +1,4 @@
-import { Button, Drawer, MultiSelect, TextInput } from '@mantine/core';
+import { Button, Drawer, MultiSelect, Select, TextInput } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useNavigate } from '@tanstack/react-router';
 import { type FormEvent, useEffect, useMemo, useRef, useState } from 'react';
@@ -26,6 +26,11 @@ import css from './wizard.module.css';
 const COLLECTION = 'event_destinations';
 const NONE: FieldError[] = [];
 const STEPS = ['Target', 'Settings', 'Test'];
+const FORMATS = [
+  { value: 'json', label: 'JSON: events as they are' },
+  { value: 'ocsf', label: 'OCSF: Open Cybersecurity Schema Framework' },
+  { value: 'ecs', label: 'ECS: Elastic Common Schema' },
+];
 
 function Steps({ at, steps }: { at: string; steps: string[] }) {
   return (
@@ -236,6 +241,13 @@ function Settings({ kind, operation, object, onBack, onMade }: SettingsProps) {
           value={own}
           errors={errors}
           onChange={change}
+        />
+        <Select
+          label="Format"
+          data={FORMATS}
+          allowDeselect={false}
+          value={text(values.format).toLowerCase()}
+          onChange={(next) => change(['format'], next ?? 'json')}
         />
         <ObjectFields
           path={[]}

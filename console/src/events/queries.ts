@@ -15,6 +15,20 @@ export function healthQuery(id: string) {
   });
 }
 
+export function attemptsQuery(id: string) {
+  return queryOptions({
+    queryKey: ['event_destinations', 'attempts', id],
+    queryFn: async ({ signal }) =>
+      body(
+        await api.GET('/event_destinations/{id}/attempts', {
+          params: { path: { id } },
+          signal,
+        }),
+      ),
+    refetchInterval: 10_000,
+  });
+}
+
 export function deadLettersQuery(id: string, before: string | undefined) {
   return queryOptions({
     queryKey: ['event_destinations', 'dead-letters', id, before ?? ''],

@@ -91,6 +91,7 @@ pub use client::net::Net;
 pub use client::{aws, guard, net};
 pub use dispatch::replay::{EventBound, Replay, TrafficRange};
 pub use failure::retry;
+pub use health::attempts::Attempt;
 pub use health::{DestinationState, Health};
 pub use plane::cluster::{ClusterHealth, NodeHealth};
 pub use plane::delivery::Delivery;

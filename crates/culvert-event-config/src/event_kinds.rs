@@ -333,6 +333,20 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_has_a_row_in_the_formats_of_others() {
+        let sorted = |names: Vec<String>| {
+            let mut names = names;
+            names.sort_unstable();
+            names
+        };
+        let bare = |name: String| name.strip_suffix(".v0").map(str::to_owned).unwrap_or(name);
+        let mut kinds: Vec<String> = event_types().into_iter().map(bare).collect();
+        kinds.push(culvert_events::encode::TEST.to_owned());
+        let rows = culvert_events::formatted_kinds().collect();
+        assert_eq!(sorted(rows), sorted(kinds));
+    }
+
+    #[test]
     fn events_of_private_objects_are_recognised_by_id() {
         for id in ["ak_1", "cr_1", "sshcr_1", "ts_1"] {
             assert!(is_private_object(id), "{id}");

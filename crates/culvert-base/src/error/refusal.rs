@@ -143,7 +143,7 @@ pub const CODES: &[CodeRow] = &[
     row(231, Class::Invalid, "The query has an unknown parameter."),
     row(232, Class::Invalid, "A query parameter is repeated."),
     row(233, Class::Invalid, "`limit` must be between 1 and 100."),
-    row(235, Class::Invalid, "`format` must be `json`."),
+    row(235, Class::Invalid, "`format` must be `json`, `ocsf` or `ecs`."),
     row(236, Class::Invalid, "The target type is unknown."),
     row(238, Class::Invalid, "The event type does not exist."),
     row(241, Class::Invalid, "A time must be in RFC 3339 format."),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use culvert_base::Fault;
-use culvert_delivery::{Destination, DestinationIds, Source, Subscription, TableChange};
+use culvert_delivery::{Destination, DestinationIds, Source, Subscription, TableChange, target};
 use culvert_event_config::destination::model::EventDestination;
 use culvert_event_config::subscription::model::EventSubscription;
 use culvert_event_config::{destination, event_kinds, replay};
@@ -159,11 +159,15 @@ impl Control {
         };
         let target = (ty.open)(&configuration, self.events.delivery.targets(), ids)
             .map_err(|refusal| Fault::new(format!("opening destination {}", head.id), refusal))?;
+        let format = destination.event_format().ok_or_else(|| {
+            let what = format!("opening destination {}: unknown format", head.id);
+            Fault::bare(what)
+        })?;
         Ok(Destination {
             id: head.id.clone(),
             account: head.account.clone(),
             revision: head.revision,
-            target,
+            target: target::formatted(target, format),
         })
     }
 }

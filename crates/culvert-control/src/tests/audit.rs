@@ -11,7 +11,7 @@ use crate::{CallContext, Origin};
 
 /// What a successful call leaves in the log: the event of the object that it writes, or of the operation, and those that
 /// follow it. The five operations of each resource are not here, because their events have its name.
-const TRACES: [(&str, &[&str]); 38] = [
+const TRACES: [(&str, &[&str]); 39] = [
     (
         "agent_ingresses_retry_certificate_management",
         &["agent_ingress_updated", "certificate_retried"],
@@ -30,6 +30,7 @@ const TRACES: [(&str, &[&str]); 38] = [
     ("endpoints_get_health", &[]),
     ("event_destinations_get_health", &[]),
     ("event_destinations_get_replay", &[]),
+    ("event_destinations_list_attempts", &[]),
     ("event_destinations_list_dead_letters", &["events_exported"]),
     (
         "event_destinations_redrive",

@@ -106,9 +106,10 @@ impl Rule {
             ("", "root" | "self") => Some(Self::Read),
             ("nodes", "list") => Some(Self::Admins(630, 630)),
             ("endpoints", "get_health")
-            | ("event_destinations", "get_health" | "list_dead_letters" | "get_replay") => {
-                Some(Self::Whole)
-            }
+            | (
+                "event_destinations",
+                "get_health" | "list_attempts" | "list_dead_letters" | "get_replay",
+            ) => Some(Self::Whole),
             _ if is_read => Some(Self::Read),
             _ if ADMINS.contains(&collection) => {
                 (is_change || is_create).then_some(Self::Admins(4111, 4111))

@@ -12,6 +12,7 @@
 
 mod renewed;
 
+use std::cell::Cell;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
@@ -508,6 +509,11 @@ impl HttpRequest {
     }
 }
 
+tokio::task_local! {
+    /// The status of the last HTTP response to a send.
+    pub(crate) static LAST_STATUS: Cell<Option<u16>>;
+}
+
 impl Http {
     /// Sends `body` and reads the response within `deadline`. The status decides success.
     pub async fn post(
@@ -552,6 +558,10 @@ impl Http {
         let (success, answer_bytes_max) = (order.success, order.answer_bytes_max);
         let head = tokio::time::timeout_at(until, self.exchange(order)).await;
         let (head, mut body) = head.map_err(late)??.into_parts();
+        // Requests that are part of no send, such as test events, have no place for it.
+        LAST_STATUS
+            .try_with(|last| last.set(Some(head.status.as_u16())))
+            .ok();
         let retry_after = head
             .headers
             .get(header::RETRY_AFTER)

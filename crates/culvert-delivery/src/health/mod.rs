@@ -1,5 +1,6 @@
 //! Health and counts of each destination (contract: destinations 1.6). They are in memory and empty after a restart.
 
+pub(crate) mod attempts;
 pub(crate) mod destination_count;
 pub(crate) mod statistics;
 
@@ -11,6 +12,7 @@ use culvert_base::Timestamp;
 use culvert_store::{Backlog, BatchClass};
 
 use crate::failure::{Failure, FailureClass};
+use crate::health::attempts::Attempts;
 use crate::health::destination_count::DestinationCount;
 use crate::plane::meters::{Counter, DroppedCounters};
 use crate::queue::buffer::DeliveryBuffer;
@@ -112,6 +114,7 @@ pub(crate) struct DeliveryCounters {
     pub(crate) batches: Counter,
     failures: [Counter; FailureClass::ALL.len()],
     pub(crate) count: DestinationCount,
+    pub(crate) attempts: Attempts,
     last: Mutex<Last>,
 }
 

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use culvert_base::{Fault, Timestamp};
 
 use crate::failure::{Failure, FailureClass};
+use crate::health::attempts::{ATTEMPTS_MAX, Attempt};
 use crate::health::{DestinationState, Health};
 use crate::plane::Plane;
 use crate::tail::followers::{Follower, Tailed};
@@ -31,6 +32,8 @@ const NOTE_EVERY: Duration = Duration::from_millis(500);
 const NOTE_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 /// Maximum number of destinations stored together.
 const NOTES_MAX: usize = 500;
+/// Attempts that other nodes see.
+const NOTED_ATTEMPTS: usize = 10;
 /// How long a tail is announced as open.
 const TAIL_FOR: Duration = Duration::from_secs(30);
 /// Interval of announcing a tail again.
@@ -70,6 +73,8 @@ struct Note {
     bytes: u64,
     batches: u64,
     failures: BTreeMap<String, u64>,
+    #[serde(default)]
+    attempts: Vec<Attempt>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -100,6 +105,7 @@ impl Note {
             failures: failures
                 .map(|(name, count)| ((*name).to_owned(), *count))
                 .collect(),
+            attempts: Vec::new(),
         }
     }
 
@@ -168,6 +174,31 @@ pub(crate) async fn health(plane: &Plane, destination: &str) -> Result<ClusterHe
     health.queued = health.queued.saturating_add(in_queue);
     health.dead_lettered = dead_lettered;
     Ok(ClusterHealth { health, nodes })
+}
+
+/// The last attempts to send to a destination, the newest first, each with its node: all that this node remembers, and
+/// the newest of each other node.
+pub(crate) async fn attempts(
+    plane: &Plane,
+    destination: &str,
+) -> Result<Vec<(String, Attempt)>, Fault> {
+    let own = plane.all_counters.get(destination);
+    let own = own.map_or_else(Vec::new, |counters| counters.attempts.newest(ATTEMPTS_MAX));
+    let node = &plane.settings.node;
+    let mut all: Vec<_> = own.into_iter().map(|one| (node.clone(), one)).collect();
+    if plane.settings.is_shared {
+        for (other, body) in plane.queue.healths(destination).await? {
+            if other != *node
+                && let Ok(note) = serde_json::from_str::<Note>(&body)
+            {
+                all.extend(note.attempts.into_iter().map(|one| (other.clone(), one)));
+            }
+        }
+    }
+    // Stable: attempts of a node at the same time keep their order.
+    all.sort_by_key(|(_, one)| std::cmp::Reverse(one.at));
+    all.truncate(ATTEMPTS_MAX);
+    Ok(all)
 }
 
 /// Adds up counters. The state is that of the node that sent last: a batch that fails on one node may be delivered
@@ -294,7 +325,8 @@ impl Sharing {
         for (id, counters) in &all_counters {
             let health = counters.health();
             let is_silent = health.batches == 0 && health.dropped == 0;
-            let note = Note::of(&health, counters.held_events());
+            let mut note = Note::of(&health, counters.held_events());
+            note.attempts = counters.attempts.newest(NOTED_ATTEMPTS);
             let Ok(body) = serde_json::to_string(&note) else {
                 continue;
             };

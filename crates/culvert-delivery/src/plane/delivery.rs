@@ -19,6 +19,7 @@ use crate::dispatch::dispatcher::{self, Dispatcher};
 use crate::dispatch::replay::{Replay, TrafficRange};
 use crate::dispatch::replayer::Replayer;
 use crate::failure::retry::RetryBudget;
+use crate::health::attempts::Attempt;
 use crate::health::{AllCounters, Health};
 use crate::plane::Plane;
 use crate::plane::cluster::{self, ClusterHealth};
@@ -257,6 +258,11 @@ impl Delivery {
     /// If the queue fails.
     pub async fn cluster_health(&self, destination: &str) -> Result<ClusterHealth, Fault> {
         cluster::health(&self.plane, destination).await
+    }
+
+    /// The last attempts to send to a destination, the newest first, each with its node. At most 100.
+    pub async fn attempts(&self, destination: &str) -> Result<Vec<(String, Attempt)>, Fault> {
+        cluster::attempts(&self.plane, destination).await
     }
 
     /// Health of a destination on this node; `None` if this node does not know it.

@@ -20,6 +20,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use culvert_events::EventFormat;
 use culvert_store::{BatchClass, Body};
 
 /// The last byte of a stored batch.
@@ -29,6 +30,8 @@ const PACKED: u8 = 2;
 const PLAIN_BYTES_MAX: usize = 16 << 20;
 /// Maximum compression ratio of LZ4: a byte expands to at most this many.
 const PACKED_AT_BEST: usize = 255;
+/// About how many times as long as its envelope an event is in another format: it contains the envelope.
+pub(crate) const FORMAT_GROWTH: usize = 3;
 /// The length of the plain form and the version.
 const PACKED_END: usize = 5;
 
@@ -232,6 +235,7 @@ impl OpenBatch {
             body: self.body.into(),
             destination,
             class,
+            formatted: None,
         }
     }
 }
@@ -245,6 +249,15 @@ pub struct Batch {
     lines_end: usize,
     subscriptions: Arc<[Arc<str>]>,
     entries: Arc<[BatchEntry]>,
+    formatted: Option<FormattedLines>,
+}
+
+/// The events of a batch in another format, as lines.
+#[derive(Clone, Debug)]
+struct FormattedLines {
+    lines: Bytes,
+    /// Each event without its line end.
+    events: Arc<[Range<usize>]>,
 }
 
 #[derive(Clone, Debug)]
@@ -262,9 +275,16 @@ pub struct Delivery<'a> {
     pub subscription: &'a Arc<str>,
     /// The envelope, one line without its end.
     pub envelope: &'a [u8],
+    /// The event in the format of its destination, one line, if that is another one.
+    pub formatted: Option<&'a [u8]>,
 }
 
-impl Delivery<'_> {
+impl<'a> Delivery<'a> {
+    /// The event in the format of its destination, as targets send it.
+    pub fn payload(&self) -> &'a [u8] {
+        self.formatted.unwrap_or(self.envelope)
+    }
+
     /// The key by which a receiver recognises a repetition: equal in every attempt and on every node.
     pub(crate) fn idempotency_key(&self) -> String {
         format!("{}:{}", self.event_id, self.subscription)
@@ -334,6 +354,31 @@ impl Batch {
             subscriptions: subscriptions.into(),
             entries: entries.into(),
             body,
+            formatted: None,
+        })
+    }
+
+    /// The same events, in this format too.
+    ///
+    /// # Errors
+    /// If an envelope is not an event.
+    pub(crate) fn formatted(&self, format: EventFormat) -> Result<Self, Unreadable> {
+        let mut lines = Vec::with_capacity(self.lines_end * FORMAT_GROWTH);
+        let mut events = Vec::with_capacity(self.len());
+        for delivery in self.deliveries() {
+            let start = lines.len();
+            let envelope = std::str::from_utf8(delivery.envelope).map_err(|_| Unreadable)?;
+            format.encode(envelope, &mut lines).ok_or(Unreadable)?;
+            events.push(start..lines.len());
+            lines.push(b'\n');
+        }
+        let formatted = FormattedLines {
+            lines: lines.into(),
+            events: events.into(),
+        };
+        Ok(Self {
+            formatted: Some(formatted),
+            ..self.clone()
         })
     }
 
@@ -384,39 +429,45 @@ impl Batch {
         self.entries.is_empty()
     }
 
-    /// All envelopes, each followed by a line feed.
+    /// The payloads, each followed by a line feed.
     pub fn lines(&self) -> Bytes {
-        self.body.slice(..self.lines_end)
+        match &self.formatted {
+            Some(formatted) => formatted.lines.clone(),
+            None => self.body.slice(..self.lines_end),
+        }
     }
 
     /// The events in order.
     pub fn deliveries(&self) -> impl ExactSizeIterator<Item = Delivery<'_>> + DoubleEndedIterator {
-        self.entries.iter().map(|entry| self.delivery_of(entry))
+        let entries = self.entries.iter().enumerate();
+        entries.map(|(index, entry)| self.delivery_of(index, entry))
     }
 
     /// The event at an index.
     pub fn delivery(&self, index: usize) -> Option<Delivery<'_>> {
-        Some(self.delivery_of(self.entries.get(index)?))
+        Some(self.delivery_of(index, self.entries.get(index)?))
     }
 
-    fn delivery_of(&self, entry: &BatchEntry) -> Delivery<'_> {
+    fn delivery_of(&self, index: usize, entry: &BatchEntry) -> Delivery<'_> {
         let envelope = &self.body[entry.line.clone()];
+        let formatted = self.formatted.as_ref();
         Delivery {
             event_id: event_id(envelope).expect("read() and push() found an id in every envelope"),
             subscription: &self.subscriptions[entry.subscription],
             envelope,
+            formatted: formatted.map(|all| &all.lines[all.events[index].clone()]),
         }
     }
 
-    /// All envelopes as one JSON array.
+    /// The payloads as one JSON array.
     pub(crate) fn json_array(&self) -> Vec<u8> {
         let mut array = Vec::with_capacity(self.lines_end + 2);
         array.push(b'[');
-        for (index, entry) in self.entries.iter().enumerate() {
+        for (index, delivery) in self.deliveries().enumerate() {
             if index > 0 {
                 array.push(b',');
             }
-            array.extend_from_slice(&self.body[entry.line.clone()]);
+            array.extend_from_slice(delivery.payload());
         }
         array.push(b']');
         array

@@ -167,7 +167,7 @@ impl Target for CloudwatchLogs {
                     Some(DatedEvent {
                         index,
                         at: event_time(delivery.envelope).unwrap_or(now),
-                        text: std::str::from_utf8(delivery.envelope).ok()?,
+                        text: std::str::from_utf8(delivery.payload()).ok()?,
                     })
                 })
                 .collect();

@@ -210,8 +210,8 @@ impl Datadog {
             if logs.len() > 1 {
                 logs.push(b',');
             }
-            let open = delivery.envelope.strip_suffix(b"}");
-            logs.extend_from_slice(open.unwrap_or(delivery.envelope));
+            let open = delivery.payload().strip_suffix(b"}");
+            logs.extend_from_slice(open.unwrap_or(delivery.payload()));
             logs.extend_from_slice(self.added.as_bytes());
             if let Some(at) = event_time(delivery.envelope) {
                 // Gives the log the time of the event.

@@ -107,7 +107,7 @@ impl Target for Debug {
             }
             if self.log {
                 for delivery in batch.deliveries() {
-                    let event = String::from_utf8_lossy(delivery.envelope);
+                    let event = String::from_utf8_lossy(delivery.payload());
                     tracing::info!(target: "culvert::events", "{event}");
                 }
             }

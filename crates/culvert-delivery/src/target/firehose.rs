@@ -107,7 +107,7 @@ impl Target for Firehose {
                     .deliveries()
                     .map(|delivery| Record {
                         // The service concatenates records, so a line feed separates them.
-                        data: STANDARD.encode([delivery.envelope, b"\n"].concat()),
+                        data: STANDARD.encode([delivery.payload(), b"\n"].concat()),
                     })
                     .collect(),
             };

@@ -419,7 +419,7 @@ impl Kafka {
             .map(|delivery| Record {
                 at: event_time(delivery.envelope).map_or(0, culvert_base::Timestamp::unix_millis),
                 key: self.key(delivery),
-                value: delivery.envelope,
+                value: delivery.payload(),
                 headers: [
                     ("event_id", delivery.event_id.to_owned()),
                     (

@@ -114,7 +114,7 @@ impl Target for Kinesis {
                 records: batch
                     .deliveries()
                     .map(|delivery| Record {
-                        data: STANDARD.encode(delivery.envelope),
+                        data: STANDARD.encode(delivery.payload()),
                         // Audit events of one account go to one shard, which keeps their order.
                         // Traffic events are spread over all shards.
                         partition_key: match batch.class() {

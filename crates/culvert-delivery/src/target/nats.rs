@@ -381,7 +381,7 @@ impl Nats {
             .ok_or_else(|| unfit("type", "the event type cannot be used in a subject"))?;
         let subject = format!("{}.{kind}", self.subject);
         // The limit includes headers, which take a few hundred bytes.
-        if delivery.envelope.len() + 1024 > client.max_payload() {
+        if delivery.payload().len() + 1024 > client.max_payload() {
             return Err(unfit(
                 "max_payload",
                 "the event exceeds the server's maximum payload",
@@ -393,7 +393,7 @@ impl Nats {
         if let Some(stream) = &self.stream {
             headers.insert("Nats-Expected-Stream", stream.as_str());
         }
-        let payload = Bytes::copy_from_slice(delivery.envelope);
+        let payload = Bytes::copy_from_slice(delivery.payload());
         let publishing = context.publish_with_headers(subject, headers, payload);
         publishing.await.map_err(|error| self.blame(&error))
     }

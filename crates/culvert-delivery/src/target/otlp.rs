@@ -301,12 +301,16 @@ fn record(delivery: Delivery<'_>, now: Timestamp) -> Option<LogRecord> {
         attributes.extend(value.map(|value| text(&format!("principal.{name}"), value)));
     }
     let event_name = said("event_type").to_owned();
+    let body = match delivery.formatted {
+        Some(formatted) => serde_json::from_slice(formatted).ok()?,
+        None => event.remove("object")?,
+    };
     Some(LogRecord {
         time_unix_nano: nanos(at),
         observed_time_unix_nano: nanos(now),
         severity_number: SeverityNumber::Info.into(),
         severity_text: "INFO".to_owned(),
-        body: Some(any(event.remove("object")?)),
+        body: Some(any(body)),
         attributes,
         event_name,
         ..LogRecord::default()

@@ -256,6 +256,10 @@ impl Postgres {
                     "an event is not valid UTF-8",
                 )
             })?;
+        let formatted: Vec<Option<&str>> = batch
+            .deliveries()
+            .map(|delivery| std::str::from_utf8(delivery.formatted?).ok())
+            .collect();
         let subscriptions: Vec<&str> = batch
             .deliveries()
             .map(|delivery| &**delivery.subscription)
@@ -263,7 +267,7 @@ impl Postgres {
         let live = &kept.connection;
         let inserted = live
             .client
-            .execute(&live.insert, &[&lines, &subscriptions])
+            .execute(&live.insert, &[&lines, &subscriptions, &formatted])
             .await;
         match inserted {
             Ok(_) => {
@@ -320,8 +324,9 @@ impl Postgres {
         let insert = format!(
             "INSERT INTO {table} (event_id, subscription_id, event_type, event_timestamp, account_id, principal, object) \
              SELECT line->>'event_id', subscription, line->>'event_type', (line->>'event_timestamp')::timestamptz, \
-             line->>'account_id', nullif(line->'principal', 'null'), line->'object' \
-             FROM (SELECT l::jsonb AS line, s AS subscription FROM unnest($1::text[], $2::text[]) AS u(l, s)) AS given \
+             line->>'account_id', nullif(line->'principal', 'null'), coalesce(formatted, line->'object') \
+             FROM (SELECT l::jsonb AS line, s AS subscription, f::jsonb AS formatted \
+             FROM unnest($1::text[], $2::text[], $3::text[]) AS u(l, s, f)) AS given \
              ON CONFLICT DO NOTHING"
         );
         let insert = client

@@ -246,7 +246,7 @@ impl Rabbitmq {
                     at: event_time(delivery.envelope)
                         .and_then(|at| u64::try_from(at.unix_millis() / 1000).ok())
                         .unwrap_or(0),
-                    body: delivery.envelope,
+                    body: delivery.payload(),
                 })
                 .collect();
             let (confirmed, broken) = publisher.publish(&messages, CONFIRM_DEADLINE).await;

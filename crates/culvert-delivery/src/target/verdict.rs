@@ -13,6 +13,20 @@ pub enum Verdict {
     Failed(Failure),
 }
 
+impl Verdict {
+    /// The failure, or the first of those of single events.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Delivered => None,
+            Self::Failed(failure) => Some(failure),
+            Self::Partial(outcomes) => outcomes.iter().find_map(|outcome| match outcome {
+                Outcome::Failed(failure) => Some(failure),
+                Outcome::Delivered | Outcome::NotTried => None,
+            }),
+        }
+    }
+}
+
 /// The result of one event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {

@@ -72,7 +72,8 @@ struct Config {
     /// `single`: one request per event. `batch`: JSON arrays of up to 100 events or 512 KiB.
     #[serde(default)]
     mode: Option<Mode>,
-    /// `envelope`: unchanged events. `cloudevents`: CloudEvents 1.0 in JSON.
+    /// `envelope`: events in the format of the destination. `cloudevents`: CloudEvents 1.0 in JSON, whose `data` is the
+    /// `object` of the event, or the whole event in a format other than `json`.
     #[serde(default)]
     encoding: Option<Encoding>,
     /// Request timeout: `1s` to `30s`, default `15s`.
@@ -331,7 +332,7 @@ impl Webhook {
 
     fn body_of(&self, delivery: Delivery<'_>) -> Result<Bytes, Failure> {
         Ok(match self.encoding {
-            Encoding::Envelope => Bytes::copy_from_slice(delivery.envelope),
+            Encoding::Envelope => Bytes::copy_from_slice(delivery.payload()),
             Encoding::Cloudevents => self.cloud_event(delivery)?.into(),
         })
     }
@@ -404,6 +405,8 @@ impl Webhook {
             .or(about.conn.and_then(|conn| conn.server_name))
             .filter(|subject| !subject.is_empty());
         let principal = event.principal.as_ref();
+        let formatted = delivery.formatted.map(serde_json::from_slice);
+        let formatted: Option<&RawValue> = formatted.transpose().map_err(unreadable)?;
         serde_json::to_vec(&CloudEvent {
             specversion: "1.0",
             id: event.event_id,
@@ -416,7 +419,7 @@ impl Webhook {
             principalid: principal.map(|principal| &*principal.id),
             principalsubject: principal.map(|principal| &*principal.subject),
             principalsource: principal.map(|principal| &*principal.source),
-            data: event.object,
+            data: formatted.unwrap_or(event.object),
         })
         .map_err(unreadable)
     }

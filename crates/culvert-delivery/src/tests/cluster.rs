@@ -86,6 +86,10 @@ async fn a_failure_on_one_node_is_shown_by_an_idle_node() {
         let shown = other.delivery.cluster_health("ed_1").await.unwrap();
         if shown.health.state == DestinationState::Unhealthy {
             assert_eq!(shown.health.last_error.unwrap().code, "404");
+            let attempts = other.delivery.attempts("ed_1").await.unwrap();
+            let (node, newest) = &attempts[0];
+            assert_eq!((node.as_str(), newest.outcome.as_str()), ("one", "config"));
+            assert_eq!(newest.event_id.as_deref(), Some("ev_1"));
             break;
         }
         assert!(began.elapsed() < culvert_testing::PATIENCE);

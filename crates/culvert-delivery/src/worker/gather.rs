@@ -12,7 +12,7 @@ use culvert_base::{BoxFuture, Fault, Timestamp};
 use culvert_store::{DeadLetterReason, Lease};
 use futures_util::FutureExt;
 
-use super::{AFTER_FAULT, Step, Worker};
+use super::{AFTER_FAULT, SentEvents, Step, Worker, with_status};
 use crate::failure::retry::Next;
 use crate::failure::{Failure, FailureClass};
 use crate::plane::Plane;
@@ -87,7 +87,7 @@ impl Worker {
         };
         let began = tokio::time::Instant::now();
         let putting = AssertUnwindSafe(gathers.put(&leased)).catch_unwind();
-        let put = tokio::time::timeout(PUT_DEADLINE, putting).await;
+        let (put, status) = with_status(tokio::time::timeout(PUT_DEADLINE, putting)).await;
         let took = began.elapsed();
         destination.counters.count.sent(took);
         let put = match put {
@@ -98,6 +98,9 @@ impl Worker {
                 Err(Failure::new(FailureClass::Unknown, TIMEOUT, text))
             }
         };
+        let sent = SentEvents::of_run(first, &run.leases);
+        let failure = put.as_ref().err().map(|failure| (false, failure));
+        self.note_attempt(destination, sent, took, status, failure);
         let bytes = u64::try_from(leased.bytes.load(Ordering::Relaxed)).unwrap_or(0);
         self.object_bytes_max = match &put {
             Ok(()) if took < PUT_DEADLINE / 4 => self.object_bytes_max.saturating_mul(2),
@@ -215,6 +218,17 @@ impl Worker {
         let n_lost = leases.len().saturating_sub(settled.len());
         let n_lost = u64::try_from(n_lost).unwrap_or(0);
         self.plane.meters.leases_lost.add(n_lost);
+    }
+}
+
+impl SentEvents {
+    fn of_run(first: &Lease, leases: &[Lease]) -> Self {
+        Self {
+            class: first.class,
+            attempt: first.attempt,
+            events: events_of(leases.iter()),
+            event_id: None,
+        }
     }
 }
 

@@ -13,6 +13,7 @@ mod refused;
 mod supervise;
 pub(crate) mod worker_notifier;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -28,9 +29,11 @@ use culvert_store::{BatchClass, DeadLetterReason, Lease, NewBatch, QueueError};
 
 use self::refused::{Refusing, SplitBatch, SplitMode};
 pub(crate) use self::supervise::supervise;
+use crate::client::net::LAST_STATUS;
 use crate::failure::retry::{Circuit, Failed, Next};
 use crate::failure::{Failure, FailureClass};
 use crate::health::DestinationState;
+use crate::health::attempts::Attempt;
 use crate::plane::Plane;
 use crate::plane::meters::Dropped;
 use crate::plane::settings::DESTINATION_KIND;
@@ -411,8 +414,9 @@ impl Worker {
         let deadline = plane.settings.send_deadline;
         let began = tokio::time::Instant::now();
         let sending = AssertUnwindSafe(destination.target.send(batch)).catch_unwind();
-        let sent = tokio::time::timeout(deadline, sending).await;
-        destination.counters.count.sent(began.elapsed());
+        let (sent, status) = with_status(tokio::time::timeout(deadline, sending)).await;
+        let took = began.elapsed();
+        destination.counters.count.sent(took);
         let verdict = match sent {
             Ok(Ok(verdict)) => verdict,
             Ok(Err(_)) => Verdict::Failed(self.panicked()),
@@ -422,7 +426,7 @@ impl Worker {
                 format!("timed out after {} s", deadline.as_secs()),
             )),
         };
-        match verdict {
+        let verdict = match verdict {
             // A list of results that does not match the batch is not reliable.
             Verdict::Partial(outcomes) if outcomes.len() != batch.len() => {
                 Verdict::Failed(Failure::new(
@@ -432,7 +436,45 @@ impl Worker {
                 ))
             }
             other => other,
-        }
+        };
+        let first = batch.deliveries().next();
+        let failure = verdict.failure();
+        let failure = failure.map(|failure| (matches!(verdict, Verdict::Partial(_)), failure));
+        let sent = SentEvents {
+            class: batch.class(),
+            attempt,
+            events: u64::try_from(batch.len()).unwrap_or(u64::MAX),
+            event_id: first.map(|delivery| delivery.event_id.to_owned()),
+        };
+        self.note_attempt(destination, sent, took, status, failure);
+        verdict
+    }
+
+    /// Remembers an attempt. `failure` has whether only a part of the events failed.
+    fn note_attempt(
+        &self,
+        destination: &CompiledDestination,
+        sent: SentEvents,
+        took: Duration,
+        status: Option<u16>,
+        failure: Option<(bool, &Failure)>,
+    ) {
+        destination.counters.attempts.push(Attempt {
+            at: self.plane.clock.now(),
+            duration_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+            attempt: sent.attempt,
+            class: sent.class.name().to_owned(),
+            events: sent.events,
+            event_id: sent.event_id,
+            outcome: match failure {
+                None => "delivered",
+                Some((true, _)) => "partial",
+                Some((false, failure)) => failure.class.name(),
+            }
+            .to_owned(),
+            status,
+            text: failure.map_or_else(String::new, |(_, failure)| failure.text.clone()),
+        });
     }
 
     /// The failure of a send that panicked. It is retried like others, so it neither repeats without a pause nor loses
@@ -822,6 +864,23 @@ impl Worker {
             Err(QueueError::Fault(fault)) => Err(fault),
         }
     }
+}
+
+/// What an attempt sent.
+struct SentEvents {
+    class: BatchClass,
+    attempt: u32,
+    events: u64,
+    event_id: Option<String>,
+}
+
+/// The output of a send, and the last HTTP status that it got.
+async fn with_status<T>(send: impl Future<Output = T>) -> (T, Option<u16>) {
+    let send = async {
+        let output = send.await;
+        (output, LAST_STATUS.with(Cell::get))
+    };
+    LAST_STATUS.scope(Cell::new(None), send).await
 }
 
 /// Whether one event failed permanently.

@@ -9,6 +9,7 @@ pub mod targets;
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
 use culvert_delivery::{TargetType, target};
+use culvert_events::EventFormat;
 use culvert_resources::cx::Cx;
 use culvert_resources::input;
 use culvert_resources::list::listfilter::{self, Field};
@@ -40,8 +41,8 @@ pub struct Create {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Event format: `json`. Required.
-    #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
+    /// Event format: `json`, `ocsf` (Open Cybersecurity Schema Framework) or `ecs` (Elastic Common Schema). Required.
+    #[schemars(extend("pattern" = input::caseless_pattern(&EventFormat::NAMES)))]
     format: String,
     /// Target of the events; exactly one. Required.
     #[schemars(schema_with = "target_schema")]
@@ -59,8 +60,8 @@ pub struct Update {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// Event format: `json`.
-    #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
+    /// Event format: `json`, `ocsf` or `ecs`. Queued events are sent in the new one.
+    #[schemars(extend("pattern" = input::caseless_pattern(&EventFormat::NAMES)))]
     format: Option<String>,
     /// New configuration of the same target type. Omitted secrets are unchanged.
     #[schemars(schema_with = "target_schema")]
@@ -69,8 +70,8 @@ pub struct Update {
 
 pub(crate) const OPERATIONS: &[Extra<EventConfig>] = &{
     let [replay, get_replay] = replay::OPERATIONS;
-    let [test, health, letters, redrive] = operations::OPERATIONS;
-    [replay, get_replay, test, health, letters, redrive]
+    let [test, health, attempts, letters, redrive] = operations::OPERATIONS;
+    [replay, get_replay, test, health, attempts, letters, redrive]
 };
 
 impl Resource for EventDestination {
@@ -195,6 +196,11 @@ impl EventDestination {
         Ok(())
     }
 
+    /// The form of its events. `None` if this build does not have it.
+    pub fn event_format(&self) -> Option<EventFormat> {
+        EventFormat::find(&self.format)
+    }
+
     /// The target's entry and its decrypted configuration, for sending.
     pub fn target(&self, seal: &Seal, head: &Head) -> Result<(&'static TargetType, Value), Fault> {
         let ty = target::find(&self.target.name).ok_or_else(|| {
@@ -243,11 +249,8 @@ impl StoredTarget {
 }
 
 fn check_format(format: &str) -> Result<(), Refusal> {
-    if format.eq_ignore_ascii_case("json") {
-        Ok(())
-    } else {
-        Err(Refusal::of(code::TARGET_FORMAT_UNKNOWN))
-    }
+    let known = EventFormat::find(format).map(drop);
+    known.ok_or_else(|| Refusal::of(code::TARGET_FORMAT_UNKNOWN))
 }
 
 /// The single target of a body, and its configuration.

@@ -35,7 +35,7 @@ pub struct EventDestination {
     pub description: Description,
     /// Text that the caller keeps with it.
     pub metadata: Metadata,
-    /// As sent: `json` in any letter case.
+    /// As sent: `json`, `ocsf` or `ecs` in any letter case.
     pub format: String,
     /// Where it sends events.
     pub target: StoredTarget,

@@ -41,7 +41,7 @@ const LETTERS_MAX: u32 = 20;
 const REDRIVEN_MAX: usize = 1000;
 
 /// The operations.
-pub const OPERATIONS: [Extra<EventConfig>; 4] = [
+pub const OPERATIONS: [Extra<EventConfig>; 5] = [
     Extra {
         name: "test",
         method: Method::Post,
@@ -65,6 +65,18 @@ pub const OPERATIONS: [Extra<EventConfig>; 4] = [
         access: Access::Whole,
         trace: Trace::Nothing,
         run: run_health,
+    },
+    Extra {
+        name: "list_attempts",
+        method: Method::Get,
+        suffix: "/attempts",
+        doc: "Lists the last attempts to send to an event destination since the start of each node, newest first; at most 100.",
+        body: None,
+        response: ok(SchemaGenerator::subschema_for::<AttemptList<'static>>),
+        query: &[],
+        access: Access::Whole,
+        trace: Trace::Nothing,
+        run: run_attempts,
     },
     Extra {
         name: "list_dead_letters",
@@ -203,6 +215,43 @@ impl<'a> Why<'a> {
     }
 }
 
+/// The last attempts to send to a destination.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventDeliveryAttemptList")]
+struct AttemptList<'a> {
+    attempts: Vec<AttemptView<'a>>,
+}
+
+/// One attempt to send events. Only the newest ten of each node but the queried one are listed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventDeliveryAttempt")]
+struct AttemptView<'a> {
+    /// Name of the node that sent.
+    node: &'a str,
+    /// When it ended.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    at: Timestamp,
+    /// How long it took, in milliseconds.
+    duration_ms: u64,
+    /// Number of the attempt: 1 for the first one with these events.
+    attempt: u32,
+    /// `audit` or `traffic`.
+    #[schemars(extend("enum" = ["audit", "traffic"]))]
+    class: &'a str,
+    /// Number of events in it.
+    events: u64,
+    /// ID of the first event; null for an object of several batches.
+    event_id: Option<&'a str>,
+    /// `delivered`, `partial` if some events failed, or the class of the failure: `retryable`, `auth`, `config`, `split`,
+    /// `permanent`, `unknown` or `gone`.
+    outcome: &'a str,
+    /// HTTP status of the last response; null if there was none, or if the destination does not use HTTP.
+    status: Option<u16>,
+    /// Message of a failure: the beginning of the response, without secrets and control characters, at most 200
+    /// characters. Empty if all events were accepted.
+    text: &'a str,
+}
+
 /// One page of dead letters.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "EventDeadLetterList")]
@@ -309,6 +358,30 @@ fn run_health(events: &EventConfig, call: Call) -> Running<'_> {
                     held: health.queued,
                     dropped: health.dropped,
                     sent: health.sent,
+                })
+                .collect(),
+        })?))
+    })
+}
+
+fn run_attempts(events: &EventConfig, call: Call) -> Running<'_> {
+    Box::pin(async move {
+        let id = named(events, &call).await?;
+        let attempts = events.delivery.attempts(&id).await?;
+        Ok(Reply::Ok(stored::write(&AttemptList {
+            attempts: attempts
+                .iter()
+                .map(|(node, one)| AttemptView {
+                    node,
+                    at: one.at,
+                    duration_ms: one.duration_ms,
+                    attempt: one.attempt,
+                    class: &one.class,
+                    events: one.events,
+                    event_id: one.event_id.as_deref(),
+                    outcome: &one.outcome,
+                    status: one.status,
+                    text: &one.text,
                 })
                 .collect(),
         })?))

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::catalogue::field::{FieldDef, Type};
 use crate::catalogue::kind::{EventKind, Family};
+use crate::formats;
 use crate::kinds;
 use crate::reason::Reason;
 
@@ -67,11 +68,28 @@ impl Catalogue {
         for reason in Reason::ALL {
             row(&mut page, &[&code(reason.name()), reason.doc()]);
         }
+        page.push_str(&formats_head());
+        page.push_str(&formats::markdown(
+            self.entries().map(|entry| entry.name().to_owned()),
+        ));
         for entry in self.entries() {
             page.push_str(&entry.markdown());
         }
         page
     }
+}
+
+/// What the reference says about formats, before their table.
+fn formats_head() -> String {
+    format!(
+        "\n## OCSF and ECS\n\nThe format of an event destination decides in which form it gets events. `json`: as above. \
+         `ocsf`: events of the Open Cybersecurity Schema Framework {}, with the original event under \
+         `unmapped.culvert`. `ecs`: documents of the Elastic Common Schema {}, with the original event as text in \
+         `event.original`. This table has what both say about each kind. The number of a severity, in `severity_id` and \
+         `event.severity`, is 1 for Informational, 2 for Low, 3 for Medium and 4 for High.\n\n",
+        formats::OCSF_VERSION,
+        formats::ECS_VERSION
+    )
 }
 
 const PAGE_HEAD: &str = "# Events\n\nEvery event is a JSON object with the keys `event_id`, \

@@ -175,7 +175,7 @@ impl Witness {
         made
     }
 
-    async fn update(&mut self, collection: &str, object: &Value) {
+    pub async fn update(&mut self, collection: &str, object: &Value) {
         let path = path(collection, object);
         let body = match collection {
             "bot_users" | "service_users" => json!({"name": "changed"}),
@@ -187,7 +187,7 @@ impl Witness {
         self.expect(collection, "updated", object);
     }
 
-    async fn delete(&mut self, collection: &str, object: &Value) {
+    pub async fn delete(&mut self, collection: &str, object: &Value) {
         let path = path(collection, object);
         let answer = self.culvert.call(Method::DELETE, &path, None).await;
         assert_eq!(answer.status, 204, "{path}: {:?}", answer.body);
@@ -195,7 +195,7 @@ impl Witness {
     }
 
     /// Starts an agent session, which ends when its credential is deleted.
-    async fn agent(&mut self, hook: &Receiver) {
+    pub async fn agent(&mut self, hook: &Receiver) {
         let made = self.create("credentials", json!({})).await;
         let token = made["token"].as_str().unwrap();
         let session = connect(&self.culvert, token).await;

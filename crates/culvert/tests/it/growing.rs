@@ -541,6 +541,7 @@ const BY_SERVER: &[&str] = &[
     "delivery/queue/event_log/jetstream/outstanding.rs State.lines",
     "delivery/queue/event_log/jetstream/outstanding.rs State.lost",
     "delivery/queue/event_log/jetstream/outstanding.rs State.settled_early",
+    "delivery/health/attempts.rs Attempts.newest",
     "delivery/health/mod.rs AllCounters.by_destination",
     "delivery/recorder/mod.rs Flusher.open",
     "delivery/dispatch/replayer.rs Replayer.done",

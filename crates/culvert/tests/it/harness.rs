@@ -402,7 +402,8 @@ impl Received {
     }
 }
 
-/// An HTTP server that records requests and responds as configured.
+/// An HTTP server that records requests and responds as configured. Its body is the header `x-echo` of the request, if there
+/// is one.
 pub struct Receiver {
     pub address: SocketAddr,
     received: Arc<Mutex<Vec<Received>>>,
@@ -514,13 +515,16 @@ async fn take(
     let (head, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
     let status = answer.lock().unwrap().given(&head.headers);
+    let echo = head.headers.get("x-echo");
+    let echo = echo.map(|value| Bytes::copy_from_slice(value.as_bytes()));
+    let text = echo.unwrap_or_else(|| Bytes::from_static(b"received"));
     received.lock().unwrap().push(Received {
         method: head.method.to_string(),
         path: head.uri.to_string(),
         headers: head.headers,
         body,
     });
-    let mut response = Response::new(Full::new(Bytes::from_static(b"received")));
+    let mut response = Response::new(Full::new(text));
     *response.status_mut() = status;
     Ok(response)
 }

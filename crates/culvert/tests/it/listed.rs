@@ -20,6 +20,7 @@ const SHARED: &[&str] = &[
     "command",
     "context",
     "envelope",
+    "formatted",
     "output",
     "prompt",
     "record_stream",
