@@ -578,7 +578,7 @@ async fn a_rotated_key_is_the_successor_of_the_old_one() {
     );
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("head");
-    // The running server signs with the new key as soon as there is a new event, so these are judged without its log.
+    // The running server signs with the new key as soon as there is a new event, so these are checked without its log.
     let is_by = |head: &str, key: &str| {
         let head = SignedCheckpoint::parse(head.trim_start().as_bytes()).unwrap();
         matches!(
