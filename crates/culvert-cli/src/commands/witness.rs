@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::names::escaped;
 use culvert_base::{BoxFuture, Entropy, OsEntropy};
 use culvert_installation::keys::write_private;
-use culvert_tlog::{KeyType, SigningKey, VerifierKey};
+use culvert_tlog::{KeyType, SigningKey, VerifierKey, continuation};
 
 use super::{CommandType, Failure, say};
 use state::WitnessState;
@@ -51,6 +51,12 @@ fn arguments(command: Command) -> Command {
                         .long("replace")
                         .action(ArgAction::SetTrue)
                         .help("Trust no other key of the log from now on, instead of from the first head that this key signs"),
+                )
+                .arg(
+                    Arg::new("origin")
+                        .long("origin")
+                        .value_name("ORIGIN")
+                        .help("Continuation of the log after a restore, such as `log.example/audit/ac_1+1`; without this, the log that the key names"),
                 )
                 .arg(state()),
         )
@@ -150,9 +156,16 @@ fn add(state: &WitnessState, given: &ArgMatches) -> Result<(), Failure> {
         let why = "`KEY`: it is the key of a witness, not of a log";
         return Err(Failure::Usage(why.to_owned()));
     }
+    let origin = given.get_one::<String>("origin").map(String::as_str);
+    let origin = origin.unwrap_or(key.name());
+    let shown = escaped(origin);
+    if continuation(origin).0 != key.name() {
+        let why =
+            format!("`--origin`: `{shown}` is not a continuation of the log that the key names");
+        return Err(Failure::Usage(why));
+    }
     let in_place = given.get_flag("replace");
-    state.add(&key, in_place).map_err(failed)?;
-    let shown = escaped(key.name());
+    state.add(origin, &key, in_place).map_err(failed)?;
     say(format_args!("the witness knows the log `{shown}`"))
 }
 

@@ -207,12 +207,22 @@ async fn what_a_witness_knows_is_not_forked() {
     let (code, out, error) = offline(&settings, &["admin", "acknowledge-restore"]);
     assert_eq!(code, 0, "{error}");
     assert!(out.contains("+1"), "{out}");
-    // The witness learns of the continuation.
-    let mut state: Value =
-        serde_json::from_str(&std::fs::read_to_string(&witness.state).unwrap()).unwrap();
+    // The witness knows the continuation when its operator says so.
     let origin = signed.lines().next().unwrap();
-    state["logs"][format!("{origin}+1")] = json!({"keys": [key], "latest": ""});
-    std::fs::write(&witness.state, state.to_string()).unwrap();
+    let state = path(&witness.state);
+    for (continuation, expected) in [(format!("{origin}+1"), 0), ("other.test+1".to_owned(), 2)] {
+        let arguments = [
+            "witness",
+            "add",
+            &key,
+            "--origin",
+            &continuation,
+            "--state",
+            state,
+        ];
+        let (code, _, error) = alone(&arguments);
+        assert_eq!(code, expected, "{error}");
+    }
     let server = start();
     witnessed().await;
     let head = checkpoint(&settings);

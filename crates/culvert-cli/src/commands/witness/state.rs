@@ -139,11 +139,12 @@ impl WitnessState {
         Ok(is_new)
     }
 
-    /// Adds a key of a log: in place of its others immediately, or as their successor when it first signs a head.
-    pub(super) fn add(&self, key: &VerifierKey, in_place: bool) -> io::Result<()> {
+    /// Adds a key of the log with this origin: in place of its others immediately, or as their successor when it first signs
+    /// a head.
+    pub(super) fn add(&self, origin: &str, key: &VerifierKey, in_place: bool) -> io::Result<()> {
         let _locked = self.lock()?;
         let mut logs = self.read()?;
-        let log = logs.logs.entry(key.name().to_owned()).or_default();
+        let log = logs.logs.entry(origin.to_owned()).or_default();
         let text = key.to_string();
         if in_place {
             log.keys.clear();
@@ -278,7 +279,9 @@ mod tests {
             state.answer(&first, &key, 1).unwrap(),
             Answer::UnknownLog
         ));
-        state.add(log.verifier(), false).unwrap();
+        state
+            .add(log.verifier().name(), log.verifier(), false)
+            .unwrap();
         assert!(matches!(
             state.answer(&first, &key, 1).unwrap(),
             Answer::Signed(_)
@@ -341,7 +344,9 @@ mod tests {
             let key = SigningKey::new("witness.example", KeyType::Cosignature, [2; 32]).unwrap();
             assert!(state.claim(key.verifier(), true).unwrap());
             let log = log(1);
-            state.add(log.verifier(), false).unwrap();
+            state
+                .add(log.verifier().name(), log.verifier(), false)
+                .unwrap();
             Self {
                 folder,
                 state,
@@ -365,7 +370,10 @@ mod tests {
         let fixture = Fixture::new();
         let tiles = tree(64, 0);
         let (old, new) = (&fixture.log, log(3));
-        fixture.state.add(new.verifier(), false).unwrap();
+        fixture
+            .state
+            .add(new.verifier().name(), new.verifier(), false)
+            .unwrap();
         // Both are known until the new one signs, here a head with both signatures.
         assert!(matches!(
             fixture.answer(&request(&tiles, 0, 8, old)),
@@ -387,7 +395,10 @@ mod tests {
 
         // A key in place of all others.
         let next = log(4);
-        fixture.state.add(next.verifier(), true).unwrap();
+        fixture
+            .state
+            .add(next.verifier().name(), next.verifier(), true)
+            .unwrap();
         assert!(matches!(
             fixture.answer(&request(&tiles, 16, 24, &new)),
             Answer::Declined(Declined::Unsigned)
@@ -413,7 +424,10 @@ mod tests {
             fixture.answer(&request(&tiles, 8, 16, log)),
             Answer::UnknownLog
         ));
-        fixture.state.add(log.verifier(), false).unwrap();
+        fixture
+            .state
+            .add(log.verifier().name(), log.verifier(), false)
+            .unwrap();
         assert!(matches!(
             fixture.answer(&request(&tree(64, 1), 0, 16, log)),
             Answer::Declined(Declined::Conflict(8))
@@ -496,7 +510,9 @@ mod tests {
         let (state, key) = (&fixture.state, &fixture.key);
         assert!(state.answer(&fork, key, 1).is_err());
         // Also with the log in a new file.
-        state.add(fixture.log.verifier(), false).unwrap();
+        state
+            .add(fixture.log.verifier().name(), fixture.log.verifier(), false)
+            .unwrap();
         assert!(state.answer(&fork, key, 1).is_err());
         assert!(!state.claim(key.verifier(), false).unwrap());
         assert!(state.answer(&fork, key, 1).is_err());
