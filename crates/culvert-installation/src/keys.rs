@@ -133,7 +133,9 @@ pub fn write_public(path: &Path, text: &str) -> Result<()> {
 
 fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
     let doing = || format!("writing `{}`", path.display());
-    let fresh = path.with_extension("new");
+    // The whole name: files that differ in their extension are written at the same time, such as `audit.key` and `audit.head`.
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
     let mut file = std::fs::OpenOptions::new()
         .write(true)
         .create(true)
@@ -172,6 +174,26 @@ mod tests {
 
     use super::*;
     use culvert_base::SeededEntropy;
+
+    #[test]
+    fn files_that_differ_in_their_extension_are_written_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        // What another program has begun to write.
+        std::fs::write(at("audit.new"), "half").unwrap();
+        std::thread::scope(|scope| {
+            for name in ["audit.key", "audit.head"] {
+                let path = at(name);
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        write_whole(&path, name, 0o600).unwrap();
+                        assert_eq!(std::fs::read_to_string(&path).unwrap(), name);
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_to_string(at("audit.new")).unwrap(), "half");
+    }
 
     #[test]
     fn only_a_file_of_root_may_be_readable_by_a_group() {
