@@ -220,9 +220,10 @@ impl Api {
         base: &str,
         arrival: &Arrival<'_>,
     ) -> Result<(Secret, ConsoleSession), Problem> {
-        self.count_provider_step(arrival)?;
         let kept = cookie(&arrival.parts.headers, name);
         let kept = kept.ok_or_else(|| Refusal::of(code::CONSOLE_SIGN_IN_FAILED))?;
+        // Without a cookie the provider is not asked, so it is not counted.
+        self.count_provider_step(arrival)?;
         let query = arrival.parts.uri.query().unwrap_or_default();
         let origin = self.console_origin(arrival);
         let identity = &self.control.identity;

@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp};
+use culvert_events::read_json;
 
 use crate::client::net::{Http, HttpRequest, HttpResponse, Net};
 use crate::client::request_body::gzipped;
@@ -287,7 +288,9 @@ impl Otlp {
 }
 
 fn record(delivery: Delivery<'_>, now: Timestamp) -> Option<LogRecord> {
-    let mut event: Map<String, Value> = serde_json::from_slice(delivery.envelope).ok()?;
+    let Value::Object(mut event) = read_json(delivery.envelope)? else {
+        return None;
+    };
     let said = |name: &str| event.get(name).and_then(Value::as_str).unwrap_or_default();
     let at = Timestamp::parse(said("event_timestamp"))?;
     let mut attributes = vec![
@@ -302,7 +305,7 @@ fn record(delivery: Delivery<'_>, now: Timestamp) -> Option<LogRecord> {
     }
     let event_name = said("event_type").to_owned();
     let body = match delivery.formatted {
-        Some(formatted) => serde_json::from_slice(formatted).ok()?,
+        Some(formatted) => read_json(formatted)?,
         None => event.remove("object")?,
     };
     Some(LogRecord {

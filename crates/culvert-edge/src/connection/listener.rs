@@ -430,7 +430,11 @@ async fn terminate(
         match connection_phase::first(down, &group.first().endpoint).await {
             Admission::Accept(wanted) => tls_policy = wanted,
             Admission::Forward(..) | Admission::Reject => {
-                down.conn.end_for(Reason::Restricted);
+                match down.edge.freshness.is_outdated() {
+                    // Nobody's event has it.
+                    true => down.refuse_unnamed(Reason::Restricted),
+                    false => down.conn.end_for(Reason::Restricted),
+                }
                 socket.reset();
                 return None;
             }

@@ -309,7 +309,7 @@ struct Named {
 }
 
 /// The endpoints that a refused request or its connection names.
-fn named(down: &Downstream, host: Option<&str>) -> Option<Named> {
+fn named(down: &Downstream, host: Option<&str>, is_http2: bool) -> Option<Named> {
     let of_request = |group: &Arc<Group>| Named {
         group: Arc::clone(group),
         is_misdirected: false,
@@ -337,7 +337,9 @@ fn named(down: &Downstream, host: Option<&str>) -> Option<Named> {
     let group = down.tls_group.get()?;
     Some(Named {
         group: Arc::clone(group),
-        is_misdirected: host.is_some_and(|host| !is_of_connection(host)),
+        // Without a host that is certain it may be for another.
+        is_misdirected: is_http2 && host.is_none()
+            || host.is_some_and(|host| !is_of_connection(host)),
     })
 }
 
@@ -361,7 +363,8 @@ impl RefusedRequest<'_> {
     ) -> Option<Arc<Group>> {
         let (conn, edge) = (&down.conn, &down.conn.edge);
         let host = self.authority.as_ref().map(|authority| &*authority.host);
-        let Some(named) = named(down, host) else {
+        let is_http2 = self.parts.version == Version::HTTP_2;
+        let Some(named) = named(down, host, is_http2) else {
             let facts = RefusedFacts {
                 host: match host {
                     Some(host) => host,

@@ -4,6 +4,7 @@
 //! in each, so nothing is lost where a format has no field for it.
 
 mod ecs;
+mod json;
 mod ocsf;
 mod table;
 
@@ -13,6 +14,7 @@ use culvert_base::Timestamp;
 use serde_json::Value;
 
 pub(crate) use ecs::VERSION as ECS_VERSION;
+pub use json::read_json;
 pub(crate) use ocsf::VERSION as OCSF_VERSION;
 pub use table::kinds;
 pub(crate) use table::markdown;
@@ -66,7 +68,7 @@ struct Event<'e> {
 
 impl<'e> Event<'e> {
     fn read(envelope: &'e str) -> Option<Self> {
-        let json: Value = serde_json::from_str(envelope).ok()?;
+        let json = read_json(envelope.as_bytes())?;
         let at = Timestamp::parse(json["event_timestamp"].as_str()?)?;
         let name = json["event_type"].as_str()?;
         let kind = name.rsplit_once(".v").map_or(name, |(kind, _)| kind);

@@ -174,3 +174,29 @@ fn names_of_formats_are_read_in_any_case() {
     assert_eq!(EventFormat::find("ecs"), Some(EventFormat::Ecs));
     assert_eq!(EventFormat::find("json "), None);
 }
+
+/// A client chooses the query parameters that a policy logs, so it must not choose whether the event is delivered.
+#[test]
+fn a_key_with_a_meaning_for_the_parser_is_only_a_key() {
+    for key in [
+        "$serde_json::private::RawValue",
+        "$serde_json::private::Number",
+    ] {
+        let mut given = event("http_request_complete.v0", Value::Null, request());
+        given["object"]["traffic_policy"] = serde_json::json!({"logs": [{"q": {key: "x"}}]});
+        assert_fields(
+            &crate::read_json(written_text(EventFormat::Ocsf, &given).as_bytes()).unwrap(),
+            [("/metadata/uid", "ev_1".into())],
+        );
+        assert_fields(
+            &crate::read_json(written_text(EventFormat::Ecs, &given).as_bytes()).unwrap(),
+            [("/event/id", "ev_1".into())],
+        );
+    }
+}
+
+fn written_text(format: EventFormat, envelope: &Value) -> String {
+    let mut out = Vec::new();
+    format.encode(&envelope.to_string(), &mut out).unwrap();
+    String::from_utf8(out).unwrap()
+}

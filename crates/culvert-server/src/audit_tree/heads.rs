@@ -3,7 +3,9 @@
 
 use culvert_base::{Fault, Timestamp};
 use culvert_store::{AuditLog, AuditTree, SignedHead};
-use culvert_tlog::{SignedCheckpoint, SigningKey, continuation};
+use culvert_tlog::{
+    Checkpoint, SignedCheckpoint, SigningKey, consistency_ranges, continuation, verify_consistency,
+};
 
 /// The head to continue: that of the later continuation, and else that of the file, which no access to the database changes.
 pub(crate) fn latest<'a>(
@@ -26,6 +28,20 @@ pub(crate) async fn is_continued(
 ) -> Result<bool, Fault> {
     let head = head.checkpoint();
     Ok(head.size <= tree.size && log.root(head.size).await? == head.root)
+}
+
+/// Whether a new head extends the tree of an older one, as a witness proves it. The stored hashes need not fit together:
+/// whoever writes to the database can keep those of the old root and give others for the new one.
+pub(crate) async fn is_extended(
+    log: &AuditLog,
+    old: &Checkpoint,
+    new: &Checkpoint,
+) -> Result<bool, Fault> {
+    let Ok(ranges) = consistency_ranges(old.size, new.size) else {
+        return Ok(false);
+    };
+    let proof = log.range_hashes(&ranges).await?;
+    Ok(verify_consistency((old.size, old.root), (new.size, new.root), &proof).is_ok())
 }
 
 /// The head of the whole tree, signed.

@@ -215,6 +215,10 @@ impl AuditTreeKeeper {
             return Ok(is_whole && !has_news);
         }
         let (key, file) = self.key(&tree)?;
+        let known = [
+            file.clone(),
+            tree.signed.clone().map(|head| head.checkpoint),
+        ];
         let origin = self.origin_to_continue(&log, &tree, &key, file).await?;
         if !is_due {
             return Ok(is_whole && !has_news);
@@ -223,7 +227,9 @@ impl AuditTreeKeeper {
             // At the stop, the next start signs.
             return Ok(is_last);
         }
-        let is_signed = self.sign(&log, &tree, &key, &origin).await?;
+        let mut known = Vec::from_iter(known.into_iter().flatten());
+        known.retain(|head| head.checkpoint().origin == origin);
+        let is_signed = self.sign(&log, &tree, &key, &origin, &known).await?;
         Ok(is_whole && is_signed)
     }
 
@@ -258,6 +264,13 @@ impl AuditTreeKeeper {
             return Ok(key.verifier().name().to_owned());
         };
         let origin = &known.checkpoint().origin;
+        let is_later = continuation(origin).1 > stored.map_or(0, continuation_of);
+        if is_later && !matches!(known.note().signed_by(key.verifier()), Ok(Some(_))) {
+            let shown = self.identity.head_file.display();
+            return Err(Trouble::Problem(format!(
+                "`{shown}` names the continuation `{origin}` and has no signature of the key"
+            )));
+        }
         if continuation(origin).0 != key.verifier().name() {
             let shown = self.identity.head_file.display();
             return Err(Trouble::Problem(format!(
@@ -312,15 +325,22 @@ impl AuditTreeKeeper {
         }
     }
 
-    /// Signs the head of this tree. False if the head before it got another signature meanwhile, or another node signed.
+    /// Signs the head of this tree, which has to extend these heads. False if the head before it got another signature
+    /// meanwhile, or another node signed.
     async fn sign(
         &self,
         log: &AuditLog,
         tree: &AuditTree,
         key: &SigningKey,
         origin: &str,
+        known: &[SignedCheckpoint],
     ) -> Result<bool, Trouble> {
         let after = heads::signed(log, tree, key, origin, self.clock.now()).await?;
+        for old in known.iter().map(SignedCheckpoint::checkpoint) {
+            if !heads::is_extended(log, old, after.checkpoint.checkpoint()).await? {
+                return Err(self.end(tree, origin, old.size, false).await);
+            }
+        }
         // First the file: a head that was published must be known after a loss of the database.
         self.note(after.checkpoint.clone()).await?;
         let is_signed = self
@@ -374,6 +394,10 @@ impl AuditTreeKeeper {
         };
         Ok((key, file))
     }
+}
+
+fn continuation_of(head: &SignedCheckpoint) -> u64 {
+    continuation(&head.checkpoint().origin).1
 }
 
 fn stored_text(tree: &AuditTree) -> String {

@@ -41,10 +41,13 @@ impl Asked {
         let checkpoints = files.map(|path| read_checkpoint(path));
         let mut checkpoints = checkpoints.collect::<Result<Vec<_>, _>>()?;
         checkpoints.sort_by_key(|signed| signed.checkpoint().size);
+        let policy = policy(given)?;
+        // Keys are asked of the heads, and the heads of the tree.
+        let has_keys = !policy.origin_keys.is_empty() || !policy.witness_keys.is_empty();
         Ok(Self {
-            is_rebuilt: given.get_flag("rebuild"),
+            is_rebuilt: given.get_flag("rebuild") || has_keys,
             checkpoints,
-            policy: policy(given)?,
+            policy,
         })
     }
 }

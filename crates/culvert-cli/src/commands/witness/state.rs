@@ -96,6 +96,8 @@ pub(super) struct WitnessState {
 
 impl WitnessState {
     pub(super) fn at(path: PathBuf) -> Self {
+        // The lock is beside the file itself, whatever link it is named by.
+        let path = path.canonicalize().unwrap_or(path);
         Self { path }
     }
 

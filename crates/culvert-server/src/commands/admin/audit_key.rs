@@ -1,8 +1,12 @@
 //! `culvert admin rotate-audit-key`: another key for the heads of the audit log.
 
+use std::io::Write;
+use std::path::Path;
+
 use anyhow::{Context, Result, bail};
 use culvert_command::with_causes;
 use culvert_installation::config::Settings;
+use culvert_installation::keys::write_private;
 use culvert_installation::{ProcessContext, audit_key};
 use culvert_store::SignedHead;
 
@@ -52,10 +56,18 @@ pub(super) async fn rotate(context: &ProcessContext, settings: &Settings) -> Res
                 continue;
             }
         }
+        // A database from before the rotation needs the old key.
+        let mut kept = path.as_os_str().to_owned();
+        kept.push(".old");
+        write_private(Path::new(&kept), &format!("{}\n", &*old.secret_text()))?;
         std::fs::rename(&next, &path).with_context(|| format!("replacing `{shown}`"))?;
-        println!("created a new key in `{shown}`; copy the file to every node");
-        println!("key: {}", new.verifier());
-        print!("the last head, signed with both keys, for those who know the old key:\n\n{both}");
+        let said = format!(
+            "created a new key in `{shown}`; copy the file to every node\nkey: {}\n\
+             the last head, signed with both keys, for those who know the old key:\n\n{both}",
+            new.verifier()
+        );
+        // A closed output does not undo what is done.
+        drop(std::io::stdout().write_all(said.as_bytes()));
         return Ok(());
     }
     bail!("heads are signed faster than this command; try again")

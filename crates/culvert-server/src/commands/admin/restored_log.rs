@@ -1,5 +1,7 @@
 //! `culvert admin acknowledge-restore`: signs the audit log of a restored database, under another origin.
 
+use std::io::Write;
+
 use anyhow::{Context, Result, bail};
 use culvert_base::Clock;
 use culvert_command::with_causes;
@@ -13,6 +15,8 @@ use crate::audit_tree::heads;
 
 /// Nodes add leaves and witnesses sign meanwhile.
 const TRIES: usize = 10;
+/// A log has no more continuations. Marks of later ones are not ours.
+const CONTINUATIONS_MAX: u64 = 1 << 32;
 
 /// Signs a head of the next continuation (`+1`, `+2`), which nodes then continue. Its event is in this head.
 pub(super) async fn acknowledge(
@@ -41,7 +45,10 @@ pub(super) async fn acknowledge(
         let known = heads::latest(file.as_ref(), stored_head);
         let known = known.map_or(name, |head| &head.checkpoint().origin);
         let origins = ended.iter().map(String::as_str).chain([known]);
-        let of_log = origins.filter(|origin| continuation(origin).0 == name);
+        let of_log = origins.filter(|origin| {
+            let (log, n) = continuation(origin);
+            log == name && n < CONTINUATIONS_MAX
+        });
         let last = of_log.max_by_key(|origin| continuation(origin).1);
         let last = last.context("the key is not that of this log")?;
         if !ended.iter().any(|origin| origin == last) {
@@ -64,12 +71,14 @@ pub(super) async fn acknowledge(
         if !signed.map_err(with_causes)? {
             continue;
         }
-        println!(
-            "the audit log `{last}` ended; it goes on as `{next}` with {} events",
-            tree.size
+        let size = tree.size;
+        let said = format!(
+            "the audit log `{last}` ended; it goes on as `{next}` with {size} events\n\
+             tell auditors, and add the new origin to the witnesses\n\
+             its first head, signed with the same key:\n\n{text}"
         );
-        println!("tell auditors, and add the new origin to the witnesses");
-        print!("its first head, signed with the same key:\n\n{text}");
+        // A closed output does not undo what is done.
+        drop(std::io::stdout().write_all(said.as_bytes()));
         return Ok(());
     }
     bail!("heads are signed faster than this command; try again")
