@@ -446,3 +446,37 @@ async fn a_damaged_tree_is_reported_and_repaired() {
         "{error}"
     );
 }
+
+/// The stored hashes need not fit together: those of the old tree, and another one above them that only the new root needs.
+/// Nothing is signed by them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_that_does_not_prove_its_growth_is_not_signed() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let settings = settings_of(&data);
+    assert_eq!(Process::start(&data, "").terminate(), 0);
+    let early = std::fs::read_to_string(data.join("audit.head")).unwrap();
+    let server = Process::start(&data, "");
+    create_keys(&server, &data, 260).await;
+    assert_eq!(server.terminate(), 0);
+    let size = size_of(&early);
+    assert!(size < 256 && size_of(&checkpoint(&settings)) > 256);
+    // As if the server had stopped after the first head, and somebody else had written the rest.
+    std::fs::write(data.join("audit.head"), &early).unwrap();
+    execute(
+        &settings,
+        &format!(
+            "UPDATE audit_tile SET hashes = zeroblob(32) WHERE level = 1 AND n = 0; \
+             UPDATE audit_tree SET checkpoint = '{early}', signed = {size}, cosigned = ''"
+        ),
+    )
+    .await;
+    let server = Process::start(&data, "");
+    eventually("the other tree is noticed", async || {
+        readyz(&server).await.contains("acknowledge-restore")
+    })
+    .await;
+    assert_eq!(server.terminate(), 0);
+    assert_eq!(text_of(&checkpoint(&settings)), text_of(&early));
+    assert_eq!(events(&settings, "restored.v0").len(), 1);
+}
