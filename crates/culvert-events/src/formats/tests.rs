@@ -185,11 +185,11 @@ fn a_key_with_a_meaning_for_the_parser_is_only_a_key() {
         let mut given = event("http_request_complete.v0", Value::Null, request());
         given["object"]["traffic_policy"] = serde_json::json!({"logs": [{"q": {key: "x"}}]});
         assert_fields(
-            &crate::read_json(written_text(EventFormat::Ocsf, &given).as_bytes()).unwrap(),
+            &read_json(written_text(EventFormat::Ocsf, &given).as_bytes()).unwrap(),
             [("/metadata/uid", "ev_1".into())],
         );
         assert_fields(
-            &crate::read_json(written_text(EventFormat::Ecs, &given).as_bytes()).unwrap(),
+            &read_json(written_text(EventFormat::Ecs, &given).as_bytes()).unwrap(),
             [("/event/id", "ev_1".into())],
         );
     }
