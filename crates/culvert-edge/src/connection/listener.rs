@@ -431,7 +431,7 @@ async fn terminate(
             Admission::Accept(wanted) => tls_policy = wanted,
             Admission::Forward(..) | Admission::Reject => {
                 match down.edge.freshness.is_outdated() {
-                    // Nobody's event has it.
+                    // No endpoint's event has it.
                     true => down.refuse_unnamed(Reason::Restricted),
                     false => down.conn.end_for(Reason::Restricted),
                 }

@@ -31,7 +31,7 @@ pub(crate) async fn is_continued(
 }
 
 /// Whether a new head extends the tree of an older one, as a witness proves it. The stored hashes need not fit together:
-/// whoever writes to the database can keep those of the old root and give others for the new one.
+/// an attacker with the database can keep those of the old root and give others for the new one.
 pub(crate) async fn is_extended(
     log: &AuditLog,
     old: &Checkpoint,

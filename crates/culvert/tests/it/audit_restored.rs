@@ -461,7 +461,7 @@ async fn a_tree_that_does_not_prove_its_growth_is_not_signed() {
     assert_eq!(server.terminate(), 0);
     let size = size_of(&early);
     assert!(size < 256 && size_of(&checkpoint(&settings)) > 256);
-    // As if the server had stopped after the first head, and somebody else had written the rest.
+    // As if the server had stopped after the first head, and another program had written the rest.
     std::fs::write(data.join("audit.head"), &early).unwrap();
     execute(
         &settings,

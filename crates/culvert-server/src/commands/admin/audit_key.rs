@@ -66,7 +66,7 @@ pub(super) async fn rotate(context: &ProcessContext, settings: &Settings) -> Res
              the last head, signed with both keys, for those who know the old key:\n\n{both}",
             new.verifier()
         );
-        // A closed output does not undo what is done.
+        // A closed output does not undo the change.
         drop(std::io::stdout().write_all(said.as_bytes()));
         return Ok(());
     }

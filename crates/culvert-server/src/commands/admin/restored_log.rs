@@ -77,7 +77,7 @@ pub(super) async fn acknowledge(
              tell auditors, and add the new origin to the witnesses\n\
              its first head, signed with the same key:\n\n{text}"
         );
-        // A closed output does not undo what is done.
+        // A closed output does not undo the change.
         drop(std::io::stdout().write_all(said.as_bytes()));
         return Ok(());
     }
