@@ -202,14 +202,17 @@ async fn a_change_reads_one_document_however_many_there_are() {
     let quiet = AuditEvent::Suppress { reason: "a test" };
     let mut there = 1;
     for count in [10, 100, 1_000, 5_000] {
-        let mut added = Changes::default();
-        for n in there..count {
-            let mut one = like.clone();
-            one.keys = Vec::new();
-            one.head.id = format!("{}{n:06}", &id[..id.len() - 6]);
-            added = added.and(Changes::insert(one, quiet.clone()));
+        // In parts, because a busy machine does not write thousands within the limit of one commit.
+        for from in (there..count).step_by(250) {
+            let mut added = Changes::default();
+            for n in from..count.min(from + 250) {
+                let mut one = like.clone();
+                one.keys = Vec::new();
+                one.head.id = format!("{}{n:06}", &id[..id.len() - 6]);
+                added = added.and(Changes::insert(one, quiet.clone()));
+            }
+            rig.store.commit(added).await.unwrap();
         }
-        rig.store.commit(added).await.unwrap();
         refreshed().await;
         there = count;
         rig.patch(
