@@ -106,7 +106,7 @@ pub(super) async fn send_to(
     let way = Way {
         member,
         reuse,
-        limits,
+        limits: &limits,
     };
     let forwarded = match (pool.upstream().protocol(), head) {
         (Protocol::Http2, OutgoingHead::Parts(head)) => {
@@ -139,7 +139,7 @@ pub(super) async fn send_to(
 struct Way<'x> {
     member: &'x Member,
     reuse: Reuse,
-    limits: UpstreamLimits,
+    limits: &'x UpstreamLimits,
 }
 
 impl Way<'_> {
@@ -626,7 +626,7 @@ async fn send(
 /// request is incomplete, else the upstream. Bytes from the client count as progress.
 async fn in_time<F: Future>(
     exchange: &mut HttpExchange,
-    limits: UpstreamLimits,
+    limits: &UpstreamLimits,
     future: F,
 ) -> Result<F::Output, UpstreamError> {
     let UpstreamLimits {
@@ -634,7 +634,7 @@ async fn in_time<F: Future>(
         request,
         idle,
         ..
-    } = limits;
+    } = *limits;
     let mut alarm = std::mem::take(&mut exchange.alarm);
     let (down, upload) = (exchange.down(), exchange.upload());
     let mut future = std::pin::pin!(future);
