@@ -117,7 +117,7 @@ fn arguments(command: Command) -> Command {
                     Arg::new("new-state")
                         .long("new-state")
                         .action(ArgAction::SetTrue)
-                        .help("Begin with a state that is not that of the key; what was signed without it is not known then"),
+                        .help("Begin with the state file of another key, or without one; the witness then does not know the heads that it signed before"),
                 ),
         )
 }
