@@ -77,13 +77,14 @@ impl Supervisor {
         state.running.insert(id, Arc::clone(&entry));
         drop(state);
         Supervised {
-            task: Some(Box::pin(task)),
             report: Report {
                 supervisor: self.clone(),
                 id,
                 entry,
                 is_stopping: Box::new(is_stopping),
+                is_open: true,
             },
+            task: Some(Box::pin(task)),
         }
     }
 
@@ -136,16 +137,18 @@ impl Supervisor {
 
 /// A supervised task.
 pub struct Supervised<F> {
-    task: Option<Pin<Box<F>>>,
+    // Before the task: if dropping the task ends others, the report names the cause and not one of them.
     report: Report,
+    task: Option<Pin<Box<F>>>,
 }
 
-/// Reports the end of a task when it is dropped.
+/// Reports the end of a task, at the latest when it is dropped.
 struct Report {
     supervisor: Supervisor,
     id: u64,
     entry: Arc<RunningTask>,
     is_stopping: Box<dyn Fn() -> bool + Send>,
+    is_open: bool,
 }
 
 impl<F: Future<Output = ()>> Future for Supervised<F> {
@@ -161,6 +164,7 @@ impl<F: Future<Output = ()>> Future for Supervised<F> {
             }
         }
         if this.report.entry.is_aborted.load(Ordering::Acquire) {
+            this.report.end();
             this.task = None;
         }
         match &mut this.task {
@@ -178,8 +182,12 @@ impl<F> fmt::Debug for Supervised<F> {
     }
 }
 
-impl Drop for Report {
-    fn drop(&mut self) {
+impl Report {
+    /// Reports the end once.
+    fn end(&mut self) {
+        if !std::mem::take(&mut self.is_open) {
+            return;
+        }
         let is_expected = (self.is_stopping)();
         let mut state = self.supervisor.lock();
         state.running.remove(&self.id);
@@ -195,6 +203,12 @@ impl Drop for Report {
         for waker in waiting {
             waker.wake();
         }
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -245,6 +259,29 @@ mod tests {
             Poll::Ready(ended("returns", false))
         );
         assert!(supervisor.running().is_empty());
+    }
+
+    #[test]
+    fn the_first_failure_is_the_cause_of_the_others() {
+        for is_aborted in [true, false] {
+            let supervisor = Supervisor::default();
+            let child = supervisor.supervise("child", || false, pending());
+            let parent = async move {
+                let _child = child;
+                pending().await
+            };
+            let mut parent = Box::pin(supervisor.supervise("parent", || false, parent));
+            let cx = &mut Context::from_waker(Waker::noop());
+            assert_eq!(parent.as_mut().poll(cx), Poll::Pending);
+            if is_aborted {
+                assert!(supervisor.abort("parent"));
+                assert_eq!(parent.as_mut().poll(cx), Poll::Ready(()));
+            }
+            drop(parent);
+            let failed = supervisor.failed();
+            let names: Vec<&str> = failed.iter().map(|one| one.name).collect();
+            assert_eq!(names, ["parent", "child"]);
+        }
     }
 
     #[test]
