@@ -7,7 +7,7 @@ use culvert_tunnel::client::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The sessions. The first one has the first word about URLs.
+/// The sessions. The first one gets the URLs, and the second serves at the same ones.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     pub first: Arc<Agent>,
@@ -55,8 +55,8 @@ impl Sessions {
         was_there
     }
 
-    /// Runs the first session and, with `second`, one beside it, to their ends. What the first one comes to counts,
-    /// and how many connections either cut.
+    /// Runs the first session and, with `second`, one beside it, to their ends. The result is that of the first one,
+    /// with the number of connections that both of them cut.
     pub(crate) async fn run(
         self: Arc<Self>,
         second: Option<Servers>,

@@ -16,8 +16,8 @@ use culvert_tunnel::server::EndpointRequest;
 use culvert_tunnel::wire::HeaderChanges;
 use serde_json::{Map, Value, json};
 
-/// An option of agents.
-struct Option_ {
+/// A traffic option of agents.
+struct AgentOption {
     /// The name in the agent protocol.
     name: &'static str,
     /// Its rules; empty if the option was not sent.
@@ -31,7 +31,7 @@ type Rules = Vec<(Phase, Value)>;
 struct Wrong(&'static str);
 
 /// All options, in the order in which their rules run.
-const OPTIONS: &[Option_] = &[
+const OPTIONS: &[AgentOption] = &[
     option("IPPolicyRef", ip_policy),
     option("IPRestriction", ip_restriction),
     option("MutualTLSCA", mutual_tls),
@@ -51,18 +51,18 @@ const OPTIONS: &[Option_] = &[
 const fn option(
     name: &'static str,
     rules: fn(&EndpointRequest) -> Result<Rules, Wrong>,
-) -> Option_ {
-    Option_ { name, rules }
+) -> AgentOption {
+    AgentOption { name, rules }
 }
 
 /// The policy text for an agent; empty for none.
 ///
 /// # Errors
 /// Code 359 for an invalid option, 2236 for a policy that cannot be parsed.
-pub fn policy(want: &EndpointRequest) -> Result<String, Refusal> {
+pub fn policy(request: &EndpointRequest) -> Result<String, Refusal> {
     let mut phases: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for option in OPTIONS {
-        let rules = (option.rules)(want).map_err(|Wrong(why)| {
+        let rules = (option.rules)(request).map_err(|Wrong(why)| {
             let name = option.name;
             Refusal::new(
                 code::ENDPOINT_OPTION_INVALID,
@@ -73,19 +73,19 @@ pub fn policy(want: &EndpointRequest) -> Result<String, Refusal> {
             phases.entry(phase.name()).or_default().push(rule);
         }
     }
-    let own = want.options.traffic_policy.trim();
+    let own = request.options.traffic_policy.trim();
     let given = match own {
         "" => None,
         text => Some(Source::read(text, ACTIONS)?.to_json()),
     };
-    let modern = given.as_ref().and_then(modernised);
-    if let Some(policy) = modern.as_ref().or(given.as_ref()) {
-        agree(&phases, policy)?;
+    let converted = given.as_ref().and_then(to_current_format);
+    if let Some(policy) = converted.as_ref().or(given.as_ref()) {
+        check_handshake_settings(&phases, policy)?;
     }
-    if phases.is_empty() && modern.is_none() {
+    if phases.is_empty() && converted.is_none() {
         return Ok(own.to_owned());
     }
-    let mut whole = modern.or(given).unwrap_or_else(|| json!({}));
+    let mut whole = converted.or(given).unwrap_or_else(|| json!({}));
     for (phase, mut rules) in phases {
         let behind = whole.get_mut(phase).map(Value::take);
         match behind {
@@ -102,7 +102,10 @@ pub fn policy(want: &EndpointRequest) -> Result<String, Refusal> {
 /// Refuses options and a policy that give different values for one setting of the TLS handshake (code 359).
 /// Different settings are merged when the policy runs, but for one setting the last action wins. The policy
 /// would silently override the option, such as the CAs for client certificates.
-fn agree(options: &BTreeMap<&str, Vec<Value>>, policy: &Value) -> Result<(), Refusal> {
+fn check_handshake_settings(
+    options: &BTreeMap<&str, Vec<Value>>,
+    policy: &Value,
+) -> Result<(), Refusal> {
     let name = Phase::Connect.name();
     let own = terminations(policy[name].as_array().into_iter().flatten());
     let own: Vec<&Value> = own.collect();
@@ -156,9 +159,9 @@ fn terminations<'r>(rules: impl Iterator<Item = &'r Value>) -> impl Iterator<Ite
 
 /// Converts a policy in the previous format (capitalised names, two phases) to the current one. `None` for a
 /// policy in the current format.
-fn modernised(given: &Value) -> Option<Value> {
+fn to_current_format(given: &Value) -> Option<Value> {
     let phases = given.as_object()?;
-    let mut modern = Map::new();
+    let mut current = Map::new();
     for (name, rules) in phases {
         let phase = match name.to_ascii_lowercase().as_str() {
             "inbound" => Phase::Request,
@@ -168,23 +171,23 @@ fn modernised(given: &Value) -> Option<Value> {
             _ => return None,
         };
         let rules: Vec<Value> = rules.as_array().into_iter().flatten().map(rule).collect();
-        modern.insert(phase.name().to_owned(), rules.into());
+        current.insert(phase.name().to_owned(), rules.into());
     }
-    (!modern.is_empty()).then(|| modern.into())
+    (!current.is_empty()).then(|| current.into())
 }
 
 fn rule(given: &Value) -> Value {
-    let mut modern = lowered(given);
-    if let Some(Value::Array(actions)) = modern.get_mut("actions") {
+    let mut current = lowered(given);
+    if let Some(Value::Array(actions)) = current.get_mut("actions") {
         for action in actions {
             *action = lowered(action);
         }
     }
     // The previous format wrote unset fields as `null` or empty text.
-    if let Value::Object(fields) = &mut modern {
+    if let Value::Object(fields) = &mut current {
         fields.retain(|_, value| !value.is_null() && value != "");
     }
-    modern
+    current
 }
 
 /// The object with its field names in lower case.
@@ -200,13 +203,13 @@ fn lowered(given: &Value) -> Value {
 }
 
 /// A rule with one action.
-fn acts(phase: Phase, action: &str, config: Value) -> (Phase, Value) {
+fn action_rule(phase: Phase, action: &str, config: Value) -> (Phase, Value) {
     let rule = json!({"actions": [{"type": action, "config": config}]});
     (phase, rule)
 }
 
 /// A rule that denies requests for which the expression is true.
-fn denies(expression: String) -> (Phase, Value) {
+fn deny_rule(expression: String) -> (Phase, Value) {
     let rule = json!({"expressions": [expression], "actions": [{"type": "deny"}]});
     (Phase::Request, rule)
 }
@@ -216,16 +219,16 @@ fn literal(text: &str) -> String {
     text.replace("${", "$${")
 }
 
-fn ip_policy(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    if want.ip_policy.is_empty() {
+fn ip_policy(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    if request.ip_policy.is_empty() {
         return Ok(Vec::new());
     }
-    let config = json!({"ip_policies": [want.ip_policy]});
-    Ok(vec![acts(Phase::Connect, "restrict-ips", config)])
+    let config = json!({"ip_policies": [request.ip_policy]});
+    Ok(vec![action_rule(Phase::Connect, "restrict-ips", config)])
 }
 
-fn ip_restriction(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    let Some(restriction) = &want.options.ip_restriction else {
+fn ip_restriction(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    let Some(restriction) = &request.options.ip_restriction else {
         return Ok(Vec::new());
     };
     if restriction.allow_cidrs.is_empty() && restriction.deny_cidrs.is_empty() {
@@ -237,11 +240,11 @@ fn ip_restriction(want: &EndpointRequest) -> Result<Rules, Wrong> {
         allow = vec!["0.0.0.0/0".into(), "::/0".into()];
     }
     let config = json!({"allow": allow, "deny": restriction.deny_cidrs});
-    Ok(vec![acts(Phase::Connect, "restrict-ips", config)])
+    Ok(vec![action_rule(Phase::Connect, "restrict-ips", config)])
 }
 
-fn mutual_tls(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    let options = &want.options;
+fn mutual_tls(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    let options = &request.options;
     // One option has two names, and an agent may send both.
     let given = [&options.mutual_tls_ca, &options.mutual_tls_at_edge];
     let mut given = given
@@ -257,11 +260,11 @@ fn mutual_tls(want: &EndpointRequest) -> Result<Rules, Wrong> {
     }
     let pem = pem(authorities)?;
     let config = json!({"mutual_tls_certificate_authorities": [pem]});
-    Ok(vec![acts(Phase::Connect, "terminate-tls", config)])
+    Ok(vec![action_rule(Phase::Connect, "terminate-tls", config)])
 }
 
-fn tls_termination(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    let Some(termination) = &want.options.tls_termination else {
+fn tls_termination(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    let Some(termination) = &request.options.tls_termination else {
         return Ok(Vec::new());
     };
     let config = match (termination.cert.as_str(), termination.key.reveal()) {
@@ -271,7 +274,7 @@ fn tls_termination(want: &EndpointRequest) -> Result<Rules, Wrong> {
             "server_private_key": pem(key)?,
         }),
     };
-    Ok(vec![acts(Phase::Connect, "terminate-tls", config)])
+    Ok(vec![action_rule(Phase::Connect, "terminate-tls", config)])
 }
 
 /// Decodes PEM in base64.
@@ -284,8 +287,8 @@ fn pem(base64: &str) -> Result<String, Wrong> {
 }
 
 /// Allowed user agents pass even if a deny pattern matches. With only allow patterns, all others are denied.
-fn user_agent_filter(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    let Some(filter) = &want.options.user_agent_filter else {
+fn user_agent_filter(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    let Some(filter) = &request.options.user_agent_filter else {
         return Ok(Vec::new());
     };
     let any = |patterns: &[String]| {
@@ -296,14 +299,14 @@ fn user_agent_filter(want: &EndpointRequest) -> Result<Rules, Wrong> {
     };
     Ok(match (&filter.allow[..], &filter.deny[..]) {
         ([], []) => Vec::new(),
-        (allow, []) => vec![denies(format!("!{}", any(allow)))],
-        ([], deny) => vec![denies(any(deny))],
-        (allow, deny) => vec![denies(format!("{} && !{}", any(deny), any(allow)))],
+        (allow, []) => vec![deny_rule(format!("!{}", any(allow)))],
+        ([], deny) => vec![deny_rule(any(deny))],
+        (allow, deny) => vec![deny_rule(format!("{} && !{}", any(deny), any(allow)))],
     })
 }
 
-fn basic_auth(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    let options = &want.options;
+fn basic_auth(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    let options = &request.options;
     let mut credentials: Vec<String> = Vec::new();
     if !options.auth.is_empty() {
         credentials.push(literal(&options.auth));
@@ -321,11 +324,11 @@ fn basic_auth(want: &EndpointRequest) -> Result<Rules, Wrong> {
         return Ok(Vec::new());
     }
     let config = json!({"credentials": credentials});
-    Ok(vec![acts(Phase::Request, "basic-auth", config)])
+    Ok(vec![action_rule(Phase::Request, "basic-auth", config)])
 }
 
-fn oauth(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    let Some(login) = &want.options.oauth else {
+fn oauth(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    let Some(login) = &request.options.oauth else {
         return Ok(Vec::new());
     };
     let mut config = json!({"provider": login.provider});
@@ -335,13 +338,17 @@ fn oauth(want: &EndpointRequest) -> Result<Rules, Wrong> {
         login.client_secret.reveal(),
         &login.scopes,
     );
-    let mut rules = vec![acts(Phase::Request, "oauth", config)];
-    rules.extend(only("oauth", &login.allow_emails, &login.allow_domains));
+    let mut rules = vec![action_rule(Phase::Request, "oauth", config)];
+    rules.extend(deny_others(
+        "oauth",
+        &login.allow_emails,
+        &login.allow_domains,
+    ));
     Ok(rules)
 }
 
-fn oidc(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    let Some(login) = &want.options.oidc else {
+fn oidc(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    let Some(login) = &request.options.oidc else {
         return Ok(Vec::new());
     };
     let mut config = json!({"issuer_url": login.issuer_url});
@@ -351,8 +358,12 @@ fn oidc(want: &EndpointRequest) -> Result<Rules, Wrong> {
         login.client_secret.reveal(),
         &login.scopes,
     );
-    let mut rules = vec![acts(Phase::Request, "openid-connect", config)];
-    rules.extend(only("oidc", &login.allow_emails, &login.allow_domains));
+    let mut rules = vec![action_rule(Phase::Request, "openid-connect", config)];
+    rules.extend(deny_others(
+        "oidc",
+        &login.allow_emails,
+        &login.allow_domains,
+    ));
     Ok(rules)
 }
 
@@ -369,41 +380,41 @@ fn application(config: &mut Value, id: &str, secret: &str, scopes: &[String]) {
 }
 
 /// Denies users who signed in with another e-mail address.
-fn only(action: &str, emails: &[String], domains: &[String]) -> Option<(Phase, Value)> {
+fn deny_others(action: &str, emails: &[String], domains: &[String]) -> Option<(Phase, Value)> {
     let email = format!("actions.ngrok.{action}.identity.email");
     let by_email = (!emails.is_empty()).then(|| format!("{email} in {}", json!(emails)));
     let by_domain = domains
         .iter()
         .map(|domain| format!("{email}.endsWith({})", json!(format!("@{domain}"))));
     let admitted: Vec<String> = by_email.into_iter().chain(by_domain).collect();
-    (!admitted.is_empty()).then(|| denies(format!("!({})", admitted.join(" || "))))
+    (!admitted.is_empty()).then(|| deny_rule(format!("!({})", admitted.join(" || "))))
 }
 
-fn webhook_verification(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    let Some(verification) = &want.options.webhook_verification else {
+fn webhook_verification(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    let Some(verification) = &request.options.webhook_verification else {
         return Ok(Vec::new());
     };
     let mut config = json!({"provider": verification.provider.to_ascii_lowercase()});
     if !verification.secret.is_empty() {
         config["secret"] = literal(verification.secret.reveal()).into();
     }
-    Ok(vec![acts(Phase::Request, "verify-webhook", config)])
+    Ok(vec![action_rule(Phase::Request, "verify-webhook", config)])
 }
 
-fn circuit_breaker(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    let Some(breaker) = &want.options.circuit_breaker else {
+fn circuit_breaker(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    let Some(breaker) = &request.options.circuit_breaker else {
         return Ok(Vec::new());
     };
     let config = json!({"error_threshold": breaker.error_threshold});
-    Ok(vec![acts(Phase::Request, "circuit-breaker", config)])
+    Ok(vec![action_rule(Phase::Request, "circuit-breaker", config)])
 }
 
-fn request_headers(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    header_changes(Phase::Request, want.options.request_headers.as_ref())
+fn request_headers(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    header_changes(Phase::Request, request.options.request_headers.as_ref())
 }
 
-fn response_headers(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    header_changes(Phase::Response, want.options.response_headers.as_ref())
+fn response_headers(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    header_changes(Phase::Response, request.options.response_headers.as_ref())
 }
 
 /// Limit of header names of one action.
@@ -416,7 +427,7 @@ fn header_changes(phase: Phase, changes: Option<&HeaderChanges>) -> Result<Rules
     let mut rules: Rules = changes
         .remove
         .chunks(NAMES_MAX)
-        .map(|names| acts(phase, "remove-headers", json!({"headers": names})))
+        .map(|names| action_rule(phase, "remove-headers", json!({"headers": names})))
         .collect();
     // Adding one name twice takes two actions.
     let mut actions: Vec<Map<String, Value>> = Vec::new();
@@ -437,20 +448,20 @@ fn header_changes(phase: Phase, changes: Option<&HeaderChanges>) -> Result<Rules
     }
     let added = actions
         .into_iter()
-        .map(|headers| acts(phase, "add-headers", json!({"headers": headers})));
+        .map(|headers| action_rule(phase, "add-headers", json!({"headers": headers})));
     rules.extend(added);
     Ok(rules)
 }
 
-fn compression(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    Ok(match want.options.compression {
+fn compression(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    Ok(match request.options.compression {
         None => Vec::new(),
-        Some(_) => vec![acts(Phase::Response, "compress-response", json!({}))],
+        Some(_) => vec![action_rule(Phase::Response, "compress-response", json!({}))],
     })
 }
 
-fn websocket_converter(want: &EndpointRequest) -> Result<Rules, Wrong> {
-    match want.options.websocket_tcp_converter {
+fn websocket_converter(request: &EndpointRequest) -> Result<Rules, Wrong> {
+    match request.options.websocket_tcp_converter {
         None => Ok(Vec::new()),
         Some(_) => Err(Wrong(
             "is not supported; WebSocket traffic passes through unchanged",
@@ -469,13 +480,13 @@ mod tests {
     /// The policy for the options that an agent sends.
     fn policy_of(opts: Value) -> Result<Value, u16> {
         let sent = json!({"Proto": "http", "Opts": opts});
-        let request = BindRequest::read(sent).unwrap();
-        let want = EndpointRequest {
+        let bind = BindRequest::read(sent).unwrap();
+        let request = EndpointRequest {
             proto: "http".into(),
-            options: request.options().unwrap(),
+            options: bind.options().unwrap(),
             ..EndpointRequest::default()
         };
-        match policy(&want) {
+        match policy(&request) {
             Ok(text) if text.is_empty() => Ok(Value::Null),
             Ok(text) => Ok(Source::read(&text, ACTIONS).unwrap().to_json()),
             Err(refusal) => Err(refusal.code.unwrap().number()),

@@ -52,7 +52,9 @@ impl AcmeDns {
         Err(answer.error("acme-dns", message))
     }
 
-    /// Checks that a name is the account's. The API has no request that checks credentials without a change.
+    /// Checks that a name is the account's, and returns a sentence for the log that says so.
+    ///
+    /// The API has no request that checks credentials without a change.
     pub(crate) fn check(&self, name: &str) -> Result<String, DnsError> {
         let own = self.full_domain.trim_end_matches('.');
         if name.eq_ignore_ascii_case(own) {

@@ -28,7 +28,7 @@
 //! request to an endpoint without a policy has its head as text: on HTTP/1 as received, on HTTP/2 written from the
 //! field section if it has at most 4 KiB (`crates/culvert-http/src/http1/raw.rs`). Its lines are copied to the
 //! upstream (`crates/culvert-edge/src/http/plain.rs`), and those of the response to the client. All other requests
-//! have a map of their fields. `crates/culvert-edge/src/http/begun.rs` has both paths; tests compare what they
+//! have a map of their fields. `crates/culvert-edge/src/http/started_request.rs` has both paths; tests compare what they
 //! send.
 //!
 //! When the exchange ends, in whatever way, its thread packs the event for the traffic log

@@ -1,8 +1,8 @@
 //! Who may do what: keys and credentials, users, bots, addresses, sign-in to the console, and sign-ins of visitors.
 //!
 //! [`Identity`] finds out who a caller is ([`authentication`]) and whether calls from its address are accepted
-//! (`crates/culvert-access/src/ip`). [`lockout`] refuses changes that would leave an account without an admin who gets in. Whose right a single operation needs is a row of
-//! its resource, in `crates/culvert-resources`.
+//! (`crates/culvert-access/src/ip`). [`lockout`] refuses changes that would leave an account without an admin who gets
+//! in. The role that an operation requires is in the row of its resource, in `crates/culvert-resources`.
 
 mod admission;
 pub mod api_key;

@@ -55,7 +55,7 @@ pub use self::journal::{
 };
 pub use self::logins::{LoginSettings, Logins, SESSION_MAX};
 pub(crate) use self::provider::grant::App;
-pub(crate) use self::provider::{Issuer, Known, is_secure};
+pub(crate) use self::provider::{BuiltInProvider, Issuer, is_secure};
 pub use self::provider::{ProviderSettings, ProvidersSettings, provider_names};
 pub use self::seal::LoginKeys;
 

@@ -144,12 +144,12 @@ struct KeyNotices {
 
 /// The marks about objects that expire, by their IDs, and which of these objects are still there.
 #[derive(Debug, Default)]
-struct Known {
+struct ExpiryMarks {
     marks: BTreeMap<String, Mark<Noticed>>,
     there: BTreeSet<String>,
 }
 
-impl Known {
+impl ExpiryMarks {
     /// Notes that the object is there. Returns the stage to report.
     fn due_stage(
         &mut self,
@@ -177,7 +177,7 @@ impl ServerLog {
             return Ok(());
         };
         let marks = self.marks::<Noticed>(EXPIRING).await?;
-        let mut known = Known {
+        let mut known = ExpiryMarks {
             marks: marks
                 .into_iter()
                 .map(|mark| (mark.of().to_owned(), mark))
@@ -237,7 +237,7 @@ impl ServerLog {
     async fn expiring_certificates(
         &self,
         now: Timestamp,
-        known: &mut Known,
+        known: &mut ExpiryMarks,
     ) -> Result<Vec<(Document, Expiry, u32)>, Fault> {
         let mut due = Vec::new();
         for kind in KINDS {
@@ -290,7 +290,7 @@ impl ServerLog {
         &self,
         now: Timestamp,
         unused_after: Duration,
-        known: &mut Known,
+        known: &mut ExpiryMarks,
     ) -> Result<KeyNotices, Fault> {
         let used = key_use::stored_uses(&self.store).await?;
         let mut found = KeyNotices::default();

@@ -18,7 +18,7 @@ use crate::pools::{Connector, Lease, Pool};
 use crate::recording::ConnEnd;
 use crate::recording::refusals::RefusedFacts;
 use crate::snapshot::group::{Group, Member};
-use crate::snapshot::live::Live;
+use crate::snapshot::live_snapshot::LiveSnapshot;
 
 /// Maximum number of upstreams to which a connection has its own connections.
 const OWN_POOLS_MAX: usize = 8;
@@ -65,7 +65,7 @@ impl Bound {
     /// of the service. `None` if the operator is gone, has another key, or binds none.
     pub(crate) fn find<'l>(
         &self,
-        live: &'l Live,
+        live: &'l LiveSnapshot,
         agents: Option<&dyn Dial>,
         path: &str,
     ) -> Option<(&'l Arc<Group>, &'l Arc<Member>)> {
@@ -77,7 +77,7 @@ impl Bound {
     }
 
     /// The endpoints at the address now, if the operator is the same.
-    pub(crate) fn group<'l>(&self, live: &'l Live) -> Option<&'l Arc<Group>> {
+    pub(crate) fn group<'l>(&self, live: &'l LiveSnapshot) -> Option<&'l Arc<Group>> {
         let operator = live.operators.get(&self.operator_id)?;
         if operator.account != self.account || operator.key != self.key {
             return None;

@@ -26,13 +26,13 @@ use crate::connection::conn_state::ConnState;
 use crate::edge::edge_state::{EdgeState, Phase};
 use crate::settings::rules::Rules;
 use crate::snapshot::freshness::Freshness;
-use crate::snapshot::live::Live;
+use crate::snapshot::live_snapshot::LiveSnapshot;
 use crate::snapshot::route::Hosts;
 
 /// What all connections of an edge share.
 pub(crate) struct EdgeContext {
     pub(crate) state: Arc<EdgeState>,
-    pub(crate) live: ArcSwap<Live>,
+    pub(crate) live: ArcSwap<LiveSnapshot>,
     /// The age of `live`.
     pub(crate) freshness: Freshness,
     pub(crate) clock: Arc<dyn Clock>,
@@ -70,7 +70,7 @@ impl EdgeContext {
     }
 
     /// IP data that policies read and no file has, the number of endpoints that need it, and the ID of one.
-    pub(crate) fn missing_data<'l>(&self, live: &'l Live) -> (IpFields, u32, &'l str) {
+    pub(crate) fn missing_data<'l>(&self, live: &'l LiveSnapshot) -> (IpFields, u32, &'l str) {
         let data = self.policy.ip_data.now();
         let (mut all, mut count, mut first) = (IpFields::default(), 0_u32, "");
         for (fields, n_endpoints, id) in live.data_readers.iter() {
@@ -85,7 +85,7 @@ impl EdgeContext {
     }
 
     /// Logs the missing data, if it has changed.
-    pub(crate) fn tell_missing_data(&self, live: &Live) {
+    pub(crate) fn tell_missing_data(&self, live: &LiveSnapshot) {
         let (missing, endpoints, first) = self.missing_data(live);
         let said = u64::from(missing.bits()) << 32 | u64::from(endpoints);
         if self.missing_data.swap(said, Ordering::Relaxed) == said {
@@ -229,7 +229,11 @@ impl EdgeContext {
     }
 
     /// The server certificate for a name: its owner's, else one of the operator's files, else the installation's.
-    pub(crate) fn certificate(&self, live: &Live, name: &str) -> Option<Arc<ServerCertificate>> {
+    pub(crate) fn certificate(
+        &self,
+        live: &LiveSnapshot,
+        name: &str,
+    ) -> Option<Arc<ServerCertificate>> {
         let files = self.files.load();
         live.certificates
             .find(name)

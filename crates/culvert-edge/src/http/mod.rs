@@ -1,7 +1,6 @@
 //! HTTP: one connection ([`server`] for HTTP/1, [`streams`] for HTTP/2), one request ([`pipeline`]), and its
 //! steps.
 
-pub(crate) mod begun;
 pub(crate) mod body_memory;
 pub(crate) mod call;
 pub(crate) mod encoded;
@@ -20,5 +19,6 @@ pub(crate) mod response_body;
 mod routing;
 mod send_response;
 pub(crate) mod server;
+pub(crate) mod started_request;
 pub(crate) mod streams;
 pub(crate) mod upgrade;

@@ -32,7 +32,7 @@ use crate::http::routing::{self, Route};
 use crate::http::send_response::{finish, refuse, send};
 use crate::http::upgrade::{self, UpgradeRequest};
 use crate::snapshot::group::Member;
-use crate::snapshot::live::Live;
+use crate::snapshot::live_snapshot::LiveSnapshot;
 
 /// Serves one request of a client.
 pub(crate) async fn serve(
@@ -236,7 +236,7 @@ async fn central_callback(
 /// internal one of the same account.
 fn signing_member(
     down: &Downstream,
-    live: &Live,
+    live: &LiveSnapshot,
     callback: &CentralCallback,
 ) -> Result<Arc<Member>, Problem> {
     // Both tables: behind a proxy that terminates TLS, the endpoint is http, though browsers use https.

@@ -25,7 +25,7 @@ use crate::http::response_body::{ResponseBody, Source};
 use crate::http::send_response::{refuse, send};
 use crate::recording::RecordedRequest;
 use crate::snapshot::group::{Group, Member};
-use crate::snapshot::live::Live;
+use crate::snapshot::live_snapshot::LiveSnapshot;
 
 /// Paths below it may be for the edge.
 const WELL_KNOWN: &str = "/.well-known/";
@@ -112,7 +112,7 @@ pub(crate) fn begin(
 /// The endpoints that a request is for, unless a step of the general path may apply to it.
 fn find<'x>(
     down: &Downstream,
-    live: &'x Live,
+    live: &'x LiveSnapshot,
     request: &'x PlainRequest,
     target: &str,
 ) -> Option<(&'x Arc<Group>, Authority<'x>)> {

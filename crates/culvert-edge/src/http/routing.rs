@@ -29,7 +29,7 @@ use crate::http::fields;
 use crate::recording::refusals::RefusedFacts;
 use crate::recording::{Recording, recorded, recorded_with};
 use crate::snapshot::group::{Group, Member};
-use crate::snapshot::live::Live;
+use crate::snapshot::live_snapshot::LiveSnapshot;
 
 /// The result of routing a request by its host.
 pub(super) enum Route {
@@ -110,7 +110,7 @@ fn find<'l>(
     down: &Downstream,
     parts: &request::Parts,
     authority: &Authority<'_>,
-    live: &'l Live,
+    live: &'l LiveSnapshot,
 ) -> Result<Found<'l>, Problem> {
     let (tls, bound) = (down.conn.info.tls.get(), down.bound.get());
     let scheme = match (tls, bound) {
@@ -197,7 +197,7 @@ pub(super) fn shares_rules(
     down: &Downstream,
     tls: &TlsInfo,
     group: &Group,
-    live: &Live,
+    live: &LiveSnapshot,
     host: &str,
 ) -> bool {
     down.tls_group

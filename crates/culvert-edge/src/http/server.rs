@@ -22,12 +22,12 @@ use crate::connection::conn_state::{ConnState, HeldBytes};
 use crate::connection::downstream::Downstream;
 use crate::connection::socket::Wire;
 use crate::edge::edge_state::Phase;
-use crate::http::begun::Begun;
 use crate::http::plain::ClientResponse;
 use crate::http::request_body::Upload;
 use crate::http::response::Abandoned;
 use crate::http::response_body::ResponseBody;
 use crate::http::routing::RefusedRecord;
+use crate::http::started_request::StartedRequest;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::{Http1Body, Http1Server, Next};
 use crate::tcp;
@@ -206,10 +206,10 @@ fn begin(
     client: &Http1Server,
     down: &Arc<Downstream>,
     head: RequestHead,
-) -> Result<Begun, (Violation, Bytes)> {
+) -> Result<StartedRequest, (Violation, Bytes)> {
     let head = match head {
         RequestHead::Raw(raw) => {
-            match Begun::plain(down, raw, Version::HTTP_11, || client.read_maps()) {
+            match StartedRequest::plain(down, raw, Version::HTTP_11, || client.read_maps()) {
                 Ok(begun) => return Ok(begun),
                 Err(raw) => RequestHead::Raw(raw),
             }
@@ -218,10 +218,10 @@ fn begin(
     };
     match head {
         RequestHead::Raw(raw) => match raw.parts() {
-            Ok(parts) => Ok(Begun::General(parts)),
+            Ok(parts) => Ok(StartedRequest::General(parts)),
             Err(what) => Err((Violation::Malformed(what), raw.bytes().clone())),
         },
-        RequestHead::Parts(parts) => Ok(Begun::General(parts)),
+        RequestHead::Parts(parts) => Ok(StartedRequest::General(parts)),
     }
 }
 

@@ -25,12 +25,12 @@ use tokio::time::Instant;
 use crate::connection::downstream::Downstream;
 use crate::connection::socket::Wire;
 use crate::edge::edge_state::Phase;
-use crate::http::begun::Begun;
 use crate::http::plain::{ClientHead, ClientResponse};
 use crate::http::request_body::Upload;
 use crate::http::response_body::ResponseBody;
 use crate::http::routing::RefusedRecord;
 use crate::http::server::{CLOSES_WITHIN, discard_input};
+use crate::http::started_request::StartedRequest;
 use crate::http2::server::{Http2Server, Incoming, Over};
 use crate::http2::stream::{Receiver, Sender, Tunnelled};
 use crate::tcp;
@@ -244,17 +244,17 @@ async fn part(mut client: Http2Server) {
 }
 
 /// Begins to serve a request.
-fn begin(client: &Http2Server, down: &Arc<Downstream>, head: IncomingHead) -> Begun {
+fn begin(client: &Http2Server, down: &Arc<Downstream>, head: IncomingHead) -> StartedRequest {
     let head = match head {
         IncomingHead::Raw(raw) => {
-            match Begun::plain(down, raw, Version::HTTP_2, || client.read_maps()) {
+            match StartedRequest::plain(down, raw, Version::HTTP_2, || client.read_maps()) {
                 Ok(begun) => return begun,
                 Err(raw) => IncomingHead::Raw(raw),
             }
         }
         head => head,
     };
-    Begun::General(head.into_parts())
+    StartedRequest::General(head.into_parts())
 }
 
 /// Serves one request.

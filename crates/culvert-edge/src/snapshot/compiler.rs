@@ -18,7 +18,7 @@ use rustls_pki_types::CertificateDer;
 use crate::pools::Pool;
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::group::{Group, Member};
-use crate::snapshot::live::Live;
+use crate::snapshot::live_snapshot::LiveSnapshot;
 use crate::snapshot::operators::OperatorTable;
 use crate::snapshot::removal::Removal;
 use crate::snapshot::route::Hosts;
@@ -98,8 +98,8 @@ impl Pools {
 impl SnapshotCompiler {
     /// Compiles a snapshot into tables. Reuses the pools and TLS settings of the one before, and drops those that are
     /// no longer named.
-    pub(crate) fn compile(&mut self, snapshot: Snapshot) -> Result<Live, rustls::Error> {
-        let mut live = Live::default();
+    pub(crate) fn compile(&mut self, snapshot: Snapshot) -> Result<LiveSnapshot, rustls::Error> {
+        let mut live = LiveSnapshot::default();
         self.present(&mut live, snapshot.certificates, snapshot.fallback)?;
         live.logins = snapshot.logins;
         live.operators = OperatorTable::compile(snapshot.operators)?;
@@ -134,7 +134,11 @@ impl SnapshotCompiler {
     }
 
     /// The tables of `live` with a change. The time depends on the size of the change, not of the tables.
-    pub(crate) fn apply(&mut self, live: &Live, change: Change) -> Result<Live, rustls::Error> {
+    pub(crate) fn apply(
+        &mut self,
+        live: &LiveSnapshot,
+        change: Change,
+    ) -> Result<LiveSnapshot, rustls::Error> {
         let mut live = live.clone();
         if let Some((certificates, fallback)) = change.certificates {
             live.certificates = Hosts::default();
@@ -220,7 +224,7 @@ impl SnapshotCompiler {
 
     fn present(
         &mut self,
-        live: &mut Live,
+        live: &mut LiveSnapshot,
         certificates: Vec<NamedCertificate>,
         fallback: Vec<NamedCertificate>,
     ) -> Result<(), rustls::Error> {

@@ -257,7 +257,7 @@ fn scopes(
         context.count("scopes", given.len(), SCOPES_MAX)?;
     }
     let needed: &[&str] = match provider {
-        Provider::Known(known, _) => known.scopes,
+        Provider::BuiltInProvider(known, _) => known.scopes,
         Provider::Issuer(_) => &["openid"],
     };
     let mut scopes: Vec<&str> = needed.to_vec();
@@ -298,7 +298,7 @@ fn parameters(
         }
     }
     let of_provider = match provider {
-        Provider::Known(known, _) => known.parameters,
+        Provider::BuiltInProvider(known, _) => known.parameters,
         Provider::Issuer(_) => &[],
     };
     let mut parameters: Vec<(String, String)> = of_provider

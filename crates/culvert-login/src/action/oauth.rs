@@ -9,7 +9,7 @@ use culvert_policy::policy::run::Action;
 use schemars::{Schema, SchemaGenerator, json_schema};
 
 use crate::action::config::{SIGN_IN, required, sign_in_config};
-use crate::{App, AppSource, Known, Logins, Provider, SignInAction, provider_names};
+use crate::{App, AppSource, BuiltInProvider, Logins, Provider, SignInAction, provider_names};
 
 pub(crate) static TYPE: ActionType = ActionType {
     name: "oauth",
@@ -48,7 +48,7 @@ fn providers(_: &mut SchemaGenerator) -> Schema {
 fn compile(context: &PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal> {
     let config: Config = context.config()?;
     let logins = context.logins::<Logins>()?;
-    let Some(known) = Known::find(&config.provider) else {
+    let Some(known) = BuiltInProvider::find(&config.provider) else {
         let names: Vec<_> = provider_names().collect();
         let why = format!("`provider` must be one of {}", names.join(", "));
         return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));
@@ -75,7 +75,7 @@ fn compile(context: &PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal> {
     common.compile(
         context,
         SignInAction::OAuth,
-        Provider::Known(known, Arc::new(endpoints)),
+        Provider::BuiltInProvider(known, Arc::new(endpoints)),
         app,
     )
 }
@@ -84,7 +84,7 @@ fn compile(context: &PolicyContext<'_>) -> Result<Box<dyn Action>, Refusal> {
 fn app(
     context: &PolicyContext<'_>,
     logins: &Logins,
-    known: &'static Known,
+    known: &'static BuiltInProvider,
     id: Option<String>,
     secret: Option<String>,
 ) -> Result<AppSource, Refusal> {

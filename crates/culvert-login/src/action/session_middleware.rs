@@ -28,7 +28,7 @@ use crate::event_slots;
 use crate::journal::{Person, Sighting, UserKey};
 use crate::logins::{CALLBACK_PATH, Logins};
 use crate::provider::grant::{App, Failed};
-use crate::provider::{Endpoints, Issuer, Known};
+use crate::provider::{BuiltInProvider, Endpoints, Issuer};
 use crate::seal::Purpose;
 use crate::session::cookie::Cookies;
 use crate::session::{Session, Spans, Standing, Tokens};
@@ -61,7 +61,7 @@ pub(crate) enum SignInAction {
 /// Identity provider.
 #[derive(Debug)]
 pub(crate) enum Provider {
-    Known(&'static Known, Arc<Endpoints>),
+    BuiltInProvider(&'static BuiltInProvider, Arc<Endpoints>),
     Issuer(Box<Issuer>),
 }
 
@@ -196,7 +196,7 @@ impl SessionMiddleware {
 
     fn provider_name(&self) -> &str {
         match &self.options.provider {
-            Provider::Known(known, _) => known.id,
+            Provider::BuiltInProvider(known, _) => known.id,
             Provider::Issuer(issuer) => issuer.url.host_str().unwrap_or_default(),
         }
     }
@@ -204,21 +204,21 @@ impl SessionMiddleware {
     /// The URL that identifies the provider.
     fn provider_url(&self) -> &str {
         match &self.options.provider {
-            Provider::Known(known, _) => known.site,
+            Provider::BuiltInProvider(known, _) => known.site,
             Provider::Issuer(issuer) => issuer.url.as_str(),
         }
     }
 
-    fn known(&self) -> Option<&'static Known> {
+    fn known(&self) -> Option<&'static BuiltInProvider> {
         match &self.options.provider {
-            Provider::Known(known, _) => Some(known),
+            Provider::BuiltInProvider(known, _) => Some(known),
             Provider::Issuer(_) => None,
         }
     }
 
     async fn endpoints(&self, services: &PolicyServices) -> Result<Arc<Endpoints>, Failed> {
         match &self.options.provider {
-            Provider::Known(_, endpoints) => Ok(Arc::clone(endpoints)),
+            Provider::BuiltInProvider(_, endpoints) => Ok(Arc::clone(endpoints)),
             Provider::Issuer(issuer) => {
                 let allows_loopback = self.logins.settings().allows_loopback;
                 let found = issuer.endpoints(services, allows_loopback).await;

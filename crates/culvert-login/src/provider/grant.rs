@@ -17,7 +17,7 @@ use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
 use crate::journal::Person;
-use crate::provider::{EMAIL_VERIFIED, Endpoints, Known, standard_person};
+use crate::provider::{BuiltInProvider, EMAIL_VERIFIED, Endpoints, standard_person};
 use crate::session::Tokens;
 
 /// Judges the claims of a token by the keys of its issuer.
@@ -58,7 +58,7 @@ pub(crate) struct Asking<'a> {
     pub(crate) endpoints: &'a Endpoints,
     pub(crate) app: &'a App,
     /// `None` for an OpenID issuer.
-    pub(crate) known: Option<&'static Known>,
+    pub(crate) known: Option<&'static BuiltInProvider>,
     pub(crate) now: Timestamp,
 }
 

@@ -25,7 +25,7 @@ pub(crate) const EMAIL_VERIFIED: &str = "email_verified";
 
 /// A provider with fixed URLs.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct BuiltInProvider {
     pub(crate) id: &'static str,
     /// The URL that identifies the provider, independent of its other URLs.
     pub(crate) site: &'static str,
@@ -64,7 +64,7 @@ const STANDARD: Fields = Fields {
     verified_domain: None,
 };
 
-const PLAIN: Known = Known {
+const PLAIN: BuiltInProvider = BuiltInProvider {
     id: "",
     site: "",
     authorize: "",
@@ -79,8 +79,8 @@ const PLAIN: Known = Known {
 };
 
 /// All providers of `oauth`, sorted by name.
-pub(crate) static ALL: &[Known] = &[
-    Known {
+pub(crate) static ALL: &[BuiltInProvider] = &[
+    BuiltInProvider {
         id: "amazon",
         site: "https://www.amazon.com",
         authorize: "https://www.amazon.com/ap/oa",
@@ -94,7 +94,7 @@ pub(crate) static ALL: &[Known] = &[
         },
         ..PLAIN
     },
-    Known {
+    BuiltInProvider {
         id: "facebook",
         site: "https://www.facebook.com",
         authorize: "https://www.facebook.com/dialog/oauth",
@@ -109,7 +109,7 @@ pub(crate) static ALL: &[Known] = &[
         },
         ..PLAIN
     },
-    Known {
+    BuiltInProvider {
         id: "github",
         site: "https://github.com",
         authorize: "https://github.com/login/oauth/authorize",
@@ -126,7 +126,7 @@ pub(crate) static ALL: &[Known] = &[
         emails: Some("/emails"),
         ..PLAIN
     },
-    Known {
+    BuiltInProvider {
         id: "gitlab",
         site: "https://gitlab.com",
         authorize: "https://gitlab.com/oauth/authorize",
@@ -135,7 +135,7 @@ pub(crate) static ALL: &[Known] = &[
         scopes: &["openid", "email", "profile"],
         ..PLAIN
     },
-    Known {
+    BuiltInProvider {
         id: "google",
         site: "https://accounts.google.com",
         authorize: "https://accounts.google.com/o/oauth2/v2/auth",
@@ -149,7 +149,7 @@ pub(crate) static ALL: &[Known] = &[
         parameters: &[("access_type", "offline")],
         ..PLAIN
     },
-    Known {
+    BuiltInProvider {
         id: "linkedin",
         site: "https://www.linkedin.com",
         authorize: "https://www.linkedin.com/oauth/v2/authorization",
@@ -159,7 +159,7 @@ pub(crate) static ALL: &[Known] = &[
         has_pkce: false,
         ..PLAIN
     },
-    Known {
+    BuiltInProvider {
         id: "microsoft",
         site: "https://login.microsoftonline.com",
         authorize: "https://login.microsoftonline.com/common/oauth2/v2.0/authorize",
@@ -178,7 +178,7 @@ pub(crate) static ALL: &[Known] = &[
         },
         ..PLAIN
     },
-    Known {
+    BuiltInProvider {
         id: "twitch",
         site: "https://id.twitch.tv",
         authorize: "https://id.twitch.tv/oauth2/authorize",
@@ -255,7 +255,7 @@ impl Endpoints {
     }
 }
 
-impl Known {
+impl BuiltInProvider {
     pub(crate) fn find(id: &str) -> Option<&'static Self> {
         ALL.iter().find(|known| known.id == id)
     }
@@ -583,7 +583,7 @@ mod tests {
             ("twitch", json!({"data": []}), Person::default()),
             ("google", json!("7"), Person::default()),
         ] {
-            let known = Known::find(provider).unwrap();
+            let known = BuiltInProvider::find(provider).unwrap();
             assert_eq!(known.person(&claims), expected, "{provider}");
         }
         for (verified, is_kept) in [
@@ -597,7 +597,7 @@ mod tests {
             (json!("no"), false),
         ] {
             let claims = json!({"sub": "7", "email": "a@x.example", "email_verified": verified});
-            let person = Known::find("google").unwrap().person(&claims);
+            let person = BuiltInProvider::find("google").unwrap().person(&claims);
             assert_eq!(!person.email.is_empty(), is_kept, "{verified}");
         }
         let merged = standard_person([
@@ -638,7 +638,7 @@ mod tests {
             let merged = standard_person([&first, &second]);
             assert_eq!(merged.email, expected, "{first} {second}");
         }
-        let long = Known::find("google")
+        let long = BuiltInProvider::find("google")
             .unwrap()
             .person(&json!({"sub": "é".repeat(300)}));
         assert_eq!(long.provider_user_id.chars().count(), TEXT_CHARS_MAX);

@@ -8,7 +8,7 @@ use super::*;
 
 /// The result of a look-up of each of `places`: IDs of the endpoints, and the pools of their upstreams.
 fn found(
-    live: &Live,
+    live: &LiveSnapshot,
     places: &BTreeMap<String, EndpointAddress>,
 ) -> BTreeMap<String, BTreeSet<(String, bool)>> {
     let group = |place: &EndpointAddress| match place {

@@ -20,7 +20,7 @@ use crate::snapshot::route::Hosts;
 ///
 /// A clone is cheap and shares what it has in common.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Live {
+pub(crate) struct LiveSnapshot {
     pub(crate) http: Hosts<Arc<Group>>,
     pub(crate) https: Hosts<Arc<Group>>,
     pub(crate) tls: Hosts<Arc<Group>>,
@@ -38,7 +38,7 @@ pub(crate) struct Live {
     pub(crate) data_readers: DataReaders,
 }
 
-impl Live {
+impl LiveSnapshot {
     /// Sets the group at an address; `None` removes it.
     pub(super) fn set(&mut self, place: &EndpointAddress, group: Option<Arc<Group>>) {
         let (hosts, host) = match place {

@@ -16,14 +16,14 @@ use crate::http::response::Abandoned;
     clippy::large_enum_variant,
     reason = "the common one is large, and is not allocated"
 )]
-pub(crate) enum Begun {
+pub(crate) enum StartedRequest {
     /// On the path of plain requests.
     Plain(PlainExchange),
     /// In the pipeline.
     General(Box<request::Parts>),
 }
 
-impl Begun {
+impl StartedRequest {
     /// Begins a request whose head is text. If it is not plain, returns the head; the request then takes the pipeline with
     /// a map of its fields. `read_maps` is called if the next requests of the connection probably take it too.
     pub(crate) fn plain(
