@@ -76,7 +76,13 @@ impl ConnInfo {
 
     /// The current time, never before the accept.
     pub fn now(&self) -> Timestamp {
-        self.started_at.plus(self.started.elapsed())
+        self.at(Instant::now())
+    }
+
+    /// The time of this instant by the clock of the accept, and never before the accept.
+    pub fn at(&self, instant: Instant) -> Timestamp {
+        self.started_at
+            .plus(instant.saturating_duration_since(self.started))
     }
 
     /// Sets the SNI. The first call counts.

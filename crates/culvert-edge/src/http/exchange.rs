@@ -191,8 +191,9 @@ impl HttpExchange {
         conn.attribute(account, group.endpoint_id(), server_name);
         let rules = &conn.rules.header_rules;
         let (from, request) = ((&conn.info, server_name), (request, authority));
+        let (began, of) = (self.count.began(), (account, &member.id));
         self.recording
-            .start(&conn.edge, (account, &member.id), from, request, rules);
+            .start(&conn.edge, began, of, from, request, rules);
     }
 
     /// Counts the exchange for an endpoint that it reaches.

@@ -22,6 +22,7 @@ use culvert_policy::{own_cookies, reply};
 use http::header::{HOST, HeaderMap, HeaderValue, LOCATION, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Version, request, response};
+use tokio::time::Instant;
 
 use crate::connection::downstream::Downstream;
 use crate::http::exchange::HttpExchange;
@@ -359,6 +360,7 @@ impl RefusedRequest<'_> {
         &self,
         down: &Downstream,
         reason: Reason,
+        began: Instant,
         recording: &mut Recording,
     ) -> Option<Arc<Group>> {
         let (conn, edge) = (&down.conn, &down.conn.edge);
@@ -405,7 +407,7 @@ impl RefusedRequest<'_> {
         let from = (&conn.info, server_name);
         let rules = &conn.rules.header_rules;
         let of = (group.account(), &member.id);
-        recording.start(edge, of, from, (request, authority), rules);
+        recording.start(edge, began, of, from, (request, authority), rules);
         let has_target = self.has_target && !is_misdirected;
         recording.refused(sampled, self.has_method, has_target);
         recording.note_reason(reason);
@@ -453,7 +455,12 @@ pub(super) fn attribute(exchange: &mut HttpExchange, parts: &request::Parts, pro
         has_target: parts.extensions.get::<Refused>().is_none(),
         authority,
     };
-    let group = request.begin(&down, reason, &mut exchange.recording);
+    let group = request.begin(
+        &down,
+        reason,
+        exchange.count.began(),
+        &mut exchange.recording,
+    );
     exchange.refused(reason);
     if let Some(group) = group {
         exchange.passes(group.first());
@@ -481,7 +488,8 @@ impl RefusedRecord {
         fields::strip_edges_own(&mut head.parts.headers);
         let _cookies = own_cookies::take(&mut head.parts.headers);
         if let Some(reason) = Problem::Violation(violation).reason() {
-            let group = RefusedRequest::of_head(&head).begin(down, reason, &mut recording);
+            let group =
+                RefusedRequest::of_head(&head).begin(down, reason, Instant::now(), &mut recording);
             if let Some(group) = group {
                 let response = response.map(|status| (status.as_u16(), Duration::ZERO));
                 group.first().counters(&down.conn.edge).request(response);

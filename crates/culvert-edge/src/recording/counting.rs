@@ -46,6 +46,11 @@ impl ExchangeCount {
         }
     }
 
+    /// When it began.
+    pub(crate) fn began(&self) -> Instant {
+        self.began
+    }
+
     /// The exchange reaches an endpoint.
     pub(crate) fn add(&mut self, member: &Arc<Member>, edge: &EdgeState) {
         member.counters(edge);

@@ -106,10 +106,11 @@ impl Recording {
         }
     }
 
-    /// Starts the record with the request. Without this there is no event.
+    /// Starts the record with the request, which began at `began`. Without this there is no event.
     pub(crate) fn start<'x>(
         &mut self,
         edge: &EdgeState,
+        began: Instant,
         (account, endpoint): (&Arc<str>, &Arc<str>),
         (info, server_name): (&ConnInfo, &str),
         (request, authority): (RecordedRequest<'_, impl FieldLines<'x>>, &'x Authority<'_>),
@@ -120,7 +121,7 @@ impl Recording {
             return;
         }
         let mut record = Record::new(&HTTP_REQUEST_COMPLETE, capture, Arc::clone(account));
-        record.begin(Arc::clone(endpoint), info.now());
+        record.begin(Arc::clone(endpoint), info.at(began));
         let tls = info.tls.get();
         let (client, server) = info.addresses();
         record.set(event_slots::http::CLIENT_IP, client);

@@ -14,7 +14,6 @@ use tokio::net::TcpStream;
 
 use super::floods::{END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame, stream};
 use super::harness::*;
-use super::limits::free_port;
 use super::malformed::{Must, corpus};
 use crate::{Limits, Settings, Snapshot};
 
@@ -859,7 +858,6 @@ async fn a_failed_upstream_is_a_reason_and_an_attempt_has_times() {
         client.request().await;
     })
     .await;
-    let closed = free_port().await;
     let mut builder = Snapshot::builder();
     let hosts = [
         ("good.example", good.to_string(), 200, "", 1),
@@ -873,7 +871,7 @@ async fn a_failed_upstream_is_a_reason_and_an_attempt_has_times() {
         ("gone.example", gone.to_string(), 502, "upstream_aborted", 1),
         (
             "closed.example",
-            format!("127.0.0.1:{closed}"),
+            "127.0.0.1:1".to_owned(),
             502,
             "upstream_connect_failed",
             0,
