@@ -163,6 +163,16 @@ test('a member sees the audit log without what only admins may read, and is told
   await member.page
     .getByRole('option', { name: new RegExp(`seen-live-${run}`) })
     .waitFor();
+  // Of the destinations of others a member sees the names, and nothing else is asked for.
+  const destination = await api(page, 'POST', '/event_destinations', {
+    description: `for-admins-${run}`,
+    format: 'json',
+    target: { debug: {} },
+  });
+  await go(member.page, `/event_destinations/${destination.body.id}`);
+  await member.page.getByText('visible to its owner and to admins').waitFor();
+  await go(member.page, '/');
+  await member.page.getByText('Visible to its owner').first().waitFor();
   assert.deepEqual(member.faults, []);
   await member.context.close();
   await go(page, '/audit?view=kept');

@@ -1,14 +1,25 @@
 import type { JsonObject } from '@/api/json';
 import { SubjectCharts } from '@/charts/subject-charts';
 import ui from '@/ui/ui.module.css';
+import { Section } from '@/ui/page';
 import { Attempts } from './attempts';
 import { DeadLetters } from './dead-letters';
+import { isWhole } from './destination-rights';
 import { Health } from './health';
 import { Replay } from './replay';
 import { SubscriptionsTo } from './subscriptions-to';
 
 export default function DestinationExtra({ object }: { object: JsonObject }) {
   const id = String(object.id);
+  if (!isWhole(object))
+    return (
+      <Section title="Health">
+        <p className={ui.dim}>
+          Its target, health and attempts are visible to its owner and to
+          admins.
+        </p>
+      </Section>
+    );
   return (
     <>
       <div className={ui.columns}>
