@@ -14,6 +14,7 @@ pub(crate) mod envelope;
 pub mod file;
 pub mod firehose;
 mod formatted;
+mod http_intake;
 pub mod kafka;
 pub mod kinesis;
 pub mod nats;
@@ -23,6 +24,7 @@ pub mod rabbitmq;
 mod record_stream;
 pub mod s3;
 pub(crate) mod settings;
+pub mod splunk_hec;
 pub(crate) mod target_type;
 pub(crate) mod verdict;
 pub mod webhook;
@@ -51,6 +53,7 @@ pub static ALL: &[&TargetType] = &[
     &postgres::TYPE,
     &rabbitmq::TYPE,
     &s3::TYPE,
+    &splunk_hec::TYPE,
     &webhook::TYPE,
 ];
 
