@@ -10,6 +10,7 @@ pub mod cloudwatch_logs;
 pub(crate) mod context;
 pub mod datadog;
 pub mod debug;
+pub mod elasticsearch;
 pub(crate) mod envelope;
 pub mod file;
 pub mod firehose;
@@ -44,6 +45,7 @@ pub static ALL: &[&TargetType] = &[
     &cloudwatch_logs::TYPE,
     &datadog::TYPE,
     &debug::TYPE,
+    &elasticsearch::TYPE,
     &file::TYPE,
     &firehose::TYPE,
     &kafka::TYPE,

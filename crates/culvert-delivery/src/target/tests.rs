@@ -68,6 +68,7 @@ fn addresses_inside_the_network_are_refused_by_every_target_with_a_url() {
     let settings = TargetSettings::default();
     for (name, scheme) in [
         ("debug", "https"),
+        ("elasticsearch", "https"),
         ("otlp", "https"),
         ("splunk_hec", "https"),
         ("webhook", "https"),
