@@ -18,6 +18,7 @@ mod formatted;
 mod http_intake;
 pub mod kafka;
 pub mod kinesis;
+pub mod loki;
 pub mod nats;
 pub mod otlp;
 pub mod postgres;
@@ -50,6 +51,7 @@ pub static ALL: &[&TargetType] = &[
     &firehose::TYPE,
     &kafka::TYPE,
     &kinesis::TYPE,
+    &loki::TYPE,
     &nats::TYPE,
     &otlp::TYPE,
     &postgres::TYPE,

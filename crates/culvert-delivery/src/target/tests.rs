@@ -69,6 +69,7 @@ fn addresses_inside_the_network_are_refused_by_every_target_with_a_url() {
     for (name, scheme) in [
         ("debug", "https"),
         ("elasticsearch", "https"),
+        ("loki", "https"),
         ("otlp", "https"),
         ("splunk_hec", "https"),
         ("webhook", "https"),
