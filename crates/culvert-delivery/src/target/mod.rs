@@ -6,6 +6,7 @@
 
 mod aws_resource;
 pub mod azure_logs_ingestion;
+pub mod clickhouse;
 pub mod cloudwatch_logs;
 pub(crate) mod context;
 pub mod datadog;
@@ -43,6 +44,7 @@ pub use verdict::{Outcome, Verdict};
 /// Every target, sorted by name.
 pub static ALL: &[&TargetType] = &[
     &azure_logs_ingestion::TYPE,
+    &clickhouse::TYPE,
     &cloudwatch_logs::TYPE,
     &datadog::TYPE,
     &debug::TYPE,

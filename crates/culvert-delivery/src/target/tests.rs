@@ -67,6 +67,7 @@ fn malformed_configurations_are_refused_by_every_target() {
 fn addresses_inside_the_network_are_refused_by_every_target_with_a_url() {
     let settings = TargetSettings::default();
     for (name, scheme) in [
+        ("clickhouse", "https"),
         ("debug", "https"),
         ("elasticsearch", "https"),
         ("loki", "https"),
