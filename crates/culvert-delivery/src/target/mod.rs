@@ -28,6 +28,7 @@ mod record_stream;
 pub mod s3;
 pub(crate) mod settings;
 pub mod splunk_hec;
+pub mod sqs;
 pub(crate) mod target_type;
 pub(crate) mod verdict;
 pub mod webhook;
@@ -60,6 +61,7 @@ pub static ALL: &[&TargetType] = &[
     &rabbitmq::TYPE,
     &s3::TYPE,
     &splunk_hec::TYPE,
+    &sqs::TYPE,
     &webhook::TYPE,
 ];
 
