@@ -13,6 +13,7 @@ pub mod datadog;
 pub mod debug;
 pub mod elasticsearch;
 pub(crate) mod envelope;
+pub mod eventbridge;
 pub mod file;
 pub mod firehose;
 mod formatted;
@@ -50,6 +51,7 @@ pub static ALL: &[&TargetType] = &[
     &datadog::TYPE,
     &debug::TYPE,
     &elasticsearch::TYPE,
+    &eventbridge::TYPE,
     &file::TYPE,
     &firehose::TYPE,
     &kafka::TYPE,
