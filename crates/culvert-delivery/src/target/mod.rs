@@ -30,6 +30,7 @@ pub mod s3;
 pub(crate) mod settings;
 pub mod splunk_hec;
 pub mod sqs;
+pub mod syslog;
 pub(crate) mod target_type;
 pub(crate) mod verdict;
 pub mod webhook;
@@ -64,6 +65,7 @@ pub static ALL: &[&TargetType] = &[
     &s3::TYPE,
     &splunk_hec::TYPE,
     &sqs::TYPE,
+    &syslog::TYPE,
     &webhook::TYPE,
 ];
 

@@ -73,6 +73,7 @@ fn addresses_inside_the_network_are_refused_by_every_target_with_a_url() {
         ("loki", "https"),
         ("otlp", "https"),
         ("splunk_hec", "https"),
+        ("syslog", "tls"),
         ("webhook", "https"),
     ] {
         let ty = find(name).unwrap();

@@ -1,6 +1,7 @@
 //! A small HTTP/1.1 server for tests: it responds from a script and records the requests.
 
 pub(crate) mod nats;
+pub(crate) mod rsyslog;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
