@@ -199,7 +199,7 @@ impl Clickhouse {
             keys.update(delivery.idempotency_key());
             keys.update(b"\n");
         }
-        let mut request = self.intake.request(&rows);
+        let mut request = self.intake.batch_request(&rows);
         let token = hex(&keys.finalize());
         let url = &mut request.url;
         url.query_pairs_mut()

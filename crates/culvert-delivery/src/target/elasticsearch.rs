@@ -191,7 +191,7 @@ impl Target for Elasticsearch {
             let request = HttpRequest {
                 answer_bytes_max: ANSWER_BYTES_MAX,
                 success: Success::Whole,
-                ..self.intake.request(&documents(batch))
+                ..self.intake.batch_request(&documents(batch))
             };
             let response = match self.intake.send(request).await {
                 Ok(response) => response,
@@ -260,7 +260,7 @@ impl Elasticsearch {
         }
         let items = bulk.items.into_iter();
         let outcomes: Vec<Outcome> = items.map(|item| self.outcome(item.create)).collect();
-        // What needs an operator and is true of every document is a failure of the destination.
+        // A failure that all documents share, other than of their content, is one of the destination.
         match &outcomes[..] {
             [Outcome::Failed(first), rest @ ..]
                 if first.class != FailureClass::Permanent

@@ -151,7 +151,7 @@ impl HttpIntake {
     }
 
     /// A request with this body, compressed. Its status decides success.
-    pub(super) fn request(&self, body: &[u8]) -> HttpRequest {
+    pub(super) fn batch_request(&self, body: &[u8]) -> HttpRequest {
         let body = gzipped(body).into();
         HttpRequest::post(self.url.clone(), self.headers.clone(), body, DEADLINE).succeeds_by_head()
     }

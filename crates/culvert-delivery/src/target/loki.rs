@@ -245,7 +245,7 @@ impl Loki {
             streams: streams.collect(),
         };
         let body = serde_json::to_vec(&push).expect("a request is plain JSON");
-        let response = self.intake.send(self.intake.request(&body)).await?;
+        let response = self.intake.send(self.intake.batch_request(&body)).await?;
         match class_of_status(response.status) {
             Ok(()) => Ok(()),
             Err(by_status) => {

@@ -151,7 +151,7 @@ struct Report {
 impl Target for SplunkHec {
     fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
-            let request = self.intake.request(&self.events(batch));
+            let request = self.intake.batch_request(&self.events(batch));
             match self.intake.send(request).await {
                 Ok(response) => self.judge(&response, batch.len()),
                 Err(failure) => Verdict::Failed(failure),

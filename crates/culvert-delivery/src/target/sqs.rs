@@ -3,7 +3,6 @@
 //! A call has up to ten messages, and its response the result of each. A FIFO queue gets the account as the message group,
 //! which keeps the order of its events, and the idempotency key of each event for its deduplication.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -128,11 +127,16 @@ struct Entry<'a> {
     /// The position in the batch.
     id: String,
     message_body: &'a str,
-    message_attributes: HashMap<&'static str, Attribute<'a>>,
+    message_attributes: Attributes<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message_group_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message_deduplication_id: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Attributes<'a> {
+    event_type: Attribute<'a>,
 }
 
 #[derive(Serialize)]
@@ -200,15 +204,14 @@ impl Sqs {
     }
 
     fn entry<'a>(&'a self, index: usize, delivery: Delivery<'a>) -> Option<Entry<'a>> {
-        let kind = event_type(delivery.envelope).unwrap_or("event");
-        let attribute = Attribute {
+        let event_type = Attribute {
             data_type: "String",
-            string_value: kind,
+            string_value: event_type(delivery.envelope).unwrap_or("event"),
         };
         Some(Entry {
             id: index.to_string(),
             message_body: std::str::from_utf8(delivery.payload()).ok()?,
-            message_attributes: [("event_type", attribute)].into(),
+            message_attributes: Attributes { event_type },
             message_group_id: self.group.as_deref(),
             message_deduplication_id: self.group.as_ref().map(|_| delivery.idempotency_key()),
         })

@@ -91,7 +91,7 @@ async fn each_document_has_its_own_outcome_and_a_conflict_is_a_repetition() {
     let conflict = (409, "version_conflict_engine_exception");
     fake.script([items(&[conflict, conflict])]);
     assert_eq!(elasticsearch.send(&two).await, Verdict::Delivered);
-    // What is true of every document is a failure of the destination.
+    // A failure that all documents share is one of the destination.
     for (result, class) in [
         ((404, "index_not_found_exception"), Config),
         ((403, "security_exception"), Auth),
