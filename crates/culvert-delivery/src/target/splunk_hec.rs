@@ -46,10 +46,10 @@ const CODES: Classes<u64> = &[
 pub static TYPE: TargetType = TargetType {
     name: NAME,
     doc: "Sends each event to an HTTP Event Collector of Splunk.",
-    // Splunk Cloud advises at most 1 MB. Each event has up to 1 KB of metadata.
+    // Splunk Cloud advises at most 1 MB. Each event has up to 1.4 KB of metadata.
     limits: BatchLimits {
         events_max: 250,
-        bytes_max: 700_000,
+        bytes_max: 640_000,
     },
     schema: |generator| generator.subschema_for::<Config>(),
     check,

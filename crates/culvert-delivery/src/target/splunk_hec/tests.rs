@@ -149,5 +149,5 @@ fn the_largest_batch_is_below_a_megabyte() {
     // Three texts of 200 bytes, each escaped to at most twice its size, an index, the names and the time.
     let metadata = 3 * 2 * TEXT_BYTES_MAX + 80 + 120;
     let events = TYPE.limits.events_max as usize;
-    assert!(TYPE.limits.bytes_max + events * metadata <= 1_048_576);
+    assert!(TYPE.limits.bytes_max + events * metadata <= 1_000_000);
 }

@@ -117,7 +117,7 @@ template(name="parts" type="list" option.jsonf="on") {{
   property(outname="message" name="msg" format="jsonf")
   property(outname="data" name="$!rfc5424-sd" format="jsonf")
 }}
-input(type="imtcp" port="0" address="127.0.0.1" listenPortFileName="{folder}/port")
+input(type="imtcp" port="0" address="127.0.0.1" listenPortFileName="{folder}/port" MaxFrameSize="500000")
 action(type="mmpstrucdata" jsonRoot="$!")
 action(type="omfile" file="{folder}/out" template="parts")
 "#
