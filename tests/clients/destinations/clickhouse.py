@@ -11,6 +11,7 @@ import re
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 from chdb import session
@@ -19,10 +20,10 @@ USER, PASSWORD = "culvert", "cl1ck-s3cr3t"
 # Parameters of the interface that are no settings of the engine.
 OF_HTTP = {"query", "wait_end_of_query"}
 STATUS = {"60": 404, "81": 404, "516": 403}
-TABLE = """CREATE TABLE events (
-  event_id String, subscription_id String, event_type LowCardinality(String), event_timestamp DateTime64(3, 'UTC'),
-  account_id String, principal Nullable(String), object String)
-ENGINE = MergeTree ORDER BY event_timestamp SETTINGS non_replicated_deduplication_window = 100"""
+# The table of the guide.
+GUIDE = Path(__file__).parents[3] / "docs/how-to/destinations.md"
+TABLE = re.search(r"CREATE TABLE culvert_events \(\n  event_id String.*?;", GUIDE.read_text(), re.S).group()
+TABLE = TABLE.rstrip(";").replace("culvert_events", "events")
 # A table whose column does not take what an event has.
 STRICT = "CREATE TABLE strict (event_id DateTime) ENGINE = MergeTree ORDER BY event_id"
 
