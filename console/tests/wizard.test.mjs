@@ -22,12 +22,18 @@ const TARGETS = {
     'Data collection rule ID': `dcr-${'a'.repeat(32)}`,
     'Data collection stream name': 'Custom-Events',
   },
+  clickhouse: { URL: 'https://clickhouse.example:8443', Table: 'events' },
   cloudwatch_logs: {
     ...KEYS,
     'Log group ARN': `${ARN}:logs:eu-west-1:123456789012:log-group:events`,
   },
   datadog: { 'API key': 'a'.repeat(32) },
   debug: { Log: 'Yes' },
+  elasticsearch: { URL: 'https://search.example:9200', Index: 'events' },
+  eventbridge: {
+    ...KEYS,
+    'Event bus ARN': `${ARN}:events:eu-west-1:123456789012:event-bus/events`,
+  },
   file: { Path: 'wizard.ndjson' },
   firehose: {
     ...KEYS,
@@ -38,11 +44,18 @@ const TARGETS = {
     ...KEYS,
     'Stream ARN': `${ARN}:kinesis:eu-west-1:123456789012:stream/events`,
   },
+  loki: { URL: 'https://loki.example:3100' },
   nats: { URLs: ['nats://nats.example:4222'] },
   otlp: { Endpoint: 'https://otlp.example' },
   postgres: { URL: 'postgres://db.example:5432/events', User: 'events' },
   rabbitmq: { URLs: ['amqps://rabbit.example:5671'], User: 'events' },
   s3: { ...KEYS, 'Bucket ARN': `${ARN}:s3:::events` },
+  splunk_hec: { URL: 'https://splunk.example:8088', Token: 'a'.repeat(36) },
+  sqs: {
+    ...KEYS,
+    'Queue ARN': `${ARN}:sqs:eu-west-1:123456789012:events`,
+  },
+  syslog: { URL: 'tls://syslog.example' },
   webhook: { URL: 'https://hooks.example/events' },
 };
 /** Where each target needs nothing but a choice, an empty form is no mistake of the browser's. */

@@ -29,8 +29,11 @@ pub(crate) fn settings(
         let key = format!("destinations.aws.{service}.endpoint_url");
         let variable = format!("AWS_ENDPOINT_URL_{}", service.to_ascii_uppercase());
         let mut variables = vec![variable.as_str()];
-        if service == "logs" {
-            variables.push("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS");
+        // The names of services in variables differ from those in hosts.
+        match service {
+            "events" => variables.push("AWS_ENDPOINT_URL_EVENTBRIDGE"),
+            "logs" => variables.push("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS"),
+            _ => {}
         }
         if let Some(endpoint) = pick(&key, &setting.endpoint_url, &variables)? {
             endpoints.insert(service.to_owned(), endpoint);

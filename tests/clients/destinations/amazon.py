@@ -59,6 +59,17 @@ class Amazon:
             },
         )
         self.client("logs").create_log_group(logGroupName="/edge/events")
+        sqs = self.client("sqs")
+        sqs.create_queue(QueueName="events")
+        sqs.create_queue(QueueName="events.fifo", Attributes={"FifoQueue": "true"})
+        sqs.create_queue(QueueName="of-the-bus")
+        # What comes to the bus is read from a queue.
+        bus = self.client("events")
+        bus.create_event_bus(Name="events")
+        pattern = json.dumps({"source": ["culvert"], "detail-type": [{"prefix": ""}]})
+        bus.put_rule(Name="all", EventBusName="events", EventPattern=pattern)
+        queue = {"Id": "queue", "Arn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:of-the-bus"}
+        bus.put_targets(Rule="all", EventBusName="events", Targets=[queue])
         request = urllib.request.Request(self.url + "/moto-api/reset-auth", data=b"0", method="POST")
         request.add_header("content-type", "text/plain")
         urllib.request.urlopen(request).read()
@@ -100,6 +111,34 @@ class Amazon:
 
     def s3(self):
         return self.objects("event.bucket")
+
+    def messages(self, queue):
+        client = self.client("sqs")
+        url = client.get_queue_url(QueueName=queue)["QueueUrl"]
+        found = []
+        while True:
+            got = client.receive_message(
+                QueueUrl=url,
+                MaxNumberOfMessages=10,
+                MessageAttributeNames=["All"],
+                AttributeNames=["All"],
+            ).get("Messages", [])
+            for one in got:
+                # Messages are read once; those of a group come after those before them are gone.
+                client.delete_message(QueueUrl=url, ReceiptHandle=one["ReceiptHandle"])
+                kind = one.get("MessageAttributes", {}).get("event_type", {}).get("StringValue")
+                found.append([kind, json.loads(one["Body"]), one["Attributes"]])
+            if not got:
+                return found
+
+    def sqs(self):
+        return self.messages("events")
+
+    def fifo(self):
+        return self.messages("events.fifo")
+
+    def bus(self):
+        return self.messages("of-the-bus")
 
     def logs(self):
         client = self.client("logs")

@@ -153,10 +153,13 @@ impl Aws {
         body: Bytes,
     ) -> Result<HttpResponse, Failure> {
         let mut headers = HeaderMap::new();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/x-amz-json-1.1"),
-        );
+        // The version of the protocol in the model of the service.
+        let content_type = match self.service {
+            "sqs" => "application/x-amz-json-1.0",
+            _ => "application/x-amz-json-1.1",
+        };
+        let content_type = HeaderValue::from_static(content_type);
+        headers.insert(header::CONTENT_TYPE, content_type);
         headers.insert("x-amz-target", HeaderValue::from_static(operation));
         self.call(Call {
             method: Method::POST,

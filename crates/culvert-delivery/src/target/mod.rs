@@ -6,16 +6,21 @@
 
 mod aws_resource;
 pub mod azure_logs_ingestion;
+pub mod clickhouse;
 pub mod cloudwatch_logs;
 pub(crate) mod context;
 pub mod datadog;
 pub mod debug;
+pub mod elasticsearch;
 pub(crate) mod envelope;
+pub mod eventbridge;
 pub mod file;
 pub mod firehose;
 mod formatted;
+mod http_intake;
 pub mod kafka;
 pub mod kinesis;
+pub mod loki;
 pub mod nats;
 pub mod otlp;
 pub mod postgres;
@@ -23,6 +28,9 @@ pub mod rabbitmq;
 mod record_stream;
 pub mod s3;
 pub(crate) mod settings;
+pub mod splunk_hec;
+pub mod sqs;
+pub mod syslog;
 pub(crate) mod target_type;
 pub(crate) mod verdict;
 pub mod webhook;
@@ -39,18 +47,25 @@ pub use verdict::{Outcome, Verdict};
 /// Every target, sorted by name.
 pub static ALL: &[&TargetType] = &[
     &azure_logs_ingestion::TYPE,
+    &clickhouse::TYPE,
     &cloudwatch_logs::TYPE,
     &datadog::TYPE,
     &debug::TYPE,
+    &elasticsearch::TYPE,
+    &eventbridge::TYPE,
     &file::TYPE,
     &firehose::TYPE,
     &kafka::TYPE,
     &kinesis::TYPE,
+    &loki::TYPE,
     &nats::TYPE,
     &otlp::TYPE,
     &postgres::TYPE,
     &rabbitmq::TYPE,
     &s3::TYPE,
+    &splunk_hec::TYPE,
+    &sqs::TYPE,
+    &syslog::TYPE,
     &webhook::TYPE,
 ];
 

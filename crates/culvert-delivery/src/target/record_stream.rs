@@ -1,4 +1,4 @@
-//! Streams that take records and return a result for each: Kinesis and Firehose.
+//! Services that take records and return a result for each, by position: EventBridge, Firehose and Kinesis.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,9 +24,9 @@ pub(super) async fn put(
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct PutResponse {
-    #[serde(alias = "FailedPutCount")]
+    #[serde(alias = "FailedEntryCount", alias = "FailedPutCount")]
     failed_record_count: u64,
-    #[serde(default, alias = "RequestResponses")]
+    #[serde(default, alias = "Entries", alias = "RequestResponses")]
     records: Vec<RecordResult>,
 }
 

@@ -62,3 +62,43 @@ fn malformed_configurations_are_refused_by_every_target() {
         }
     }
 }
+
+#[test]
+fn addresses_inside_the_network_are_refused_by_every_target_with_a_url() {
+    let settings = TargetSettings::default();
+    for (name, scheme) in [
+        ("clickhouse", "https"),
+        ("debug", "https"),
+        ("elasticsearch", "https"),
+        ("loki", "https"),
+        ("otlp", "https"),
+        ("splunk_hec", "https"),
+        ("syslog", "tls"),
+        ("webhook", "https"),
+    ] {
+        let ty = find(name).unwrap();
+        let check = |url: &str| {
+            let mut config = match name {
+                "clickhouse" => json!({"table": "t"}),
+                "elasticsearch" => json!({"index": "i"}),
+                "splunk_hec" => json!({"token": "t"}),
+                _ => json!({}),
+            };
+            let field = match name {
+                "debug" => "callback_url",
+                "otlp" => "endpoint",
+                _ => "url",
+            };
+            config[field] = url.into();
+            (ty.check)(&config, &settings, &OsEntropy).map_err(|refusal| refusal.message)
+        };
+        check(&format!("{scheme}://example.com")).unwrap();
+        for host in ["127.0.0.1", "10.0.0.1", "169.254.169.254", "[::1]"] {
+            let refused = check(&format!("{scheme}://{host}")).unwrap_err();
+            assert!(refused.contains("not allowed"), "{name}: {refused}");
+        }
+        let plain = if scheme == "tls" { "tcp" } else { "http" };
+        let refused = check(&format!("{plain}://example.com")).unwrap_err();
+        assert!(refused.contains("allow_plain_http"), "{name}: {refused}");
+    }
+}

@@ -1,6 +1,7 @@
 //! A small HTTP/1.1 server for tests: it responds from a script and records the requests.
 
 pub(crate) mod nats;
+pub(crate) mod rsyslog;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -73,8 +74,23 @@ impl RecordedRequest {
 
     /// The gzip-compressed body as JSON.
     pub(crate) fn unpacked(&self) -> Value {
+        serde_json::from_str(&self.unpacked_text()).unwrap()
+    }
+
+    /// The gzip-compressed body.
+    pub(crate) fn unpacked_text(&self) -> String {
         assert_eq!(self.header("content-encoding"), Some("gzip"));
-        serde_json::from_reader(flate2::read::GzDecoder::new(&self.body[..])).unwrap()
+        let mut text = String::new();
+        let mut packed = flate2::read::GzDecoder::new(&self.body[..]);
+        std::io::Read::read_to_string(&mut packed, &mut text).unwrap();
+        text
+    }
+
+    /// The lines of the gzip-compressed body, each as JSON.
+    pub(crate) fn unpacked_lines(&self) -> Vec<Value> {
+        let text = self.unpacked_text();
+        let lines = text.lines().map(serde_json::from_str);
+        lines.collect::<Result<_, _>>().unwrap()
     }
 
     pub(crate) fn text(&self) -> String {
@@ -262,6 +278,38 @@ pub(crate) fn target(
     let clock = ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000));
     let context = TargetContext::new(settings, Arc::new(clock), Arc::new(OsEntropy));
     (ty.open)(&stored, &context, DESTINATION_IDS).unwrap()
+}
+
+/// Asserts that each of these changes to a valid configuration is refused with the code 5140, without the value in the
+/// message. `null` removes a field.
+pub(crate) fn assert_refused(ty: &TargetType, valid: &Value, changes: &[Value]) {
+    let settings = local_settings();
+    let check = |config: &Value| (ty.check)(config, &settings, &OsEntropy);
+    check(valid).unwrap();
+    for change in changes {
+        let mut config = valid.clone();
+        for (name, value) in change.as_object().unwrap() {
+            config[name] = value.clone();
+        }
+        config
+            .as_object_mut()
+            .unwrap()
+            .retain(|_, value| !value.is_null());
+        let refusal = check(&config).expect_err(&change.to_string());
+        let code = refusal.code.map(culvert_base::Code::number);
+        assert_eq!(code, Some(5140), "{change}: {}", refusal.message);
+        assert!(!refusal.message.contains("s3cr3t"), "{}", refusal.message);
+    }
+}
+
+/// The stored form of a configuration, and the form that the API shows.
+pub(crate) fn stored_and_shown(ty: &TargetType, config: &Value) -> (Value, Value) {
+    let stored = (ty.check)(config, &local_settings(), &OsEntropy)
+        .unwrap()
+        .stored;
+    let shown = (ty.redact)(&stored);
+    assert!(!shown.to_string().contains("s3cr3t"), "{shown}");
+    (stored, shown)
 }
 
 /// The destination of tests.

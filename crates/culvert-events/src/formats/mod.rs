@@ -16,8 +16,8 @@ use serde_json::Value;
 pub(crate) use ecs::VERSION as ECS_VERSION;
 pub use json::read_json;
 pub(crate) use ocsf::VERSION as OCSF_VERSION;
-pub use table::kinds;
 pub(crate) use table::markdown;
+pub use table::{Severity as EventSeverity, kinds};
 
 use table::{Outcome, Row};
 
@@ -56,6 +56,17 @@ impl EventFormat {
     }
 }
 
+/// How serious events of a type are, such as `api_key_created.v0`.
+pub fn severity_of(event_type: &str) -> EventSeverity {
+    table::row_of(kind_of(event_type)).severity
+}
+
+/// A type without its version.
+fn kind_of(event_type: &str) -> &str {
+    let versioned = event_type.rsplit_once(".v");
+    versioned.map_or(event_type, |(kind, _)| kind)
+}
+
 /// An event that is written in another format.
 struct Event<'e> {
     envelope: &'e str,
@@ -70,8 +81,7 @@ impl<'e> Event<'e> {
     fn read(envelope: &'e str) -> Option<Self> {
         let json = read_json(envelope.as_bytes())?;
         let at = Timestamp::parse(json["event_timestamp"].as_str()?)?;
-        let name = json["event_type"].as_str()?;
-        let kind = name.rsplit_once(".v").map_or(name, |(kind, _)| kind);
+        let kind = kind_of(json["event_type"].as_str()?);
         Some(Self {
             envelope,
             at,

@@ -73,10 +73,14 @@ const REFUSE: Activity = (5, "Refuse");
 
 /// How serious an event is, with its number in OCSF and ECS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Severity {
+pub enum Severity {
+    /// Everyday.
     Informational = 1,
+    /// Worth a look.
     Low,
+    /// Needs attention.
     Medium,
+    /// Needs attention now.
     High,
 }
 

@@ -207,6 +207,8 @@ pub struct Destinations {
 pub struct AwsDestinations {
     /// Endpoint URL for all AWS services. Empty: the variable `AWS_ENDPOINT_URL`, or the default.
     pub endpoint_url: String,
+    /// Amazon EventBridge.
+    pub events: AwsService,
     /// Amazon Data Firehose.
     pub firehose: AwsService,
     /// Amazon Kinesis.
@@ -215,18 +217,22 @@ pub struct AwsDestinations {
     pub logs: AwsService,
     /// Amazon S3.
     pub s3: AwsService,
+    /// Amazon SQS.
+    pub sqs: AwsService,
     /// AWS STS, which issues the keys of roles.
     pub sts: AwsService,
 }
 
 impl AwsDestinations {
     /// The services by the name in their hosts, with their settings.
-    pub fn services(&self) -> [(&'static str, &AwsService); 5] {
+    pub fn services(&self) -> [(&'static str, &AwsService); 7] {
         [
+            ("events", &self.events),
             ("firehose", &self.firehose),
             ("kinesis", &self.kinesis),
             ("logs", &self.logs),
             ("s3", &self.s3),
+            ("sqs", &self.sqs),
             ("sts", &self.sts),
         ]
     }

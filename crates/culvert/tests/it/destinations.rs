@@ -13,7 +13,7 @@ use culvert_delivery::aws::settings::OwnKeys;
 use culvert_delivery::batch::{Batch, OpenBatch};
 use culvert_delivery::failure::FailureClass;
 use culvert_delivery::guard::Rules;
-use culvert_delivery::target::{Verdict, find};
+use culvert_delivery::target::{Outcome, Verdict, find};
 use culvert_delivery::{DestinationIds, TargetContext, TargetSettings};
 use culvert_store::BatchClass;
 use http::{Method, StatusCode};
@@ -28,7 +28,7 @@ const SUITE: &str = "destinations";
 
 /// A program of the Python suite, which exchanges lines of JSON with the test.
 pub struct Partner {
-    _child: Child,
+    child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
 }
@@ -62,7 +62,7 @@ impl Partner {
         Some(Self {
             input: child.stdin.take().unwrap(),
             output: BufReader::new(child.stdout.take().unwrap()).lines(),
-            _child: child,
+            child,
         })
     }
 
@@ -70,6 +70,12 @@ impl Partner {
     pub async fn said(&mut self) -> Value {
         let line = self.output.next_line().await.unwrap();
         serde_json::from_str(&line.expect("the partner is still running")).unwrap()
+    }
+
+    /// Ends its input, and waits until it has removed its files.
+    async fn finish(mut self) {
+        drop(self.input);
+        self.child.wait().await.unwrap();
     }
 
     /// Sends a request and waits for the response.
@@ -126,6 +132,8 @@ impl Amazon {
     }
 }
 
+const QUEUE: &str = "arn:aws:sqs:us-east-1:123456789012:events";
+const BUS: &str = "arn:aws:events:us-east-1:123456789012:event-bus/events";
 const STREAM: &str = "arn:aws:kinesis:us-east-1:123456789012:stream/events";
 const DELIVERY: &str = "arn:aws:firehose:us-east-1:123456789012:deliverystream/events";
 const GROUP: &str = "arn:aws:logs:us-east-1:123456789012:log-group:/edge/events:*";
@@ -146,6 +154,8 @@ async fn events_reach_amazons_services_with_static_keys() {
         json!({"kinesis": {"auth": amazon.creds(), "stream_arn": STREAM}}),
         json!({"firehose": {"auth": amazon.creds(), "delivery_stream_arn": DELIVERY}}),
         json!({"cloudwatch_logs": {"auth": amazon.creds(), "log_group_arn": GROUP}}),
+        json!({"sqs": {"auth": amazon.creds(), "queue_arn": QUEUE}}),
+        json!({"eventbridge": {"auth": amazon.creds(), "event_bus_arn": BUS}}),
     ] {
         let body = json!({"format": "json", "target": target});
         let made = culvert.create("event_destinations", body).await;
@@ -173,7 +183,240 @@ async fn events_reach_amazons_services_with_static_keys() {
         assert_eq!(found[0][at]["object"]["id"], key["id"], "{service}");
         assert_eq!(found[0][at]["object"]["description"], "é", "{service}");
     }
+    let messages = found(&mut amazon.partner, &"sqs".into(), 1).await;
+    assert_eq!(messages[0][0], "api_key_created.v0");
+    assert_eq!(messages[0][1]["object"]["description"], "é");
+    let on_bus = found(&mut amazon.partner, &"bus".into(), 1).await;
+    let event = &on_bus[0][1];
+    assert_eq!(event["detail-type"], "api_key_created.v0");
+    assert_eq!(event["detail"]["object"]["id"], key["id"]);
     culvert.stop().await;
+}
+
+/// Targets without a server.
+struct Targets {
+    settings: TargetSettings,
+    context: TargetContext,
+}
+
+impl Targets {
+    fn with(settings: TargetSettings) -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_unix_millis(now_ms())));
+        let context = TargetContext::new(settings.clone(), clock, Arc::new(OsEntropy));
+        Self { settings, context }
+    }
+
+    /// Those that may reach this machine.
+    fn local() -> Self {
+        let mut settings = TargetSettings::default();
+        settings.rules.allow_networks = vec!["127.0.0.1/32".parse().unwrap()];
+        settings.rules.allow_plain_http = true;
+        Self::with(settings)
+    }
+
+    async fn send(&self, name: &str, config: &Value, batch: &Batch) -> Verdict {
+        let ty = find(name).unwrap();
+        let checked = (ty.check)(config, &self.settings, &OsEntropy).unwrap();
+        let ids = DestinationIds {
+            destination: "ed_1",
+            account: "ac_1",
+        };
+        let target = (ty.open)(&checked.stored, &self.context, ids).unwrap();
+        target.send(batch).await
+    }
+
+    async fn refused(&self, name: &str, config: &Value, batch: &Batch) -> (FailureClass, String) {
+        match self.send(name, config, batch).await {
+            Verdict::Failed(failure) => (failure.class, failure.code),
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+}
+
+/// A batch of events with these objects.
+fn batch_of(objects: &[&str]) -> Batch {
+    let mut open = OpenBatch::default();
+    for (id, object) in objects.iter().enumerate() {
+        let line = format!(
+            r#"{{"event_id":"ev_{id}","event_type":"test","event_timestamp":"2027-01-15T08:00:00.000Z","account_id":"ac_1","principal":null,"object":{object}}}"#
+        );
+        open.push(&Arc::from("esb_1"), line.as_bytes());
+    }
+    Batch::read("ed_1".into(), BatchClass::Traffic, open.finish().stored).unwrap()
+}
+
+/// Queues and buses verify signatures, take the largest batches, and refuse wrong names and keys. A repetition in a FIFO
+/// queue is stored once, in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_and_buses_of_amazon_take_the_largest_batches() {
+    let Some(mut amazon) = Amazon::start().await else {
+        return;
+    };
+    let targets = Targets::with(amazon.settings());
+    let queue = |auth: &Value, arn: &str| json!({"auth": auth, "queue_arn": arn});
+    let bus = |auth: &Value, arn: &str| json!({"auth": auth, "event_bus_arn": arn});
+    let role = json!({"role": {"role_arn": "arn:aws:iam::123456789012:role/events"}});
+    let ten = events(0, 10);
+    let fifo = queue(&role, &format!("{QUEUE}.fifo"));
+    for _ in 0..2 {
+        assert_eq!(targets.send("sqs", &fifo, &ten).await, Verdict::Delivered);
+    }
+    let messages = found(&mut amazon.partner, &"fifo".into(), 10).await;
+    let ids: Vec<&str> = messages
+        .iter()
+        .map(|message| message[1]["event_id"].as_str().unwrap())
+        .collect();
+    let expected: Vec<String> = (0..10).map(|id| format!("ev_{id}")).collect();
+    assert_eq!(ids, expected);
+    assert_eq!(messages[0][2]["MessageGroupId"], "ac_1");
+    // As many bytes as a batch may have.
+    let creds = amazon.creds();
+    for (name, config, partner) in [
+        ("sqs", queue(&creds, QUEUE), "sqs"),
+        ("eventbridge", bus(&creds, BUS), "bus"),
+    ] {
+        let limits = find(name).unwrap().limits;
+        let text = format!("\"{}\"", "x".repeat(limits.bytes_max / 10 - 180));
+        let object = format!("{{\"text\":{text}}}");
+        let full = batch_of(&[object.as_str(); 10]);
+        let bytes = full.lines().len();
+        assert!(
+            (limits.bytes_max - 1000..=limits.bytes_max).contains(&bytes),
+            "{bytes}"
+        );
+        let sent = targets.send(name, &config, &full).await;
+        assert_eq!(sent, Verdict::Delivered, "{name}");
+        found(&mut amazon.partner, &partner.into(), 10).await;
+    }
+    let wrong =
+        json!({"creds": {"aws_access_key_id": amazon.id, "aws_secret_access_key": "wrong"}});
+    let nowhere = QUEUE.replace("events", "nowhere");
+    let no_bus = BUS.replace("bus/events", "bus/nowhere");
+    for (name, config, class) in [
+        ("sqs", queue(&creds, &nowhere), FailureClass::Config),
+        ("sqs", queue(&wrong, QUEUE), FailureClass::Auth),
+        ("eventbridge", bus(&wrong, BUS), FailureClass::Auth),
+        ("eventbridge", bus(&creds, &no_bus), FailureClass::Config),
+    ] {
+        assert_eq!(
+            targets.refused(name, &config, &ten).await.0,
+            class,
+            "{name}"
+        );
+    }
+}
+
+/// Events of a server become documents of an OpenSearch-compatible server. Repetitions are stored once, and a document that
+/// the index does not take leaves the others alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_become_documents_of_a_search_server() {
+    let Some(mut search) = Partner::start("search.py") else {
+        return;
+    };
+    let url = search.said().await;
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let target = json!({"elasticsearch": {"url": url, "index": "events"}});
+    let id = subscribe(&culvert, target).await;
+    let said = tested(&culvert, &id).await;
+    assert_eq!(said["delivered"], true, "{said}");
+    let made = culvert
+        .create("api_keys", json!({"description": "é"}))
+        .await;
+    let mut documents = Value::Null;
+    eventually("the documents", async || {
+        documents = search.ask(&"events".into()).await;
+        documents.as_object().unwrap().len() == 2
+    })
+    .await;
+    let documents = documents.as_object().unwrap();
+    let of_key = |(_, one): &(&String, &Value)| one["event_type"] == "api_key_created.v0";
+    let (key, document) = documents.iter().find(of_key).unwrap();
+    assert!(key.starts_with(document["event_id"].as_str().unwrap()));
+    assert_eq!(document["object"]["id"], made["id"]);
+    assert_eq!(document["@timestamp"], document["event_timestamp"]);
+    culvert.stop().await;
+
+    let targets = Targets::local();
+    let strict = json!({"url": url, "index": "strict"});
+    let batch = batch_of(&[r#"{"n":1}"#, r#"{"n":"not a number"}"#, r#"{"n":3}"#]);
+    for _ in 0..2 {
+        let sent = targets.send("elasticsearch", &strict, &batch).await;
+        let Verdict::Partial(outcomes) = sent else {
+            panic!("not partial: {sent:?}");
+        };
+        let [
+            Outcome::Delivered,
+            Outcome::Failed(failure),
+            Outcome::Delivered,
+        ] = &outcomes[..]
+        else {
+            panic!("not the second one: {outcomes:?}");
+        };
+        assert_eq!(failure.class, FailureClass::Permanent, "{failure}");
+    }
+    let stored = search.ask(&"strict".into()).await;
+    let stored: Vec<_> = stored.as_object().unwrap().keys().cloned().collect();
+    assert_eq!(stored, ["ev_0:esb_1", "ev_2:esb_1"]);
+    let many = events(10, 500);
+    for _ in 0..2 {
+        let sent = targets.send("elasticsearch", &strict, &many).await;
+        assert_eq!(sent, Verdict::Delivered);
+    }
+    let stored = search.ask(&"strict".into()).await;
+    assert_eq!(stored.as_object().unwrap().len(), 502);
+}
+
+/// The engine of ClickHouse stores events of a server as rows, and a repeated batch once. Its errors have their classes.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_become_rows_of_clickhouse() {
+    let Some(mut clickhouse) = Partner::start("clickhouse.py") else {
+        return;
+    };
+    let port = clickhouse.said().await;
+    let config = |table: &str, password: &str| {
+        let url = format!("http://127.0.0.1:{port}");
+        json!({"url": url, "table": table, "user": "culvert", "password": password})
+    };
+    let password = "cl1ck-s3cr3t";
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let target = json!({"clickhouse": config("events", password)});
+    let id = subscribe(&culvert, target).await;
+    let said = tested(&culvert, &id).await;
+    assert_eq!(said["delivered"], true, "{said}");
+    let made = culvert
+        .create("api_keys", json!({"description": "é"}))
+        .await;
+    let question = json!(
+        "SELECT *, JSONExtractString(object, 'description') AS description FROM events \
+         WHERE event_type = 'api_key_created.v0'"
+    );
+    let row = found(&mut clickhouse, &question, 1).await.remove(0);
+    let read = |column: &str| serde_json::from_str::<Value>(row[column].as_str().unwrap()).unwrap();
+    assert_eq!(read("object")["id"], made["id"]);
+    assert_eq!(row["description"], "é");
+    assert!(read("principal")["id"].is_string(), "{row}");
+    culvert.stop().await;
+
+    let targets = Targets::local();
+    let whole = config("events", password);
+    let many = events(0, 5000);
+    for _ in 0..2 {
+        let sent = targets.send("clickhouse", &whole, &many).await;
+        assert_eq!(sent, Verdict::Delivered);
+    }
+    let question =
+        json!("SELECT toUInt32(count()) AS n FROM events WHERE subscription_id = 'esb_1'");
+    assert_eq!(clickhouse.ask(&question).await, json!([{"n": 5000}]));
+    let few = events(0, 2);
+    for (config, class, code) in [
+        (config("nowhere", password), FailureClass::Config, "60"),
+        (config("events", "wrong"), FailureClass::Auth, "516"),
+        (config("strict", password), FailureClass::Permanent, "41"),
+    ] {
+        let refused = targets.refused("clickhouse", &config, &few).await;
+        assert_eq!(refused, (class, code.to_owned()));
+    }
+    clickhouse.finish().await;
 }
 
 fn events(first: usize, count: usize) -> Batch {

@@ -21,6 +21,7 @@ const SHARED: &[&str] = &[
     "context",
     "envelope",
     "formatted",
+    "http_intake",
     "output",
     "prompt",
     "record_stream",

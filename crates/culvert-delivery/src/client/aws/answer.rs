@@ -10,7 +10,9 @@ use crate::failure::{Failure, FailureClass, scrub};
 const THROTTLED: &[&str] = &[
     "BandwidthLimitExceeded",
     "KMSThrottlingException",
+    "KmsThrottled",
     "LimitExceededException",
+    "OverLimit",
     "PriorRequestNotComplete",
     "ProvisionedThroughputExceededException",
     "RequestLimitExceeded",
@@ -45,11 +47,15 @@ const AUTH: &[&str] = &[
     "IncompleteSignature",
     "InvalidAccessKeyId",
     "InvalidClientTokenId",
+    "InvalidSecurity",
     "InvalidSignatureException",
     "InvalidToken",
     "KMSAccessDeniedException",
+    "KmsAccessDenied",
     "MissingAuthenticationToken",
     "MissingAuthenticationTokenException",
+    "NotAuthorizedForDetailTypeException",
+    "NotAuthorizedForSourceException",
     "RequestExpired",
     "RequestTimeTooSkewed",
     "SignatureDoesNotMatch",
@@ -57,15 +63,35 @@ const AUTH: &[&str] = &[
 ];
 /// Resources that do not exist or cannot be used.
 const CONFIG: &[&str] = &[
+    "AWS.SimpleQueueService.NonExistentQueue",
+    "InvalidAccountIdException",
+    "InvalidAddress",
     "InvalidKMSResourceException",
     "InvalidSourceException",
     "KMSDisabledException",
     "KMSInvalidStateException",
     "KMSNotFoundException",
     "KMSOptInRequired",
+    "KmsDisabled",
+    "KmsInvalidKeyUsage",
+    "KmsInvalidState",
+    "KmsNotFound",
+    "KmsOptInRequired",
     "NoSuchBucket",
     "PermanentRedirect",
+    "QueueDoesNotExist",
     "ResourceNotFoundException",
+];
+/// Contents that are never accepted.
+const PERMANENT: &[&str] = &[
+    "InvalidArgument",
+    "InvalidMessageContents",
+    "MalformedDetail",
+];
+/// Batches that are too large.
+const TOO_LARGE: &[&str] = &[
+    "AWS.SimpleQueueService.BatchRequestTooLong",
+    "BatchRequestTooLong",
 ];
 
 /// The class of a service's error code; `None` for unknown codes.
@@ -75,6 +101,8 @@ pub(crate) fn class_of(code: &str) -> Option<FailureClass> {
         (TRANSIENT, FailureClass::Retryable),
         (AUTH, FailureClass::Auth),
         (CONFIG, FailureClass::Config),
+        (PERMANENT, FailureClass::Permanent),
+        (TOO_LARGE, FailureClass::Split),
     ]
     .into_iter()
     .find(|(codes, _)| codes.contains(&code))

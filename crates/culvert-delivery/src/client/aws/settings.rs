@@ -18,7 +18,7 @@ pub struct AwsSettings {
 }
 
 /// The services that are called, by their names in hosts and signatures.
-pub const SERVICES: [&str; 5] = ["firehose", "kinesis", "logs", "s3", "sts"];
+pub const SERVICES: [&str; 7] = ["events", "firehose", "kinesis", "logs", "s3", "sqs", "sts"];
 
 /// Where the server's own keys come from.
 #[derive(Clone, Debug, Default)]
