@@ -279,8 +279,8 @@ async fn write(connection: &mut Box<dyn Duplex>, frames: &[u8]) -> Result<(), Fa
     }
 }
 
-/// Closes a connection for writing, and waits until the receiver has read its end. A receiver that does not close its
-/// side in time has not failed.
+/// Closes a connection for writing, and waits until the receiver has read its end. One that does not close its side in
+/// time (RFC 5425, 4.4) may not have read the messages.
 async fn close(connection: &mut Box<dyn Duplex>) -> Result<(), Failure> {
     let closing = async {
         connection.shutdown().await?;
@@ -294,7 +294,10 @@ async fn close(connection: &mut Box<dyn Duplex>) -> Result<(), Failure> {
             Ok(())
         }
         Ok(closed) => closed.map_err(|error| blame(&error, false)),
-        Err(_) => Ok(()),
+        Err(_) => {
+            let text = "the server did not close the connection after the last message";
+            Err(Failure::new(FailureClass::Unknown, "timeout", text))
+        }
     }
 }
 

@@ -105,20 +105,21 @@ async fn a_broken_connection_is_replaced_and_a_reset_one_is_not_delivered() {
     }
     assert!(sent.len() < 100, "no new connection");
 
-    // Audit events: a receiver that has read everything and closes has taken them; one that resets has not.
+    // Audit events: a receiver that has read everything and closes has taken them; one that resets or does not close has not.
     let audit = batch(BatchClass::Audit, &[&one]);
-    for takes in [true, false] {
+    for (reads, closes) in [(true, true), (false, true), (false, false)] {
         let receiving = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut byte = [0];
             stream.read_exact(&mut byte).await.unwrap();
-            if takes {
+            if reads {
                 stream.read_to_end(&mut Vec::new()).await.unwrap();
             }
-            // With unread bytes, the system resets the connection.
+            // With unread bytes, the system resets a connection that is closed.
+            (!closes).then_some(stream)
         };
-        let (sent, ()) = tokio::join!(syslog.send(&audit), receiving);
-        match takes {
+        let (sent, _kept) = tokio::join!(syslog.send(&audit), receiving);
+        match reads {
             true => assert_eq!(sent, Verdict::Delivered),
             false => assert_eq!(failure(sent).class, FailureClass::Unknown),
         }
