@@ -2,7 +2,7 @@
 //! checksum database. Its name is the identity of the log, so it stays when the address of the API changes.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use culvert_base::Entropy;
@@ -43,6 +43,13 @@ pub fn make(path: &Path, name: &str, entropy: &dyn Entropy) -> Result<SigningKey
         .with_context(|| format!("making a key of the name `{name}`"))?;
     write_private(path, &format!("{}\n", &*key.secret_text()))?;
     Ok(key)
+}
+
+/// The file of the key before the last rotation, which a database from before it needs.
+pub fn old_file(path: &Path) -> PathBuf {
+    let mut old = path.as_os_str().to_owned();
+    old.push(".old");
+    PathBuf::from(old)
 }
 
 /// The identity of the audit log of an account at a server with this base URL: `<host>/audit/<account>`.

@@ -77,8 +77,9 @@ impl Foundation {
         let ca_file = settings.data_dir.join("ca.pem");
         keys::write_public(&ca_file, control.certificates.ca_pem())?;
         let supervision = Supervision::new(opened.supervisor.clone(), &opened.store, &opened.queue);
-        let witnesses = witnesses(&opened, &delivery);
-        let audit_tree = audit_tree(&opened, watch.log(), witnesses.clone()).await?;
+        let identity = Arc::new(log_identity(&opened).await?);
+        let witnesses = witnesses(&opened, &delivery, &identity);
+        let audit_tree = audit_tree(&opened, watch.log(), witnesses.clone(), identity);
         let audit_tree = Arc::new(audit_tree);
         Ok(Self {
             audit_tree,
@@ -106,7 +107,11 @@ impl Foundation {
     }
 }
 
-fn witnesses(opened: &Opened, delivery: &Delivery) -> Vec<Arc<WitnessClient>> {
+fn witnesses(
+    opened: &Opened,
+    delivery: &Delivery,
+    identity: &Arc<LogIdentity>,
+) -> Vec<Arc<WitnessClient>> {
     let audit = &opened.settings.audit;
     let quorum = Arc::new(Quorum {
         keys: audit.witnesses.iter().map(|it| it.key.clone()).collect(),
@@ -114,17 +119,14 @@ fn witnesses(opened: &Opened, delivery: &Delivery) -> Vec<Arc<WitnessClient>> {
     });
     let witnesses = audit.witnesses.iter().map(|witness| {
         let (store, net) = (opened.store.clone(), delivery.net().clone());
-        let client = WitnessClient::new(store, net, witness.clone(), quorum.clone());
+        let shared = (identity.clone(), quorum.clone());
+        let client = WitnessClient::new(store, net, witness.clone(), shared);
         Arc::new(client)
     });
     witnesses.collect()
 }
 
-async fn audit_tree(
-    opened: &Opened,
-    server_log: &ServerLog,
-    witnesses: Vec<Arc<WitnessClient>>,
-) -> Result<AuditTreeKeeper> {
+async fn log_identity(opened: &Opened) -> Result<LogIdentity> {
     let account = first_account(&opened.store).await.map_err(with_causes)?;
     let origin = audit_key::origin(&opened.base_url, account.as_deref().unwrap_or_default());
     let settings = &opened.settings;
@@ -135,16 +137,24 @@ async fn audit_tree(
     if names.any(|name| name == log) {
         bail!("a witness of `audit.witnesses` has the name of the audit log, `{log}`");
     }
-    let identity = LogIdentity {
+    Ok(LogIdentity {
         node: settings.node(),
         key_file: settings.audit_key_file(),
         head_file: settings.audit_head_file(),
         origin,
-    };
-    Ok(AuditTreeKeeper::new(
+    })
+}
+
+fn audit_tree(
+    opened: &Opened,
+    server_log: &ServerLog,
+    witnesses: Vec<Arc<WitnessClient>>,
+    identity: Arc<LogIdentity>,
+) -> AuditTreeKeeper {
+    AuditTreeKeeper::new(
         opened.store.clone(),
         opened.shared_clock.clone(),
         opened.entropy.clone(),
         (server_log.clone(), witnesses, identity),
-    ))
+    )
 }

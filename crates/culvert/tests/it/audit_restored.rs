@@ -10,20 +10,20 @@ use crate::audit_proofs::{WitnessProcess, alone, copy_folder, create_keys, once,
 use crate::harness::{Harness, backends, binary, eventually, raw};
 use crate::kill::Process;
 
-fn settings_of(data: &Path) -> Settings {
+pub fn settings_of(data: &Path) -> Settings {
     Settings {
         data_dir: data.to_owned(),
         ..Settings::default()
     }
 }
 
-async fn readyz(server: &Process) -> String {
+pub async fn readyz(server: &Process) -> String {
     let address = server.api.strip_prefix("http://").unwrap().parse().unwrap();
     let request = b"GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     raw(address, request).await.text
 }
 
-fn checkpoint(settings: &Settings) -> String {
+pub fn checkpoint(settings: &Settings) -> String {
     let (code, head, error) = offline(settings, &["audit", "checkpoint"]);
     assert_eq!(code, 0, "{error}");
     head
@@ -34,12 +34,12 @@ fn text_of(head: &str) -> &str {
     head.split_once("\n\n").unwrap().0
 }
 
-fn size_of(head: &str) -> u64 {
+pub fn size_of(head: &str) -> u64 {
     head.lines().nth(1).unwrap().parse().unwrap()
 }
 
 /// The events of a kind in the log, oldest first.
-fn events(settings: &Settings, kind: &str) -> Vec<Value> {
+pub fn events(settings: &Settings, kind: &str) -> Vec<Value> {
     let (_, lines, _) = offline(settings, &["audit", "export"]);
     let events = lines.lines().map(|line| {
         let mut line: Value = serde_json::from_str(line).unwrap();

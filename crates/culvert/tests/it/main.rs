@@ -22,6 +22,7 @@ mod attempts;
 mod audit_log;
 mod audit_proofs;
 mod audit_restored;
+mod audit_witnesses;
 mod backup;
 mod captures;
 mod clients;

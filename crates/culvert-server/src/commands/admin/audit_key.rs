@@ -1,7 +1,6 @@
 //! `culvert admin rotate-audit-key`: another key for the heads of the audit log.
 
 use std::io::Write;
-use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use culvert_command::with_causes;
@@ -57,9 +56,8 @@ pub(super) async fn rotate(context: &ProcessContext, settings: &Settings) -> Res
             }
         }
         // A database from before the rotation needs the old key.
-        let mut kept = path.as_os_str().to_owned();
-        kept.push(".old");
-        write_private(Path::new(&kept), &format!("{}\n", &*old.secret_text()))?;
+        let kept = audit_key::old_file(&path);
+        write_private(&kept, &format!("{}\n", &*old.secret_text()))?;
         std::fs::rename(&next, &path).with_context(|| format!("replacing `{shown}`"))?;
         let said = format!(
             "created a new key in `{shown}`; copy the file to every node\nkey: {}\n\
