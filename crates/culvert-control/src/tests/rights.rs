@@ -93,6 +93,14 @@ impl Rule {
                 _ => is_change.then_some(Self::Private),
             };
         }
+        if collection == "audit_holds" {
+            return match name {
+                "list" => Some(Self::Read),
+                "create" => Some(Self::Admins(630, 635)),
+                "get" => Some(Self::Unseen),
+                _ => is_change.then_some(Self::Unseen),
+            };
+        }
         if UNSEEN.contains(&collection) {
             return match (name, object) {
                 ("list", _) => Some(Self::Read),
@@ -247,7 +255,10 @@ impl Cast {
             }
             return id;
         }
-        let by = if ADMINS.contains(&collection) || ADMINS_ALONE.contains(&collection) {
+        let is_of_admins = ADMINS.contains(&collection)
+            || ADMINS_ALONE.contains(&collection)
+            || collection == "audit_holds";
+        let by = if is_of_admins {
             &rig.admin
         } else {
             self.owner()

@@ -527,7 +527,7 @@ impl Http {
         self.send(order.succeeds_by_head()).await
     }
 
-    /// Reads what is at a URL, whole, within `deadline`.
+    /// Reads the document at a URL, whole, within `deadline`.
     pub async fn get(
         &self,
         from: &CheckedUrl,
