@@ -19,7 +19,8 @@ use tokio::time::Instant;
 
 use culvert_base::{Clock, Entropy, Fault};
 use culvert_control::{LostHead, ServerLog};
-use culvert_installation::{audit_head, audit_key};
+use culvert_installation::audit_head;
+use culvert_installation::audit_key::{self, AuditKey};
 use culvert_store::{AuditLog, AuditTree, SignedHead, Store};
 use culvert_tlog::{SignedCheckpoint, SigningKey, VerifierKey, continuation};
 use tokio_util::sync::CancellationToken;
@@ -55,7 +56,7 @@ impl From<Fault> for Trouble {
 pub(crate) struct LogIdentity {
     /// The name of this node.
     pub(crate) node: String,
-    pub(crate) key_file: PathBuf,
+    pub(crate) key: AuditKey,
     /// The last head that this node knows to be signed.
     pub(crate) head_file: PathBuf,
     /// The identity of the log, if this node makes its key.
@@ -68,16 +69,15 @@ impl LogIdentity {
         if let Some(head) = audit_head::load(&self.head_file)? {
             return Ok(Some(head.checkpoint().origin.clone()));
         }
-        let key = audit_key::load(&self.key_file)?;
+        let key = self.key.load()?;
         Ok(key.map(|key| key.verifier().name().to_owned()))
     }
 
     /// The keys that may have signed heads of this log: the current one, and the one before it.
     fn own_keys(&self) -> anyhow::Result<Vec<VerifierKey>> {
-        let old = audit_key::old_file(&self.key_file);
-        let keys = [audit_key::load(&self.key_file)?, audit_key::load(&old)?];
-        let keys = keys.into_iter().flatten();
-        Ok(keys.map(|key| key.verifier().clone()).collect())
+        let current = self.key.load()?.map(|key| key.verifier().clone());
+        let old = self.key.load_old()?.map(|key| key.verifier().clone());
+        Ok(current.into_iter().chain(old).collect())
     }
 }
 
@@ -388,33 +388,37 @@ impl AuditTreeKeeper {
 
     /// The key, and the head of the file. Both are read again each time: another program may replace them. The first head
     /// makes the key.
-    fn key(&self, tree: &AuditTree) -> Result<(SigningKey, Option<SignedCheckpoint>), Trouble> {
+    fn key(
+        &self,
+        tree: &AuditTree,
+    ) -> Result<(Arc<SigningKey>, Option<SignedCheckpoint>), Trouble> {
         let problem = |error: anyhow::Error| Trouble::Problem(format!("{error:#}"));
         let LogIdentity {
-            key_file,
+            key,
             head_file,
             origin,
             ..
         } = &*self.identity;
-        let shown = key_file.display();
+        let shown = key.shown();
         let file = audit_head::load(head_file).map_err(problem)?;
-        let key = match (audit_key::load(key_file).map_err(problem)?, &tree.signed) {
+        let key = match (key.load().map_err(problem)?, &tree.signed) {
             (Some(key), None) => key,
             (Some(key), Some(head)) if head.checkpoint.is_signed_last_by(key.verifier()) => key,
             (Some(_), Some(_)) => {
                 return Err(Trouble::Problem(format!(
-                    "`{shown}` is not the key that signed the latest head; copy the file of the node that signed it"
+                    "{shown} is not the key that signed the latest head; use the key of the node that signed it"
                 )));
             }
             (None, None) if file.is_none() => {
-                let key = audit_key::make(key_file, origin, &*self.entropy).map_err(problem)?;
+                let file = key.file().map_err(problem)?;
+                let made = audit_key::make(file, origin, &*self.entropy).map_err(problem)?;
                 // Witnesses have something to be asked about.
                 self.signed.send_modify(|_| ());
-                key
+                Arc::new(made)
             }
             (None, _) => {
                 return Err(Trouble::Problem(format!(
-                    "`{shown}` is missing; copy it from another node or a backup"
+                    "{shown} is missing; copy it from another node or a backup"
                 )));
             }
         };

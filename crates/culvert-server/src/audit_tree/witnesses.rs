@@ -1,7 +1,7 @@
 //! Asks the witnesses of the settings to sign each head of the audit log (C2SP `tlog-witness`), one task for each, so that
 //! one that is away delays nothing.
 //!
-//! The answers of a witness that refuses have no signature, so they end nothing. A witness that shows the head that it knows,
+//! A refusal has no signature, so it ends nothing. A witness that shows the head that it knows,
 //! as ours do below the digest of the origin, proves with it what it says: the log itself signed that head.
 
 use std::sync::atomic::{AtomicBool, Ordering};

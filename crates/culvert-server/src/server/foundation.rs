@@ -8,8 +8,9 @@ use culvert_command::with_causes;
 use culvert_control::{Control, ServerLog, ServerWatch, first_account};
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
+use culvert_installation::audit_key::{self, AuditKey};
 use culvert_installation::config::Role;
-use culvert_installation::{audit_key, keys};
+use culvert_installation::keys;
 use culvert_login::JournalEntry;
 use culvert_policy::{IpDatabases, SharedCounts};
 use culvert_tunnel::server::Bindings;
@@ -51,7 +52,7 @@ pub(super) struct Foundation {
 
 impl Foundation {
     /// Makes the planes of an opened installation. The edge binds its listeners, and accepts no connection yet.
-    pub(super) async fn new(opened: Opened, secrets: Secrets) -> Result<Self> {
+    pub(super) async fn new(opened: Opened, secrets: Secrets, audit_key: AuditKey) -> Result<Self> {
         let settings = &opened.settings;
         let delivery = delivery::plane(&opened, &secrets.pepper)?;
         let bindings = opened.takes_agents().then(Arc::<Bindings>::default);
@@ -77,7 +78,7 @@ impl Foundation {
         let ca_file = settings.data_dir.join("ca.pem");
         keys::write_public(&ca_file, control.certificates.ca_pem())?;
         let supervision = Supervision::new(opened.supervisor.clone(), &opened.store, &opened.queue);
-        let identity = Arc::new(log_identity(&opened).await?);
+        let identity = Arc::new(log_identity(&opened, audit_key).await?);
         let witnesses = witnesses(&opened, &delivery, &identity);
         let audit_tree = audit_tree(&opened, watch.log(), witnesses.clone(), identity);
         let audit_tree = Arc::new(audit_tree);
@@ -126,12 +127,12 @@ fn witnesses(
     witnesses.collect()
 }
 
-async fn log_identity(opened: &Opened) -> Result<LogIdentity> {
+async fn log_identity(opened: &Opened, key: AuditKey) -> Result<LogIdentity> {
     let account = first_account(&opened.store).await.map_err(with_causes)?;
     let origin = audit_key::origin(&opened.base_url, account.as_deref().unwrap_or_default());
     let settings = &opened.settings;
-    let key = audit_key::load(&settings.audit_key_file()).ok().flatten();
-    let log = key.map_or_else(|| origin.clone(), |key| key.verifier().name().to_owned());
+    let known = key.load().ok().flatten();
+    let log = known.map_or_else(|| origin.clone(), |key| key.verifier().name().to_owned());
     let mut names = settings.audit.witnesses.iter().map(|it| it.key.name());
     // Other tools could take its signatures for those of the log.
     if names.any(|name| name == log) {
@@ -139,7 +140,7 @@ async fn log_identity(opened: &Opened) -> Result<LogIdentity> {
     }
     Ok(LogIdentity {
         node: settings.node(),
-        key_file: settings.audit_key_file(),
+        key,
         head_file: settings.audit_head_file(),
         origin,
     })

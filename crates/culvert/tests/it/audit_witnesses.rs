@@ -20,7 +20,7 @@ const ORIGIN: &str = "log.test/audit/ac_1";
 /// A response: its status and body.
 type Answer = (u16, Vec<u8>);
 
-/// A witness that answers as it likes.
+/// A witness that says anything.
 struct Liar {
     /// As the setting names it.
     setting: String,
@@ -28,7 +28,7 @@ struct Liar {
 }
 
 impl Liar {
-    /// `post` answers a head, and `get` the question for the latest one.
+    /// `post` makes the response to a head, and `get` that to the question for the latest one.
     fn start(
         number: usize,
         post: impl Fn(&str) -> Answer + Send + 'static,
@@ -206,7 +206,7 @@ async fn witnesses_that_lie_end_no_log() {
     assert_eq!(server.terminate(), 0);
 }
 
-/// A head that the log signed and does not continue is the proof, whoever shows it.
+/// A head that the log signed and does not continue is the proof, also if a liar shows it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_that_the_log_signed_ends_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -19,6 +19,7 @@ mod applied;
 mod apply;
 mod apply_secrets;
 mod attempts;
+mod audit_key_given;
 mod audit_log;
 mod audit_proofs;
 mod audit_restored;
