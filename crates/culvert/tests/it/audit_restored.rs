@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use culvert::config::Settings;
+use culvert_tlog::{KeyType, SigningKey};
 use serde_json::{Value, json};
 
 use crate::audit_log::{execute, offline};
@@ -139,7 +140,12 @@ async fn a_restored_database_is_signed_only_as_a_continuation() {
         (0, true),
         "{error}"
     );
-    assert_eq!(verify(&continued, &with_origin).0, 0);
+    let (code, out, _) = verify(&continued, &with_origin);
+    assert_eq!((code, out.contains("warning:")), (0, false), "{out}");
+    let (code, out, _) = offline(&settings, &["audit", "verify"]);
+    assert_eq!(code, 0);
+    let warning = format!("warning: the signed log is `{next}`, which continues `{origin}`");
+    assert!(out.contains(&warning), "{out}");
     let (code, _, error) = verify(&late, &with_origin);
     assert_eq!((code, error.contains("rewritten")), (1, true), "{error}");
 
@@ -265,6 +271,20 @@ async fn the_last_cosigned_head_is_kept() {
         let with = [&arguments[..], &["--witness-key", &witness_key]].concat();
         (alone(&arguments).0, alone(&with).0)
     };
+    // Without a checkpoint of the auditor, the head that witnesses signed has to be there.
+    let keys = ["--origin-key", &key, "--witness-key", &witness_key];
+    let (code, out, error) = offline(&settings, &[&["audit", "verify"][..], &keys].concat());
+    assert_eq!(code, 0, "{error}");
+    assert!(out.contains("witnesses signed the first "), "{out}");
+    let other = SigningKey::new("other.test/1", KeyType::Cosignature, [3; 32]).unwrap();
+    let other = other.verifier().to_string();
+    let keys = ["--origin-key", &key, "--witness-key", &other];
+    let (code, _, error) = offline(&settings, &[&["audit", "verify"][..], &keys].concat());
+    assert_eq!(
+        (code, error.contains("0 of the known witnesses")),
+        (1, true),
+        "{error}"
+    );
     // A later head has it, without the witness.
     assert_eq!(check(&prove(&last).await), (0, 1));
     assert_eq!(check(&prove(&first).await), (0, 0));
