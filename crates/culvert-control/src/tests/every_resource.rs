@@ -228,6 +228,7 @@ pub(super) async fn refused_calls_change_nothing_and_make_no_event() {
         let text = match ty.name {
             _ if sample.get("name").is_some() => "name",
             "user" => "role",
+            "audit_hold" => "reason",
             _ => "description",
         };
         for wrong in [json!(5), json!(true), json!(["x"]), json!({"x": 1})] {

@@ -501,7 +501,8 @@ fn every_operation_declares_its_right() {
         let is_read = operation.method == Method::Get;
         let role = match rule {
             Rule::Admins(..) => Role::Admin,
-            Rule::Read | Rule::Private | Rule::Whole if is_read => Role::ReadOnly,
+            Rule::Read | Rule::Private | Rule::Whole | Rule::Unseen if is_read => Role::ReadOnly,
+            Rule::Unseen => Role::Admin,
             _ => Role::Member,
         };
         let scopes = Scope::of(collection);
