@@ -38,7 +38,7 @@ const GROUPS: { label: string; icon: IconName; resources: string[] }[] = [
   {
     label: 'Events',
     icon: 'events',
-    resources: ['event_destinations', 'event_subscriptions'],
+    resources: ['event_destinations', 'event_subscriptions', 'audit_holds'],
   },
   {
     label: 'Access',

@@ -30,6 +30,7 @@ const NAMES: Record<string, string> = {
   rules: '/ip_policy_rules',
   restrictions: '/ip_restrictions',
   operators: '/kubernetes_operators',
+  legal_holds: '/audit_holds',
   cluster: '/nodes',
 };
 

@@ -88,6 +88,7 @@
 //! for minutes more (`crates/culvert-endpoints/src/host.rs`). The next server to start ends the sessions of a run
 //! that died (`crates/culvert-agents/src/failure_detector.rs`).
 
+mod audit_hold;
 mod bootstrap;
 mod catalogue;
 mod compile;

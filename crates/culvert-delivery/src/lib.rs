@@ -101,7 +101,7 @@ pub use plane::settings::{DESTINATION_KIND, PUT_DEADLINE, Settings};
 pub use queue::batch;
 pub use queue::event_log::{JetStreamSettings, NatsServers, STREAM_LEASE};
 pub use retained_events::event_query::{AuditPlace, Cursor, EventPage, EventQuery, LoggedEvent};
-pub use retained_events::pruning_notice::PruningNotice;
+pub use retained_events::pruning_notice::{PruningHolds, PruningNotice, Released};
 pub use subscription::{Destination, Source, Subscription, TableChange};
 pub use tail::Tail;
 pub use tail::followers::{TAIL_BYTES_MAX, TAIL_LINES_MAX, TailSpec, Tailed};

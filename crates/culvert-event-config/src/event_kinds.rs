@@ -36,7 +36,7 @@ pub(crate) const ENDPOINT: &str = "endpoint";
 
 /// Kinds that do not report a write to a resource. Only admins may follow them. A test compares them with the
 /// catalogue.
-const OTHERS: [&str; 46] = [
+const OTHERS: [&str; 47] = [
     "admin_command.v0",
     "agent_session_commanded.v0",
     AGENT_SESSION_START,
@@ -46,6 +46,7 @@ const OTHERS: [&str; 46] = [
     "api_key_rotated.v0",
     "api_key_unrestricted.v0",
     "api_key_unused.v0",
+    "audit_hold_ended.v0",
     "audit_tree_damaged.v0",
     "backup_made.v0",
     "captured_message_read.v0",
@@ -97,11 +98,12 @@ pub struct AuditedResource {
 }
 
 /// Every resource with events. A test compares them with the table of resources.
-pub static AUDITED: [AuditedResource; 26] = [
+pub static AUDITED: [AuditedResource; 27] = [
     AuditedResource::named("agent_ingress", &["agin"], false),
     AuditedResource::named("api_key", &["ak"], true),
     AuditedResource::named("application_session", &["as"], true),
     AuditedResource::named("application_user", &["au"], true),
+    AuditedResource::named("audit_hold", &["ah"], true),
     AuditedResource::of::<BotUser>(),
     AuditedResource::named("certificate_authority", &["ca"], false),
     AuditedResource::named(ENDPOINT, &["ep"], true),

@@ -1,14 +1,117 @@
 //! The key that signs the heads of the audit log: a file beside the master key and apart from it, in the format of Go's
-//! checksum database. Its name is the identity of the log, so it stays when the address of the API changes.
+//! checksum database, or the content of an inherited descriptor. Its name is the identity of the log, so it stays when the
+//! address of the API changes.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use culvert_base::Entropy;
 use culvert_tlog::{KeyType, SigningKey};
 
+use crate::config::{KeyPlace, Settings};
 use crate::keys::{is_private, write_private};
+
+/// Limit of the text of a key, in bytes.
+const KEY_BYTES_MAX: u64 = 4 << 10;
+/// How long a descriptor may take to give the key.
+const GIVEN_WITHIN: Duration = Duration::from_secs(10);
+
+/// The key of a process.
+#[derive(Clone, Debug)]
+pub enum AuditKey {
+    /// In a file, which is read each time: another program may replace it.
+    File(PathBuf),
+    /// In memory only.
+    Given(Arc<SigningKey>),
+}
+
+impl AuditKey {
+    /// The key that the settings name. A descriptor is read here, once, so this comes before anything else of the process is
+    /// opened, which could have its number.
+    ///
+    /// # Errors
+    /// If a descriptor does not give a key.
+    pub fn open(settings: &Settings) -> Result<Self> {
+        Ok(match settings.audit_key_place() {
+            KeyPlace::File(path) => Self::File(path),
+            KeyPlace::Descriptor(number) => Self::Given(Arc::new(given(number)?)),
+        })
+    }
+
+    /// The key; `None` if there is no file.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub fn load(&self) -> Result<Option<Arc<SigningKey>>> {
+        Ok(match self {
+            Self::File(path) => load(path)?.map(Arc::new),
+            Self::Given(key) => Some(Arc::clone(key)),
+        })
+    }
+
+    /// The key before the last rotation, if it is kept.
+    ///
+    /// # Errors
+    /// As [`load`].
+    pub fn load_old(&self) -> Result<Option<SigningKey>> {
+        match self {
+            Self::File(path) => load(&old_file(path)),
+            Self::Given(_) => Ok(None),
+        }
+    }
+
+    /// The file.
+    ///
+    /// # Errors
+    /// If it is a descriptor, which cannot be written.
+    pub fn file(&self) -> Result<&Path> {
+        match self {
+            Self::File(path) => Ok(path),
+            Self::Given(_) => bail!(
+                "`audit.key_file` is a descriptor, which cannot be written; name a file for this command, such as one in memory \
+                 (`--audit-key-file`), and give its new content to the descriptor from then on"
+            ),
+        }
+    }
+
+    /// How messages name it.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::File(path) => format!("`{}`", path.display()),
+            Self::Given(_) => "the key of the descriptor".to_owned(),
+        }
+    }
+}
+
+/// Reads the key from a descriptor of this process: a pipe, or a file that was opened for it.
+fn given(number: u32) -> Result<SigningKey> {
+    let shown = format!("the descriptor {number} of `audit.key_file`");
+    let (done, answer) = mpsc::channel();
+    // A pipe that nothing is written to must not hang the start. The path is another descriptor of the same.
+    let read = move || {
+        let file = File::open(format!("/dev/fd/{number}"))?;
+        let mut line = String::new();
+        BufReader::new(file.take(KEY_BYTES_MAX)).read_line(&mut line)?;
+        Ok::<_, std::io::Error>(line)
+    };
+    std::thread::Builder::new()
+        .name("audit_key".to_owned())
+        .spawn(move || drop(done.send(read())))
+        .with_context(|| format!("reading {shown}"))?;
+    let line = answer.recv_timeout(GIVEN_WITHIN);
+    let line = line.map_err(|_| anyhow!("{shown} gave no key within 10 s"))?;
+    let line = line.with_context(|| format!("reading {shown}"))?;
+    let key = SigningKey::parse(line.trim_end()).with_context(|| shown.clone())?;
+    if key.verifier().key_type() != KeyType::Note {
+        bail!("{shown} gave the key of a witness; the audit log needs another one");
+    }
+    Ok(key)
+}
 
 /// Reads the key; `None` if there is no file.
 ///
@@ -43,6 +146,13 @@ pub fn make(path: &Path, name: &str, entropy: &dyn Entropy) -> Result<SigningKey
         .with_context(|| format!("making a key of the name `{name}`"))?;
     write_private(path, &format!("{}\n", &*key.secret_text()))?;
     Ok(key)
+}
+
+/// The file of the key before the last rotation, which a database from before it needs.
+pub fn old_file(path: &Path) -> PathBuf {
+    let mut old = path.as_os_str().to_owned();
+    old.push(".old");
+    PathBuf::from(old)
 }
 
 /// The identity of the audit log of an account at a server with this base URL: `<host>/audit/<account>`.

@@ -35,7 +35,8 @@ mod store;
 mod tests;
 
 pub use audit_log::audit::{
-    AuditError, AuditLog, AuditRow, Bound, Damage, Expired, Extent, NotedHead, Range, RangeError,
+    AuditError, AuditLog, AuditRow, Bound, Damage, Deciding, Expired, Extent, NotedHead, Range,
+    RangeError,
 };
 pub use audit_log::beginning::Beginning;
 pub use audit_log::chain::{Hash, Link, NotAHash};

@@ -55,7 +55,7 @@ ATTRIBUTES = {
 }
 
 # Collections that the package does not have.
-NOT_IN_THE_PACKAGE = {"grants", "kubernetes_operators", "users"}
+NOT_IN_THE_PACKAGE = {"audit_holds", "grants", "kubernetes_operators", "users"}
 
 # Collections that are only read, or made by something else than a create of the package.
 READ_ONLY = {"application_sessions", "application_users", "tunnel_sessions", "tunnels"}

@@ -330,6 +330,7 @@ pub const EVENT_FILTER_FIELD_UNUSABLE: Code = Code::new(5406);
 pub const EVENT_QUERY_INVALID: Code = Code::new(5407);
 pub const TRAFFIC_NOT_RETAINED: Code = Code::new(5408);
 pub const REQUEST_NOT_REPLAYABLE: Code = Code::new(5409);
+pub const AUDIT_HOLDS_TOO_MANY: Code = Code::new(5410);
 pub const STATISTICS_QUERY_INVALID: Code = Code::new(5430);
 pub const INGRESS_DESCRIPTION_TOO_LONG: Code = Code::new(6700);
 pub const INGRESS_METADATA_TOO_LONG: Code = Code::new(6701);

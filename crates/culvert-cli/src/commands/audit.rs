@@ -177,6 +177,7 @@ async fn verify(
     let extent = log.verify(head).await.map_err(damaged)?;
     let beginning = log.verify_beginning().await.map_err(damaged)?;
     say(extent.summary(beginning))?;
+    history::warn_of_continuation(log, history).await?;
     match history {
         Some(history) => history::verify(log, history).await,
         None => Ok(()),

@@ -15,7 +15,7 @@ use culvert_resources::resource::operations::{extras_of, of_resource};
 use culvert_store::Texts;
 
 use crate::control::Control;
-use crate::grant;
+use crate::{audit_hold, grant};
 
 /// One operation of the management API.
 pub type Operation = operation::Operation<Control>;
@@ -30,6 +30,7 @@ pub fn operations() -> &'static [Operation] {
         let events = culvert_event_config::operations().into_iter();
         let agents = culvert_agents::operations().into_iter();
         let mut operations: Vec<Operation> = Vec::from_iter(root::operations());
+        operations.extend(of_resource(&audit_hold::TYPE, &[]));
         operations.extend(of_resource(&grant::TYPE, &[]));
         operations.extend(identity.map(|one| one.within(|control: &Control| &*control.identity)));
         operations

@@ -13,6 +13,7 @@ pub(crate) static ALL: &[&ResourceType] = &[
     &culvert_identity::api_key::TYPE,
     &culvert_identity::application::session::TYPE,
     &culvert_identity::application::user::TYPE,
+    &crate::audit_hold::TYPE,
     &culvert_identity::bot_user::TYPE,
     &culvert_certificates::certificate_authority::TYPE,
     &culvert_endpoints::endpoint::TYPE,

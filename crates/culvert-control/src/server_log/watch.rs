@@ -25,6 +25,8 @@ use crate::control::Control;
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// How often it looks for ends of certificates and keys.
 const EXPIRY_EVERY: Duration = Duration::from_secs(3_600);
+/// How often it looks for holds whose time is over.
+const HOLDS_EVERY: Duration = Duration::from_secs(60);
 /// Time between two events about dropped events of a destination.
 const DROPPED_EVERY: Duration = Duration::from_secs(600);
 /// Limit of reloads that wait to be reported: the first ones and the last.
@@ -52,6 +54,7 @@ struct Seen {
     dropped: HashMap<DroppedFrom, Drops>,
     clock: RetentionClock,
     looked_for_expiry: Option<Instant>,
+    looked_for_holds: Option<Instant>,
     has_failed: bool,
 }
 
@@ -154,10 +157,13 @@ impl ServerWatch {
             .await?;
         self.report_dropped(seen, all, now).await?;
         let wall = seen.clock.now(&*log.clock, now);
-        let is_due = seen
-            .looked_for_expiry
-            .is_none_or(|at| now.duration_since(at) >= EXPIRY_EVERY);
-        if is_due && !all {
+        let is_due =
+            |at: Option<Instant>, every| at.is_none_or(|at| now.duration_since(at) >= every);
+        if is_due(seen.looked_for_holds, HOLDS_EVERY) && !all {
+            log.end_holds(wall).await?;
+            seen.looked_for_holds = Some(now);
+        }
+        if is_due(seen.looked_for_expiry, EXPIRY_EVERY) && !all {
             log.watch_expiry(wall, self.key_unused_after).await?;
             seen.looked_for_expiry = Some(now);
         }

@@ -88,6 +88,7 @@ async fn each_resource_is_created_updated_and_deleted_with_events() {
 
         let change = match ty.collection {
             "bot_users" | "service_users" => json!({"active": false, "id": "ignored"}),
+            "audit_holds" => json!({"reason": "changed", "until": null, "id": "ignored"}),
             "users" => json!({"role": "read_only", "active": null, "id": "ignored"}),
             _ => json!({"description": "changed", "metadata": null, "id": "ignored"}),
         };
@@ -227,6 +228,7 @@ pub(super) async fn refused_calls_change_nothing_and_make_no_event() {
         let text = match ty.name {
             _ if sample.get("name").is_some() => "name",
             "user" => "role",
+            "audit_hold" => "reason",
             _ => "description",
         };
         for wrong in [json!(5), json!(true), json!(["x"]), json!({"x": 1})] {
@@ -327,7 +329,7 @@ fn too_long_code(name: &str, field: &str) -> u16 {
         ("vault", "name") => 23002,
         ("agent_ingress", "description") => 6700,
         ("agent_ingress", _) => 6701,
-        ("grant" | "kubernetes_operator" | "secret" | "vault", _) => 215,
+        ("audit_hold" | "grant" | "kubernetes_operator" | "secret" | "vault", _) => 215,
         _ => 5140,
     }
 }

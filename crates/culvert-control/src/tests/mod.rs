@@ -4,6 +4,7 @@ mod addresses;
 mod agent_runs;
 mod agents;
 mod audit;
+mod audit_holds;
 mod authority;
 mod bind_owners;
 mod callers;
@@ -508,6 +509,9 @@ impl Rig {
     async fn sample_by(&self, by: &Caller, collection: &str, n: u32) -> Value {
         match collection {
             "api_keys" => json!({"description": format!("key {n}")}),
+            "audit_holds" => {
+                json!({"filter": format!("event_id == 'ev_{n}'"), "reason": format!("case {n}")})
+            }
             "bot_users" | "service_users" => json!({"name": format!("{collection} {n}")}),
             "certificate_authorities" => {
                 json!({"ca_pem": certificates::authority(&format!("authority {n}"))})

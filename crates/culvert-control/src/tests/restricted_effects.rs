@@ -151,8 +151,11 @@ async fn operations_refused_by_a_restriction_change_nothing() {
                     "{method} {path} {body} {:?}: {answered:?}",
                     caller.restrictions
                 );
+                // Only admins see holds, and a key with a lower role is none.
+                let is_unseen = operation.collection == "audit_holds" && answered.is_absent();
                 assert!(
-                    matches!(answered, Answered::Refused(Class::Forbidden, Some(_), _)),
+                    is_unseen
+                        || matches!(answered, Answered::Refused(Class::Forbidden, Some(_), _)),
                     "{about}"
                 );
                 assert_eq!(rig.store.revision().await.unwrap(), before, "{about}");

@@ -93,6 +93,14 @@ impl Rule {
                 _ => is_change.then_some(Self::Private),
             };
         }
+        if collection == "audit_holds" {
+            return match name {
+                "list" => Some(Self::Read),
+                "create" => Some(Self::Admins(630, 635)),
+                "get" => Some(Self::Unseen),
+                _ => is_change.then_some(Self::Unseen),
+            };
+        }
         if UNSEEN.contains(&collection) {
             return match (name, object) {
                 ("list", _) => Some(Self::Read),
@@ -247,7 +255,10 @@ impl Cast {
             }
             return id;
         }
-        let by = if ADMINS.contains(&collection) || ADMINS_ALONE.contains(&collection) {
+        let is_of_admins = ADMINS.contains(&collection)
+            || ADMINS_ALONE.contains(&collection)
+            || collection == "audit_holds";
+        let by = if is_of_admins {
             &rig.admin
         } else {
             self.owner()
@@ -490,7 +501,8 @@ fn every_operation_declares_its_right() {
         let is_read = operation.method == Method::Get;
         let role = match rule {
             Rule::Admins(..) => Role::Admin,
-            Rule::Read | Rule::Private | Rule::Whole if is_read => Role::ReadOnly,
+            Rule::Read | Rule::Private | Rule::Whole | Rule::Unseen if is_read => Role::ReadOnly,
+            Rule::Unseen => Role::Admin,
             _ => Role::Member,
         };
         let scopes = Scope::of(collection);

@@ -157,6 +157,7 @@ pub(super) async fn valid(rig: &Rig, operation: &Operation) -> (String, Value) {
             json!({"active": true})
         }
         "update" if operation.collection == "users" => json!({"role": "member"}),
+        "update" if operation.collection == "audit_holds" => json!({"reason": "another"}),
         "update" => json!({"description": "changed"}),
         "create_source" => json!({"type": "ip_policy_created.v0"}),
         "replay" => json!({"from": "2027-01-01T00:00:00Z"}),

@@ -19,6 +19,7 @@ use culvert_resources::audit::counted::Refusals;
 use culvert_resources::cx::base::Base;
 use culvert_resources::keyed_mutex::KeyedMutex;
 
+use crate::audit_hold::retention::{Cost, HeldEvents};
 use crate::catalogue::catalogue;
 use crate::control::{Control, Parts};
 use crate::operations::resources;
@@ -92,11 +93,13 @@ impl Control {
             parts.settings.strict_rights,
         )
         .await?;
-        parts.delivery.announce_pruning_by(Arc::new(ServerLog::new(
+        let notice = ServerLog::new(
             parts.store.clone(),
             parts.clock.clone(),
             parts.entropy.clone(),
-        )));
+        );
+        let holds = HeldEvents::new(parts.store.clone(), Cost::MAX);
+        parts.delivery.prune_by(Arc::new(notice), Arc::new(holds));
         let run = parts.ids.next(&*parts.clock, &*parts.entropy);
         let agents = parts
             .agents

@@ -527,6 +527,20 @@ impl Http {
         self.send(order.succeeds_by_head()).await
     }
 
+    /// Reads the document at a URL, whole, within `deadline`.
+    pub async fn get(
+        &self,
+        from: &CheckedUrl,
+        deadline: Duration,
+    ) -> Result<HttpResponse, Failure> {
+        let url = from.url.clone();
+        let order = HttpRequest {
+            method: Method::GET,
+            ..HttpRequest::post(url, HeaderMap::new(), Bytes::new(), deadline)
+        };
+        self.send(order).await
+    }
+
     /// Sends a request of any form. If the server says that it does not serve the host on this connection, the request is
     /// sent once more on another, unless its body was read from a file or the server asks for a wait.
     pub(crate) async fn send(&self, order: HttpRequest) -> Result<HttpResponse, Failure> {

@@ -36,7 +36,7 @@ use crate::recorder::record_shards::{OfferLimits, RecordShards};
 use crate::retained_events::body_queue::BodyQueue;
 use crate::retained_events::event_query::{self, Cursor, EventPage, EventQuery};
 use crate::retained_events::open_pieces::OpenPieces;
-use crate::retained_events::pruning_notice::PruningNotice;
+use crate::retained_events::pruning_notice::{PruningHolds, PruningNotice};
 use crate::retained_events::retained_pieces::PieceQueue;
 use crate::retained_events::search_turns::SearchTurns;
 use crate::retained_events::{retained, retained_bodies, retention};
@@ -122,7 +122,7 @@ impl Delivery {
                 spare: BufferPool::default(),
                 budget: Mutex::new(RetryBudget::new(clock.now())),
                 retention_clock: RetentionClock::default(),
-                pruning_notice: OnceLock::new(),
+                pruning: OnceLock::new(),
                 disk_full: AtomicBool::new(false),
                 settings,
                 clock,
@@ -147,9 +147,10 @@ impl Delivery {
         self.plane.rights.send_replace(revision);
     }
 
-    /// Sets what writes the event of audit events that are removed. Without it none are removed. The first one stays.
-    pub fn announce_pruning_by(&self, notice: Arc<dyn PruningNotice>) {
-        self.plane.pruning_notice.get_or_init(|| notice);
+    /// Sets what writes the event of audit events that are removed, and what knows which are kept. Without them none are
+    /// removed. The first ones stay.
+    pub fn prune_by(&self, notice: Arc<dyn PruningNotice>, holds: Arc<dyn PruningHolds>) {
+        self.plane.pruning.get_or_init(|| (notice, holds));
     }
 
     /// Removes audit events at the end of their retention, in one step. Returns how many.

@@ -218,6 +218,8 @@ pub struct Meters {
     pub audit_events: Gauge,
     /// Position of the last event in the audit log.
     pub audit_head: Gauge,
+    /// Position of the first event in the audit log that a hold keeps beyond the retention; 0 for none.
+    pub audit_held_from: Gauge,
     /// Events removed from the audit log because of their age.
     pub audit_pruned: Counter,
     /// Traffic events stored for searches and replays.

@@ -27,7 +27,7 @@ use crate::queue::event_log::EventLog;
 use crate::queue::spill_writer::SpillWriter;
 use crate::recorder::record_shards::{CapturedKinds, RecordShards};
 use crate::retained_events::body_queue::BodyQueue;
-use crate::retained_events::pruning_notice::PruningNotice;
+use crate::retained_events::pruning_notice::{PruningHolds, PruningNotice};
 use crate::retained_events::retained_pieces::{self, PieceQueue};
 use crate::subscription::{Compiled, TableChange, TableCompiler};
 use crate::tail::followers::Tails;
@@ -69,8 +69,8 @@ pub(crate) struct Plane {
     pub(crate) spare: BufferPool,
     pub(crate) budget: Mutex<RetryBudget>,
     pub(crate) retention_clock: RetentionClock,
-    /// Writes the event of audit events that are removed; without it none are removed.
-    pub(crate) pruning_notice: OnceLock<Arc<dyn PruningNotice>>,
+    /// Writes the event of audit events that are removed, and the holds; without them none are removed.
+    pub(crate) pruning: OnceLock<(Arc<dyn PruningNotice>, Arc<dyn PruningHolds>)>,
     pub(crate) disk_full: AtomicBool,
 }
 

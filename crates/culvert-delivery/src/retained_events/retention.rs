@@ -77,10 +77,10 @@ pub(crate) async fn run(plane: Arc<Plane>, cancel: CancellationToken) {
     }
 }
 
-/// Removes rows older than the retention that the dispatcher and all replays have passed, and that an event names. Returns
-/// how many.
+/// Removes rows older than the retention that the dispatcher and all replays have passed, that no hold keeps, and that an
+/// event names. Returns how many.
 pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
-    let Some(notice) = plane.pruning_notice.get() else {
+    let Some((notice, holds)) = plane.pruning.get() else {
         return Ok(0);
     };
     let cutoff = plane.cutoff(plane.settings.audit_retention);
@@ -91,14 +91,25 @@ pub(crate) async fn prune(plane: &Plane) -> Result<u64, Fault> {
     };
     let log = plane.store.audit_log();
     let Some(all) = log.expired(cutoff, passed, ANNOUNCED_ROWS).await? else {
+        plane.meters.audit_held_from.set(0);
         return Ok(0);
     };
     let first = log.extent().await?.anchor.seq.saturating_add(1);
-    let up_to = notice.announce(first, all.up_to()).await?;
-    let Some(expired) = log.expired(cutoff, passed.min(up_to), ROWS).await? else {
+    let released = holds.released(first, all.up_to()).await?;
+    let held_from = match released.is_held {
+        true => released.up_to.saturating_add(1).unsigned_abs(),
+        false => 0,
+    };
+    plane.meters.audit_held_from.set(held_from);
+    if released.up_to < first {
+        return Ok(0);
+    }
+    let up_to = notice.announce(first, released.up_to).await?;
+    let passed = passed.min(up_to).min(released.up_to);
+    let Some(expired) = log.expired(cutoff, passed, ROWS).await? else {
         return Ok(0);
     };
-    let n_removed = plane.store.prune_outbox(expired).await?;
+    let n_removed = plane.store.prune_outbox(expired, released.deciding).await?;
     plane.meters.audit_pruned.add(n_removed);
     Ok(n_removed)
 }

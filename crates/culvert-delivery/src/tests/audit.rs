@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Clock, Fault, Ksuid};
-use culvert_store::Range;
+use culvert_store::{Deciding, Range, Revision};
 
 use super::bench::{AUDIT_KIND, Bench, Scripted};
 use crate::Replay;
 use crate::dispatch::replayer::{Replayer, needed_from};
 use crate::plane::Plane;
-use crate::retained_events::pruning_notice::PruningNotice;
+use crate::retained_events::pruning_notice::{PruningHolds, PruningNotice, Released};
 use crate::retained_events::retention::prune;
 use crate::tests::fake::until;
 
@@ -188,6 +188,31 @@ impl PruningNotice for Announced {
     }
 }
 
+/// Holds that keep the events behind a position.
+#[derive(Debug)]
+struct HeldBehind(i64, Deciding);
+
+impl PruningHolds for HeldBehind {
+    fn released(&self, first: i64, last: i64) -> BoxFuture<'_, Result<Released, Fault>> {
+        let up_to = last.min(self.0.max(first - 1));
+        Box::pin(async move {
+            Ok(Released {
+                up_to,
+                is_held: up_to < last,
+                deciding: self.1,
+            })
+        })
+    }
+}
+
+const UNHELD: HeldBehind = HeldBehind(
+    i64::MAX,
+    Deciding {
+        kind: "hold",
+        as_of: Revision::START,
+    },
+);
+
 /// Nothing is removed without an event that announces it.
 #[tokio::test]
 async fn the_log_is_not_pruned_without_a_notice() {
@@ -202,7 +227,9 @@ async fn the_log_is_not_pruned_without_a_notice() {
 async fn the_log_is_pruned_by_age_behind_its_readers() {
     let bench = Bench::with(|settings| settings.audit_retention = 30 * DAY).await;
     let plane = plane(&bench);
-    bench.delivery.announce_pruning_by(Arc::new(Announced));
+    bench
+        .delivery
+        .prune_by(Arc::new(Announced), Arc::new(UNHELD));
     bench
         .tell_all((0..700).map(|n| ("ac_1", AUDIT_KIND, n)))
         .await;
@@ -241,10 +268,54 @@ async fn the_log_is_pruned_by_age_behind_its_readers() {
     assert_eq!(bench.meters().audit_pruned.get(), 710);
 }
 
+/// Events that a hold keeps are not removed, nor those behind them, nor any by holds that are out of date.
+#[tokio::test]
+async fn the_log_is_pruned_up_to_what_a_hold_keeps() {
+    for (behind, as_of, n_removed) in [
+        (0, Revision::START, 0),
+        (7, Revision::START, 7),
+        (i64::MAX, Revision::START, 10),
+        // Of a history that the database lost.
+        (
+            i64::MAX,
+            Revision {
+                epoch: 1,
+                number: 0,
+            },
+            0,
+        ),
+    ] {
+        let bench = Bench::with(|settings| settings.audit_retention = 30 * DAY).await;
+        let deciding = Deciding {
+            kind: "hold",
+            as_of,
+        };
+        let holds = Arc::new(HeldBehind(behind, deciding));
+        bench.delivery.prune_by(Arc::new(Announced), holds);
+        bench
+            .tell_all((0..10).map(|n| ("ac_1", AUDIT_KIND, n)))
+            .await;
+        bench.clock.advance(31 * DAY);
+        bench.tell(11).await;
+        dispatch(&bench).await;
+        assert_eq!(prune(&plane(&bench)).await.unwrap(), n_removed);
+        assert_eq!(prune(&plane(&bench)).await.unwrap(), 0);
+        let extent = bench.store.audit_log().verify(None).await.unwrap();
+        assert_eq!(extent.anchor.seq.unsigned_abs(), n_removed);
+        let held_from = match behind {
+            i64::MAX => 0,
+            behind => behind.unsigned_abs() + 1,
+        };
+        assert_eq!(bench.meters().audit_held_from.get(), held_from);
+    }
+}
+
 #[tokio::test]
 async fn a_running_plane_prunes_and_reports_the_position_of_the_log() {
     let bench = Bench::new().await;
-    bench.delivery.announce_pruning_by(Arc::new(Announced));
+    bench
+        .delivery
+        .prune_by(Arc::new(Announced), Arc::new(UNHELD));
     bench
         .tell_all((0..3).map(|n| ("ac_1", AUDIT_KIND, n)))
         .await;

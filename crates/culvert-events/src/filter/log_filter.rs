@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use culvert_base::Refusal;
 use culvert_cel::{
-    Env, Key, Limits, Map, Predicate, Resolver, Slot, Timestamp, Type, Value, ValueRef,
+    Env, EvalErrorKind, Key, Limits, Map, Predicate, Resolver, Slot, Timestamp, Type, Value,
+    ValueRef,
 };
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -96,6 +97,26 @@ impl LogFilter {
         let (holds, units) = self.condition.test_metered(&values);
         let is_selected = holds.unwrap_or_else(|error| error.is_limit());
         (is_selected, units)
+    }
+
+    /// Whether a hold with this condition keeps an event, and the evaluation cost in units. That are the events that it
+    /// selects, and those for which it has no result other than because a field, key or element is missing. A text that is no
+    /// event is kept too.
+    pub fn keeps(&self, logged: Logged<'_>) -> (bool, u64) {
+        let Some(values) = self.values(logged) else {
+            return (true, 0);
+        };
+        let (holds, units) = self.condition.test_metered(&values);
+        let is_kept = holds.unwrap_or_else(|error| {
+            !matches!(
+                error.kind,
+                EvalErrorKind::NoValue
+                    | EvalErrorKind::Missing
+                    | EvalErrorKind::NoSuchKey
+                    | EvalErrorKind::IndexOutOfRange
+            )
+        });
+        (is_kept, units)
     }
 
     /// The variables that the condition uses; `None` if the text is not an event.
@@ -257,6 +278,47 @@ mod tests {
         assert!(matches(source, &long));
         // Another error selects nothing.
         assert!(!matches("ev.http.request.headers['Nope'][0] == 'a'", &long));
+    }
+
+    /// A hold errs on the side of keeping, but not for every kind that lacks a field.
+    #[test]
+    fn a_hold_keeps_what_it_cannot_evaluate() {
+        let long = AUDIT.replace(
+            "\"name\":\"a\"",
+            &format!("\"name\":\"{}\"", "a".repeat(70_000)),
+        );
+        let keeps = |source: &str, envelope: &str| {
+            let filter = LogFilter::compile(&catalogue(), source).unwrap();
+            let logged = Logged {
+                envelope,
+                endpoint: "",
+            };
+            filter.keeps(logged).0
+        };
+        for (source, envelope, is_kept) in [
+            ("ev.name == 'a'", AUDIT, true),
+            ("ev.name == 'b'", AUDIT, false),
+            ("true", AUDIT, true),
+            // The limit of a string.
+            ("ev.name.matches('b$')", &long, true),
+            // Wrong types and values.
+            ("ev.name > 1", AUDIT, true),
+            ("ev.nested.list[0] / 0 == 1", AUDIT, true),
+            ("int(ev.name) == 1", AUDIT, true),
+            ("ev.name.matches(ev.name + '(')", AUDIT, true),
+            // What the event lacks.
+            ("ev.nested.nothing == 1", AUDIT, false),
+            ("ev.nested.list[9] == 1", AUDIT, false),
+            ("ev.conn.server_port == 1", AUDIT, false),
+            ("ev.conn.server_port == 1 || ev.name == 'a'", AUDIT, true),
+            ("ev.conn.server_port == 1 || ev.name == 'b'", AUDIT, false),
+            // No event.
+            ("ev.name == 'b'", "{", true),
+            ("ev.name == 'b'", "", true),
+            ("event_id == 'ev_2'", "{\"event_id\": 1}", true),
+        ] {
+            assert_eq!(keeps(source, envelope), is_kept, "{source}");
+        }
     }
 
     #[test]

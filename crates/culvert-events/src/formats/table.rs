@@ -138,7 +138,7 @@ type OfKind = (
 
 /// The kinds that do not report a write to a resource, by name without version.
 #[rustfmt::skip]
-const KINDS: [OfKind; 49] = [
+const KINDS: [OfKind; 50] = [
     ("admin_command", ApplicationLifecycle, OTHER, Low, Success, &["configuration"], &["change"]),
     ("agent_session_commanded", ApiActivity, OTHER, Informational, Success, &["session"], &["info"]),
     ("agent_session_start", Authentication, LOGON, Informational, OfObject, &["authentication", "session"], &["start"]),
@@ -148,6 +148,7 @@ const KINDS: [OfKind; 49] = [
     ("api_key_rotated", EntityManagement, UPDATE, Low, Success, &["iam"], &["change"]),
     ("api_key_unrestricted", EntityManagement, UPDATE, Medium, Success, &["iam"], &["change"]),
     ("api_key_unused", EntityManagement, OTHER, Low, Success, &["iam"], &["info"]),
+    ("audit_hold_ended", EntityManagement, OTHER, Low, Success, &["configuration"], &["info"]),
     ("audit_tree_damaged", ApplicationLifecycle, OTHER, High, Failure, &["database"], &["error"]),
     ("backup_made", ApplicationLifecycle, OTHER, Informational, Success, &["database"], &["info"]),
     ("captured_message_read", ApiActivity, READ, Low, Success, &["api"], &["access"]),
@@ -192,11 +193,12 @@ const KINDS: [OfKind; 49] = [
 
 /// The resources whose writes have events.
 #[rustfmt::skip]
-const OF_RESOURCES: [(&str, Class, Severity, &[&str]); 26] = [
+const OF_RESOURCES: [(&str, Class, Severity, &[&str]); 27] = [
     ("agent_ingress", EntityManagement, Informational, &["configuration"]),
     ("api_key", EntityManagement, Low, &["iam"]),
     ("application_session", Authentication, Informational, &["authentication", "session"]),
     ("application_user", AccountChange, Informational, &["iam"]),
+    ("audit_hold", EntityManagement, Low, &["configuration"]),
     ("bot_user", AccountChange, Low, &["iam"]),
     ("certificate_authority", EntityManagement, Informational, &["configuration"]),
     ("domain", EntityManagement, Informational, &["configuration"]),

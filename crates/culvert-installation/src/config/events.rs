@@ -1,5 +1,6 @@
 //! The audit log, traffic events and their destinations.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use culvert_events::HeaderRules;
@@ -19,6 +20,10 @@ pub struct Audit {
     /// An API key that is not used for this long is reported in the audit log
     /// (`api_key_unused.v0`); `0s` to report none.
     pub key_unused_after: Span,
+    /// The key that signs the heads of the audit log. Empty: the file `audit.key` in `data_dir`, which the first start makes.
+    /// A path: another file. `fd:` and a number, such as `fd:3`: an inherited descriptor, which is read once at the start up
+    /// to the end of its first line; the key is in memory only, and must exist.
+    pub key_file: String,
     /// Whether everyone may read the tree of the audit log and its signed heads below `/audit/log`, which have no
     /// contents of events. Otherwise an API key is required.
     pub public_log: bool,
@@ -31,7 +36,35 @@ pub struct Audit {
     pub quorum: u16,
 }
 
+/// Where the key of the audit log is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// In a file.
+    File(PathBuf),
+    /// In what an inherited descriptor gives.
+    Descriptor(u32),
+}
+
+/// The largest number of a descriptor that a setting can name.
+const DESCRIPTOR_MAX: u32 = 65_535;
+
 impl Audit {
+    /// The descriptor of `key_file`; `None` for a path.
+    pub(super) fn descriptor(&self) -> Result<Option<u32>, Invalid> {
+        let Some(number) = self.key_file.strip_prefix("fd:") else {
+            return Ok(None);
+        };
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        let number = number.parse::<u32>().ok().filter(|_| is_number);
+        // Standard output and error give nothing.
+        match number.filter(|n| *n <= DESCRIPTOR_MAX && !matches!(n, 1 | 2)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(Invalid(
+                "`audit.key_file` must be a path, or `fd:` and the number of a descriptor to read, such as `fd:3`".into(),
+            )),
+        }
+    }
+
     /// How many witnesses have to have signed a head.
     pub fn quorum(&self) -> usize {
         match self.quorum {
@@ -108,6 +141,7 @@ impl Default for Audit {
         Self {
             retention: Span(365 * DAY),
             key_unused_after: Span(90 * DAY),
+            key_file: String::new(),
             public_log: false,
             witnesses: Vec::new(),
             quorum: 0,

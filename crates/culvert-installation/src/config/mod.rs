@@ -204,6 +204,7 @@ impl Settings {
         if self.audit.retention.0 < AUDIT_RETENTION_MIN {
             return Err(Invalid("`audit.retention` must be at least `30d`".into()));
         }
+        self.audit.descriptor()?;
         if self.audit.quorum() > self.audit.witnesses.len() {
             let why = "`audit.quorum` is more than there are `audit.witnesses`";
             return Err(Invalid(why.into()));
@@ -282,9 +283,13 @@ impl Settings {
         }
     }
 
-    /// Path of the key that signs the heads of the audit log.
-    pub fn audit_key_file(&self) -> PathBuf {
-        self.data_dir.join("audit.key")
+    /// Where the key is that signs the heads of the audit log.
+    pub fn audit_key_place(&self) -> KeyPlace {
+        match (self.audit.descriptor(), self.audit.key_file.as_str()) {
+            (Ok(Some(number)), _) => KeyPlace::Descriptor(number),
+            (_, "") => KeyPlace::File(self.data_dir.join("audit.key")),
+            (_, path) => KeyPlace::File(PathBuf::from(path)),
+        }
     }
 
     /// Path of the last signed head of the audit log.

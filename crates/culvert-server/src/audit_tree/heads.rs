@@ -4,7 +4,8 @@
 use culvert_base::{Fault, Timestamp};
 use culvert_store::{AuditLog, AuditTree, SignedHead};
 use culvert_tlog::{
-    Checkpoint, SignedCheckpoint, SigningKey, consistency_ranges, continuation, verify_consistency,
+    Checkpoint, SignedCheckpoint, SigningKey, VerifierKey, consistency_ranges, continuation,
+    verify_consistency,
 };
 
 /// The head to continue: that of the later continuation, and else that of the file, which no access to the database changes.
@@ -18,6 +19,14 @@ pub(crate) fn latest<'a>(
         (Some(file), _) => Some(file),
         (None, stored) => stored,
     }
+}
+
+/// Whether a head is of this origin and signed by one of the keys of its log. No one else can make one.
+pub(crate) fn is_own(head: &SignedCheckpoint, origin: &str, keys: &[VerifierKey]) -> bool {
+    let is_by = |key: &VerifierKey| {
+        key.name() == continuation(origin).0 && matches!(head.note().signed_by(key), Ok(Some(_)))
+    };
+    head.checkpoint().origin == origin && keys.iter().any(is_by)
 }
 
 /// Whether the tree begins with that of a head.

@@ -10,7 +10,7 @@ pub(crate) mod heads;
 pub(crate) mod witnesses;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use culvert_base::sync::lock;
@@ -19,9 +19,10 @@ use tokio::time::Instant;
 
 use culvert_base::{Clock, Entropy, Fault};
 use culvert_control::{LostHead, ServerLog};
-use culvert_installation::{audit_head, audit_key};
+use culvert_installation::audit_head;
+use culvert_installation::audit_key::{self, AuditKey};
 use culvert_store::{AuditLog, AuditTree, SignedHead, Store};
-use culvert_tlog::{SignedCheckpoint, SigningKey, continuation};
+use culvert_tlog::{SignedCheckpoint, SigningKey, VerifierKey, continuation};
 use tokio_util::sync::CancellationToken;
 
 use witnesses::{ANSWER_WITHIN, WitnessClient};
@@ -55,11 +56,29 @@ impl From<Fault> for Trouble {
 pub(crate) struct LogIdentity {
     /// The name of this node.
     pub(crate) node: String,
-    pub(crate) key_file: PathBuf,
+    pub(crate) key: AuditKey,
     /// The last head that this node knows to be signed.
     pub(crate) head_file: PathBuf,
     /// The identity of the log, if this node makes its key.
     pub(crate) origin: String,
+}
+
+impl LogIdentity {
+    /// The origin that the next head has as far as the files say; `None` if there is neither a key nor a head.
+    fn known_origin(&self) -> anyhow::Result<Option<String>> {
+        if let Some(head) = audit_head::load(&self.head_file)? {
+            return Ok(Some(head.checkpoint().origin.clone()));
+        }
+        let key = self.key.load()?;
+        Ok(key.map(|key| key.verifier().name().to_owned()))
+    }
+
+    /// The keys that may have signed heads of this log: the current one, and the one before it.
+    fn own_keys(&self) -> anyhow::Result<Vec<VerifierKey>> {
+        let current = self.key.load()?.map(|key| key.verifier().clone());
+        let old = self.key.load_old()?.map(|key| key.verifier().clone());
+        Ok(current.into_iter().chain(old).collect())
+    }
 }
 
 /// Keeps the tree of this node's database.
@@ -71,12 +90,12 @@ pub(crate) struct AuditTreeKeeper {
     entropy: Arc<dyn Entropy>,
     server_log: ServerLog,
     witnesses: Vec<Arc<WitnessClient>>,
-    identity: LogIdentity,
+    identity: Arc<LogIdentity>,
     trouble: Mutex<Option<Trouble>>,
     /// The stored head that was checked last; empty for none.
     checked: Mutex<Option<String>>,
-    /// When this process began to wait for witnesses.
-    started: Instant,
+    /// When this process began to wait for witnesses, with something to sign.
+    waits_since: OnceLock<Instant>,
     /// How many leaves the latest head has that this node signed.
     signed: watch::Sender<u64>,
 }
@@ -86,7 +105,7 @@ impl AuditTreeKeeper {
         store: Store,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
-        (server_log, witnesses, identity): (ServerLog, Vec<Arc<WitnessClient>>, LogIdentity),
+        (server_log, witnesses, identity): (ServerLog, Vec<Arc<WitnessClient>>, Arc<LogIdentity>),
     ) -> Self {
         Self {
             store,
@@ -97,7 +116,7 @@ impl AuditTreeKeeper {
             identity,
             trouble: Mutex::default(),
             checked: Mutex::default(),
-            started: Instant::now(),
+            waits_since: OnceLock::new(),
             signed: watch::Sender::new(0),
         }
     }
@@ -247,8 +266,9 @@ impl AuditTreeKeeper {
     /// Whether each witness said what it knows, or does not answer. One that is away delays the first head only, and by no
     /// more than a request to it takes.
     fn are_witnesses_asked(&self) -> bool {
+        let waits_since = self.waits_since.get_or_init(Instant::now);
         let mut witnesses = self.witnesses.iter();
-        witnesses.all(|it| it.is_asked()) || self.started.elapsed() > ANSWER_WITHIN
+        witnesses.all(|it| it.is_asked()) || waits_since.elapsed() > ANSWER_WITHIN
     }
 
     /// The origin to sign with: the one of the last head that is known. Notes a head of another node.
@@ -260,25 +280,27 @@ impl AuditTreeKeeper {
         file: Option<SignedCheckpoint>,
     ) -> Result<String, Trouble> {
         let stored = tree.signed.as_ref().map(|head| &head.checkpoint);
-        let Some(known) = heads::latest(file.as_ref(), stored) else {
-            return Ok(key.verifier().name().to_owned());
-        };
-        let origin = &known.checkpoint().origin;
+        let known = heads::latest(file.as_ref(), stored);
+        // Without a head, witnesses may know one nevertheless.
+        let name = key.verifier().name();
+        let origin = known.map_or(name, |known| &known.checkpoint().origin);
         let is_later = continuation(origin).1 > stored.map_or(0, continuation_of);
-        if is_later && !matches!(known.note().signed_by(key.verifier()), Ok(Some(_))) {
+        let by_key =
+            |head: &SignedCheckpoint| matches!(head.note().signed_by(key.verifier()), Ok(Some(_)));
+        if is_later && !known.is_none_or(by_key) {
             let shown = self.identity.head_file.display();
             return Err(Trouble::Problem(format!(
                 "`{shown}` names the continuation `{origin}` and has no signature of the key"
             )));
         }
-        if continuation(origin).0 != key.verifier().name() {
+        if continuation(origin).0 != name {
             let shown = self.identity.head_file.display();
             return Err(Trouble::Problem(format!(
                 "`{shown}` is of the log `{origin}`, and the key is another one's; remove the file if the log is new"
             )));
         }
         let stored = stored.filter(|it| it.checkpoint().origin == *origin);
-        for head in [Some(known), stored].into_iter().flatten() {
+        for head in [known, stored].into_iter().flatten() {
             if !heads::is_continued(log, tree, head).await? {
                 return Err(self.end(tree, origin, head.checkpoint().size, false).await);
             }
@@ -287,7 +309,8 @@ impl AuditTreeKeeper {
         if let Some(size) = refusals.max() {
             return Err(self.end(tree, origin, size, true).await);
         }
-        if self.server_log.ended_origins().await?.contains(origin) {
+        let mut ended = self.server_log.ended_origins().await?.into_iter();
+        if ended.any(|ended| ended == *origin) {
             let cause = format!("`{origin}` ended, as another node or an earlier start noticed");
             return Err(Trouble::Ended(cause));
         }
@@ -303,7 +326,7 @@ impl AuditTreeKeeper {
             }
         }
         *lock(&self.checked) = Some(stored_text(tree));
-        Ok(origin.clone())
+        Ok(origin.to_owned())
     }
 
     /// Ends the heads of an origin, on all nodes.
@@ -365,30 +388,37 @@ impl AuditTreeKeeper {
 
     /// The key, and the head of the file. Both are read again each time: another program may replace them. The first head
     /// makes the key.
-    fn key(&self, tree: &AuditTree) -> Result<(SigningKey, Option<SignedCheckpoint>), Trouble> {
+    fn key(
+        &self,
+        tree: &AuditTree,
+    ) -> Result<(Arc<SigningKey>, Option<SignedCheckpoint>), Trouble> {
         let problem = |error: anyhow::Error| Trouble::Problem(format!("{error:#}"));
         let LogIdentity {
-            key_file,
+            key,
             head_file,
             origin,
             ..
-        } = &self.identity;
-        let shown = key_file.display();
+        } = &*self.identity;
+        let shown = key.shown();
         let file = audit_head::load(head_file).map_err(problem)?;
-        let key = match (audit_key::load(key_file).map_err(problem)?, &tree.signed) {
+        let key = match (key.load().map_err(problem)?, &tree.signed) {
             (Some(key), None) => key,
             (Some(key), Some(head)) if head.checkpoint.is_signed_last_by(key.verifier()) => key,
             (Some(_), Some(_)) => {
                 return Err(Trouble::Problem(format!(
-                    "`{shown}` is not the key that signed the latest head; copy the file of the node that signed it"
+                    "{shown} is not the key that signed the latest head; use the key of the node that signed it"
                 )));
             }
             (None, None) if file.is_none() => {
-                audit_key::make(key_file, origin, &*self.entropy).map_err(problem)?
+                let file = key.file().map_err(problem)?;
+                let made = audit_key::make(file, origin, &*self.entropy).map_err(problem)?;
+                // Witnesses have something to be asked about.
+                self.signed.send_modify(|_| ());
+                Arc::new(made)
             }
             (None, _) => {
                 return Err(Trouble::Problem(format!(
-                    "`{shown}` is missing; copy it from another node or a backup"
+                    "{shown} is missing; copy it from another node or a backup"
                 )));
             }
         };

@@ -1,5 +1,8 @@
 //! Asks the witnesses of the settings to sign each head of the audit log (C2SP `tlog-witness`), one task for each, so that
 //! one that is away delays nothing.
+//!
+//! A refusal has no signature, so it ends nothing. A witness that shows the head that it knows,
+//! as ours do below the digest of the origin, proves with it what it says: the log itself signed that head.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,20 +11,28 @@ use std::time::Duration;
 use culvert_base::Fault;
 use culvert_base::sync::lock;
 use culvert_delivery::Net;
+use culvert_delivery::net::HttpResponse;
 use culvert_installation::config::Witness;
 use culvert_store::{SignedHead, Store};
 use culvert_tlog::{
     ADD_CHECKPOINT_PATH, AddCheckpoint, SignatureLine, SignedCheckpoint, VerifierKey,
-    consistency_ranges,
+    consistency_ranges, origin_digest,
 };
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::{LogIdentity, heads};
+use crate::metrics::{Sample, Value};
+
 /// How long a witness may take.
 pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The pause after a failure.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
+/// The pause while the log has neither a key nor a head.
+const KEY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// The states of a witness in metrics.
+const STANDINGS: [&str; 4] = ["good", "away", "unproven", "refuses"];
 /// Requests for one head: one for the size that the witness knows, and one with the proof from there.
 const REQUESTS_MAX: usize = 3;
 /// Heads that may follow while a signature is stored.
@@ -33,13 +44,14 @@ pub(crate) struct WitnessClient {
     pub(crate) store: Store,
     pub(crate) net: Net,
     pub(crate) witness: Witness,
+    identity: Arc<LogIdentity>,
     quorum: Arc<Quorum>,
     /// Origin and size of the last head that it signed, as far as this process knows.
     known: Mutex<(String, u64)>,
     /// Whether it was asked once, with or without an answer.
     is_asked: AtomicBool,
-    /// The origin that it refuses, and the size that it knows.
-    refused: Mutex<Option<(String, u64)>>,
+    /// A head of the log that it showed and that the log does not continue.
+    evidence: Mutex<Option<SignedCheckpoint>>,
     /// What the witness says against the log, or why it does not answer.
     state: Mutex<State>,
 }
@@ -50,8 +62,24 @@ enum State {
     Good,
     /// It does not answer as a witness does.
     Away(String),
-    /// It knows another history, of this origin, with this number of events.
-    Refuses(String, u64),
+    /// It says that it knows another history, and shows no head that proves it.
+    Unproven(String),
+    /// It knows another history, with this head, which a key of the log signed.
+    Refuses(Box<SignedCheckpoint>),
+}
+
+/// The state of each witness, of which one is 1.
+pub(crate) fn samples(witnesses: &[Arc<WitnessClient>]) -> Vec<Sample> {
+    let of_witness = |client: &Arc<WitnessClient>| {
+        let (witness, now) = client.standing();
+        STANDINGS.map(|state| Sample {
+            name: "audit_witness",
+            help: "State of a witness of the audit log, 1 for the current one",
+            labels: vec![("witness", witness.to_owned()), ("state", state.to_owned())],
+            value: Value::Gauge(u64::from(state == now)),
+        })
+    };
+    witnesses.iter().flat_map(of_witness).collect()
 }
 
 /// How many witnesses have to have signed a head until it is published.
@@ -69,15 +97,21 @@ impl Quorum {
 }
 
 impl WitnessClient {
-    pub(crate) fn new(store: Store, net: Net, witness: Witness, quorum: Arc<Quorum>) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        net: Net,
+        witness: Witness,
+        (identity, quorum): (Arc<LogIdentity>, Arc<Quorum>),
+    ) -> Self {
         Self {
             store,
             net,
             witness,
+            identity,
             quorum,
             known: Mutex::default(),
             is_asked: AtomicBool::new(false),
-            refused: Mutex::default(),
+            evidence: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -87,11 +121,12 @@ impl WitnessClient {
         self.is_asked.load(Ordering::Acquire)
     }
 
-    /// The number of events in the head that it knows, if it refuses those of this origin.
+    /// The number of events in a signed head of this origin that it showed and that the log does not continue.
     pub(crate) fn refused(&self, origin: &str) -> Option<u64> {
-        let refused = lock(&self.refused);
-        let refused = refused.as_ref().filter(|(refused, _)| refused == origin);
-        refused.map(|(_, size)| *size)
+        let evidence = lock(&self.evidence);
+        let head = evidence.as_ref().map(SignedCheckpoint::checkpoint);
+        let head = head.filter(|head| head.origin == origin);
+        head.map(|head| head.size)
     }
 
     /// What an operator should know; `None` if the witness signs.
@@ -99,8 +134,21 @@ impl WitnessClient {
         match *lock(&self.state) {
             State::Good => None,
             State::Away(_) => Some("a witness does not answer"),
+            State::Unproven(_) => Some("a witness fails: it refuses the log and proves nothing"),
             State::Refuses(..) => Some("a witness knows another history of it"),
         }
+    }
+
+    /// The name of the witness, and its state for metrics.
+    fn standing(&self) -> (&str, &'static str) {
+        let [good, away, unproven, refuses] = STANDINGS;
+        let state = match *lock(&self.state) {
+            State::Good => good,
+            State::Away(_) => away,
+            State::Unproven(_) => unproven,
+            State::Refuses(..) => refuses,
+        };
+        (self.witness.key.name(), state)
     }
 
     /// Runs until the stop. Asks at the start, and for each head that this node signs.
@@ -115,13 +163,17 @@ impl WitnessClient {
                 asked = self.ask() => asked,
                 () = stop.cancelled() => return,
             };
-            let state = asked.err().unwrap_or_default();
-            let is_good = state == State::Good;
-            self.note(state);
-            self.is_asked.store(true, Ordering::Release);
+            let again_after = match &asked {
+                Ok(true) => None,
+                Ok(false) => Some(KEY_AGAIN_AFTER),
+                Err(_) => Some(AGAIN_AFTER),
+            };
+            let is_asked = asked != Ok(false);
+            self.note(asked.err().unwrap_or_default());
+            self.is_asked.fetch_or(is_asked, Ordering::AcqRel);
             tokio::select! {
                 changed = signed.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(AGAIN_AFTER), if !is_good => {}
+                () = tokio::time::sleep(again_after.unwrap_or_default()), if again_after.is_some() => {}
                 () = stop.cancelled() => {}
             }
         }
@@ -133,33 +185,37 @@ impl WitnessClient {
             return;
         }
         let witness = self.witness.key.name();
-        if let State::Refuses(origin, size) = &state {
-            *lock(&self.refused) = Some((origin.clone(), *size));
-        }
         match &state {
             State::Good => tracing::info!(witness, "a witness signs the heads of the audit log"),
             State::Away(why) => tracing::warn!(witness, cause = why, "a witness does not answer"),
-            State::Refuses(origin, size) => tracing::error!(
+            State::Unproven(why) => tracing::warn!(
                 witness,
-                origin,
-                size,
-                "a witness signed a head of that size and refuses the audit log: it was rewritten, or an older copy was restored"
+                cause = why,
+                "a witness refuses the audit log and shows no head of it that the log does not continue; it counts as away"
             ),
+            State::Refuses(head) => {
+                tracing::error!(
+                    witness,
+                    head = %head,
+                    "a witness has a signed head of the audit log that the log does not continue: it was rewritten, or an older copy was restored"
+                );
+                *lock(&self.evidence) = Some(SignedCheckpoint::clone(head));
+            }
         }
         *known = state;
     }
 
     /// Asks for a signature of the latest head, unless it has one. The first request is sent nevertheless: a witness that
-    /// signed a later head says so.
-    async fn ask(&self) -> Result<(), State> {
+    /// signed a later head says so. Returns whether there was something to ask for.
+    async fn ask(&self) -> Result<bool, State> {
         let store = |fault: Fault| State::Away(fault.chain());
         let log = self.store.audit_log();
         let latest = async || Ok::<_, State>(log.tree().await.map_err(store)?.signed);
         let Some(mut head) = latest().await? else {
-            return Ok(());
+            return self.ask_for_any().await;
         };
         if self.is_signed(&head) && self.is_asked() {
-            return Ok(());
+            return Ok(true);
         }
         let origin = head.checkpoint.checkpoint().origin.clone();
         // At the start, the answer names the size that the witness knows.
@@ -173,10 +229,14 @@ impl WitnessClient {
                 let newer = latest().await?;
                 let newer = newer
                     .filter(|it| it.size() >= old && it.checkpoint.checkpoint().origin == origin);
-                head = newer.ok_or_else(|| State::Refuses(origin.clone(), old))?;
+                let Some(newer) = newer else {
+                    return Err(self.conflict(&origin, "it names a later head").await);
+                };
+                head = newer;
             }
-            let proof = consistency_ranges(old, head.size());
-            let proof = proof.map_err(|_| State::Refuses(origin.clone(), old))?;
+            let Ok(proof) = consistency_ranges(old, head.size()) else {
+                return Err(self.conflict(&origin, "it names no head of the log").await);
+            };
             let request = AddCheckpoint {
                 old,
                 proof: log.range_hashes(&proof).await.map_err(store)?,
@@ -184,7 +244,7 @@ impl WitnessClient {
             };
             let answer = self.post(request.to_string()).await?;
             match answer.status {
-                200 => return self.keep(&head, &answer.text).await,
+                200 => return self.keep(&head, &answer.text).await.map(|()| true),
                 404 => {
                     return Err(State::Away(format!(
                         "it does not know the log `{origin}`; add it there"
@@ -194,11 +254,74 @@ impl WitnessClient {
                     let size = answer.text.trim_end().parse::<u64>();
                     old = size.map_err(|_| State::Away("its answer has no size".to_owned()))?;
                 }
-                422 => return Err(State::Refuses(origin, old)),
+                422 => return Err(self.conflict(&origin, "it refuses the proof").await),
                 status => return Err(State::Away(format!("it answered with status {status}"))),
             }
         }
-        Err(State::Away("it names another size each time".to_owned()))
+        Err(self
+            .conflict(&origin, "it names another size each time")
+            .await)
+    }
+
+    /// Without a stored head, asks for the head that the witness knows: the database may have been exchanged. A log without
+    /// a key has no heads anywhere. Returns whether there was something to ask for.
+    async fn ask_for_any(&self) -> Result<bool, State> {
+        if self.is_asked() {
+            return Ok(true);
+        }
+        let away = |error: anyhow::Error| State::Away(format!("{error:#}"));
+        let Some(origin) = self.identity.known_origin().map_err(away)? else {
+            return Ok(false);
+        };
+        match self.evidence(&origin).await? {
+            Some(head) => Err(State::Refuses(Box::new(head))),
+            None => Ok(true),
+        }
+    }
+
+    /// The state of a witness that says this about the log.
+    async fn conflict(&self, origin: &str, said: &str) -> State {
+        match self.evidence(origin).await {
+            Ok(Some(head)) => State::Refuses(Box::new(head)),
+            Ok(None) => State::Unproven(said.to_owned()),
+            Err(State::Away(why)) => {
+                State::Unproven(format!("{said}, and its head cannot be read: {why}"))
+            }
+            Err(state) => state,
+        }
+    }
+
+    /// The head of this origin that the witness shows, if a key of this log signed it and the log does not continue it.
+    async fn evidence(&self, origin: &str) -> Result<Option<SignedCheckpoint>, State> {
+        let Some(shown) = self.shown(origin).await? else {
+            return Ok(None);
+        };
+        let keys = self.identity.own_keys();
+        let keys = keys.map_err(|error| State::Away(format!("{error:#}")))?;
+        if !heads::is_own(&shown, origin, &keys) {
+            return Ok(None);
+        }
+        // Read after the answer: the stored tree has all heads that any node published before.
+        let log = self.store.audit_log();
+        let continued = async {
+            let tree = log.tree().await?;
+            heads::is_continued(&log, &tree, &shown).await
+        };
+        let is_continued = continued.await;
+        let is_continued = is_continued.map_err(|fault| State::Away(fault.chain()))?;
+        Ok((!is_continued).then_some(shown))
+    }
+
+    /// The head of this origin that the witness shows. The protocol has no such request; ours show it, and others may.
+    async fn shown(&self, origin: &str) -> Result<Option<SignedCheckpoint>, State> {
+        let url = format!("{}/{}/checkpoint", self.witness.url, origin_digest(origin));
+        let url = self.net.checked(&url);
+        let url = url.map_err(|denied| State::Away(denied.to_string()))?;
+        let shown = self.net.http().get(&url, ANSWER_WITHIN).await;
+        let shown = shown.map_err(|failure| State::Away(failure.text))?;
+        let is_found = shown.status == 200;
+        let head = is_found.then(|| SignedCheckpoint::parse(&shown.body).ok());
+        Ok(head.flatten())
     }
 
     fn is_signed(&self, head: &SignedHead) -> bool {
@@ -206,7 +329,7 @@ impl WitnessClient {
         matches!(signed, Ok(Some(_)))
     }
 
-    async fn post(&self, body: String) -> Result<culvert_delivery::net::HttpResponse, State> {
+    async fn post(&self, body: String) -> Result<HttpResponse, State> {
         let url = format!("{}{ADD_CHECKPOINT_PATH}", self.witness.url);
         let url = self.net.checked(&url);
         let url = url.map_err(|denied| State::Away(denied.to_string()))?;

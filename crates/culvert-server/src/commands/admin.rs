@@ -17,6 +17,7 @@ use super::{CommandType, Failure};
 use crate::server::bootstrap;
 use culvert_command::with_causes;
 use culvert_control::{AdminCommand, ServerLog, texts, token};
+use culvert_installation::audit_key::AuditKey;
 use culvert_installation::config::Settings;
 use culvert_installation::sqlite_files;
 use culvert_installation::{Access, ProcessContext};
@@ -101,21 +102,27 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             true => Access::Exclusive,
             false => Access::Shared,
         };
+        // A descriptor is read before others are opened, and only for the commands that need the key.
+        let needs_key = matches!(name, "rotate-audit-key" | "acknowledge-restore");
+        let key = needs_key.then(|| AuditKey::open(&settings)).transpose()?;
         let context = existing(&settings, access).await?;
         let command = operator::command(name);
-        let outcome = match name {
-            "create-key" => create_key(&context, &command).await,
-            "lift-api-restriction" => lift_api_restriction(&context, &command).await,
-            "check" => check(&context).await,
-            "rotate-audit-key" => {
-                // The event is written before anything is changed.
+        let outcome = match (name, &key) {
+            ("create-key", _) => create_key(&context, &command).await,
+            ("lift-api-restriction", _) => lift_api_restriction(&context, &command).await,
+            ("check", _) => check(&context).await,
+            ("rotate-audit-key", Some(key)) => {
+                // A descriptor is refused before the event, which is written before anything is changed.
+                key.file()?;
                 let written = server_log(&context).commanded(&command).await;
                 written.map_err(with_causes)?;
-                audit_key::rotate(&context, &settings).await
+                audit_key::rotate(&context, key).await
             }
-            "rebuild-audit-tree" => audit_tree::rebuild(&context, &command).await,
-            "acknowledge-restore" => restored_log::acknowledge(&context, &settings, &command).await,
-            "rotate-master-key" => rotate_master_key(&context, &settings, &command).await,
+            ("rebuild-audit-tree", _) => audit_tree::rebuild(&context, &command).await,
+            ("acknowledge-restore", Some(key)) => {
+                restored_log::acknowledge(&context, (&settings, key), &command).await
+            }
+            ("rotate-master-key", _) => rotate_master_key(&context, &settings, &command).await,
             _ => {
                 let folder = given
                     .get_one::<PathBuf>("folder")

@@ -471,6 +471,11 @@ fn logs(delivery: &Delivery) -> Vec<Sample> {
             "Position of the last event of the audit log",
             m.audit_head.get(),
         ),
+        gauge(
+            "audit_held_from",
+            "Position of the oldest audit event that a hold keeps beyond the retention, 0 for none",
+            m.audit_held_from.get(),
+        ),
         counter(
             "audit_pruned",
             "Audit events deleted after the retention period",

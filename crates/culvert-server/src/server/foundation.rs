@@ -8,8 +8,9 @@ use culvert_command::with_causes;
 use culvert_control::{Control, ServerLog, ServerWatch, first_account};
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
+use culvert_installation::audit_key::{self, AuditKey};
 use culvert_installation::config::Role;
-use culvert_installation::{audit_key, keys};
+use culvert_installation::keys;
 use culvert_login::JournalEntry;
 use culvert_policy::{IpDatabases, SharedCounts};
 use culvert_tunnel::server::Bindings;
@@ -51,7 +52,7 @@ pub(super) struct Foundation {
 
 impl Foundation {
     /// Makes the planes of an opened installation. The edge binds its listeners, and accepts no connection yet.
-    pub(super) async fn new(opened: Opened, secrets: Secrets) -> Result<Self> {
+    pub(super) async fn new(opened: Opened, secrets: Secrets, audit_key: AuditKey) -> Result<Self> {
         let settings = &opened.settings;
         let delivery = delivery::plane(&opened, &secrets.pepper)?;
         let bindings = opened.takes_agents().then(Arc::<Bindings>::default);
@@ -77,8 +78,9 @@ impl Foundation {
         let ca_file = settings.data_dir.join("ca.pem");
         keys::write_public(&ca_file, control.certificates.ca_pem())?;
         let supervision = Supervision::new(opened.supervisor.clone(), &opened.store, &opened.queue);
-        let witnesses = witnesses(&opened, &delivery);
-        let audit_tree = audit_tree(&opened, watch.log(), witnesses.clone()).await?;
+        let identity = Arc::new(log_identity(&opened, audit_key).await?);
+        let witnesses = witnesses(&opened, &delivery, &identity);
+        let audit_tree = audit_tree(&opened, watch.log(), witnesses.clone(), identity);
         let audit_tree = Arc::new(audit_tree);
         Ok(Self {
             audit_tree,
@@ -106,7 +108,11 @@ impl Foundation {
     }
 }
 
-fn witnesses(opened: &Opened, delivery: &Delivery) -> Vec<Arc<WitnessClient>> {
+fn witnesses(
+    opened: &Opened,
+    delivery: &Delivery,
+    identity: &Arc<LogIdentity>,
+) -> Vec<Arc<WitnessClient>> {
     let audit = &opened.settings.audit;
     let quorum = Arc::new(Quorum {
         keys: audit.witnesses.iter().map(|it| it.key.clone()).collect(),
@@ -114,37 +120,42 @@ fn witnesses(opened: &Opened, delivery: &Delivery) -> Vec<Arc<WitnessClient>> {
     });
     let witnesses = audit.witnesses.iter().map(|witness| {
         let (store, net) = (opened.store.clone(), delivery.net().clone());
-        let client = WitnessClient::new(store, net, witness.clone(), quorum.clone());
+        let shared = (identity.clone(), quorum.clone());
+        let client = WitnessClient::new(store, net, witness.clone(), shared);
         Arc::new(client)
     });
     witnesses.collect()
 }
 
-async fn audit_tree(
-    opened: &Opened,
-    server_log: &ServerLog,
-    witnesses: Vec<Arc<WitnessClient>>,
-) -> Result<AuditTreeKeeper> {
+async fn log_identity(opened: &Opened, key: AuditKey) -> Result<LogIdentity> {
     let account = first_account(&opened.store).await.map_err(with_causes)?;
     let origin = audit_key::origin(&opened.base_url, account.as_deref().unwrap_or_default());
     let settings = &opened.settings;
-    let key = audit_key::load(&settings.audit_key_file()).ok().flatten();
-    let log = key.map_or_else(|| origin.clone(), |key| key.verifier().name().to_owned());
+    let known = key.load().ok().flatten();
+    let log = known.map_or_else(|| origin.clone(), |key| key.verifier().name().to_owned());
     let mut names = settings.audit.witnesses.iter().map(|it| it.key.name());
     // Other tools could take its signatures for those of the log.
     if names.any(|name| name == log) {
         bail!("a witness of `audit.witnesses` has the name of the audit log, `{log}`");
     }
-    let identity = LogIdentity {
+    Ok(LogIdentity {
         node: settings.node(),
-        key_file: settings.audit_key_file(),
+        key,
         head_file: settings.audit_head_file(),
         origin,
-    };
-    Ok(AuditTreeKeeper::new(
+    })
+}
+
+fn audit_tree(
+    opened: &Opened,
+    server_log: &ServerLog,
+    witnesses: Vec<Arc<WitnessClient>>,
+    identity: Arc<LogIdentity>,
+) -> AuditTreeKeeper {
+    AuditTreeKeeper::new(
         opened.store.clone(),
         opened.shared_clock.clone(),
         opened.entropy.clone(),
         (server_log.clone(), witnesses, identity),
-    ))
+    )
 }

@@ -23,6 +23,7 @@ use culvert_base::{Secret, Supervisor};
 use culvert_command::may_pass;
 use culvert_control::{Control, Loss, LostEvents, ServerWatch};
 use culvert_edge::{Edge, Inherited};
+use culvert_installation::audit_key::AuditKey;
 use culvert_installation::config::Settings;
 use culvert_installation::data_dir_lock::DataDirLock;
 use culvert_installation::keys::MasterKey;
@@ -107,10 +108,15 @@ impl Server {
         inherited: Inherited,
         standby: &Standby,
     ) -> Result<Self> {
+        // First, because whatever is opened next could have the number of its descriptor.
+        let key = AuditKey::open(&settings)?;
         let unopened = Unopened::new(&settings, Access::Server, culvert_control::texts())?;
         // Boxed because the future is large.
         let starting = Box::pin(Self::start_when_reachable(
-            &unopened, settings, inherited, standby,
+            (&unopened, &key),
+            settings,
+            inherited,
+            standby,
         ));
         let started = tokio::select! {
             biased;
@@ -125,7 +131,7 @@ impl Server {
     }
 
     async fn start_when_reachable(
-        unopened: &Unopened,
+        (unopened, key): (&Unopened, &AuditKey),
         settings: Settings,
         inherited: Inherited,
         standby: &Standby,
@@ -137,7 +143,7 @@ impl Server {
             let sockets = standby.hand_over(&inherited).await?;
             // Boxed because the future is large.
             let start = Box::pin(Self::start_in_full(
-                unopened,
+                (unopened, key),
                 store,
                 settings.clone(),
                 sockets.clone(),
@@ -165,14 +171,14 @@ impl Server {
     }
 
     async fn start_in_full(
-        unopened: &Unopened,
+        (unopened, key): (&Unopened, &AuditKey),
         store: Store,
         settings: Settings,
         inherited: Inherited,
     ) -> Result<(Self, Arc<Control>)> {
         let (opened, secrets) = Opened::open(unopened, store, settings, inherited).await?;
         // Boxed because the future is large.
-        let mut foundation = Box::pin(Foundation::new(opened, secrets)).await?;
+        let mut foundation = Box::pin(Foundation::new(opened, secrets, key.clone())).await?;
         let list = parts::list(&mut foundation)?;
         let mut parts = Parts::new(list, &foundation.opened.supervisor);
         let addresses = match parts.start().await {

@@ -10,7 +10,8 @@ use culvert_base::{Fault, Timestamp};
 
 use crate::audit_log::beginning::Beginning;
 use crate::audit_log::chain::{Content, Hash, Link};
-use crate::database::dialect::{Access, Arg, Row, Site, While};
+use crate::commit::revision::Revision;
+use crate::database::dialect::{Access, Arg, Connection, Row, Site, While};
 use crate::database::pool::Pool;
 use crate::database::statements::{HAS_META, meta, state};
 use crate::database::store_url::StoreUrl;
@@ -472,6 +473,32 @@ impl AuditLog {
 /// The rows of the audit log up to a position, which no reader needs any more: see [`AuditLog::expired`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expired(pub(crate) i64);
+
+/// Documents that decide which rows are removed, as of when they were read. Nothing is removed if one of them was written
+/// since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deciding {
+    /// Their kind.
+    pub kind: &'static str,
+    /// The revision of the store before they were read.
+    pub as_of: Revision,
+}
+
+impl Deciding {
+    /// Whether one was written since, or may have been, in a transaction of this epoch.
+    pub(crate) async fn is_outdated(
+        self,
+        connection: &mut Connection,
+        epoch: u64,
+    ) -> Result<bool, sqlx::Error> {
+        if self.as_of.epoch != epoch {
+            return Ok(true);
+        }
+        let arguments = [Arg::Text(self.kind), Arg::Int(self.as_of.number)];
+        let written = connection.rows(state::CHANGED, &arguments).await?;
+        Ok(!written.is_empty())
+    }
+}
 
 impl Expired {
     /// The last position.

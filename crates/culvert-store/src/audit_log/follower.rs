@@ -8,7 +8,7 @@ use std::time::Duration;
 use culvert_base::{Fault, Timestamp};
 use culvert_tlog::{Edge, TreeHash};
 
-use crate::audit_log::audit::{AuditRow, Expired};
+use crate::audit_log::audit::{AuditRow, Deciding, Expired};
 use crate::audit_log::chain::Link;
 use crate::audit_log::tree::{AuditTree, Growth, Signature, SignedHead, missing_tile};
 use crate::commit::state_log::StateCommand;
@@ -52,14 +52,19 @@ impl Leaves {
 
 impl Store {
     /// Removes outbox rows, which are the audit log, and returns how many. The link of the last
-    /// removed row becomes the anchor of the rest, and the tree keeps the hashes of the rows.
-    pub async fn prune_outbox(&self, Expired(seq): Expired) -> Result<u64, Fault> {
+    /// removed row becomes the anchor of the rest, and the tree keeps the hashes of the rows. Removes none if one of the
+    /// documents was written since that decide about it.
+    pub async fn prune_outbox(
+        &self,
+        Expired(seq): Expired,
+        deciding: Deciding,
+    ) -> Result<u64, Fault> {
         self.grow_audit_tree().await?;
-        self.write(
-            "pruning the outbox",
-            StateCommand::PruneOutbox { up_to: seq },
-        )
-        .await
+        let command = StateCommand::PruneOutbox {
+            up_to: seq,
+            deciding,
+        };
+        self.write("pruning the outbox", command).await
     }
 
     /// Adds all committed rows of the audit log to its tree, whichever node usually does it. Returns how many leaves were

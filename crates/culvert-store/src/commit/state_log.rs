@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use culvert_base::{BoxFuture, Event, Fault};
 
+use crate::audit_log::audit::Deciding;
 use crate::audit_log::chain::Link;
 use crate::audit_log::tree::{Growth, Signature, TileRepair};
 use crate::audit_log::{audit, event_names, outbox};
@@ -50,6 +51,7 @@ pub(crate) enum StateCommand {
     },
     PruneOutbox {
         up_to: i64,
+        deciding: Deciding,
     },
     /// Adds hashes to at most this many rows without one.
     Chain {
@@ -220,7 +222,11 @@ impl WriteBackend for StateLog {
                         .await?;
                     Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
-                StateCommand::PruneOutbox { up_to } => {
+                StateCommand::PruneOutbox { up_to, deciding } => {
+                    let epoch = transaction.revision.epoch;
+                    if deciding.is_outdated(connection, epoch).await? {
+                        return Ok(Outcome::Unchanged(StateOutcome::Rows(0)));
+                    }
                     let n = outbox::prune(connection, transaction.head, *up_to).await?;
                     Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::on_both_engines;
 use super::store::{at, document, event};
 use super::test_database::TestDatabase;
+use super::{UNDECIDED, on_both_engines};
 use crate::audit_log::chain::Link;
 use crate::commit::commit_error::CommitError;
 use crate::database::dialect::Access;
@@ -15,8 +15,8 @@ use crate::database::migrate;
 use crate::database::{Database, DatabasePart};
 use crate::store::Store;
 use crate::{
-    AuditError, AuditEvent, AuditLog, Beginning, Bound, Changes, Damage, Expired, NotedHead,
-    RangeError,
+    AuditError, AuditEvent, AuditLog, Beginning, Bound, Changes, Damage, Deciding, Expired,
+    NotedHead, RangeError, Revision,
 };
 
 on_both_engines!(
@@ -24,6 +24,7 @@ on_both_engines!(
     every_tampering_is_found,
     a_log_made_anew_is_found_by_a_head_noted_before,
     pruning_leaves_an_anchor,
+    nothing_is_removed_if_what_decides_was_written_since,
     removals_without_an_event_are_found,
     a_log_of_format_1_is_chained,
     what_an_older_program_writes_is_chained_by_the_next_commit,
@@ -232,7 +233,7 @@ async fn pruning_leaves_an_anchor(db: &TestDatabase) {
     let second: NotedHead = format!("2:{}", log.hash_at(2).await.unwrap().unwrap())
         .parse()
         .unwrap();
-    assert_eq!(store.prune_outbox(Expired(3)).await.unwrap(), 3);
+    assert_eq!(store.prune_outbox(Expired(3), UNDECIDED).await.unwrap(), 3);
     let extent = log.verify(None).await.unwrap();
     assert_eq!(extent.anchor.to_string(), format!("3:{third}"));
     assert_eq!(extent.events(), 2);
@@ -245,9 +246,15 @@ async fn pruning_leaves_an_anchor(db: &TestDatabase) {
         "{refused:?}"
     );
     // Pruning again changes nothing, and all rows may be pruned.
-    assert_eq!(store.prune_outbox(Expired(3)).await.unwrap(), 0);
+    assert_eq!(store.prune_outbox(Expired(3), UNDECIDED).await.unwrap(), 0);
     assert_eq!(log.extent().await.unwrap(), extent);
-    assert_eq!(store.prune_outbox(Expired(i64::MAX)).await.unwrap(), 2);
+    assert_eq!(
+        store
+            .prune_outbox(Expired(i64::MAX), UNDECIDED)
+            .await
+            .unwrap(),
+        2
+    );
     let empty = log.verify(None).await.unwrap();
     assert_eq!((empty.events(), empty.anchor), (0, extent.head));
     tell(&store, 6).await;
@@ -257,6 +264,43 @@ async fn pruning_leaves_an_anchor(db: &TestDatabase) {
     assert_eq!(log.expired(at(1), 9, 9).await.unwrap(), None);
     assert_eq!(log.expired(at(2), 9, 9).await.unwrap(), Some(Expired(6)));
     assert_eq!(log.expired(at(2), 5, 9).await.unwrap(), None);
+}
+
+/// A document that is written after the decision may decide otherwise.
+async fn nothing_is_removed_if_what_decides_was_written_since(db: &TestDatabase) {
+    let (store, log) = five(db).await;
+    let prune = async |as_of| {
+        let deciding = Deciding {
+            kind: "hold",
+            as_of,
+        };
+        store.prune_outbox(Expired(1), deciding).await.unwrap()
+    };
+    let reported = || AuditEvent::Suppress { reason: "a test" };
+    let before = store.revision().await.unwrap();
+    let hold = document("hold", "ah_1");
+    store
+        .commit(Changes::insert(hold, reported()))
+        .await
+        .unwrap();
+    assert_eq!(prune(before).await, 0, "it is new");
+    let before = store.revision().await.unwrap();
+    let found = store.get("hold", "ah_1").await.unwrap().unwrap();
+    store
+        .commit(Changes::replace(found, reported()))
+        .await
+        .unwrap();
+    assert_eq!(prune(before).await, 0, "it was changed");
+    let other = document("other", "o_1");
+    let now = store.revision().await.unwrap();
+    store
+        .commit(Changes::insert(other, reported()))
+        .await
+        .unwrap();
+    let later = Revision { epoch: 1, ..now };
+    assert_eq!(prune(later).await, 0, "it may be lost");
+    assert_eq!(log.extent().await.unwrap().anchor.seq, 0);
+    assert_eq!(prune(now).await, 1);
 }
 
 /// Writes the event of a removal, as the server does before it.
@@ -292,7 +336,10 @@ async fn removals_without_an_event_are_found(db: &TestDatabase) {
     )
     .await;
     for seq in 1..=2 {
-        assert_eq!(store.prune_outbox(Expired(seq)).await.unwrap(), 1);
+        assert_eq!(
+            store.prune_outbox(Expired(seq), UNDECIDED).await.unwrap(),
+            1
+        );
         assert_eq!(log.verify_beginning().await.unwrap(), Beginning::Announced);
         assert_eq!(log.unannounced_from().await.unwrap(), None);
     }
@@ -305,7 +352,7 @@ async fn removals_without_an_event_are_found(db: &TestDatabase) {
     let fourth = log.hash_at(4).await.unwrap().unwrap();
     let object = format!(r#"{{"first":4,"last":4,"last_hash":"{fourth}","unannounced_from":3}}"#);
     announce(&store, 7, &object).await;
-    store.prune_outbox(Expired(4)).await.unwrap();
+    store.prune_outbox(Expired(4), UNDECIDED).await.unwrap();
     assert_eq!(unannounced().await, Some((3, 3)));
     // An event that hides it leaves a gap between the ranges.
     script(
@@ -320,7 +367,7 @@ async fn removals_without_an_event_are_found(db: &TestDatabase) {
     announce(&store, 8, r#"{"first":5,"last":6}"#).await;
     assert_eq!(log.verify_beginning().await.unwrap(), Beginning::Unbound);
     announce(&store, 9, r#"{"first":7,"last":7,"last_hash":"00"}"#).await;
-    store.prune_outbox(Expired(7)).await.unwrap();
+    store.prune_outbox(Expired(7), UNDECIDED).await.unwrap();
     let refused = log.verify_beginning().await;
     assert!(
         matches!(refused, Err(AuditError::Damaged(Damage { seq: 7, .. }))),
@@ -488,7 +535,7 @@ async fn reading_makes_nothing(db: &TestDatabase) {
             tell(&writer, n).await;
             if n % 10 == 0 {
                 writer
-                    .prune_outbox(Expired(i64::from(n) - 5))
+                    .prune_outbox(Expired(i64::from(n) - 5), UNDECIDED)
                     .await
                     .unwrap();
             }

@@ -21,6 +21,12 @@ mod test_database;
 mod texts;
 mod tree;
 
+/// Nothing decides which rows are removed.
+const UNDECIDED: crate::Deciding = crate::Deciding {
+    kind: "hold",
+    as_of: crate::Revision::START,
+};
+
 /// Runs each test on both engines.
 macro_rules! on_both_engines {
     ($($name:ident),* $(,)?) => {$(

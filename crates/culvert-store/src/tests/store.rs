@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use culvert_base::{Event, Timestamp};
 use tokio::task::JoinSet;
 
-use super::on_both_engines;
 use super::test_database::{TestDatabase, texts};
+use super::{UNDECIDED, on_both_engines};
 use crate::commit::commit_error::CommitError;
 use crate::database::dialect::{Access, Arg};
 use crate::database::statements::{state, transaction};
@@ -713,8 +713,8 @@ async fn settings_and_pruning(db: &TestDatabase) {
             .await
             .unwrap();
     }
-    assert_eq!(store.prune_outbox(Expired(2)).await.unwrap(), 2);
-    assert_eq!(store.prune_outbox(Expired(3)).await.unwrap(), 1);
+    assert_eq!(store.prune_outbox(Expired(2), UNDECIDED).await.unwrap(), 2);
+    assert_eq!(store.prune_outbox(Expired(3), UNDECIDED).await.unwrap(), 1);
     // Positions are never assigned twice, even when all rows have been removed.
     store
         .commit(Changes::event(event("k.v0", "ev_4")))

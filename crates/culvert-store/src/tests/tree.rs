@@ -9,9 +9,9 @@ use culvert_tlog::{
 use tokio::task::JoinSet;
 
 use super::audit::script;
-use super::on_both_engines;
 use super::store::{at, event};
 use super::test_database::TestDatabase;
+use super::{UNDECIDED, on_both_engines};
 use crate::audit_log::chain::Link;
 use crate::audit_log::outbox;
 use crate::database::dialect::Access;
@@ -117,7 +117,7 @@ async fn proofs_outlive_the_pruning_of_other_rows(db: &TestDatabase) {
         Err(ProveError::NotSigned)
     ));
     // Pruning makes leaves of what it removes.
-    assert_eq!(store.prune_outbox(Expired(5)).await.unwrap(), 5);
+    assert_eq!(store.prune_outbox(Expired(5), UNDECIDED).await.unwrap(), 5);
     let early = sign(&store).await;
     let proof = log.prove("ev_7", Some("ac_1")).await.unwrap();
     let bytes = proof.extra.clone().unwrap();
@@ -139,7 +139,7 @@ async fn proofs_outlive_the_pruning_of_other_rows(db: &TestDatabase) {
         log.prove("ev_10", None).await,
         Err(ProveError::NotSigned)
     ));
-    store.prune_outbox(Expired(9)).await.unwrap();
+    store.prune_outbox(Expired(9), UNDECIDED).await.unwrap();
     let late = sign(&store).await;
     let proof = log.prove("ev_10", None).await.unwrap();
     let leaf = TreeHash::leaf(proof.extra.as_deref().unwrap());

@@ -114,10 +114,11 @@ const AUDITED: &[(&str, &str, &str)] = &[
 ];
 
 /// Resources with kinds of our own.
-const OWN: [&str; 8] = [
+const OWN: [&str; 9] = [
     "agent_ingress",
     "application_session",
     "application_user",
+    "audit_hold",
     "bot_user",
     "endpoint",
     "kubernetes_operator",
@@ -128,6 +129,7 @@ const OWN: [&str; 8] = [
 /// Collections that callers change, whose kinds are our own.
 const OF_OWN: &[&str] = &[
     "agent_ingresses",
+    "audit_holds",
     "bot_users",
     "endpoints",
     "kubernetes_operators",
@@ -180,6 +182,7 @@ impl Witness {
         let body = match collection {
             "bot_users" | "service_users" => json!({"name": "changed"}),
             "users" => json!({"role": "read_only"}),
+            "audit_holds" => json!({"reason": "changed"}),
             _ => json!({"description": "changed"}),
         };
         let answer = self.culvert.call(Method::PATCH, &path, Some(body)).await;
@@ -256,6 +259,7 @@ impl Witness {
         match collection {
             "agent_ingresses" => json!({"domain": "connect.x.example"}),
             "api_keys" | "ip_policies" | "reserved_addrs" => json!({"description": "a sample"}),
+            "audit_holds" => json!({"filter": "event_id == ''", "reason": "a sample"}),
             "bot_users" | "service_users" => json!({"name": collection}),
             "certificate_authorities" => {
                 let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -350,13 +354,13 @@ fn the_catalogue_has_the_kinds_of_the_contract() {
     let (catalogue, contract) = (catalogue(), contract());
     let absent: Vec<_> = contract.difference(&catalogue).collect();
     assert_eq!(absent, Vec::<&String>::new());
-    // Our own stand beside them: eight resources with three kinds each, and those of operations, refusals and the server.
+    // Our own stand beside them: nine resources with three kinds each, and those of operations, refusals and the server.
     let own: Vec<_> = catalogue.difference(&contract).collect();
     let of = |stem: &str| VERBS.map(|verb| format!("{stem}_{verb}.v0"));
     for stem in OWN {
         assert!(of(stem).iter().all(|kind| own.contains(&kind)), "{stem}");
     }
-    assert_eq!(own.len(), OWN.len() * VERBS.len() + 41, "{own:?}");
+    assert_eq!(own.len(), OWN.len() * VERBS.len() + 42, "{own:?}");
     let mut made: Vec<&str> = culvert_control::operations()
         .iter()
         .filter(|operation| operation.name == "create")

@@ -476,6 +476,7 @@ const BY_SERVER: &[&str] = &[
     "agents/state.rs Agents.others",
     "agents/state.rs Agents.removed",
     "certificates/authority.rs Authority.made",
+    "control/audit_hold/retention.rs Seen.filters",
     "control/compile/copied.rs CopySource.ids",
     "control/compile/state.rs Due.endpoints",
     "control/compile/state.rs CompileState.certificates",

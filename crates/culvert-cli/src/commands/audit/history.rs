@@ -2,8 +2,8 @@
 //! knows.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use culvert_store::{AuditLog, Rebuilt, TreeDamage};
-use culvert_tlog::{Checkpoint, Policy, SignedCheckpoint, continuation};
+use culvert_store::{AuditLog, AuditTree, Rebuilt, TreeDamage};
+use culvert_tlog::{Checkpoint, Policy, SignedCheckpoint, continuation, continued};
 
 use super::failed;
 use super::proof::{named, policy, read_checkpoint, trust};
@@ -79,6 +79,9 @@ pub(super) async fn verify(log: &AuditLog, asked: &Asked) -> Result<(), Failure>
         };
         let verified = by_log.verify(&signed.checkpoint);
         verified.map_err(|error| Failure::Failed(error.to_string()))?;
+        if !asked.policy.witness_keys.is_empty() {
+            witnessed(log, &tree, &asked.policy).await?;
+        }
     }
     let mut last_same = tree.base;
     for signed in &asked.checkpoints {
@@ -116,6 +119,49 @@ pub(super) async fn verify(log: &AuditLog, asked: &Asked) -> Result<(), Failure>
         ))?;
     }
     Ok(())
+}
+
+/// Verifies the newest head that enough witnesses signed: the log must begin with it.
+async fn witnessed(log: &AuditLog, tree: &AuditTree, policy: &Policy) -> Result<(), Failure> {
+    let published = tree.published();
+    let published = published.ok_or_else(|| Failure::Failed("no head is signed yet".into()))?;
+    let witnesses = policy.verify(published);
+    let witnesses = witnesses.map_err(|error| Failure::Failed(error.to_string()))?;
+    let head = published.checkpoint();
+    if head.size > tree.size || log.root(head.size).await.map_err(failed)? != head.root {
+        return Err(Failure::Failed(
+            "the audit log was rewritten: it does not begin with the stored head that witnesses signed"
+                .to_owned(),
+        ));
+    }
+    say(format_args!(
+        "witnesses signed the first {} events{}",
+        head.size,
+        named(&witnesses)
+    ))
+}
+
+/// Says that the log continues one that ended, unless it is asked for by name.
+pub(super) async fn warn_of_continuation(
+    log: &AuditLog,
+    asked: Option<&Asked>,
+) -> Result<(), Failure> {
+    // A database of an earlier version has no tree.
+    let tree = log.tree().await.ok();
+    let Some(signed) = tree.and_then(|tree| tree.signed) else {
+        return Ok(());
+    };
+    let origin = &signed.checkpoint.checkpoint().origin;
+    let is_named = asked.is_some_and(|asked| asked.policy.origin.as_ref() == Some(origin));
+    let (name, n) = continuation(origin);
+    if n == 0 || is_named {
+        return Ok(());
+    }
+    say(format_args!(
+        "warning: the signed log is `{origin}`, which continues `{}`, which ended: the database was restored, or written again; \
+         heads of that one may have events that are missing here",
+        continued(name, n - 1)
+    ))
 }
 
 /// A checkpoint of an earlier continuation counts if a later one is asked for by name.

@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::Timestamp;
 use culvert_base::names::{escaped, is_deceptive};
-use culvert_installation::audit_key;
+use culvert_installation::audit_key::AuditKey;
 use culvert_installation::config::Settings;
 use culvert_installation::with_settings;
 use culvert_store::{AuditLog, AuditRecord, ProveError};
@@ -149,11 +149,12 @@ pub(super) async fn checkpoint(log: &AuditLog) -> Result<(), Failure> {
 }
 
 pub(super) fn key(settings: &Settings) -> Result<(), Failure> {
-    let path = settings.audit_key_file();
-    let key = audit_key::load(&path).map_err(|error| Failure::Failed(format!("{error:#}")))?;
+    let problem = |error: anyhow::Error| Failure::Failed(format!("{error:#}"));
+    let source = AuditKey::open(settings).map_err(problem)?;
+    let key = source.load().map_err(problem)?;
     let missing = || {
-        let shown = path.display();
-        Failure::Failed(format!("there is no `{shown}`; `culvert serve` makes it"))
+        let shown = source.shown();
+        Failure::Failed(format!("there is no {shown}; `culvert serve` makes it"))
     };
     say(key.ok_or_else(missing)?.verifier())
 }

@@ -1,13 +1,12 @@
 //! `culvert admin rotate-audit-key`: another key for the heads of the audit log.
 
 use std::io::Write;
-use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use culvert_command::with_causes;
-use culvert_installation::config::Settings;
+use culvert_installation::ProcessContext;
+use culvert_installation::audit_key::{self, AuditKey};
 use culvert_installation::keys::write_private;
-use culvert_installation::{ProcessContext, audit_key};
 use culvert_store::SignedHead;
 
 /// Nodes sign heads meanwhile.
@@ -15,10 +14,10 @@ const TRIES: usize = 10;
 
 /// Signs the latest head with the new key too, and then replaces the file. The head with both signatures shows to those
 /// who know the old key that the new one is its successor.
-pub(super) async fn rotate(context: &ProcessContext, settings: &Settings) -> Result<()> {
-    let path = settings.audit_key_file();
+pub(super) async fn rotate(context: &ProcessContext, key: &AuditKey) -> Result<()> {
+    let path = key.file()?;
     let shown = path.display();
-    let old = audit_key::load(&path)?;
+    let old = audit_key::load(path)?;
     let old = old.with_context(|| format!("there is no `{shown}`; run this where it is"))?;
     let next = path.with_file_name("audit.key.next");
     // An interrupted rotation left it.
@@ -57,10 +56,9 @@ pub(super) async fn rotate(context: &ProcessContext, settings: &Settings) -> Res
             }
         }
         // A database from before the rotation needs the old key.
-        let mut kept = path.as_os_str().to_owned();
-        kept.push(".old");
-        write_private(Path::new(&kept), &format!("{}\n", &*old.secret_text()))?;
-        std::fs::rename(&next, &path).with_context(|| format!("replacing `{shown}`"))?;
+        let kept = audit_key::old_file(path);
+        write_private(&kept, &format!("{}\n", &*old.secret_text()))?;
+        std::fs::rename(&next, path).with_context(|| format!("replacing `{shown}`"))?;
         let said = format!(
             "created a new key in `{shown}`; copy the file to every node\nkey: {}\n\
              the last head, signed with both keys, for those who know the old key:\n\n{both}",

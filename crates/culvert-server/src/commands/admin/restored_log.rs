@@ -6,8 +6,9 @@ use anyhow::{Context, Result, bail};
 use culvert_base::Clock;
 use culvert_command::with_causes;
 use culvert_control::AdminCommand;
+use culvert_installation::audit_key::AuditKey;
 use culvert_installation::config::Settings;
-use culvert_installation::{ProcessContext, audit_head, audit_key};
+use culvert_installation::{ProcessContext, audit_head};
 use culvert_tlog::{continuation, continued};
 
 use super::server_log;
@@ -21,13 +22,12 @@ const CONTINUATIONS_MAX: u64 = 1 << 32;
 /// Signs a head of the next continuation (`+1`, `+2`), which nodes then continue. Its event is in this head.
 pub(super) async fn acknowledge(
     context: &ProcessContext,
-    settings: &Settings,
+    (settings, key): (&Settings, &AuditKey),
     command: &AdminCommand,
 ) -> Result<()> {
-    let path = settings.audit_key_file();
-    let shown = path.display();
-    let key = audit_key::load(&path)?;
-    let key = key.with_context(|| format!("there is no `{shown}`; run this where it is"))?;
+    let shown = key.shown();
+    let key = key.load()?;
+    let key = key.with_context(|| format!("there is no {shown}; run this where it is"))?;
     let name = key.verifier().name();
     let file = audit_head::load(&settings.audit_head_file())?;
     let (store, log) = (&context.store, server_log(context));
@@ -39,7 +39,7 @@ pub(super) async fn acknowledge(
         let tree = audit_log.tree().await.map_err(with_causes)?;
         let stored = tree.signed.as_ref();
         if stored.is_some_and(|head| !head.checkpoint.is_signed_last_by(key.verifier())) {
-            bail!("`{shown}` is not the key that signed the latest head");
+            bail!("{shown} is not the key that signed the latest head");
         }
         let stored_head = stored.map(|head| &head.checkpoint);
         let known = heads::latest(file.as_ref(), stored_head);

@@ -13,6 +13,7 @@ use culvert_policy::SharedCounts;
 use culvert_tunnel::nodes::Nodes;
 use culvert_tunnel::server::Server;
 
+use crate::audit_tree::witnesses::{self, WitnessClient};
 use crate::metrics::{self, Sample, samples, statistics};
 use crate::nodes::{cluster, rate_exchange};
 use crate::server::foundation::Foundation;
@@ -29,6 +30,7 @@ struct Measured {
     counts: Option<SharedCounts>,
     edge: Option<Edge>,
     control: Arc<Control>,
+    witnesses: Vec<Arc<WitnessClient>>,
     server: Option<Arc<Server>>,
     api: Option<Arc<Api>>,
 }
@@ -45,6 +47,7 @@ impl Measured {
         rows.extend(statistics::destinations(&self.delivery));
         rows.extend(statistics::process(&self.control));
         rows.extend(samples::certificate(&self.control));
+        rows.extend(witnesses::samples(&self.witnesses));
         let agents = self.server.iter();
         rows.extend(agents.flat_map(|server| samples::agent(server, &self.control)));
         rows.extend(self.api.iter().flat_map(|api| samples::api(api.meters())));
@@ -82,6 +85,7 @@ impl Part {
                     .then(|| foundation.counts.clone()),
                 edge: foundation.edge.clone(),
                 control: foundation.control.clone(),
+                witnesses: foundation.witnesses.clone(),
                 server,
                 api,
             },
