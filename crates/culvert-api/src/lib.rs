@@ -436,6 +436,10 @@ impl Api {
             return served.map_err(unauthenticated);
         }
         let operation_name = asked.as_ref().map_or_else(|_| String::new(), Asked::name);
+        let named = match &asked {
+            Ok(Asked::Operation(_)) => values.first().map(String::as_str),
+            _ => None,
+        };
         let caller = match is_by_cookie {
             false => self.caller(&arrival).await,
             true => self
@@ -446,7 +450,7 @@ impl Api {
         let caller = caller.inspect_err(|problem| {
             let origin = self.origin(&arrival);
             self.control
-                .note_refusal(&origin, &operation_name, problem.refusal());
+                .note_refusal(&origin, (&operation_name, named), problem.refusal());
         });
         let mut caller = caller.map_err(unauthenticated)?;
         caller.context = Some(match is_by_cookie {
@@ -456,7 +460,7 @@ impl Api {
         check_version(headers).map_err(|refusal| known(refusal.into()))?;
         let refused = |problem: Problem| {
             self.control
-                .note_refused(&caller, &operation_name, problem.refusal());
+                .note_refused(&caller, (&operation_name, named), problem.refusal());
             known(problem)
         };
         let admitted = self.control.identity.admit(&caller, client);
@@ -611,9 +615,9 @@ impl Api {
 const APPLIED_WITHIN: Duration = Duration::from_secs(1);
 /// The ID of the operation that shows traffic as it happens.
 const TAIL: &str = "events_tail";
-/// Limit of a user agent in audit events.
 /// Header with the ID of the event that an update follows.
 const CAUSE: HeaderName = HeaderName::from_static("culvert-cause");
+/// Limit of a user agent in audit events.
 const USER_AGENT_BYTES_MAX: usize = 512;
 /// The beginning of the user agent of our command line.
 const COMMAND_LINE: &str = "culvert-cli/";

@@ -476,7 +476,7 @@ impl Api {
     /// Notes a refused request of the console's own paths, for the audit log.
     pub(crate) fn note_page(&self, refusal: &Refusal, arrival: &Arrival<'_>) {
         let origin = self.origin(arrival);
-        self.control.note_refusal(&origin, CONSOLE, refusal);
+        self.control.note_refusal(&origin, (CONSOLE, None), refusal);
     }
 
     /// Counts a failed attempt with a wrong token or cookie.
