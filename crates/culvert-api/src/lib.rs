@@ -207,8 +207,10 @@ pub struct Api {
     failures: Option<Failures>,
     /// Sign-ins to the console, by owner.
     sign_ins: Failures,
-    /// Steps of sign-ins at the OpenID provider, by network.
-    provider_steps: Failures,
+    /// Callbacks from the OpenID provider, by pending sign-in.
+    callbacks: Failures,
+    /// Those that failed, by source.
+    failed_callbacks: Failures,
     rolling: Option<Rolling>,
     sources: PerSource,
     /// Permits for connections, of all listeners together.
@@ -246,9 +248,10 @@ impl Api {
             ),
             failures: Failures::new(limits.failed_authentications),
             sign_ins: Failures::every(console::SIGN_INS_EVERY, console::SIGN_INS_AT_ONCE),
-            provider_steps: Failures::every(
-                console::PROVIDER_STEPS_EVERY,
-                console::PROVIDER_STEPS_AT_ONCE,
+            callbacks: Failures::every(console::CALLBACKS_EVERY, console::CALLBACKS_AT_ONCE),
+            failed_callbacks: Failures::every(
+                console::FAILED_CALLBACKS_EVERY,
+                console::FAILED_CALLBACKS_AT_ONCE,
             ),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
