@@ -158,7 +158,7 @@ pub async fn delete(
         let before = (ty.before_removal)(&cx, &document).await?;
         let view = ty.view_text(&document, cx.base)?;
         let event = audit::event(&cx, ty, Verb::Deleted, &view)?;
-        // In the order of their events: what is removed with it comes first.
+        // In the order of their events: its parts come first.
         let changes = held
             .and(checked)
             .and(following(&event, before.and(grants)))

@@ -10,7 +10,7 @@ use crate::operations::resources;
 use crate::{CallContext, Origin};
 
 /// What a successful call leaves in the log: the event of the object that it writes, or of the operation, and those that
-/// follow it; before the event of a removal, what is removed with it. The five operations of each resource are not here if
+/// follow it; before the event of a removal, those of its parts. The five operations of each resource are not here if
 /// their event has its name, and is the only one.
 const TRACES: [(&str, &[&str]); 41] = [
     (
@@ -167,7 +167,7 @@ pub(super) async fn end_of_log(rig: &Rig) -> i64 {
     }
 }
 
-/// The caller, whose next call has an operation ID and a network of its own.
+/// The caller, whose next call has its own operation ID and network.
 pub(super) fn with_own_context(caller: Caller) -> Caller {
     static N: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
     let n = N.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

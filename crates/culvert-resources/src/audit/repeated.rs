@@ -111,7 +111,7 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
     pub fn note_many(&self, key: K, sample: S, count: u64, at: Timestamp) {
         let mut open = lock(&self.open);
         let key = self.counting(&open, &key);
-        add(&mut open, key, sample, count, (at, at));
+        add(&mut open, key, sample, count, (at, at), Instant::now());
     }
 
     /// Whether this key was reported within the period. If so, counts one; if not, begins to count, as after a report.
@@ -202,8 +202,10 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
             let (sample, count) = (counted.sample.clone(), counted.count);
             counted.count = 0;
             counted.sample = sample.emptied();
-            counted.due = self.next_due(&key, counted, now);
-            add(open, (self.folded)(&key), sample, count, range);
+            // No report was about this key, so that it has no long pause.
+            counted.due = now + self.period;
+            // Due in this round, not in the next one.
+            add(open, (self.folded)(&key), sample, count, range, now);
         }
     }
 
@@ -246,15 +248,15 @@ impl<S> RepeatCount<S> {
     }
 }
 
-/// Counts several of a key, from the first to the last one of a range.
+/// Counts several of a key, from the first to the last one of a range. A new key is due now.
 fn add<K: Eq + Hash, S: Sample>(
     open: &mut HashMap<K, RepeatCount<S>>,
     key: K,
     sample: S,
     count: u64,
     (first_at, last_at): (Timestamp, Timestamp),
+    now: Instant,
 ) {
-    let now = Instant::now();
     let counted = open.entry(key).or_insert_with(|| RepeatCount {
         sample: sample.emptied(),
         since: now,
