@@ -25,7 +25,7 @@ use culvert_resources::operation::{
     BodySpec, Call, EVENTS_PATH, Method, Operation, Reply, ResponseSpec, Run, Status,
 };
 use culvert_resources::{Error, Kernel, access, input, stored};
-use culvert_store::{Bound, Order, RangeError, Store};
+use culvert_store::{AuditLog, Bound, Order, RangeError, Store};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -184,7 +184,7 @@ pub(crate) fn hides<'a>(
         };
         let log = Store::audit_log(&kernel.store);
         let bound = Bound::Event(id.to_owned());
-        let found = log.range(Some(&bound), None, Some(&caller.account)).await;
+        let found = AuditLog::range(&log, Some(&bound), None, Some(&caller.account)).await;
         let position = match found {
             Ok(range) => range.first,
             Err(RangeError::Unknown(_)) => return Ok(false),
