@@ -1,11 +1,12 @@
 // What the pages show when something is wrong, each provoked at real servers: a lost store, a lost node, a lost server,
 // a session that ended, a sick destination, bad input.
 import assert from 'node:assert/strict';
-import { mkdirSync } from 'node:fs';
+import { cpSync, mkdirSync, readdirSync, rmSync } from 'node:fs';
+import { join } from 'node:path';
 import { createServer } from 'node:http';
 import { after, before, describe, test } from 'node:test';
 import { launch, open, settled, signIn, until } from './browser.mjs';
-import { Database, postgres, program, Server } from './server.mjs';
+import { culvert, Database, postgres, program, Server } from './server.mjs';
 
 const NETWORK = {
   expected: [
@@ -81,6 +82,55 @@ describe('wrong states', { concurrency: true }, () => {
           .waitFor({ state: 'detached' });
       assert.deepEqual(faults, []);
       await context.close();
+    },
+  );
+
+  test(
+    'a restored database is said on the first page, to admins, until it is acknowledged',
+    { skip: !program },
+    async (t) => {
+      const server = await Server.start();
+      t.after(() => server.remove());
+      const bot = await server.make('bot_users', { name: 'a-bot' });
+      const { token } = await server.make('api_keys', { owner_id: bot.id });
+      await server.stop();
+      // The last head is signed at the stop. The copy does not have what comes after it.
+      const data = join(server.folder, 'data');
+      const copy = join(server.folder, 'copy');
+      const ofStore = (folder) =>
+        readdirSync(folder).filter((name) => name.startsWith('state.db'));
+      mkdirSync(copy);
+      for (const name of ofStore(data))
+        cpSync(join(data, name), join(copy, name));
+      await server.start();
+      await server.make('vaults', { name: 'lost' });
+      await server.stop();
+      for (const name of ofStore(data)) rmSync(join(data, name));
+      for (const name of ofStore(copy))
+        cpSync(join(copy, name), join(data, name));
+      await server.start();
+
+      const { page, context, faults } = await open(browser, at(server));
+      await signIn(page, '/console/', server.token, server.url);
+      const notice = page
+        .getByRole('alert')
+        .getByText('culvert admin acknowledge-restore');
+      await notice.waitFor();
+      const other = await open(browser, at(server));
+      await signIn(other.page, '/console/', token, server.url);
+      await other.page
+        .getByText('requests a second', { exact: true })
+        .waitFor();
+      assert.equal(
+        await other.page.getByText('acknowledge-restore').count(),
+        0,
+      );
+
+      await culvert('admin', 'acknowledge-restore', '--data-dir', data);
+      await notice.waitFor({ state: 'detached' });
+      assert.deepEqual([...faults, ...other.faults], []);
+      await context.close();
+      await other.context.close();
     },
   );
 

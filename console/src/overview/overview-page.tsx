@@ -12,6 +12,7 @@ import { Failure } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { Checklist } from './checklist';
 import { LiveRates } from './live-rates';
+import { Notices } from './notices';
 import { LostNodesOfAll, Nodes } from './overload';
 import { TrafficStatistics } from './traffic-statistics';
 import css from './overview.module.css';
@@ -139,6 +140,7 @@ export default function OverviewPage() {
   const agents = useList('tunnel_sessions').data?.objects;
   return (
     <Page title="Overview">
+      <Notices />
       <LostNodesOfAll />
       {endpoints && !seen ? (
         <Checklist

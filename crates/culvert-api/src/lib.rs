@@ -207,8 +207,10 @@ pub struct Api {
     failures: Option<Failures>,
     /// Sign-ins to the console, by owner.
     sign_ins: Failures,
-    /// Steps of sign-ins at the OpenID provider, by network.
-    provider_steps: Failures,
+    /// Callbacks from the OpenID provider, by pending sign-in.
+    callbacks: Failures,
+    /// Those that failed, by source.
+    failed_callbacks: Failures,
     rolling: Option<Rolling>,
     sources: PerSource,
     /// Permits for connections, of all listeners together.
@@ -246,9 +248,10 @@ impl Api {
             ),
             failures: Failures::new(limits.failed_authentications),
             sign_ins: Failures::every(console::SIGN_INS_EVERY, console::SIGN_INS_AT_ONCE),
-            provider_steps: Failures::every(
-                console::PROVIDER_STEPS_EVERY,
-                console::PROVIDER_STEPS_AT_ONCE,
+            callbacks: Failures::every(console::CALLBACKS_EVERY, console::CALLBACKS_AT_ONCE),
+            failed_callbacks: Failures::every(
+                console::FAILED_CALLBACKS_EVERY,
+                console::FAILED_CALLBACKS_AT_ONCE,
             ),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
@@ -436,6 +439,10 @@ impl Api {
             return served.map_err(unauthenticated);
         }
         let operation_name = asked.as_ref().map_or_else(|_| String::new(), Asked::name);
+        let named = match &asked {
+            Ok(Asked::Operation(_)) => values.first().map(String::as_str),
+            _ => None,
+        };
         let caller = match is_by_cookie {
             false => self.caller(&arrival).await,
             true => self
@@ -446,7 +453,7 @@ impl Api {
         let caller = caller.inspect_err(|problem| {
             let origin = self.origin(&arrival);
             self.control
-                .note_refusal(&origin, &operation_name, problem.refusal());
+                .note_refusal(&origin, (&operation_name, named), problem.refusal());
         });
         let mut caller = caller.map_err(unauthenticated)?;
         caller.context = Some(match is_by_cookie {
@@ -456,7 +463,7 @@ impl Api {
         check_version(headers).map_err(|refusal| known(refusal.into()))?;
         let refused = |problem: Problem| {
             self.control
-                .note_refused(&caller, &operation_name, problem.refusal());
+                .note_refused(&caller, (&operation_name, named), problem.refusal());
             known(problem)
         };
         let admitted = self.control.identity.admit(&caller, client);
@@ -611,9 +618,9 @@ impl Api {
 const APPLIED_WITHIN: Duration = Duration::from_secs(1);
 /// The ID of the operation that shows traffic as it happens.
 const TAIL: &str = "events_tail";
-/// Limit of a user agent in audit events.
 /// Header with the ID of the event that an update follows.
 const CAUSE: HeaderName = HeaderName::from_static("culvert-cause");
+/// Limit of a user agent in audit events.
 const USER_AGENT_BYTES_MAX: usize = 512;
 /// The beginning of the user agent of our command line.
 const COMMAND_LINE: &str = "culvert-cli/";

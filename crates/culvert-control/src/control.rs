@@ -22,6 +22,7 @@ use culvert_resources::Kernel;
 use culvert_resources::access::caller::{Caller, Origin};
 use culvert_resources::audit::counted::REQUEST_REFUSED;
 use culvert_resources::audit::refusals::SIGN_IN_FAILED;
+use culvert_resources::operation::shown_id;
 use culvert_resources::settings::Settings;
 use culvert_resources::stored::seal::{Pepper, Seal};
 use culvert_store::{Revision, Store};
@@ -111,21 +112,26 @@ impl Control {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Notes a refused call whose caller is not known. `operation` is its ID in the OpenAPI document.
-    pub fn note_refusal(&self, origin: &Origin, operation: &str, refusal: &Refusal) {
+    /// Notes a refused call whose caller is not known. `called` is the ID of the operation in the OpenAPI document, and what
+    /// the path names.
+    pub fn note_refusal(&self, origin: &Origin, called: (&str, Option<&str>), refusal: &Refusal) {
+        let (operation, named) = called;
+        let called = (operation, named.and_then(shown_id));
         self.kernel
-            .note_refusal(REQUEST_REFUSED, origin, operation, refusal);
+            .note_refusal(REQUEST_REFUSED, origin, called, refusal);
     }
 
     /// Notes a call of a known caller that was refused before its operation ran.
-    pub fn note_refused(&self, caller: &Caller, operation: &str, refusal: &Refusal) {
-        self.kernel.note_refused(caller, operation, refusal, None);
+    pub fn note_refused(&self, caller: &Caller, called: (&str, Option<&str>), refusal: &Refusal) {
+        let (operation, named) = called;
+        let named = named.and_then(shown_id);
+        self.kernel.note_refused(caller, operation, refusal, named);
     }
 
     /// Notes a refused sign-in to the console.
     pub fn note_failed_sign_in(&self, origin: &Origin, refusal: &Refusal) {
         self.kernel
-            .note_refusal(SIGN_IN_FAILED, origin, "sign_in", refusal);
+            .note_refusal(SIGN_IN_FAILED, origin, ("sign_in", None), refusal);
     }
 
     /// Records that a caller begins to follow events. Without the record it must not see any.

@@ -33,6 +33,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 1] {
         query: &[],
         right: Right::read(Scope::EventsRead),
         object: None,
+        hides: Some(captured::hides),
         trace: Trace::HourlyList(&EVENTS_EXPORTED, proven),
         run: Run::new(|events, call| Box::pin(get_proof(events, call))),
     }]

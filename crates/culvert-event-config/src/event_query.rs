@@ -121,6 +121,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 1] {
         query: &PARAMETERS,
         right: Right::read(Scope::EventsRead),
         object: None,
+        hides: None,
         trace: Trace::HourlyList(&EVENTS_EXPORTED, listed),
         run: Run::new(|events, call| Box::pin(list(events, call))),
     }]

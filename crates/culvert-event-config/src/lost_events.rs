@@ -65,7 +65,7 @@ pub fn kinds() -> [AuditKind; 1] {
     [AuditKind {
         name: EVENTS_DROPPED.to_owned(),
         doc: "Events that waited for delivery are lost, with retained traffic events, because the file that they \
-              were in was damaged or missing; or events of traffic, because the database was away at the start of a \
+              were in was damaged or missing: one event in each account, because the file may have had those of any; or events of traffic, because the database was away at the start of a \
               node, or a queue was full: one event when it begins, and one every ten minutes while it goes on. The \
               audit log is elsewhere and is whole."
             .to_owned(),
@@ -91,17 +91,14 @@ impl EventConfig {
         Ok(())
     }
 
-    /// Emits an event for each loss that was noted. What tells that there is an event is written with it.
+    /// Emits an event in each account for each loss that was noted. What tells that there is an event is written with it.
     pub async fn report_lost_events(&self) -> Result<(), Fault> {
         loop {
             let Some(loss) = lock(&self.untold_losses).first().cloned() else {
                 return Ok(());
             };
-            let account = self
-                .kernel
-                .store
-                .find(Account::KIND, Account::FIRST.0, Account::FIRST.1)
-                .await?;
+            // Whose events they were cannot be read from a damaged file.
+            let accounts = self.kernel.store.all(Account::KIND).await?;
             let told = self.kernel.store.meta_get(TOLD).await?.unwrap_or_default();
             let mut ids: Vec<&str> = told.lines().collect();
             // An earlier attempt may have succeeded although it seemed to fail.
@@ -113,7 +110,7 @@ impl EventConfig {
                     changes = changes.and(Changes::meta(MISSING, String::new()));
                 }
                 // Without an account there are no subscriptions yet.
-                if let Some(account) = account {
+                for account in &accounts {
                     let event = self.event_of_lost_events(&account.head.id, &loss)?;
                     changes = changes.and(Changes::event(event));
                 }

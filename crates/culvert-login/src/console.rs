@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use culvert_base::{Digest, Secret};
+use culvert_base::{Digest, FairPermit, FairPermits, Secret, Share};
 use culvert_events::sign_in_parameter::{CODE, NONCE, STATE};
 use culvert_policy::services::PolicyServices;
 use serde_json::Value as Json;
 use subtle::ConstantTimeEq;
-use tokio::sync::Semaphore;
 use url::Url;
 
 use crate::attempt::{challenge, parameter};
@@ -25,7 +24,7 @@ use crate::provider::{EMAIL_VERIFIED, Endpoints, Issuer, is_secure};
 /// Time limit for the person at the provider.
 pub const CONSOLE_SIGN_IN_WITHIN: Duration = Duration::from_secs(15 * 60);
 
-/// Maximum number of concurrent sign-ins that wait for the provider.
+/// Maximum number of concurrent sign-ins that wait for the response of the provider to their code. Each source has a share.
 const AT_ONCE: usize = 16;
 /// Limit of groups of one person.
 const GROUPS_MAX: usize = 1024;
@@ -85,7 +84,7 @@ pub struct ConsoleProvider {
     settings: ConsoleOpenId,
     issuer: Issuer,
     services: Arc<PolicyServices>,
-    calls: Semaphore,
+    calls: FairPermits,
 }
 
 /// The secret of a sign-in, which the browser keeps.
@@ -112,7 +111,7 @@ impl ConsoleProvider {
             settings,
             issuer,
             services,
-            calls: Semaphore::new(AT_ONCE),
+            calls: FairPermits::new(AT_ONCE),
         })
     }
 
@@ -125,13 +124,13 @@ impl ConsoleProvider {
             .map_err(|error| ConsoleSignInError::Provider(error.to_string()))
     }
 
-    /// Begins a sign-in. Returns the value of the browser's cookie, and where the browser goes.
+    /// Begins a sign-in. Returns the value of the browser's cookie, and where the browser goes. It takes no place: the
+    /// metadata of the provider is cached, also that it cannot be fetched.
     ///
     /// # Errors
     ///
-    /// The provider cannot be used, or too many sign-ins are in progress.
+    /// The provider cannot be used.
     pub async fn begin(&self, redirect_uri: &str) -> Result<(Secret, Url), ConsoleSignInError> {
-        let _place = self.permit()?;
         let endpoints = self.endpoints().await?;
         if !endpoints.has_pkce {
             let why = "it does not support PKCE with S256".to_owned();
@@ -155,7 +154,8 @@ impl ConsoleProvider {
         Ok((Secret::new(URL_SAFE_NO_PAD.encode(attempt.0)), url))
     }
 
-    /// Completes a sign-in: `cookie` is the browser's, `query` that of the callback.
+    /// Completes a sign-in: `cookie` is the browser's, `query` that of the callback, and `share` stands for the client's
+    /// address.
     ///
     /// # Errors
     ///
@@ -165,6 +165,7 @@ impl ConsoleProvider {
         cookie: &str,
         query: &str,
         redirect_uri: &str,
+        share: Share,
     ) -> Result<Identity, ConsoleSignInError> {
         let attempt = Attempt::read(cookie).ok_or(ConsoleSignInError::State)?;
         if query.len() > QUERY_BYTES_MAX {
@@ -179,7 +180,7 @@ impl ConsoleProvider {
             return Err(ConsoleSignInError::Denied);
         }
         let code = parameter(query, CODE).ok_or(ConsoleSignInError::State)?;
-        let _place = self.permit()?;
+        let _place = self.permit(share)?;
         let endpoints = self.endpoints().await?;
         if !endpoints.is_response_ours(query) {
             return Err(ConsoleSignInError::State);
@@ -242,9 +243,9 @@ impl ConsoleProvider {
         })
     }
 
-    fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, ConsoleSignInError> {
+    fn permit(&self, share: Share) -> Result<FairPermit, ConsoleSignInError> {
         self.calls
-            .try_acquire()
+            .try_acquire(share)
             .map_err(|_| ConsoleSignInError::Busy)
     }
 }

@@ -41,6 +41,8 @@ pub struct Operation<S: 'static> {
     pub right: Right,
     /// What it needs of the object in its path; `None` without such an object.
     pub object: Option<ObjectRight>,
+    /// Whether what its path names is hidden from a caller; `None` if it hides nothing.
+    pub hides: Option<Hides>,
     /// What a successful call leaves in the audit log.
     pub trace: Trace,
     /// Runs it, without a check of its scope.
@@ -124,16 +126,14 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
         Ok(())
     }
 
-    /// Notes a refused call. A call about an object that does not exist is an error of the caller, and no refusal.
+    /// Notes a refused call. A call about what does not exist is an error of the caller, and no refusal.
     async fn note(&self, kernel: &Kernel, about: &About, refusal: &Refusal) -> Result<(), Error> {
-        // Text that cannot be an ID is not repeated: it may be a token in the wrong place.
-        let id = about.object_id.as_deref();
-        let id = id.filter(|id| id.len() <= ID_BYTES_MAX && culvert_base::id::split(id).is_some());
+        let id = about.object_id.as_deref().and_then(shown_id);
         if refusal.class == Class::NotFound {
-            let (Some(object), Some(id)) = (self.object, id) else {
+            let (Some(hides), Some(id)) = (self.hides, id) else {
                 return Ok(());
             };
-            if !(object.exists)(kernel, &about.caller, id).await? {
+            if !hides(kernel, &about.caller, id).await? {
                 return Ok(());
             }
         }
@@ -171,6 +171,7 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
             query: self.query,
             right: self.right,
             object: self.object,
+            hides: self.hides,
             trace: self.trace,
             run: Run::new(move |whole, call| run(part(whole), call)),
         }
@@ -236,6 +237,12 @@ impl Drop for Unrecorded<'_> {
 /// Limit of an ID in an event about a refusal.
 const ID_BYTES_MAX: usize = 80;
 
+/// What a refused call named in its path, for its event. Text that cannot be an ID is not repeated: it may be a token in
+/// the wrong place.
+pub fn shown_id(named: &str) -> Option<&str> {
+    Some(named).filter(|id| id.len() <= ID_BYTES_MAX && culvert_base::id::split(id).is_some())
+}
+
 /// What the trace of a call needs, after the call is over.
 struct About {
     caller: Arc<Caller>,
@@ -293,13 +300,11 @@ pub struct ObjectRight {
     pub access: Access,
     /// Checks that the caller has it.
     pub check: CheckObject,
-    /// Whether the account of a caller has an object with this ID, seen by the caller or not.
-    pub exists: ObjectExists,
 }
 
-/// Whether the account of a caller has an object with this ID as a path shows it.
-pub type ObjectExists =
-    for<'a> fn(&'a Kernel, &'a Caller, &'a str) -> BoxFuture<'a, Result<bool, Fault>>;
+/// Whether the account of a caller has something with this ID, as a path shows it, that the caller may not see. A call
+/// about it is refused as if it did not exist.
+pub type Hides = for<'a> fn(&'a Kernel, &'a Caller, &'a str) -> BoxFuture<'a, Result<bool, Fault>>;
 
 /// Refuses a call whose caller does not have this right to the object in the path.
 pub(crate) type CheckObject =

@@ -156,15 +156,13 @@ pub async fn delete(
         let grants = grants_removed(&cx, &document).await?;
         let checked = (ty.check_removal)(&cx, &document, &call.query).await?;
         let before = (ty.before_removal)(&cx, &document).await?;
-        let after = (ty.after_removal)(&cx, &document).await?;
         let view = ty.view_text(&document, cx.base)?;
         let event = audit::event(&cx, ty, Verb::Deleted, &view)?;
-        // In the order of their events: what precedes the removal, the removal, what follows from it.
+        // In the order of their events: its parts come first.
         let changes = held
             .and(checked)
             .and(following(&event, before.and(grants)))
-            .and(Changes::remove(document.head, event.clone()))
-            .and(following(&event, after));
+            .and(Changes::remove(document.head, event));
         if commit(&cx, ty, changes).await? {
             return Ok(Reply::NoContent);
         }

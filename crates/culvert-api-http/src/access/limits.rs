@@ -33,16 +33,6 @@ impl Source {
     }
 }
 
-impl Source {
-    /// The network of this address: its /24, or /64 for IPv6.
-    pub fn network_of(address: IpAddr) -> Self {
-        match Self::of(address) {
-            Self(address, false) => Self(address & !0xFF, false),
-            network => network,
-        }
-    }
-}
-
 fn split_v6(bits: u128) -> [u64; 2] {
     let [a, b, c, d, e, f, g, h, low @ ..] = bits.to_be_bytes();
     [
@@ -89,6 +79,21 @@ impl Failures {
             hasher: RandomState::new(),
             interval,
             tolerance: interval.saturating_mul(burst.saturating_sub(1).into()),
+        }
+    }
+
+    /// Checks that one failure more is within the limit, without counting it. Above the limit, returns the time until then.
+    pub fn check(&self, source: impl Hash, now: Duration) -> Result<(), Duration> {
+        let slot = self.hasher.hash_one(source) % Self::SLOTS;
+        let slot = usize::try_from(slot).ok();
+        let Some(full_at) = slot.and_then(|slot| self.slots.get(slot)) else {
+            return Ok(());
+        };
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let over = full_at.load(Ordering::Relaxed).saturating_sub(now);
+        match over.saturating_sub(self.tolerance) {
+            0 => Ok(()),
+            wait => Err(Duration::from_nanos(wait)),
         }
     }
 

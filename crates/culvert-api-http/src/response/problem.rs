@@ -99,6 +99,11 @@ impl Problem {
         self.0.status
     }
 
+    /// Seconds until the request may be sent again, if the error passes.
+    pub fn retry_after(&self) -> Option<u64> {
+        self.0.retry_after
+    }
+
     /// Turns the problem into a response, and logs a fault.
     pub fn into_response(self, operation_id: &str) -> Response<Body> {
         let inner = *self.0;

@@ -12,9 +12,11 @@
 //!
 //! Control decides who comes in.
 
+use std::time::Duration;
+
 use culvert_base::{Class, Refusal, Secret, code};
 use culvert_control::{CONSOLE_SESSION_MAX, CONSOLE_SIGN_IN_WITHIN, ConsoleSession};
-use http::header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY, SET_COOKIE};
+use http::header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY, RETRY_AFTER, SET_COOKIE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::json;
 
@@ -117,7 +119,7 @@ impl Api {
                         true,
                     ))
                 }
-                Step::Begin => self.begin(&base, &arrival).await,
+                Step::Begin => self.begin(&base).await,
                 Step::Callback => self.callback(&base, &arrival).await,
             }
         };
@@ -155,28 +157,10 @@ impl Api {
         Ok(response)
     }
 
-    /// Counts a step to or from the provider, which anyone can make, and which makes the server ask the provider.
-    fn count_provider_step(&self, arrival: &Arrival<'_>) -> Result<(), Problem> {
-        if self.control.identity.console_provider().is_none() {
-            return Ok(());
-        }
-        let network = Source::network_of(self.client(arrival));
-        let counted = self
-            .provider_steps
-            .count(network, self.started_at.elapsed());
-        counted.map_err(|wait| {
-            let why = "Too many sign-ins from your network; try again later.";
-            Problem::too_many(crate::whole_seconds(wait), why)
-        })
-    }
-
-    async fn begin(&self, base: &str, arrival: &Arrival<'_>) -> Result<Response<Body>, Problem> {
+    async fn begin(&self, base: &str) -> Result<Response<Body>, Problem> {
         let (name, attributes) = sign_in_cookie(base).ok_or_else(needs_tls)?;
-        if let Err(problem) = self.count_provider_step(arrival) {
-            self.note_failed_sign_in(&problem, arrival);
-            return back(problem);
-        }
-        match self.control.identity.begin_console_sign_in(base).await {
+        let beginning = self.control.identity.begin_console_sign_in(base);
+        match beginning.await {
             Ok((secret, url)) => {
                 let mut response = to(url.as_str())?;
                 let set = set_cookie(name, secret.reveal(), attributes, CONSOLE_SIGN_IN_WITHIN);
@@ -191,7 +175,11 @@ impl Api {
 
     async fn callback(&self, base: &str, arrival: &Arrival<'_>) -> Result<Response<Body>, Problem> {
         let (name, attributes) = sign_in_cookie(base).ok_or_else(needs_tls)?;
-        let finished = self.finish(name, base, arrival).await;
+        let Some(kept) = cookie(&arrival.parts.headers, name) else {
+            // No sign-in began in this browser, so none failed: any page can send a browser here.
+            return back(Refusal::of(code::CONSOLE_SIGN_IN_FAILED).into());
+        };
+        let finished = self.finish(kept, base, arrival).await;
         let mut response = match finished {
             Ok((secret, _)) => {
                 let mut response = to("/console/")?;
@@ -208,7 +196,7 @@ impl Api {
                 back(self.failed(problem, arrival))?
             }
         };
-        if let Some(set) = set_cookie(name, "", attributes, std::time::Duration::ZERO) {
+        if let Some(set) = set_cookie(name, "", attributes, Duration::ZERO) {
             response.headers_mut().append(SET_COOKIE, set);
         }
         Ok(response)
@@ -216,22 +204,37 @@ impl Api {
 
     async fn finish(
         &self,
-        name: &str,
+        kept: &str,
         base: &str,
         arrival: &Arrival<'_>,
     ) -> Result<(Secret, ConsoleSession), Problem> {
-        let kept = cookie(&arrival.parts.headers, name);
-        let kept = kept.ok_or_else(|| Refusal::of(code::CONSOLE_SIGN_IN_FAILED))?;
-        // Without a cookie the provider is not asked, so it is not counted.
-        self.count_provider_step(arrival)?;
+        let identity = &self.control.identity;
+        let pending = identity.pending_console_sign_in(kept)?;
+        let (source, now) = (Source::of(self.client(arrival)), self.started_at.elapsed());
+        // Only a callback of a sign-in that began here asks the provider, and only such a one is counted.
+        self.callbacks.count(kept, now).map_err(too_many)?;
+        self.failed_callbacks.check(source, now).map_err(too_many)?;
         let query = arrival.parts.uri.query().unwrap_or_default();
         let origin = self.console_origin(arrival);
-        let identity = &self.control.identity;
-        let caller = identity.finish_console_sign_in(kept, query, base, &origin);
-        let caller = caller.await?;
+        let caller = identity.finish_console_sign_in(&pending, query, base, &origin);
+        let caller = caller.await.map_err(Problem::from).inspect_err(|problem| {
+            let is_of_provider = matches!(
+                problem.refusal().class,
+                Class::Unavailable | Class::TooMany | Class::Failed
+            );
+            if !is_of_provider {
+                // Above the limit, the next one is refused before it asks.
+                self.failed_callbacks.count(source, now).unwrap_or_default();
+            }
+        })?;
         self.count_sign_in(&caller.owner_id)?;
         Ok(identity.sign_in(caller, origin.address).await?)
     }
+}
+
+fn too_many(wait: Duration) -> Problem {
+    let why = "Too many sign-ins failed; try again later.";
+    Problem::too_many(crate::whole_seconds(wait), why)
 }
 
 /// Returns a browser to the console's page, which says why the sign-in failed. Without a provider, there is no such
@@ -242,5 +245,9 @@ fn back(problem: Problem) -> Result<Response<Body>, Problem> {
         return Err(problem);
     }
     let number = refusal.code.map_or(0, culvert_base::Code::number);
-    to(&format!("/console/?refused={number}"))
+    let mut response = to(&format!("/console/?refused={number}"))?;
+    if let Some(seconds) = problem.retry_after() {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    Ok(response)
 }

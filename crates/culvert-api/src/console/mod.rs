@@ -65,9 +65,13 @@ const CONSOLE: &str = "console";
 /// Rate and burst of sign-ins of an owner, with its keys or at the OpenID provider. Each makes events.
 pub(crate) const SIGN_INS_EVERY: Duration = Duration::from_secs(6);
 pub(crate) const SIGN_INS_AT_ONCE: u32 = 20;
-/// Rate and burst of steps to and from the OpenID provider of a network, which many people may share. A sign-in takes two.
-pub(crate) const PROVIDER_STEPS_EVERY: Duration = Duration::from_secs(1);
-pub(crate) const PROVIDER_STEPS_AT_ONCE: u32 = 100;
+/// Rate and burst of callbacks of one pending sign-in at the OpenID provider.
+pub(crate) const CALLBACKS_EVERY: Duration = Duration::from_secs(5 * 60);
+pub(crate) const CALLBACKS_AT_ONCE: u32 = 3;
+/// Rate and burst of failed callbacks of an address, which many people may share. Each has asked the provider in vain. Who
+/// only begins sign-ins, or completes them, is not counted.
+pub(crate) const FAILED_CALLBACKS_EVERY: Duration = Duration::from_secs(1);
+pub(crate) const FAILED_CALLBACKS_AT_ONCE: u32 = 100;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 const GET_HEAD: HeaderValue = HeaderValue::from_static("GET, HEAD");
 
@@ -476,7 +480,7 @@ impl Api {
     /// Notes a refused request of the console's own paths, for the audit log.
     pub(crate) fn note_page(&self, refusal: &Refusal, arrival: &Arrival<'_>) {
         let origin = self.origin(arrival);
-        self.control.note_refusal(&origin, CONSOLE, refusal);
+        self.control.note_refusal(&origin, (CONSOLE, None), refusal);
     }
 
     /// Counts a failed attempt with a wrong token or cookie.

@@ -54,7 +54,10 @@ impl Api {
         mut arrival: Arrival<'_>,
     ) -> Result<Response<Body>, Problem> {
         arrival.read().await?;
-        let permit = self.followers.enter(&caller.owner_id)?;
+        let permit = self.followers.enter(&caller.owner_id);
+        let permit = permit.inspect_err(|refusal| {
+            self.control.note_refused(&caller, (FOLLOW, None), refusal);
+        })?;
         let last = arrival.parts.headers.get(LAST_EVENT_ID);
         // `?` is not an ID: a header that is not text is refused, because ignoring it would skip events.
         let last = last.map(|value| value.to_str().unwrap_or("?").to_owned());
@@ -68,7 +71,7 @@ impl Api {
             followed.map_err(|_late| Problem::unavailable("The server is busy; try again."))?;
         let followed = followed.inspect_err(|error| {
             if let Error::Refused(refusal) = error {
-                self.control.note_refused(&caller, FOLLOW, refusal);
+                self.control.note_refused(&caller, (FOLLOW, None), refusal);
             }
         })?;
         self.control.record_followed(&caller, FOLLOW).await?;

@@ -48,8 +48,10 @@ impl Api {
         arrival.read().await?;
         let spec = spec(arrival.parts.uri.query().unwrap_or_default())?;
         let tail = self.control.events.tail(&caller, spec);
-        let tail =
-            tail.inspect_err(|refusal| self.control.note_refused(&caller, crate::TAIL, refusal))?;
+        let tail = tail.inspect_err(|refusal| {
+            self.control
+                .note_refused(&caller, (crate::TAIL, None), refusal)
+        })?;
         self.control.record_followed(&caller, crate::TAIL).await?;
         let shared = Arc::new(caller.clone());
         let rights = self.rights(caller, is_by_cookie, &arrival);

@@ -11,7 +11,7 @@ const ORIGIN: &str = "Origin: http://localhost:8420";
 const BY_CONSOLE: &str = "x-culvert-console: 1";
 
 /// A new key with these restrictions: its ID and token.
-async fn restricted(harness: &Harness, restrictions: Value) -> (String, String) {
+pub(super) async fn restricted(harness: &Harness, restrictions: Value) -> (String, String) {
     let mut wire = Wire::to(harness).await;
     let token = Some(harness.token.as_str());
     let made = wire.ask("POST", "/api_keys", token, &[], "{}").await;

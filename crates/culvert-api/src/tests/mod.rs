@@ -4,6 +4,7 @@ mod access;
 mod console;
 mod harness;
 mod hostile;
+mod traces;
 
 use std::time::Duration;
 

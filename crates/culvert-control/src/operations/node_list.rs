@@ -104,6 +104,7 @@ pub(crate) fn operations() -> [Operation<Control>; 1] {
             scope: Some(Scope::EventsRead),
         },
         object: None,
+        hides: None,
             trace: Trace::Nothing,
         run: Run::new(|control, call| Box::pin(list(control, call))),
     }]

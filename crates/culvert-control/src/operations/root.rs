@@ -41,6 +41,7 @@ pub(crate) fn operations() -> [Operation<Control>; 2] {
             query: &[],
             right: Right::ANY,
             object: None,
+            hides: None,
             trace: Trace::Nothing,
             run: Run::new(run),
         };

@@ -271,6 +271,30 @@ async fn files_of_events_that_were_set_aside_are_told_of_once() {
     }
 }
 
+/// A file may have had events of any account.
+#[tokio::test]
+async fn a_damaged_file_is_told_of_in_each_account() {
+    let rig = Rig::start().await;
+    let stranger = rig.stranger().await;
+    let events = &rig.control.events;
+    let (_, seq) = rig.events_after(0).await;
+    let lost = LostEvents::with_damaged("events.db.damaged-1".to_owned(), Some(3));
+    events.note_lost_events(vec![lost]).await.unwrap();
+    events.report_lost_events().await.unwrap();
+    let (reported, _) = rig.events_after(seq).await;
+    let mut accounts: Vec<_> = reported
+        .iter()
+        .map(|event| {
+            assert_eq!(event["event_type"], "events_dropped.v0");
+            event["account_id"].as_str().unwrap()
+        })
+        .collect();
+    accounts.sort_unstable();
+    let mut all = [&*rig.admin.account, &*stranger.account];
+    all.sort_unstable();
+    assert_eq!(accounts, all);
+}
+
 /// A missing file of events causes one event, whether the process that noticed it tells of it or only a later one, and
 /// whether that learns that the event was written.
 #[tokio::test]

@@ -360,26 +360,99 @@ fn judge(answered: &Answered, absent: &Answered) -> May {
 }
 
 #[tokio::test]
-async fn every_operation_on_an_object_checks_its_ownership() {
+async fn every_operation_on_an_object_checks_its_ownership_and_leaves_its_trace() {
     let cast = Cast::start().await;
+    let mut done = Done::default();
     for object in [Object::OfOwner, Object::Ownerless, Object::AboutKeys] {
         for operation in operations() {
             // Events are no objects; `audit_events_are_readable_within_their_account` has their rights.
             if operation.path.contains("{id}") && operation.collection != "events" {
-                call_by_all(&cast, operation, object).await;
+                call_by_all(&cast, operation, object, &mut done).await;
             }
         }
     }
+    let of_objects = operations()
+        .iter()
+        .filter(|operation| operation.path.contains("{id}") && operation.collection != "events");
+    let never: Vec<_> = of_objects
+        .map(Operation::id)
+        .filter(|id| !done.0.contains(id))
+        .collect();
+    assert_eq!(never, NEVER_DONE);
 }
 
-async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
+/// The same on PostgreSQL, with a part of the operations.
+#[tokio::test]
+async fn operations_leave_the_same_traces_on_postgres() {
+    let Some(database) = uses::Database::new("traces").await else {
+        return;
+    };
+    let cast = Cast::of(Rig::on(Some(database.url.clone()), None, AGENTS).await).await;
+    for operation in operations().iter().step_by(9) {
+        if operation.path.contains("{id}") && operation.collection != "events" {
+            call_by_all(&cast, operation, Object::OfOwner, &mut Done::default()).await;
+        }
+    }
+    drop(cast);
+    database.remove().await;
+}
+
+/// IDs of operations that were done for a caller.
+#[derive(Default)]
+struct Done(std::collections::HashSet<String>);
+
+/// Operations that nothing in this process can do, because they need an agent, an authority, a certificate or kept traffic.
+/// The tests `agent_runs`, `managed`, `domains` and `it captures` do them.
+const NEVER_DONE: [&str; 6] = [
+    "agent_ingresses_retry_certificate_management",
+    "endpoints_dry_run",
+    "reserved_domains_delete_certificate",
+    "tunnel_sessions_restart",
+    "tunnel_sessions_stop",
+    "tunnel_sessions_update_agent",
+];
+
+/// The body of a call that changes something where it can.
+fn body_of(operation: &Operation, object: Object) -> Value {
+    let collection = operation.collection;
+    match operation.method {
+        Method::Get | Method::Delete => return Value::Null,
+        Method::Post if operation.name == "create_source" => {
+            return json!({"type": "vault_created.v0"});
+        }
+        Method::Post if (collection, operation.name) == ("event_destinations", "replay") => {
+            return json!({"from": "2020-01-01T00:00:00Z", "event_types": [SOURCE]});
+        }
+        Method::Patch if object == Object::AboutKeys && collection == "event_destinations" => {
+            return json!({"target": {"debug": {"log": false}}});
+        }
+        Method::Post | Method::Patch => {}
+    }
+    let mut settings = schemars::generate::SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    let schema = operation
+        .body
+        .map(|body| (body.schema)(&mut settings.into_generator()));
+    let has = |field: &str| {
+        let schema = schema.as_ref().map(|schema| schema.as_value());
+        schema.is_some_and(|schema| schema["properties"][field].is_object())
+    };
+    match operation.name {
+        "update" if has("description") => json!({"description": "changed"}),
+        "update" if has("metadata") => json!({"metadata": "changed"}),
+        _ => json!({}),
+    }
+}
+
+async fn call_by_all(cast: &Cast, operation: &Operation, object: Object, done: &mut Done) {
     static N: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(100);
     let rig = &cast.rig;
     let (collection, name) = (operation.collection, operation.name);
     let rule = Rule::of(collection, name, object)
         .unwrap_or_else(|| panic!("say who may {name} one of {collection}"));
+    let body = body_of(operation, object);
     for (caller, who) in cast.callers.iter().zip(CALLERS) {
-        let caller = &audit::with_context(caller_of(who, caller, operation));
+        let caller = &audit::with_own_context(caller_of(who, caller, operation));
         let n = N.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let id = cast.object(collection, n).await;
         let is_there = cast.becomes(collection, &id, object).await;
@@ -394,20 +467,9 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
                 let path = operation.path.replace("{id}", id);
                 path.replace("{type}", SOURCE)
             };
-            let body = match operation.method {
-                Method::Post if name == "create_source" => json!({"type": "vault_created.v0"}),
-                Method::Patch
-                    if object == Object::AboutKeys && collection == "event_destinations" =>
-                {
-                    json!({"target": {"debug": {"log": false}}})
-                }
-                // The fields are checked first.
-                Method::Patch if collection == "endpoints" => json!({"description": "changed"}),
-                Method::Post | Method::Patch => json!({}),
-                Method::Get | Method::Delete => Value::Null,
-            };
             let method = operation.method.as_str();
             let before = stored(rig, &id).await;
+            let shown = rig.get(&format!("/{collection}/{id}")).await.body();
             let seq = audit::end_of_log(rig).await;
             let call = async |id: &str| rig.call(caller, method, &path(id), body.clone()).await;
             let nothing = call(&absent).await;
@@ -422,15 +484,28 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object) {
             if may != Do {
                 assert_eq!(stored(rig, &id).await, before, "{who:?} {method} {id}");
             }
-            let is_of_account = who != Stranger;
-            audit::check_trace(
-                rig,
-                (caller, is_of_account),
+            let is_refused = |answered: &Answered| {
+                matches!(
+                    answered,
+                    Answered::Refused(culvert_base::Class::Forbidden, ..)
+                )
+            };
+            let traced = audit::Traced {
+                caller,
                 operation,
-                (&id, &answered),
-                seq,
-            )
-            .await;
+                id: Some(&id),
+                body: &body,
+                answered: &answered,
+                before: &shown,
+                is_of_account: who != Stranger && judge(&answered, &nothing) == NotSee,
+                // A missing scope or role refuses both calls.
+                n_refused: 1 + u64::from(is_refused(&answered) && is_refused(&nothing)),
+            };
+            audit::check_trace(rig, &traced, seq).await;
+            if !matches!(answered, Answered::Refused(..)) {
+                done.0.insert(operation.id());
+                audit::check_repetition(rig, &traced, async || call(&id).await).await;
+            }
         }
         // Some resources allow only a few objects.
         let ty = ALL.iter().find(|ty| ty.collection == collection).unwrap();
@@ -467,6 +542,7 @@ async fn audit_events_are_readable_within_their_account() {
         let nothing = rig.call(caller, "GET", &absent, Value::Null).await;
         for (id, is_private) in [(&public, false), (&private, true)] {
             let path = format!("/events/{id}");
+            check_event_traces(rig, (caller, who), id).await;
             let answered = rig.call(caller, "GET", &path, Value::Null).await;
             let may = match who {
                 Stranger => NotSee,
@@ -486,6 +562,37 @@ async fn audit_events_are_readable_within_their_account() {
                 _ => Some(5409),
             };
             assert_eq!(replay.await.code(), code, "{who:?} {id}");
+        }
+    }
+}
+
+/// The traces of the operations on an event.
+async fn check_event_traces(rig: &Rig, (caller, who): (&Caller, Who), id: &str) {
+    for operation in operations() {
+        if operation.collection != "events" || !operation.path.contains("{id}") {
+            continue;
+        }
+        let caller = &audit::with_own_context(caller.clone());
+        let body = body_of(operation, Object::OfOwner);
+        let path = operation.path.replace("{id}", id);
+        let method = operation.method.as_str();
+        let seq = audit::end_of_log(rig).await;
+        let call = async || rig.call(caller, method, &path, body.clone()).await;
+        let answered = call().await;
+        let is_hidden = answered.is_absent();
+        let traced = audit::Traced {
+            caller,
+            operation,
+            id: Some(id),
+            body: &body,
+            answered: &answered,
+            before: &Value::Null,
+            is_of_account: who != Stranger && is_hidden,
+            n_refused: 1,
+        };
+        audit::check_trace(rig, &traced, seq).await;
+        if !matches!(answered, Answered::Refused(..)) {
+            audit::check_repetition(rig, &traced, call).await;
         }
     }
 }
@@ -519,7 +626,7 @@ fn every_operation_declares_its_right() {
 /// Operations without an object: who may create one, and that everyone may list. Other tests cover the
 /// private objects in lists.
 #[tokio::test]
-async fn every_operation_without_an_object_checks_the_role() {
+async fn every_operation_without_an_object_checks_the_role_and_leaves_its_trace() {
     let cast = Cast::start().await;
     let rig = &cast.rig;
     let mut n = 100;
@@ -534,7 +641,7 @@ async fn every_operation_without_an_object_checks_the_role() {
             if who == Stranger {
                 continue;
             }
-            let caller = &caller_of(who, caller, operation);
+            let caller = &audit::with_own_context(caller_of(who, caller, operation));
             n += 1;
             let body = match name {
                 "create" if collection == "event_subscriptions" => {
@@ -548,7 +655,12 @@ async fn every_operation_without_an_object_checks_the_role() {
                 _ => Value::Null,
             };
             let method = operation.method.as_str();
-            let answered = rig.call(caller, method, &operation.path, body).await;
+            let seq = audit::end_of_log(rig).await;
+            let call = async || {
+                rig.call(caller, method, &operation.path, body.clone())
+                    .await
+            };
+            let answered = call().await;
             let nothing = Answered::NoContent;
             let may = rule.outcome(who, Object::OfOwner, operation);
             assert_eq!(
@@ -557,12 +669,68 @@ async fn every_operation_without_an_object_checks_the_role() {
                 "{who:?}: {method} {} {answered:?}",
                 operation.path
             );
+            let traced = audit::Traced {
+                caller,
+                operation,
+                id: None,
+                body: &body,
+                answered: &answered,
+                before: &Value::Null,
+                is_of_account: false,
+                n_refused: 1,
+            };
+            audit::check_trace(rig, &traced, seq).await;
+            if may == Do {
+                let is_done = !matches!(answered, Answered::Refused(..));
+                // The statistics need a query.
+                assert!(
+                    // The key of some callers is not stored.
+                    is_done || collection == "statistics" || name == "self",
+                    "{} {answered:?}",
+                    operation.id()
+                );
+                if is_done {
+                    audit::check_repetition(rig, &traced, call).await;
+                }
+            }
             if let Answered::Created(made) = answered {
                 let path = format!("/{collection}/{}", made["id"].as_str().unwrap());
                 rig.delete(&path).await;
             }
         }
     }
+}
+
+/// Those who see only the outline of a destination get no format that it does not have.
+#[tokio::test]
+async fn others_do_not_see_the_format_of_a_destination() {
+    let cast = Cast::start().await;
+    let rig = &cast.rig;
+    let body = json!({"format": "ocsf", "target": {"debug": {"log": true}}});
+    let made = rig.call(cast.owner(), "POST", "/event_destinations", body);
+    let id = made.await.body()["id"].as_str().unwrap().to_owned();
+    let path = format!("/event_destinations/{id}");
+    for (who, format) in [(0, "ocsf"), (1, "ocsf"), (2, ""), (3, "")] {
+        let shown = rig.call(&cast.callers[who], "GET", &path, Value::Null);
+        assert_eq!(shown.await.body()["format"], format, "{:?}", CALLERS[who]);
+    }
+}
+
+/// The absence of a part of an object that the caller sees is no refusal.
+#[tokio::test]
+async fn an_absent_part_of_an_own_object_is_no_refusal() {
+    let cast = Cast::start().await;
+    let rig = &cast.rig;
+    let id = cast.object("event_subscriptions", 1).await;
+    let path = format!("/event_subscriptions/{id}/sources/vault_deleted.v0");
+    let owner = audit::with_own_context(cast.owner().clone());
+    let seq = audit::end_of_log(rig).await;
+    for method in ["GET", "DELETE"] {
+        let answered = rig.call(&owner, method, &path, Value::Null).await;
+        assert_eq!(answered.code(), Some(5125), "{method}");
+    }
+    rig.control.kernel.report_due(true).await.unwrap();
+    assert_eq!(rig.events_after(seq).await.0, Vec::<Value>::new());
 }
 
 /// The stored form and revision of an object.

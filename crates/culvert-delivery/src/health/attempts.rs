@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use culvert_base::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::failure::Failure;
+
 /// Maximum number of attempts of a destination that a node remembers, and that a list shows.
 pub(crate) const ATTEMPTS_MAX: usize = 100;
 
@@ -26,10 +28,18 @@ pub struct Attempt {
     pub event_id: Option<String>,
     /// `delivered`, `partial`, or the class of the failure.
     pub outcome: String,
-    /// The last HTTP status; `None` if there was none.
+    /// The HTTP status of the first failure, or else the last one; `None` if there was none.
     pub status: Option<u16>,
     /// The text of a failure, which has the begin of the answer, without secrets. Empty if all events were accepted.
     pub text: String,
+}
+
+/// The HTTP status of an attempt. The last response may be about another event than the one that failed, whose status is
+/// the code of the failure.
+pub(crate) fn status_of(last: Option<u16>, failure: Option<&Failure>) -> Option<u16> {
+    let of_failure = failure.and_then(|failure| failure.code.parse().ok());
+    let of_failure = of_failure.filter(|code| (100..600).contains(code));
+    last.map(|last| of_failure.unwrap_or(last))
 }
 
 /// The newest attempts to one destination.
@@ -58,6 +68,18 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_attempt_has_the_status_of_the_event_that_failed() {
+        use crate::failure::FailureClass;
+
+        let of = |code: &str| Failure::new(FailureClass::Permanent, code, "no");
+        assert_eq!(status_of(Some(200), Some(&of("418"))), Some(418));
+        assert_eq!(status_of(Some(200), None), Some(200));
+        assert_eq!(status_of(Some(200), Some(&of("AccessDenied"))), Some(200));
+        // Not HTTP: the number is another one.
+        assert_eq!(status_of(None, Some(&of("418"))), None);
+    }
 
     #[test]
     fn the_newest_attempts_are_remembered() {

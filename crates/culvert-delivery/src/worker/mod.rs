@@ -33,7 +33,7 @@ use crate::client::net::LAST_STATUS;
 use crate::failure::retry::{Circuit, Failed, Next};
 use crate::failure::{Failure, FailureClass};
 use crate::health::DestinationState;
-use crate::health::attempts::Attempt;
+use crate::health::attempts::{self, Attempt};
 use crate::plane::Plane;
 use crate::plane::meters::Dropped;
 use crate::plane::settings::DESTINATION_KIND;
@@ -450,7 +450,8 @@ impl Worker {
         verdict
     }
 
-    /// Remembers an attempt. `failure` has whether only a part of the events failed.
+    /// Remembers an attempt. `failure` has whether only a part of the events failed, and `status` is that of the last
+    /// response, which may be about another event than the one that failed.
     fn note_attempt(
         &self,
         destination: &CompiledDestination,
@@ -472,7 +473,7 @@ impl Worker {
                 Some((false, failure)) => failure.class.name(),
             }
             .to_owned(),
-            status,
+            status: attempts::status_of(status, failure.map(|(_, failure)| failure)),
             text: failure.map_or_else(String::new, |(_, failure)| failure.text.clone()),
         });
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use culvert_base::{Fault, Ksuid, Refusal, Share, code, id};
+use culvert_base::{BoxFuture, Fault, Ksuid, Refusal, Share, code, id};
 use culvert_delivery::{EventQuery, LoggedEvent};
 use culvert_edge_config::{NotReplayed, ReplayRequest};
 use culvert_events::bodies::{
@@ -24,8 +24,8 @@ use culvert_resources::audit::trace::{OperationKind, Trace};
 use culvert_resources::operation::{
     BodySpec, Call, EVENTS_PATH, Method, Operation, Reply, ResponseSpec, Run, Status,
 };
-use culvert_resources::{Error, access, input, stored};
-use culvert_store::Order;
+use culvert_resources::{Error, Kernel, access, input, stored};
+use culvert_store::{AuditLog, Bound, Order, RangeError, Store};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -74,6 +74,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 3] {
             query: &[],
             right: Right::read(Scope::EventsRead),
             object: None,
+            hides: Some(hides),
             trace: Trace::HourlyList(&EVENTS_EXPORTED, event_query::shown),
             run: Run::new(|events, call| Box::pin(get(events, call))),
         },
@@ -94,6 +95,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 3] {
             query: &[],
             right: Right::read(Scope::EventsRead),
             object: None,
+            hides: Some(hides),
             trace: Trace::Hourly(&CAPTURED_MESSAGE_READ),
             run: Run::new(|events, call| Box::pin(get_messages(events, call))),
         },
@@ -123,6 +125,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 3] {
                 scope: Some(Scope::EventsWrite),
             },
             object: None,
+            hides: Some(hides),
             trace: Trace::Each(&REQUEST_REPLAYED),
             run: Run::new(|events, call| Box::pin(replay(events, call))),
         },
@@ -167,6 +170,29 @@ pub(crate) async fn find(
         query.from = Some(page.next);
     }
     Err(Refusal::not_found().into())
+}
+
+/// Whether a caller may not read an event of its account.
+pub(crate) fn hides<'a>(
+    kernel: &'a Kernel,
+    caller: &'a Caller,
+    id: &'a str,
+) -> BoxFuture<'a, Result<bool, Fault>> {
+    Box::pin(async move {
+        let Some(kinds) = event_query::readable_kinds(caller) else {
+            return Ok(false);
+        };
+        let log = Store::audit_log(&kernel.store);
+        let bound = Bound::Event(id.to_owned());
+        let found = AuditLog::range(&log, Some(&bound), None, Some(&caller.account)).await;
+        let position = match found {
+            Ok(range) => range.first,
+            Err(RangeError::Unknown(_)) => return Ok(false),
+            Err(RangeError::Fault(fault)) => return Err(fault),
+        };
+        let rows = log.rows(position - 1, position, 1).await?;
+        Ok(rows.first().is_some_and(|row| !kinds.contains(&row.kind)))
+    })
 }
 
 fn id_of(call: &Call) -> &str {

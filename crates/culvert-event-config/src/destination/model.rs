@@ -4,7 +4,6 @@ use culvert_base::{Description, Metadata, Timestamp};
 use culvert_delivery::target;
 use culvert_resources::access::rights::{Change, Rights, See, Use};
 use culvert_resources::cx::base::Base;
-use culvert_resources::input;
 use culvert_resources::resource::model::{Model, Uri};
 use culvert_resources::stored::Format;
 use culvert_store::Head;
@@ -65,7 +64,8 @@ pub struct View<'a> {
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub(crate) created_at: Timestamp,
     pub(crate) description: &'a str,
-    #[schemars(extend("pattern" = input::caseless_pattern(&["json"])))]
+    /// Event format: `json`, `ocsf` or `ecs`, in the letter case in which it was set. Empty for callers other than the owner
+    /// and admins.
     pub(crate) format: &'a str,
     /// Current target without secrets; the keys of other targets are `null`. Callers other than the owner and admins get
     /// no target and no metadata.
@@ -131,7 +131,7 @@ impl Model for EventDestination {
             metadata: if is_whole { &self.metadata } else { "" },
             created_at: head.created_at,
             description: &self.description,
-            format: if is_whole { &self.format } else { "json" },
+            format: if is_whole { &self.format } else { "" },
             target: ShownTarget(is_whole.then_some(&self.target)),
             uri: Uri {
                 base,

@@ -245,7 +245,8 @@ struct AttemptView<'a> {
     /// `delivered`, `partial` if some events failed, or the class of the failure: `retryable`, `auth`, `config`, `split`,
     /// `permanent`, `unknown` or `gone`.
     outcome: &'a str,
-    /// HTTP status of the last response; null if there was none, or if the destination does not use HTTP.
+    /// HTTP status of the response with the failure, or else of the last response; null if there was none, or if the
+    /// destination does not use HTTP.
     status: Option<u16>,
     /// Message of a failure: the beginning of the response, without secrets and control characters, at most 200
     /// characters. Empty if all events were accepted.

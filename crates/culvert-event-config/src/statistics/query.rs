@@ -108,6 +108,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 2] {
             query,
             right: Right::read(Scope::EventsRead),
             object: None,
+            hides: None,
             trace: Trace::Nothing,
             run: Run::new(run),
         };

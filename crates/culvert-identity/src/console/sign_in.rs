@@ -4,8 +4,8 @@
 //! admitted by their groups, and have the highest role of these; they lose it with their groups, at their next sign-in.
 //! From the first sign-in on, a user is identified by the provider's own ID.
 
-use culvert_base::{Fault, Refusal, Secret, code, names};
-use culvert_login::ConsoleSignInError;
+use culvert_base::{Fault, Refusal, Secret, Share, Timestamp, code, names};
+use culvert_login::{CONSOLE_SIGN_IN_WITHIN, ConsoleSignInError};
 use culvert_resources::access::caller::{Caller, Origin, Role};
 use culvert_resources::access::tenant::Account;
 use culvert_resources::access::user::User;
@@ -26,6 +26,13 @@ use crate::{Identity, user};
 
 /// Path of the callback, below the base URL of the API.
 pub const CONSOLE_CALLBACK_PATH: &str = "/console/sign-in/callback";
+
+/// What the cookie of a pending sign-in is encrypted for.
+const PENDING: &str = "console sign-in";
+
+/// A sign-in that has begun here, and whose browser is at the provider.
+#[derive(Debug)]
+pub struct PendingSignIn(Secret);
 
 fn refused(error: ConsoleSignInError) -> Error {
     match error {
@@ -63,25 +70,49 @@ impl Identity {
     pub async fn begin_console_sign_in(&self, base: &str) -> Result<(Secret, Url), Error> {
         let callback = format!("{base}{CONSOLE_CALLBACK_PATH}");
         let beginning = self.sign_in_at()?.provider.begin(&callback);
-        beginning.await.map_err(refused)
+        let (secret, url) = beginning.await.map_err(refused)?;
+        let kernel = &self.kernel;
+        let text = format!("{} {}", kernel.clock.now(), secret.reveal());
+        let sealed = kernel.seal.seal(&*kernel.entropy, PENDING, &text)?;
+        Ok((Secret::new(sealed), url))
     }
 
-    /// Completes a sign-in at the provider. Returns the person, who has no session yet. `cookie` is that of
-    /// [`Identity::begin_console_sign_in`], `query` is that of the callback.
+    /// The pending sign-in of a cookie of [`Identity::begin_console_sign_in`]. Nothing is asked for it, and a client cannot
+    /// make one up.
+    ///
+    /// # Errors
+    ///
+    /// 648 if it did not begin here, or has expired.
+    pub fn pending_console_sign_in(&self, cookie: &str) -> Result<PendingSignIn, Refusal> {
+        self.sign_in_at()?;
+        let failed = || Refusal::of(code::CONSOLE_SIGN_IN_FAILED);
+        let text = self.kernel.seal.open(PENDING, cookie).ok();
+        let text = text.ok_or_else(failed)?;
+        let (began, secret) = text.reveal().split_once(' ').ok_or_else(failed)?;
+        let began = Timestamp::parse(began).ok_or_else(failed)?;
+        if self.kernel.clock.now().since(began) > CONSOLE_SIGN_IN_WITHIN {
+            return Err(failed());
+        }
+        Ok(PendingSignIn(Secret::new(secret.to_owned())))
+    }
+
+    /// Completes a sign-in at the provider. Returns the person, who has no session yet. `query` is that of the callback.
     ///
     /// # Errors
     ///
     /// 636, 647, 648 and 649, and those of [`Identity::admit`].
     pub async fn finish_console_sign_in(
         &self,
-        cookie: &str,
+        pending: &PendingSignIn,
         query: &str,
         base: &str,
         origin: &Origin,
     ) -> Result<Caller, Error> {
         let callback = format!("{base}{CONSOLE_CALLBACK_PATH}");
         let sign_in = self.sign_in_at()?;
-        let finishing = sign_in.provider.finish(cookie, query, &callback);
+        let secret = pending.0.reveal();
+        let share = Share::of_owner(&origin.address.to_string());
+        let finishing = sign_in.provider.finish(secret, query, &callback, share);
         let identity = finishing.await.map_err(refused)?;
         let role = sign_in.role_of(&identity.groups);
         self.person_of(&identity, role, origin).await

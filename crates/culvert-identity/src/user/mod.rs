@@ -177,7 +177,9 @@ impl Resource<Identity> for User {
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         let (_, body) = head.id.split_once('_').unwrap_or_default();
         let sessions = session::removal(cx, body).await?;
-        Ok(bot_user::owned_removal(cx, head).await?.and(sessions))
+        let invitation = invitations::ended(cx, (&head.id, self), Ended::Revoked)?;
+        let owned = bot_user::owned_removal(cx, head).await?;
+        Ok(owned.and(sessions).and(invitation))
     }
 
     async fn check_removal(
@@ -195,10 +197,6 @@ impl Resource<Identity> for User {
     /// Which user of the provider may sign in as this one.
     fn changed_secrets(&self, after: &Self) -> Vec<&'static str> {
         Vec::from_iter((self.openid != after.openid).then_some("openid"))
-    }
-
-    async fn after_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
-        Ok(invitations::ended(cx, (&head.id, self), Ended::Revoked)?)
     }
 
     fn permit(caller: &Caller) -> Result<(), Refusal> {

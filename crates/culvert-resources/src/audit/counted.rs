@@ -7,7 +7,7 @@ use culvert_events::CallContext;
 use ipnet::IpNet;
 
 use crate::access::caller::Caller;
-use crate::audit::repeated::{Repeated, Sample};
+use crate::audit::repeated::{Repeated, ReportLimits, Sample};
 use crate::audit::trace::IDS_MAX;
 
 /// The kind of event of refused calls.
@@ -15,6 +15,13 @@ pub const REQUEST_REFUSED: &str = "request_refused.v0";
 
 /// Time between two events about the same refusals.
 const REFUSALS_EVERY: Duration = Duration::from_secs(60);
+/// Limits of the events about callers without a valid key: anyone can cause them, as long as they like. So a flood from any
+/// number of networks makes at most 30 events a minute, and one for the others of each of the two kinds.
+const UNKNOWN: ReportLimits = ReportLimits {
+    slow_after: Duration::from_secs(3_600),
+    slow_period: Duration::from_secs(3_600),
+    per_minute_max: 30,
+};
 /// Time between two events about the same reads.
 const READS_EVERY: Duration = Duration::from_secs(3_600);
 
@@ -117,7 +124,7 @@ impl Default for Refusals {
         };
         Self {
             known: Repeated::new(REFUSALS_EVERY, folded),
-            unknown: Repeated::new(REFUSALS_EVERY, folded),
+            unknown: Repeated::new(REFUSALS_EVERY, folded).limited(UNKNOWN),
             reads: Repeated::new(READS_EVERY, |key| ReadKey {
                 object_id: String::new(),
                 network: None,

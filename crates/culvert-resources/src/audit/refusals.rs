@@ -115,12 +115,13 @@ impl Kernel {
         self.refusals.reads.note(key, sample, self.clock.now());
     }
 
-    /// Notes a refused call whose caller is not known. `operation` is its ID in the OpenAPI document, or empty.
+    /// Notes a refused call whose caller is not known. `operation` is its ID in the OpenAPI document, or empty; `object_id`
+    /// is what its path names.
     pub fn note_refusal(
         &self,
         kind: &'static str,
         origin: &Origin,
-        operation: &str,
+        (operation, object_id): (&str, Option<&str>),
         refusal: &Refusal,
     ) {
         let Some(context) = &origin.context else {
@@ -131,7 +132,7 @@ impl Kernel {
             caller: None,
             context: Arc::clone(context),
             operation: operation.to_owned(),
-            object_id: None,
+            object_id: object_id.map(str::to_owned),
         };
         self.count_refusal(kind, from, refusal, sample);
     }

@@ -40,7 +40,8 @@ pub struct Repeated<K, S> {
 /// Limits of the reports about things that strangers can repeat as long as they like.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportLimits {
-    /// A key that has been counted for this long has longer pauses between its reports.
+    /// A key that has been counted for this long has longer pauses between its reports. Those that count for others have
+    /// not: they would be the only report about all that begins later.
     pub slow_after: Duration,
     /// These pauses.
     pub slow_period: Duration,
@@ -110,7 +111,7 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
     pub fn note_many(&self, key: K, sample: S, count: u64, at: Timestamp) {
         let mut open = lock(&self.open);
         let key = self.counting(&open, &key);
-        add(&mut open, key, sample, count, (at, at));
+        add(&mut open, key, sample, count, (at, at), Instant::now());
     }
 
     /// Whether this key was reported within the period. If so, counts one; if not, begins to count, as after a report.
@@ -189,10 +190,9 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
             *minute = (now, 0);
         }
         let left = self.limits.per_minute_max.saturating_sub(minute.1);
-        let is_folded = |key: &K| (self.folded)(key) == *key;
         let due = open
             .iter()
-            .filter(|(key, counted)| counted.is_due(all, now) && !is_folded(key));
+            .filter(|(key, counted)| counted.is_due(all, now) && !self.is_folded(key));
         let surplus: Vec<K> = due.skip(left).map(|(key, _)| key.clone()).collect();
         for key in surplus {
             let Some(counted) = open.get_mut(&key) else {
@@ -202,19 +202,27 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
             let (sample, count) = (counted.sample.clone(), counted.count);
             counted.count = 0;
             counted.sample = sample.emptied();
-            counted.due = self.next_due(counted, now);
-            add(open, (self.folded)(&key), sample, count, range);
+            // No report was about this key, so that it has no long pause.
+            counted.due = now + self.period;
+            // Due in this round, not in the next one.
+            add(open, (self.folded)(&key), sample, count, range, now);
         }
     }
 
     /// When the next report is due, after one.
-    fn next_due(&self, counted: &RepeatCount<S>, now: Instant) -> Instant {
-        let is_slow = now.duration_since(counted.since) >= self.limits.slow_after;
+    fn next_due(&self, key: &K, counted: &RepeatCount<S>, now: Instant) -> Instant {
+        let is_slow =
+            !self.is_folded(key) && now.duration_since(counted.since) >= self.limits.slow_after;
         now + if is_slow {
             self.limits.slow_period
         } else {
             self.period
         }
+    }
+
+    /// Whether a key counts for others.
+    fn is_folded(&self, key: &K) -> bool {
+        (self.folded)(key) == *key
     }
 
     /// Notes that these were reported. What has been counted since stays for the next report.
@@ -223,12 +231,12 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
         let mut open = lock(&self.open);
         let mut minute = lock(&self.minute);
         for report in reports {
-            minute.1 += usize::from((self.folded)(&report.key) != report.key);
+            minute.1 += usize::from(!self.is_folded(&report.key));
             if let Some(counted) = open.get_mut(&report.key) {
                 counted.count = counted.count.saturating_sub(report.count);
                 counted.first_at = report.last_at;
                 counted.sample = counted.sample.emptied();
-                counted.due = self.next_due(counted, now);
+                counted.due = self.next_due(&report.key, counted, now);
             }
         }
     }
@@ -240,15 +248,15 @@ impl<S> RepeatCount<S> {
     }
 }
 
-/// Counts several of a key, from the first to the last one of a range.
+/// Counts several of a key, from the first to the last one of a range. A new key is due now.
 fn add<K: Eq + Hash, S: Sample>(
     open: &mut HashMap<K, RepeatCount<S>>,
     key: K,
     sample: S,
     count: u64,
     (first_at, last_at): (Timestamp, Timestamp),
+    now: Instant,
 ) {
-    let now = Instant::now();
     let counted = open.entry(key).or_insert_with(|| RepeatCount {
         sample: sample.emptied(),
         since: now,
@@ -348,14 +356,29 @@ mod tests {
             n_counted += reports.iter().map(|report| report.count).sum::<u64>();
             repeated.reported(&reports);
         }
-        // Those of this minute, and one for all others.
-        assert_eq!(n_reports, PER_MINUTE_MAX + 1);
-        let rest = repeated.due(true);
-        assert_eq!(rest.len(), 1, "{rest:?}");
-        assert_eq!(rest[0].key, usize::MAX);
-        assert_eq!(n_counted + rest[0].count, 50_000);
-        repeated.reported(&rest);
+        // Those of this minute, and one for all others in each period.
+        assert_eq!(n_reports, PER_MINUTE_MAX + 10);
+        assert_eq!(n_counted, 50_000);
         assert_eq!(repeated.due(true), []);
+    }
+
+    #[test]
+    fn the_report_about_others_is_not_late_after_a_long_flood() {
+        let limits = ReportLimits {
+            slow_after: Duration::ZERO,
+            slow_period: PERIOD,
+            per_minute_max: 1,
+        };
+        let repeated = Repeated::new(Duration::ZERO, |_| "others").limited(limits);
+        for at_second in 1..4 {
+            for key in ["a", "b", "c"] {
+                repeated.note(key, 1, at(at_second));
+            }
+            let reports = repeated.due(false);
+            let others = reports.iter().find(|report| report.key == "others");
+            assert_eq!(others.map(|others| others.last_at), Some(at(at_second)));
+            repeated.reported(&reports);
+        }
     }
 
     #[test]

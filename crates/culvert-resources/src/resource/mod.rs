@@ -26,7 +26,7 @@ use crate::list::listfilter::Field;
 use crate::list::page;
 use crate::list::page::Argument;
 use crate::operation::{
-    BodySpec, CheckObject, Handler, Method, ObjectExists, Reply, ResponseSpec, SchemaOf,
+    BodySpec, CheckObject, Handler, Hides, Method, Reply, ResponseSpec, SchemaOf,
 };
 use crate::resource::model::{Links, Model};
 use crate::{Caller, Error, Parameter, Role, stored};
@@ -115,15 +115,6 @@ pub trait Resource<S = ()>: Model {
         _cx: &Cx<'_>,
         _head: &Head,
         _query: &[(String, String)],
-    ) -> impl Future<Output = Result<Changes, Error>> + Send {
-        async { Ok(Changes::default()) }
-    }
-
-    /// The changes that follow from this removal; their events come after the event of the removal.
-    fn after_removal(
-        &self,
-        _cx: &Cx<'_>,
-        _head: &Head,
     ) -> impl Future<Output = Result<Changes, Error>> + Send {
         async { Ok(Changes::default()) }
     }
@@ -282,8 +273,8 @@ pub struct ResourceType {
     pub rights: Rights,
     /// Checks the right of a caller to the object in a path.
     pub check: CheckObject,
-    /// Whether an object exists, seen by the caller or not.
-    pub exists: ObjectExists,
+    /// Whether an object exists that the caller may not see.
+    pub hides: Hides,
     /// The field of the stored form with the ID of the owner, if it has one.
     pub owned_by: Option<&'static str>,
     /// Whether the stored form has a reference to its owner.
@@ -301,7 +292,6 @@ pub struct ResourceType {
     /// Decides the writes that must precede a removal.
     pub before_removal: Removal,
     pub(crate) check_removal: CheckRemoval,
-    pub(crate) after_removal: Removal,
     /// Names of secrets that differ between two forms of a document.
     pub(crate) changed_secrets: fn(&Document, &Document) -> Result<Vec<&'static str>, Fault>,
     pub(crate) readable_secret: fn(&Cx<'_>, &Document) -> Result<Option<Reveal>, Fault>,

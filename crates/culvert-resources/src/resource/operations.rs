@@ -41,12 +41,12 @@ fn five<S: AsRef<Kernel> + Sync>(ty: &'static ResourceType) -> [Operation<S>; 5]
         object: Some(ObjectRight {
             rights: ty.rights,
             check: ty.check,
-            exists: ty.exists,
             access: match method {
                 Method::Get => Access::See,
                 Method::Post | Method::Patch | Method::Delete => Access::Change,
             },
         }),
+        hides: Some(ty.hides),
         trace: match method {
             Method::Get => Trace::Nothing,
             Method::Post | Method::Patch | Method::Delete => Trace::Objects,
@@ -67,6 +67,7 @@ fn five<S: AsRef<Kernel> + Sync>(ty: &'static ResourceType) -> [Operation<S>; 5]
             query: &[],
             right: right(Method::Post),
             object: None,
+            hides: None,
             trace: Trace::Objects,
             run: Run::new(move |subject: &S, call| {
                 let kernel = subject.as_ref();
@@ -93,6 +94,7 @@ fn five<S: AsRef<Kernel> + Sync>(ty: &'static ResourceType) -> [Operation<S>; 5]
             query: ty.parameters,
             right: right(Method::Get),
             object: None,
+            hides: None,
             trace: Trace::Nothing,
             run: Run::new(move |subject: &S, call| {
                 Box::pin(list::list(subject.as_ref(), ty, call))
@@ -164,9 +166,9 @@ pub fn extras_of<S>(
         object: Some(ObjectRight {
             rights: ty.rights,
             check: ty.check,
-            exists: ty.exists,
             access: extra.access,
         }),
+        hides: Some(ty.hides),
         trace: extra.trace,
         run: Run::new(extra.run),
     })

@@ -53,7 +53,7 @@ impl ResourceType {
             admin_operations: R::ADMIN_OPERATIONS,
             rights: R::RIGHTS,
             check: check::<R, S>,
-            exists: exists::<R, S>,
+            hides: hides::<R, S>,
             owned_by: R::OWNED_BY,
             refers_to_owner: R::REFERS_TO_OWNER,
             is_removed_with_owner: R::IS_REMOVED_WITH_OWNER,
@@ -64,7 +64,6 @@ impl ResourceType {
             container: container::<R, S>,
             before_removal: before_removal::<R, S>,
             check_removal: check_removal::<R, S>,
-            after_removal: after_removal::<R, S>,
             changed_secrets: changed_secrets::<R, S>,
             readable_secret: readable_secret::<R, S>,
             permit: R::permit,
@@ -181,16 +180,6 @@ fn check_removal<'a, R: Resource<S>, S: 'static>(
     })
 }
 
-fn after_removal<'a, R: Resource<S>, S: 'static>(
-    cx: &'a Cx<'a>,
-    document: &'a Document,
-) -> BoxFuture<'a, Result<Changes, Error>> {
-    Box::pin(async move {
-        let resource: R = stored::read(document)?;
-        resource.after_removal(cx, &document.head).await
-    })
-}
-
 fn changed_secrets<R: Resource<S>, S: 'static>(
     before: &Document,
     after: &Document,
@@ -223,7 +212,7 @@ impl<R: Resource<S>, S: 'static> Row<R, S> {
     const TYPE: &'static ResourceType = &ResourceType::of_subject::<R, S>();
 }
 
-fn exists<'a, R: Resource<S>, S: 'static>(
+fn hides<'a, R: Resource<S>, S: 'static>(
     kernel: &'a Kernel,
     caller: &'a Caller,
     shown: &'a str,
@@ -233,7 +222,10 @@ fn exists<'a, R: Resource<S>, S: 'static>(
             return Ok(false);
         };
         let cx = kernel.cx(caller, &kernel.settings.base_url);
-        Ok(cx.own(R::KIND, &id).await?.is_some())
+        match cx.own(R::KIND, &id).await? {
+            Some(document) => Ok(!Row::<R, S>::TYPE.is_seen_by(caller, &document)?),
+            None => Ok(false),
+        }
     })
 }
 

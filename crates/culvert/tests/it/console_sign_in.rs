@@ -201,44 +201,122 @@ async fn sign_ins_of_a_person_are_limited() {
     culvert.stop().await;
 }
 
-/// The code with which a step to the provider is refused, from this address of the machine.
-async fn begin_from(from: [u8; 4], api: SocketAddr) -> String {
+/// A request from this address of the machine, and its response.
+async fn ask(from: [u8; 4], api: SocketAddr, path: &str, cookie: &str) -> String {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind(SocketAddr::from((from, 0))).unwrap();
     let mut stream = socket.connect(api).await.unwrap();
-    let request =
-        format!("GET /console/sign-in HTTP/1.1\r\nhost: {api}\r\nconnection: close\r\n\r\n");
+    let request = format!(
+        "GET /console/sign-in{path} HTTP/1.1\r\nhost: {api}\r\ncookie: {cookie}\r\nconnection: close\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
-    let (_, number) = answer.split_once("/console/?refused=").unwrap();
-    number.lines().next().unwrap().to_owned()
+    answer
 }
 
-/// Anyone can begin a sign-in, for which the server may ask the provider.
+fn header<'a>(answer: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = answer
+        .lines()
+        .map_while(|line| line.split_once(": ").or(Some(("", line))));
+    lines.find_map(|(other, value)| (other == name).then_some(value))
+}
+
+/// The code with which a step is refused.
+fn code_of(answer: &str) -> Option<&str> {
+    header(answer, "location")?
+        .split_once("?refused=")
+        .map(|(_, code)| code)
+}
+
+/// A sign-in that begins: its cookie and the path of a callback with a code that the provider did not give.
+async fn begin(from: [u8; 4], api: SocketAddr) -> (String, String) {
+    let answer = ask(from, api, "", "").await;
+    assert_eq!(code_of(&answer), None, "{answer}");
+    let cookie = header(&answer, "set-cookie").unwrap();
+    let url = url::Url::parse(header(&answer, "location").unwrap()).unwrap();
+    let (_, state) = url.query_pairs().find(|(name, _)| name == "state").unwrap();
+    let callback = format!("/callback?code=not-given&state={state}");
+    (cookie.split(';').next().unwrap().to_owned(), callback)
+}
+
+/// Who begins sign-ins without end holds off no one, and who fails them without end only those at the same address.
 #[tokio::test(flavor = "multi_thread")]
-async fn steps_of_sign_ins_are_limited_by_network() {
-    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
-        let openid = &mut settings.console.openid;
-        // A port without a listener.
-        openid.issuer_url = "http://127.0.0.1:1".into();
-        openid.client_id = "app".into();
-        openid.client_secret = "a secret of the tests".into();
-    })
-    .await;
+async fn unfinished_sign_ins_hold_off_no_neighbour() {
+    let Some((_provider, culvert)) = start(&Backend::Sqlite).await else {
+        return;
+    };
     let api = culvert.api.strip_prefix("http://").unwrap();
     let api: SocketAddr = api.parse().unwrap();
-    let mut n_asked = 0;
-    while begin_from([127, 0, 0, 1], api).await == "649" {
-        n_asked += 1;
-        assert!(n_asked < 1_000);
+    let (stranger, neighbour) = ([127, 0, 0, 66], [127, 0, 0, 67]);
+    for _ in 0..150 {
+        begin(stranger, api).await;
     }
-    assert!(n_asked >= 100, "{n_asked}");
-    // The addresses of a network share its limit.
-    eventually("the network is refused", async || {
-        begin_from([127, 0, 0, 9], api).await == TOO_MANY
+    // A pending sign-in asks the provider a few times.
+    let (cookie, callback) = begin(stranger, api).await;
+    for expected in ["648", "648", "648", TOO_MANY] {
+        let answer = ask(stranger, api, &callback, &cookie).await;
+        assert_eq!(code_of(&answer), Some(expected), "{answer}");
+        if expected == TOO_MANY {
+            let seconds = header(&answer, "retry-after").unwrap();
+            assert!((1..=300).contains(&seconds.parse().unwrap()), "{seconds}");
+        }
+    }
+    // One that did not begin here does not ask, and is not counted.
+    let forged = format!("culvert-sign-in={}", "a".repeat(43));
+    for _ in 0..150 {
+        let answer = ask([127, 0, 0, 68], api, &callback, &forged).await;
+        assert_ne!(code_of(&answer), None, "{answer}");
+    }
+    let mut n_failed = 0;
+    loop {
+        let (cookie, callback) = begin(stranger, api).await;
+        let answer = ask(stranger, api, &callback, &cookie).await;
+        if code_of(&answer) == Some(TOO_MANY) {
+            assert!(header(&answer, "retry-after").is_some(), "{answer}");
+            break;
+        }
+        n_failed += 1;
+        assert!(n_failed < 1_000);
+    }
+    assert!(n_failed >= 40, "{n_failed}");
+    // The neighbour's callback asks the provider.
+    let (cookie, callback) = begin(neighbour, api).await;
+    let answer = ask(neighbour, api, &callback, &cookie).await;
+    assert_eq!(code_of(&answer), Some("648"), "{answer}");
+    // And a person at the neighbour's network signs in.
+    let folder = tempfile::tempdir().unwrap();
+    let browser = Browser::new(folder.path(), "ann", &culvert, "127.0.0.1");
+    let begin = format!("{}/console/sign-in", culvert.api);
+    assert_eq!(refused(&browser.log_in_at(&begin, "ops-ann").await), None);
+    culvert.stop().await;
+}
+
+/// Any page can send a browser to the callback. Without a pending sign-in there, none has failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_callback_without_a_cookie_is_no_failed_sign_in() {
+    let Some((_provider, culvert)) = start(&Backend::Sqlite).await else {
+        return;
+    };
+    let api = culvert.api.strip_prefix("http://").unwrap();
+    let api: SocketAddr = api.parse().unwrap();
+    let here = [127, 0, 0, 1];
+    for _ in 0..3 {
+        let answer = ask(here, api, "/callback?code=x&state=y", "").await;
+        assert_eq!(code_of(&answer), Some("648"), "{answer}");
+    }
+    // One that began here and fails is one.
+    let (cookie, callback) = begin(here, api).await;
+    let answer = ask(here, api, &callback, &cookie).await;
+    assert_eq!(code_of(&answer), Some("648"), "{answer}");
+    let query = "/events?type=sign_in_failed.v0";
+    let mut failed = Value::Null;
+    eventually("the failed sign-in is reported", async || {
+        failed = culvert.call(Method::GET, query, None).await.body["events"].clone();
+        failed.as_array().is_some_and(|events| !events.is_empty())
     })
     .await;
-    assert_eq!(begin_from([127, 0, 9, 1], api).await, "649");
+    assert_eq!(failed.as_array().unwrap().len(), 1, "{failed}");
+    assert_eq!(failed[0]["event"]["object"]["count"], 1, "{failed}");
     culvert.stop().await;
 }

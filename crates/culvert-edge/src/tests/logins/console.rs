@@ -54,9 +54,10 @@ impl Console {
     }
 
     async fn finish(&self, begun: &Begun) -> Result<Identity, ConsoleSignInError> {
+        let share = culvert_base::Share::of_owner("127.0.0.1");
         let finishing = self
             .provider
-            .finish(begun.cookie.reveal(), &begun.query, CALLBACK);
+            .finish(begun.cookie.reveal(), &begun.query, CALLBACK, share);
         finishing.await
     }
 
