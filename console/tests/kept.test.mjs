@@ -167,8 +167,9 @@ test('a member sees the audit log without what only admins may read, and is told
   const destination = await api(page, 'POST', '/event_destinations', {
     description: `for-admins-${run}`,
     format: 'json',
-    target: { debug: {} },
+    target: { debug: { log: true } },
   });
+  assert.equal(destination.status, 201, JSON.stringify(destination.body));
   await go(member.page, `/event_destinations/${destination.body.id}`);
   await member.page.getByText('visible to its owner and to admins').waitFor();
   await go(member.page, '/');

@@ -82,6 +82,7 @@ export const CUSTOM: Record<string, Custom> = {
     DetailExtra: DestinationExtra,
     handled: [
       'get-health',
+      'list-attempts',
       'list-dead-letters',
       'redrive',
       'replay',
