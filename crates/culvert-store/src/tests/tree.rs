@@ -88,7 +88,7 @@ fn root_of(rows: &[AuditRow]) -> TreeHash {
 async fn two_nodes_grow_one_tree(db: &TestDatabase) {
     let nodes = [db.store().await, db.store().await];
     let mut tasks = JoinSet::new();
-    // Few at once: a commit fails if those before it take longer than its deadline.
+    // Few together: a commit fails if those before it take longer than its deadline.
     for task in 0..8_u32 {
         let store = nodes[(task % 2) as usize].clone();
         tasks.spawn(async move {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -51,11 +51,10 @@ impl Node {
         let entropy: &dyn Entropy = &OsEntropy;
         let [a, b, c]: [u8; 3] = entropy.bytes();
         let ip = IpAddr::from([127, a | 1, b, c | 1]);
-        let free = || {
-            let listener = TcpListener::bind((ip, 0)).unwrap();
-            listener.local_addr().unwrap()
-        };
-        let (tcp, [http, https, api, metrics]) = (free(), [(); 4].map(|()| free().to_string()));
+        // The address is its own, and the system chooses none of these ports.
+        let tcp = SocketAddr::new(ip, 20_000);
+        let [http, https, api, metrics] =
+            [1, 2, 3, 4].map(|n| SocketAddr::new(ip, 20_000 + n).to_string());
         let mut settings = Settings {
             data_dir: folder.path().join("data"),
             database_url: database_url.to_owned(),
