@@ -385,7 +385,7 @@ fn only_ids_of_ours_are_shown() {
     }
 }
 
-/// Whoever has many keys cannot hide the refusals of others among its own.
+/// An owner of many keys cannot hide the refusals of others among its own.
 #[tokio::test]
 async fn refusals_of_an_owner_with_many_keys_hide_no_others() {
     let rig = Rig::start().await;
@@ -396,7 +396,7 @@ async fn refusals_of_an_owner_with_many_keys_hide_no_others() {
             owner_id: owner.to_owned(),
             key_id: format!("ak_{key}"),
             subject: format!("{owner}@example.com"),
-            ..rig.caller.clone()
+            ..rig.admin.clone()
         })
     };
     let refuse = |caller: &Caller, operation: &str| {
