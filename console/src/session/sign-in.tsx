@@ -12,7 +12,9 @@ import css from './sign-in.module.css';
 /** Why the server sent the browser back from the provider without a session, by the number of its error code. */
 const REFUSED: Record<string, string> = {
   205: 'The account is suspended.',
+  0: 'The server is busy. Try again shortly.',
   220: 'An IP restriction blocks your address.',
+  226: 'Too many sign-ins from your address, or of your user. Try again later.',
   636: 'Your user is inactive. Ask an admin.',
   644: 'You are the last admin, and your groups give you a lower role. Ask the operator.',
   645: 'Your invitation has expired. Ask an admin for another one.',

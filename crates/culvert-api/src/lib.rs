@@ -207,9 +207,7 @@ pub struct Api {
     failures: Option<Failures>,
     /// Sign-ins to the console, by owner.
     sign_ins: Failures,
-    /// Callbacks from the OpenID provider, by pending sign-in.
-    callbacks: Failures,
-    /// Those that failed, by source.
+    /// Failed callbacks from the OpenID provider, by source.
     failed_callbacks: Failures,
     rolling: Option<Rolling>,
     sources: PerSource,
@@ -248,7 +246,6 @@ impl Api {
             ),
             failures: Failures::new(limits.failed_authentications),
             sign_ins: Failures::every(console::SIGN_INS_EVERY, console::SIGN_INS_AT_ONCE),
-            callbacks: Failures::every(console::CALLBACKS_EVERY, console::CALLBACKS_AT_ONCE),
             failed_callbacks: Failures::every(
                 console::FAILED_CALLBACKS_EVERY,
                 console::FAILED_CALLBACKS_AT_ONCE,

@@ -120,7 +120,7 @@ pub use culvert_identity::Identity;
 pub use culvert_identity::console::link::LinkUse;
 pub use culvert_identity::console::provider::ConsoleSignIn;
 pub use culvert_identity::console::session::{CONSOLE_SESSION_MAX, ConsoleSession};
-pub use culvert_identity::console::sign_in::CONSOLE_CALLBACK_PATH;
+pub use culvert_identity::console::sign_in::{CONSOLE_CALLBACK_PATH, PendingSignIn};
 pub use culvert_identity::user::people::Accepted;
 pub use culvert_login::{
     CONSOLE_SIGN_IN_WITHIN, ConsoleOpenId, ConsoleProvider, LoginKeys, LoginSettings, Logins,

@@ -96,10 +96,26 @@ impl Attempt {
         bytes.try_into().ok().map(Self)
     }
 
+    /// The attempt of a cookie, if the callback with this query has its state.
+    fn of(cookie: &str, query: &str) -> Option<Self> {
+        let attempt = Self::read(cookie)?;
+        if query.len() > QUERY_BYTES_MAX {
+            return None;
+        }
+        let state = parameter(query, STATE)?;
+        let expected = attempt.derived("state");
+        bool::from(state.as_bytes().ct_eq(expected.as_bytes())).then_some(attempt)
+    }
+
     fn derived(&self, purpose: &str) -> String {
         let text = format!("console {purpose}");
         URL_SAFE_NO_PAD.encode(Digest::of(&self.0, &text).to_bytes())
     }
+}
+
+/// Whether the callback with this query is that of the sign-in with this cookie.
+pub fn is_callback_of(cookie: &str, query: &str) -> bool {
+    Attempt::of(cookie, query).is_some()
 }
 
 impl ConsoleProvider {
@@ -155,7 +171,7 @@ impl ConsoleProvider {
     }
 
     /// Completes a sign-in: `cookie` is the browser's, `query` that of the callback, and `share` stands for the client's
-    /// address.
+    /// network.
     ///
     /// # Errors
     ///
@@ -167,15 +183,7 @@ impl ConsoleProvider {
         redirect_uri: &str,
         share: Share,
     ) -> Result<Identity, ConsoleSignInError> {
-        let attempt = Attempt::read(cookie).ok_or(ConsoleSignInError::State)?;
-        if query.len() > QUERY_BYTES_MAX {
-            return Err(ConsoleSignInError::State);
-        }
-        let state = parameter(query, STATE).unwrap_or_default();
-        let expected = attempt.derived("state");
-        if !bool::from(state.as_bytes().ct_eq(expected.as_bytes())) {
-            return Err(ConsoleSignInError::State);
-        }
+        let attempt = Attempt::of(cookie, query).ok_or(ConsoleSignInError::State)?;
         if parameter(query, "error").is_some() {
             return Err(ConsoleSignInError::Denied);
         }

@@ -49,6 +49,7 @@ pub(crate) use self::action::session_middleware::{AppSource, Provider, SignInAct
 pub use self::central::{CentralCallback, may_be_callback};
 pub use self::console::{
     CONSOLE_SIGN_IN_WITHIN, ConsoleOpenId, ConsoleProvider, ConsoleSignInError, Identity,
+    is_callback_of,
 };
 pub use self::journal::{
     Ending, JournalEntry, Noted, Person, Revocations, Revoked, Sighting, UserKey,

@@ -237,10 +237,18 @@ impl Drop for Unrecorded<'_> {
 /// Limit of an ID in an event about a refusal.
 const ID_BYTES_MAX: usize = 80;
 
-/// What a refused call named in its path, for its event. Text that cannot be an ID is not repeated: it may be a token in
-/// the wrong place.
+/// The prefixes of IDs in paths: those of all resources, and of events.
+pub const ID_PREFIXES: &[&str] = &[
+    "agin", "ah", "ak", "as", "au", "bot", "ca", "cert", "cr", "ed", "ep", "esb", "ev", "grant",
+    "ipp", "ipr", "ipx", "k8sop", "ra", "rd", "secret", "service", "shcrt", "sshca", "sshcr",
+    "sucrt", "tn", "ts", "usr", "vault",
+];
+
+/// What a refused call named in its path, for its event. Text that cannot be an ID of ours is not repeated: it may be a
+/// token in the wrong place.
 pub fn shown_id(named: &str) -> Option<&str> {
-    Some(named).filter(|id| id.len() <= ID_BYTES_MAX && culvert_base::id::split(id).is_some())
+    let (prefix, _) = culvert_base::id::split(named)?;
+    (named.len() <= ID_BYTES_MAX && ID_PREFIXES.contains(&prefix)).then_some(named)
 }
 
 /// What the trace of a call needs, after the call is over.

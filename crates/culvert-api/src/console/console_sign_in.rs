@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use culvert_base::{Class, Refusal, Secret, code};
-use culvert_control::{CONSOLE_SESSION_MAX, CONSOLE_SIGN_IN_WITHIN, ConsoleSession};
+use culvert_control::{CONSOLE_SESSION_MAX, CONSOLE_SIGN_IN_WITHIN, ConsoleSession, PendingSignIn};
 use http::header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY, RETRY_AFTER, SET_COOKIE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::json;
@@ -24,7 +24,7 @@ use crate::console::{
     SIGN_IN_BYTES_MAX, check_page, cookie, cookie_of, needs_tls, set_cookie, view,
 };
 use crate::{Api, Arrival};
-use culvert_api_http::access::limits::Source;
+use culvert_api_http::access::limits::{Failures, Source};
 use culvert_api_http::response::answer::{Body, NO_STORE};
 use culvert_api_http::response::problem::Problem;
 
@@ -179,8 +179,16 @@ impl Api {
             // No sign-in began in this browser, so none failed: any page can send a browser here.
             return back(Refusal::of(code::CONSOLE_SIGN_IN_FAILED).into());
         };
-        let finished = self.finish(kept, base, arrival).await;
-        let mut response = match finished {
+        let query = arrival.parts.uri.query().unwrap_or_default();
+        let identity = &self.control.identity;
+        let pending = match identity.pending_console_sign_in(kept, query) {
+            Ok(pending) => pending,
+            // Any page can make up such a callback too. The sign-in of this browser goes on.
+            Err(refusal) => return back(refusal.into()),
+        };
+        let mut is_over = false;
+        let finishing = self.finish(&pending, base, arrival, &mut is_over);
+        let mut response = match finishing.await {
             Ok((secret, _)) => {
                 let mut response = to("/console/")?;
                 let session = cookie_of(base).and_then(|(name, attributes)| {
@@ -196,39 +204,64 @@ impl Api {
                 back(self.failed(problem, arrival))?
             }
         };
-        if let Some(set) = set_cookie(name, "", attributes, Duration::ZERO) {
+        // One that was refused before it could ask the provider can return once more.
+        if is_over && let Some(set) = set_cookie(name, "", attributes, Duration::ZERO) {
             response.headers_mut().append(SET_COOKIE, set);
         }
         Ok(response)
     }
 
+    /// Completes a sign-in. `is_over` becomes true if the callback cannot come once more.
     async fn finish(
         &self,
-        kept: &str,
+        pending: &PendingSignIn,
         base: &str,
         arrival: &Arrival<'_>,
+        is_over: &mut bool,
     ) -> Result<(Secret, ConsoleSession), Problem> {
         let identity = &self.control.identity;
-        let pending = identity.pending_console_sign_in(kept)?;
         let (source, now) = (Source::of(self.client(arrival)), self.started_at.elapsed());
-        // Only a callback of a sign-in that began here asks the provider, and only such a one is counted.
-        self.callbacks.count(kept, now).map_err(too_many)?;
         self.failed_callbacks.check(source, now).map_err(too_many)?;
+        let mut counted = CountedCallback {
+            failures: &self.failed_callbacks,
+            source,
+            now,
+            has_failed: true,
+        };
         let query = arrival.parts.uri.query().unwrap_or_default();
         let origin = self.console_origin(arrival);
-        let caller = identity.finish_console_sign_in(&pending, query, base, &origin);
+        let caller = identity.finish_console_sign_in(pending, query, base, &origin);
         let caller = caller.await.map_err(Problem::from).inspect_err(|problem| {
-            let is_of_provider = matches!(
-                problem.refusal().class,
-                Class::Unavailable | Class::TooMany | Class::Failed
-            );
-            if !is_of_provider {
-                // Above the limit, the next one is refused before it asks.
-                self.failed_callbacks.count(source, now).unwrap_or_default();
-            }
+            // Without a place the provider was not asked.
+            counted.has_failed = problem.refusal().class != Class::TooMany;
+            *is_over = counted.has_failed;
         })?;
+        *is_over = true;
         self.count_sign_in(&caller.owner_id)?;
-        Ok(identity.sign_in(caller, origin.address).await?)
+        let signed_in = identity.sign_in(caller, origin.address).await?;
+        counted.has_failed = false;
+        Ok(signed_in)
+    }
+}
+
+/// A callback that may ask the provider. It counts as failed when it is dropped, for whatever reason: a client that leaves
+/// while the provider is asked too.
+struct CountedCallback<'a> {
+    failures: &'a Failures,
+    source: Source,
+    /// Since the start of the API.
+    now: Duration,
+    has_failed: bool,
+}
+
+impl Drop for CountedCallback<'_> {
+    fn drop(&mut self) {
+        if self.has_failed {
+            // Above the limit, the next one is refused before it asks.
+            self.failures
+                .count(self.source, self.now)
+                .unwrap_or_default();
+        }
     }
 }
 

@@ -65,11 +65,8 @@ const CONSOLE: &str = "console";
 /// Rate and burst of sign-ins of an owner, with its keys or at the OpenID provider. Each makes events.
 pub(crate) const SIGN_INS_EVERY: Duration = Duration::from_secs(6);
 pub(crate) const SIGN_INS_AT_ONCE: u32 = 20;
-/// Rate and burst of callbacks of one pending sign-in at the OpenID provider.
-pub(crate) const CALLBACKS_EVERY: Duration = Duration::from_secs(5 * 60);
-pub(crate) const CALLBACKS_AT_ONCE: u32 = 3;
-/// Rate and burst of failed callbacks of an address, which many people may share. Each has asked the provider in vain. Who
-/// only begins sign-ins, or completes them, is not counted.
+/// Rate and burst of failed callbacks of an address, which many people may share. Each belongs to a sign-in that began here,
+/// and may have asked the provider. Who only begins sign-ins, or completes them, is not counted.
 pub(crate) const FAILED_CALLBACKS_EVERY: Duration = Duration::from_secs(1);
 pub(crate) const FAILED_CALLBACKS_AT_ONCE: u32 = 100;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");

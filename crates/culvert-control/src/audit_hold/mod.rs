@@ -5,7 +5,7 @@
 pub(crate) mod model;
 pub(crate) mod retention;
 
-use culvert_base::{Ksuid, Refusal, Timestamp, code};
+use culvert_base::{Ksuid, Refusal, Timestamp, code, names};
 use culvert_events::LogFilter;
 use culvert_resources::cx::Cx;
 use culvert_resources::input;
@@ -32,8 +32,8 @@ const HOLDS_MAX: u32 = 100;
 #[serde(default)]
 #[schemars(rename = "AuditHoldCreate", extend("required" = ["filter", "reason"]), transform = input::create_schema)]
 pub(crate) struct Create {
-    /// CEL condition, as in `GET /events`, at most 4096 bytes: audit events that it selects, or for which it has no result
-    /// because of a limit or a wrong type, are kept. Required.
+    /// CEL condition, as in `GET /events`, at most 4096 bytes, without fields that only traffic events have: audit events that
+    /// it selects are kept, and those for which it has no result because of a limit, a wrong type or their size. Required.
     #[schemars(length(min = 1, max = 4096))]
     filter: String,
     /// When the hold ends, an RFC 3339 time in the future; by default when it is deleted.
@@ -70,7 +70,7 @@ impl Resource for AuditHold {
     type Update = Update;
 
     async fn create(cx: &Cx<'_>, _id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
-        LogFilter::compile(catalogue(), &input.filter)?;
+        LogFilter::compile_for_audit(catalogue(), &input.filter)?;
         let hold = Self {
             format: Format,
             filter: input.filter,
@@ -122,7 +122,8 @@ fn end(cx: &Cx<'_>, text: &str) -> Result<Option<Timestamp>, Refusal> {
 }
 
 fn given(reason: Reason) -> Result<Reason, Refusal> {
-    match reason.trim().is_empty() {
+    let is_shown = |character: char| !character.is_whitespace() && !names::is_deceptive(character);
+    match !reason.chars().any(is_shown) {
         true => Err(Refusal::new(
             code::BODY_FIELD_INVALID,
             "`reason` must say why events are kept.",

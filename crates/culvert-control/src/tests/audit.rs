@@ -4,6 +4,7 @@
 use culvert_base::{Class, Refusal, code};
 use culvert_resources::audit::trace::Trace;
 use culvert_resources::audit::verb::{Verb, kind_name};
+use culvert_resources::operation::shown_id;
 
 use super::*;
 use crate::operations::resources;
@@ -368,6 +369,64 @@ pub(super) async fn check_repetition(
     assert_eq!(kinds, kind.iter().collect::<Vec<_>>(), "{about}");
     assert_eq!(events[0]["object"]["count"], 2, "{about}");
     assert_eq!(events[0]["principal"], call.principal(), "{about}");
+}
+
+/// A resource that is added has its prefixes there.
+#[test]
+fn only_ids_of_ours_are_shown() {
+    for ty in resources::ALL {
+        for prefix in ty.prefixes {
+            let id = format!("{prefix}_{}", "0".repeat(27));
+            assert_eq!(shown_id(&id), Some(&*id));
+        }
+    }
+    for token in ["ghp_aaaaaaaaaaaaaaaaaaaa", "ghp", "xoxb_1", "ak_a_b"] {
+        assert_eq!(shown_id(token), None, "{token}");
+    }
+}
+
+/// An owner of many keys cannot hide the refusals of others among its own.
+#[tokio::test]
+async fn refusals_of_an_owner_with_many_keys_hide_no_others() {
+    let rig = Rig::start().await;
+    let (_, seq) = rig.events_after(0).await;
+    let refusal = Refusal::of(code::NOT_ADMIN);
+    let caller = |owner: &str, key: usize| {
+        with_context(Caller {
+            owner_id: owner.to_owned(),
+            key_id: format!("ak_{key}"),
+            subject: format!("{owner}@example.com"),
+            ..rig.admin.clone()
+        })
+    };
+    let refuse = |caller: &Caller, operation: &str| {
+        let called = (operation, None);
+        rig.control.note_refused(caller, called, &refusal);
+    };
+    for key in 0..24 {
+        let many = caller("usr_many", key);
+        for operation in 0..175 {
+            refuse(&many, &format!("operation_{operation}"));
+        }
+    }
+    refuse(&caller("usr_honest", 0), "users_delete");
+    rig.control.kernel.report_due(false).await.unwrap();
+    let (reported, _) = rig.events_after(seq).await;
+    let of = |owner: &str| {
+        let of_owner = reported
+            .iter()
+            .filter(|event| event["principal"]["id"] == owner);
+        of_owner.map(|event| &event["object"]).collect::<Vec<_>>()
+    };
+    let honest = of("usr_honest");
+    assert_eq!(honest.len(), 1, "{honest:?}");
+    assert_eq!(honest[0]["operation"], "users_delete");
+    assert_eq!(honest[0]["code"], code::NOT_ADMIN.number());
+    // Fifty one by one, and the rest with its principal.
+    let many = of("usr_many");
+    assert_eq!((many.len(), reported.len()), (51, 52));
+    let rest = many.iter().find(|object| object["operation"] == "");
+    assert_eq!(rest.unwrap()["count"], 24 * 175 - 50);
 }
 
 #[tokio::test]

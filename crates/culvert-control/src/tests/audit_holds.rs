@@ -287,6 +287,9 @@ pub(super) async fn senseless_holds_are_refused() {
         ("filter", json!("event_id"), 5404),
         ("filter", json!("event_id =="), 5404),
         ("filter", json!("ev.nothing == 1"), 5405),
+        // What only traffic events have.
+        ("filter", json!("ev.http.response.status_code == 1"), 5405),
+        ("filter", json!("endpoint_id == 'ep_1'"), 5404),
         ("filter", json!(long), 5404),
         ("filter", json!(deep), 5404),
         ("filter", json!("ev.name.matches('(')"), 5404),
@@ -296,6 +299,7 @@ pub(super) async fn senseless_holds_are_refused() {
         ("until", json!(past), 215),
         ("reason", json!(""), 215),
         ("reason", json!(" \n"), 215),
+        ("reason", json!("\u{200b} \u{2060}"), 215),
         ("reason", json!("x".repeat(1025)), 215),
         ("ended_at", json!(past), 214),
     ] {

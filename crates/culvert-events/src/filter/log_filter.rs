@@ -72,7 +72,25 @@ impl LogFilter {
     /// # Errors
     /// 5404 with line and column if it is not a condition, 5405 for an unknown field.
     pub fn compile(catalogue: &Catalogue, source: &str) -> Result<Self, Refusal> {
-        let variables = variables(catalogue);
+        Self::compile_with(variables(catalogue.entries()), source)
+    }
+
+    /// Compiles `source` for audit events: it names no field of traffic alone.
+    ///
+    /// # Errors
+    /// As [`LogFilter::compile`].
+    pub fn compile_for_audit(catalogue: &Catalogue, source: &str) -> Result<Self, Refusal> {
+        let entries = catalogue.entries();
+        let of_audit = entries.filter(|entry| matches!(entry, CatalogueEntry::Audit(_)));
+        let mut variables = variables(of_audit);
+        variables.remove(ENDPOINT);
+        Self::compile_with(variables, source)
+    }
+
+    fn compile_with(
+        variables: BTreeMap<String, (Variable, Type)>,
+        source: &str,
+    ) -> Result<Self, Refusal> {
         let mut env = Env::new(Limits::FILTER);
         for (index, (name, (_, of))) in variables.iter().enumerate() {
             env = env.with_slot(name, slot(index), of.clone());
@@ -101,8 +119,11 @@ impl LogFilter {
 
     /// Whether a hold with this condition keeps an event, and the evaluation cost in units. That are the events that it
     /// selects, and those for which it has no result other than because a field, key or element is missing. A text that is no
-    /// event is kept too.
+    /// event is kept too, and so is one that lacks a field of the condition because of its size.
     pub fn keeps(&self, logged: Logged<'_>) -> (bool, u64) {
+        if self.is_cut(logged) {
+            return (true, 0);
+        }
         let Some(values) = self.values(logged) else {
             return (true, 0);
         };
@@ -117,6 +138,36 @@ impl LogFilter {
             )
         });
         (is_kept, units)
+    }
+
+    /// Whether a field that the condition reads is missing because of the event's size, or a part of it. A caller chooses
+    /// what its calls write, and could hide them from a hold.
+    fn is_cut(&self, logged: Logged<'_>) -> bool {
+        #[derive(Deserialize)]
+        struct Cut {
+            #[serde(default)]
+            truncated: Vec<String>,
+        }
+        // Few have it, and to read all would take twice the time.
+        if !logged.envelope.contains("\"truncated\"") {
+            return false;
+        }
+        let Ok(Cut { truncated }) = serde_json::from_str(logged.envelope) else {
+            return true;
+        };
+        let is_below = |inner: &str, outer: &str| {
+            let rest = inner.strip_prefix(outer);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let cut = truncated.iter().filter(|path| !is_below(path, "previous"));
+        // Paths of traffic events begin in the object.
+        let mut cut = cut.map(|path| path.strip_prefix("object.").unwrap_or(path));
+        cut.any(|cut| {
+            self.named.iter().any(|(_, variable)| match variable {
+                Variable::Field(path) => is_below(path, cut) || is_below(cut, path),
+                _ => false,
+            })
+        })
     }
 
     /// The variables that the condition uses; `None` if the text is not an event.
@@ -167,8 +218,13 @@ fn slot(index: usize) -> Slot {
     Slot::try_from(index).unwrap_or(Slot::MAX)
 }
 
+/// The endpoint that had the traffic.
+const ENDPOINT: &str = "endpoint_id";
+
 /// Every variable by name, and its type.
-fn variables(catalogue: &Catalogue) -> BTreeMap<String, (Variable, Type)> {
+fn variables<'a>(
+    entries: impl Iterator<Item = CatalogueEntry<'a>>,
+) -> BTreeMap<String, (Variable, Type)> {
     let mut variables = BTreeMap::new();
     for (name, variable, of) in [
         ("event_id", Variable::Id, Type::String),
@@ -176,7 +232,7 @@ fn variables(catalogue: &Catalogue) -> BTreeMap<String, (Variable, Type)> {
         ("event_timestamp", Variable::Time, Type::Timestamp),
         ("account_id", Variable::Account, Type::String),
         ("principal", Variable::Principal, Type::Dyn),
-        ("endpoint_id", Variable::Endpoint, Type::String),
+        (ENDPOINT, Variable::Endpoint, Type::String),
     ] {
         variables.insert(name.to_owned(), (variable, of));
     }
@@ -187,7 +243,7 @@ fn variables(catalogue: &Catalogue) -> BTreeMap<String, (Variable, Type)> {
             known.1 = Type::Dyn;
         }
     };
-    for entry in catalogue.entries() {
+    for entry in entries {
         match entry {
             CatalogueEntry::Table(kind) => {
                 for field in kind.fields {
@@ -287,6 +343,10 @@ mod tests {
             "\"name\":\"a\"",
             &format!("\"name\":\"{}\"", "a".repeat(70_000)),
         );
+        let cut = |path: &str| {
+            let whole = AUDIT.strip_suffix('}').unwrap();
+            format!("{whole},\"truncated\":[\"{path}\"]}}")
+        };
         let keeps = |source: &str, envelope: &str| {
             let filter = LogFilter::compile(&catalogue(), source).unwrap();
             let logged = Logged {
@@ -312,6 +372,14 @@ mod tests {
             ("ev.conn.server_port == 1", AUDIT, false),
             ("ev.conn.server_port == 1 || ev.name == 'a'", AUDIT, true),
             ("ev.conn.server_port == 1 || ev.name == 'b'", AUDIT, false),
+            // What the event lost because of its size, or a part of it.
+            ("ev.name == 'b'", &cut("object.name"), true),
+            ("has(ev.name) && ev.name == 'b'", &cut("object.name"), true),
+            ("ev.nested.list[9] == 1", &cut("object.nested.list"), true),
+            ("ev.conn.server_port == 1", &cut("object.conn"), true),
+            ("ev.name == 'b'", &cut("object.names"), false),
+            ("ev.name == 'b'", &cut("previous.name"), false),
+            ("event_id == 'ev_9'", &cut("object.name"), false),
             // No event.
             ("ev.name == 'b'", "{", true),
             ("ev.name == 'b'", "", true),
@@ -362,5 +430,19 @@ mod tests {
             let refused = LogFilter::compile(&catalogue(), source).unwrap_err();
             assert_eq!(refused.code, Some(code), "{source}: {refused}");
         }
+    }
+
+    #[test]
+    fn what_only_traffic_has_is_refused_for_audit_events() {
+        let compile = |source: &str| LogFilter::compile_for_audit(&catalogue(), source);
+        for source in [
+            "ev.conn.server_port == 443",
+            "ev.name == 'a' || ev.conn.server_port == 443",
+            "endpoint_id == 'ep_1'",
+        ] {
+            assert!(LogFilter::compile(&catalogue(), source).is_ok(), "{source}");
+            assert!(compile(source).is_err(), "{source}");
+        }
+        assert!(compile("ev.name == 'a' && principal.id == 'usr_1'").is_ok());
     }
 }

@@ -4,6 +4,11 @@
 //! admitted by their groups, and have the highest role of these; they lose it with their groups, at their next sign-in.
 //! From the first sign-in on, a user is identified by the provider's own ID.
 
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use culvert_base::sync::lock;
 use culvert_base::{Fault, Refusal, Secret, Share, Timestamp, code, names};
 use culvert_login::{CONSOLE_SIGN_IN_WITHIN, ConsoleSignInError};
 use culvert_resources::access::caller::{Caller, Origin, Role};
@@ -40,7 +45,7 @@ fn refused(error: ConsoleSignInError) -> Error {
             Refusal::of(code::CONSOLE_SIGN_IN_FAILED).into()
         }
         ConsoleSignInError::Provider(why) => {
-            tracing::warn!(why, "the OpenID provider of the console is not usable");
+            warn_provider(&why);
             Refusal::of(code::CONSOLE_PROVIDER_UNUSABLE).into()
         }
         ConsoleSignInError::Busy => Refusal::uncoded(
@@ -49,6 +54,29 @@ fn refused(error: ConsoleSignInError) -> Error {
         )
         .into(),
     }
+}
+
+/// Time between two lines about the provider in the log: anyone can fail sign-ins.
+const WARN_EVERY: Duration = Duration::from_secs(10);
+
+/// Logs that the provider cannot be used, at most once in [`WARN_EVERY`].
+fn warn_provider(why: &str) {
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    let now = Instant::now();
+    let mut last = lock(&LAST);
+    if last.is_none_or(|last| now.duration_since(last) >= WARN_EVERY) {
+        *last = Some(now);
+        tracing::warn!(why, "the OpenID provider of the console is not usable");
+    }
+}
+
+/// The share of an address in the places at the provider: its own, or for IPv6 that of its /64, as failures are counted.
+fn share_of(address: IpAddr) -> Share {
+    let network = match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address => address,
+    };
+    Share::of_owner(&network.to_string())
 }
 
 impl Identity {
@@ -77,13 +105,17 @@ impl Identity {
         Ok((Secret::new(sealed), url))
     }
 
-    /// The pending sign-in of a cookie of [`Identity::begin_console_sign_in`]. Nothing is asked for it, and a client cannot
-    /// make one up.
+    /// The pending sign-in of a cookie of [`Identity::begin_console_sign_in`], to which the callback with this query
+    /// belongs. Nothing is asked for it, and a client cannot make one up.
     ///
     /// # Errors
     ///
-    /// 648 if it did not begin here, or has expired.
-    pub fn pending_console_sign_in(&self, cookie: &str) -> Result<PendingSignIn, Refusal> {
+    /// 648 if it did not begin here or has expired, or if the callback has another state.
+    pub fn pending_console_sign_in(
+        &self,
+        cookie: &str,
+        query: &str,
+    ) -> Result<PendingSignIn, Refusal> {
         self.sign_in_at()?;
         let failed = || Refusal::of(code::CONSOLE_SIGN_IN_FAILED);
         let text = self.kernel.seal.open(PENDING, cookie).ok();
@@ -91,6 +123,9 @@ impl Identity {
         let (began, secret) = text.reveal().split_once(' ').ok_or_else(failed)?;
         let began = Timestamp::parse(began).ok_or_else(failed)?;
         if self.kernel.clock.now().since(began) > CONSOLE_SIGN_IN_WITHIN {
+            return Err(failed());
+        }
+        if !culvert_login::is_callback_of(secret, query) {
             return Err(failed());
         }
         Ok(PendingSignIn(Secret::new(secret.to_owned())))
@@ -111,7 +146,7 @@ impl Identity {
         let callback = format!("{base}{CONSOLE_CALLBACK_PATH}");
         let sign_in = self.sign_in_at()?;
         let secret = pending.0.reveal();
-        let share = Share::of_owner(&origin.address.to_string());
+        let share = share_of(origin.address);
         let finishing = sign_in.provider.finish(secret, query, &callback, share);
         let identity = finishing.await.map_err(refused)?;
         let role = sign_in.role_of(&identity.groups);
@@ -307,5 +342,19 @@ impl Identity {
         Ok(Some(
             Changes::replace(written, event).and(accepted).and(also),
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_has_one_share_of_the_places_at_the_provider() {
+        let of = |text: &str| share_of(text.parse().unwrap()).owner();
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_eq!(of("::ffff:192.0.2.9"), of("192.0.2.9"));
+        assert_ne!(of("192.0.2.8"), of("192.0.2.9"));
     }
 }

@@ -7,7 +7,7 @@ use culvert_events::CallContext;
 use ipnet::IpNet;
 
 use crate::access::caller::Caller;
-use crate::audit::repeated::{Repeated, ReportLimits, Sample};
+use crate::audit::repeated::{OwnerShare, Repeated, ReportLimits, Sample};
 use crate::audit::trace::IDS_MAX;
 
 /// The kind of event of refused calls.
@@ -15,6 +15,8 @@ pub const REQUEST_REFUSED: &str = "request_refused.v0";
 
 /// Time between two events about the same refusals.
 const REFUSALS_EVERY: Duration = Duration::from_secs(60);
+/// Limit of the refusals of an owner that are counted one by one, whatever number of keys it has.
+const OF_OWNER_MAX: usize = 50;
 /// Limits of the events about callers without a valid key: anyone can cause them, as long as they like. So a flood from any
 /// number of networks makes at most 30 events a minute, and one for the others of each of the two kinds.
 const UNKNOWN: ReportLimits = ReportLimits {
@@ -52,6 +54,8 @@ pub(super) enum RefusedFrom {
     Caller(String, String),
     /// Unknown callers from a network: /24 or /64.
     Network(IpNet),
+    /// The rest of a known owner's, while too many of it are counted one by one.
+    Owner(String),
     /// Any others, while too many are counted one by one.
     Others,
 }
@@ -112,18 +116,49 @@ pub(super) struct ReadKey {
     pub(super) object_id: String,
 }
 
-impl Default for Refusals {
-    fn default() -> Self {
-        // Any others of the same kind.
-        let folded = |key: &RefusalKey| RefusalKey {
-            kind: key.kind,
-            from: RefusedFrom::Others,
+impl RefusalKey {
+    /// What counts for this one and others of the kind.
+    fn folded(&self, from: RefusedFrom) -> Self {
+        Self {
+            kind: self.kind,
+            from,
             operation: String::new(),
             code: None,
             status: 0,
+        }
+    }
+
+    /// What counts for the rest of the owner's.
+    fn rest_of_owner(&self) -> Self {
+        match &self.from {
+            RefusedFrom::Caller(owner, _) => self.folded(RefusedFrom::Owner(owner.clone())),
+            _ => self.clone(),
+        }
+    }
+
+    fn is_of_same_owner(&self, other: &Self) -> bool {
+        self.owner().is_some() && self.owner() == other.owner()
+    }
+
+    fn owner(&self) -> Option<&str> {
+        match &self.from {
+            RefusedFrom::Caller(owner, _) | RefusedFrom::Owner(owner) => Some(owner),
+            RefusedFrom::Network(_) | RefusedFrom::Others => None,
+        }
+    }
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        // Any others of the same kind.
+        let folded = |key: &RefusalKey| key.folded(RefusedFrom::Others);
+        let shared = OwnerShare {
+            max: OF_OWNER_MAX,
+            is_of_same: RefusalKey::is_of_same_owner,
+            rest: RefusalKey::rest_of_owner,
         };
         Self {
-            known: Repeated::new(REFUSALS_EVERY, folded),
+            known: Repeated::new(REFUSALS_EVERY, folded).shared(shared),
             unknown: Repeated::new(REFUSALS_EVERY, folded).limited(UNKNOWN),
             reads: Repeated::new(READS_EVERY, |key| ReadKey {
                 object_id: String::new(),

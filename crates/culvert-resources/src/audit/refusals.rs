@@ -174,7 +174,9 @@ impl Kernel {
             return;
         };
         let (counts, operation) = match &from {
-            RefusedFrom::Caller(..) => (&self.refusals.known, sample.operation.clone()),
+            RefusedFrom::Caller(..) | RefusedFrom::Owner(_) => {
+                (&self.refusals.known, sample.operation.clone())
+            }
             RefusedFrom::Network(_) | RefusedFrom::Others => {
                 (&self.refusals.unknown, String::new())
             }
@@ -308,14 +310,14 @@ impl Kernel {
         let context = &sample.context;
         let object = Refused {
             operation: match key.from {
-                RefusedFrom::Others => "",
+                RefusedFrom::Owner(_) | RefusedFrom::Others => "",
                 RefusedFrom::Caller(..) | RefusedFrom::Network(_) => &sample.operation,
             },
             code: key.code,
             status: key.status,
             network: match &key.from {
                 RefusedFrom::Network(network) => Some(network.to_string()),
-                RefusedFrom::Caller(..) | RefusedFrom::Others => None,
+                RefusedFrom::Caller(..) | RefusedFrom::Owner(_) | RefusedFrom::Others => None,
             },
             count: report.count,
             first_at: report.first_at,

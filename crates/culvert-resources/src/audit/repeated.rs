@@ -33,6 +33,8 @@ pub struct Repeated<K, S> {
     /// The key that counts for another one while the table is full.
     folded: fn(&K) -> K,
     limits: ReportLimits,
+    /// What an owner of keys may take of the table; `None` if they have no owners.
+    shared: Option<OwnerShare<K>>,
     /// When the minute of [`ReportLimits::per_minute_max`] began, and the reports since then.
     minute: Mutex<(Instant, usize)>,
 }
@@ -55,6 +57,17 @@ impl ReportLimits {
         slow_period: Duration::MAX,
         per_minute_max: usize::MAX,
     };
+}
+
+/// What one owner of keys may take of the table, so that it cannot fill it.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnerShare<K> {
+    /// Keys of an owner that are counted one by one.
+    pub max: usize,
+    /// Whether two keys have the same owner.
+    pub is_of_same: fn(&K, &K) -> bool,
+    /// The key that counts for the rest of the owner's.
+    pub rest: fn(&K) -> K,
 }
 
 #[derive(Debug)]
@@ -93,6 +106,7 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
             period,
             folded,
             limits: ReportLimits::NONE,
+            shared: None,
             minute: Mutex::new((Instant::now(), 0)),
         }
     }
@@ -100,6 +114,14 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
     /// With limits of reports.
     pub fn limited(self, limits: ReportLimits) -> Self {
         Self { limits, ..self }
+    }
+
+    /// With a limit for each owner of keys.
+    pub fn shared(self, shared: OwnerShare<K>) -> Self {
+        Self {
+            shared: Some(shared),
+            ..self
+        }
     }
 
     /// Counts one.
@@ -158,11 +180,20 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
         }
     }
 
-    /// The key itself, or while the table is full the one that counts for it.
+    /// The key itself, or the one that counts for it: while its owner has too many, or while the table is full.
     fn counting(&self, open: &HashMap<K, RepeatCount<S>>, key: &K) -> K {
-        match open.len() >= OPEN_MAX && !open.contains_key(key) {
-            true => (self.folded)(key),
-            false => key.clone(),
+        if open.contains_key(key) {
+            return key.clone();
+        }
+        let shared = self.shared.as_ref();
+        let shared = shared.filter(|shared| {
+            let of_owner = open.keys().filter(|one| (shared.is_of_same)(one, key));
+            of_owner.take(shared.max).count() >= shared.max
+        });
+        let key = shared.map_or_else(|| key.clone(), |shared| (shared.rest)(key));
+        match open.len() >= OPEN_MAX && !open.contains_key(&key) {
+            true => (self.folded)(&key),
+            false => key,
         }
     }
 
