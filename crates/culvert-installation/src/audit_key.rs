@@ -14,7 +14,7 @@ use culvert_base::Entropy;
 use culvert_tlog::{KeyType, SigningKey};
 
 use crate::config::{KeyPlace, Settings};
-use crate::keys::{is_private, write_private};
+use crate::keys::{is_private, read_private, write_private};
 
 /// Limit of the text of a key, in bytes.
 const KEY_BYTES_MAX: u64 = 4 << 10;
@@ -95,6 +95,12 @@ fn given(number: u32) -> Result<SigningKey> {
     // A pipe that nothing is written to must not hang the start. The path is another descriptor of the same.
     let read = move || {
         let file = File::open(format!("/dev/fd/{number}"))?;
+        let found = file.metadata()?;
+        if found.is_file() && !is_private(found.mode(), found.uid()) {
+            return Err(std::io::Error::other(
+                "it is a file that other users can read; run `chmod 600` on it",
+            ));
+        }
         let mut line = String::new();
         BufReader::new(file.take(KEY_BYTES_MAX)).read_line(&mut line)?;
         Ok::<_, std::io::Error>(line)
@@ -116,20 +122,13 @@ fn given(number: u32) -> Result<SigningKey> {
 /// Reads the key; `None` if there is no file.
 ///
 /// # Errors
-/// If the file cannot be read, is readable by others, or has no key that signs notes.
+/// If the file cannot be read, is readable by others, belongs to another user, or has no key that signs notes.
 pub fn load(path: &Path) -> Result<Option<SigningKey>> {
     let shown = path.display();
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => {
-            return Err(error).with_context(|| format!("reading the key `{shown}`"));
-        }
+    let text = read_private(path).with_context(|| format!("reading the key `{shown}`"))?;
+    let Some(text) = text else {
+        return Ok(None);
     };
-    let found = std::fs::metadata(path)?;
-    if !is_private(found.mode(), found.uid()) {
-        bail!("other users can read the key `{shown}`; run `chmod 600` on it");
-    }
     let key = SigningKey::parse(text.trim_end()).with_context(|| format!("`{shown}`"))?;
     if key.verifier().key_type() != KeyType::Note {
         bail!("`{shown}` is the key of a witness; the audit log needs another one");
@@ -150,9 +149,18 @@ pub fn make(path: &Path, name: &str, entropy: &dyn Entropy) -> Result<SigningKey
 
 /// The file of the key before the last rotation, which a database from before it needs.
 pub fn old_file(path: &Path) -> PathBuf {
-    let mut old = path.as_os_str().to_owned();
-    old.push(".old");
-    PathBuf::from(old)
+    beside(path, ".old")
+}
+
+/// The file of the key of a rotation that is not complete.
+pub fn next_file(path: &Path) -> PathBuf {
+    beside(path, ".next")
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
 }
 
 /// The identity of the audit log of an account at a server with this base URL: `<host>/audit/<account>`.
@@ -175,6 +183,20 @@ mod tests {
     use culvert_base::OsEntropy;
 
     use super::*;
+
+    #[test]
+    fn a_given_file_is_private() {
+        use std::os::fd::AsRawFd;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.key");
+        let made = make(&path, "log.test", &OsEntropy).unwrap();
+        let file = File::open(&path).unwrap();
+        let number = u32::try_from(file.as_raw_fd()).unwrap();
+        assert_eq!(given(number).unwrap().verifier(), made.verifier());
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        let error = format!("{:#}", given(number).unwrap_err());
+        assert!(error.contains("chmod 600"), "{error}");
+    }
 
     #[test]
     fn a_key_is_private_and_keeps_its_name() {

@@ -3,7 +3,7 @@
 //! During a rotation the file has a second line with the previous key. Secrets are then encrypted with the first key,
 //! and decrypted with either.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
@@ -64,15 +64,9 @@ pub(crate) fn copy_key_of(key: &Secret) -> [u8; 32] {
 /// # Errors
 /// If the file cannot be read, is readable by others, or contains no key.
 pub fn load(path: &Path) -> Result<Option<MasterKey>> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => {
-            let found = std::fs::metadata(path)?;
-            if !is_private(found.mode(), found.uid()) {
-                bail!(
-                    "other users can read the master key `{}`; run `chmod 600` on it",
-                    path.display()
-                );
-            }
+    match read_private(path) {
+        Ok(None) => Ok(None),
+        Ok(Some(text)) => {
             let is_key =
                 |line: &str| line.len() == 64 && line.bytes().all(|byte| byte.is_ascii_hexdigit());
             let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -86,7 +80,6 @@ pub fn load(path: &Path) -> Result<Option<MasterKey>> {
                 _ => bail!("the master key `{}` must be 64 hex digits", path.display()),
             }
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => {
             Err(error).with_context(|| format!("reading the master key `{}`", path.display()))
         }
@@ -98,6 +91,40 @@ pub fn load(path: &Path) -> Result<Option<MasterKey>> {
 pub(crate) fn is_private(mode: u32, owner: u32) -> bool {
     let others = if owner == 0 { 0o037 } else { 0o077 };
     mode & others == 0
+}
+
+/// Reads a file that only its owner can read; `None` if there is none.
+///
+/// # Errors
+/// If the file cannot be read, is readable by others, or belongs to another user.
+pub(crate) fn read_private(path: &Path) -> Result<Option<String>> {
+    let mut file = match std::fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    // Of what was opened: the name may be another file by now.
+    let found = file.metadata()?;
+    if !is_private(found.mode(), found.uid()) {
+        bail!("other users can read it; run `chmod 600` on it");
+    }
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let folder = std::fs::metadata(folder)?.uid();
+    if !is_of(found.uid(), rustix::process::geteuid().as_raw(), folder) {
+        bail!("it belongs to another user, who may have put it there");
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(Some(text))
+}
+
+/// Whether a user may trust a file of this owner: their own, or that of root. For commands that root runs, also that of the
+/// owner of the folder.
+fn is_of(owner: u32, user: u32, folder: u32) -> bool {
+    owner == user || owner == 0 || (user == 0 && owner == folder)
 }
 
 /// Creates the key of a new installation and writes its file.
@@ -136,10 +163,17 @@ fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
     // The whole name: files that differ in their extension are written at the same time, such as `audit.key` and `audit.head`.
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
+    // An interrupted write left it, or another user who wants to read what is written.
+    match std::fs::remove_file(&fresh) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(doing);
+        }
+        _ => {}
+    }
+    // A new file follows no link.
     let mut file = std::fs::OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(mode)
         .open(&fresh)
         .with_context(doing)?;
@@ -193,6 +227,39 @@ mod tests {
             }
         });
         assert_eq!(std::fs::read_to_string(at("audit.new")).unwrap(), "half");
+    }
+
+    #[test]
+    fn what_another_user_left_gets_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("audit.key.new"), "").unwrap();
+        let open = std::fs::File::open(at("audit.key.new")).unwrap();
+        write_private(&at("audit.key"), "secret").unwrap();
+        assert_eq!(std::io::read_to_string(open).unwrap(), "");
+        std::fs::write(at("other"), "kept").unwrap();
+        std::os::unix::fs::symlink(at("other"), at("audit.key.new")).unwrap();
+        write_private(&at("audit.key"), "secret").unwrap();
+        assert_eq!(std::fs::read_to_string(at("other")).unwrap(), "kept");
+        let found = std::fs::symlink_metadata(at("audit.key")).unwrap();
+        assert!(found.is_file());
+        assert_eq!(found.mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_key_of_another_user_is_refused() {
+        for (owner, user, folder, expected) in [
+            (1000, 1000, 0, true),
+            (0, 1000, 0, true),
+            (1001, 1000, 0, false),
+            (1001, 1000, 1001, false),
+            // `/dev/shm`, and the data directory of the server.
+            (1001, 0, 0, false),
+            (1000, 0, 1000, true),
+        ] {
+            let found = is_of(owner, user, folder);
+            assert_eq!(found, expected, "{owner} for {user} in {folder}");
+        }
     }
 
     #[test]

@@ -29,6 +29,12 @@ pub(crate) fn is_own(head: &SignedCheckpoint, origin: &str, keys: &[VerifierKey]
     head.checkpoint().origin == origin && keys.iter().any(is_by)
 }
 
+/// Whether the end of one origin is that of another too: of the same one, or of an earlier part of the same log.
+pub(crate) fn ends(ended: &str, origin: &str) -> bool {
+    let ((ended, n_ended), (log, n)) = (continuation(ended), continuation(origin));
+    ended == log && n_ended >= n
+}
+
 /// Whether the tree begins with that of a head.
 pub(crate) async fn is_continued(
     log: &AuditLog,
@@ -53,6 +59,21 @@ pub(crate) async fn is_extended(
     Ok(verify_consistency((old.size, old.root), (new.size, new.root), &proof).is_ok())
 }
 
+/// Whether a head is of the beginning of the tree, and the whole tree extends it: what it is compared with and what is signed
+/// next are other hashes of the database.
+pub(crate) async fn is_begun_by(
+    log: &AuditLog,
+    tree: &AuditTree,
+    head: &SignedCheckpoint,
+) -> Result<bool, Fault> {
+    if !is_continued(log, tree, head).await? {
+        return Ok(false);
+    }
+    let old = head.checkpoint();
+    let whole = log.head(&old.origin, tree.size).await?;
+    is_extended(log, old, &whole).await
+}
+
 /// The head of the whole tree, signed.
 pub(crate) async fn signed(
     log: &AuditLog,
@@ -66,4 +87,23 @@ pub(crate) async fn signed(
     let unwritable = || Fault::bare("signing the audit log: its head cannot be written");
     let checkpoint = SignedCheckpoint::new(head, vec![line]).ok_or_else(unwritable)?;
     Ok(SignedHead { at, checkpoint })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_continuation_is_that_of_those_before() {
+        for (ended, origin, expected) in [
+            ("log", "log", true),
+            ("log+2", "log", true),
+            ("log+2", "log+2", true),
+            ("log", "log+1", false),
+            ("log+2", "log+3", false),
+            ("other+2", "log", false),
+        ] {
+            assert_eq!(ends(ended, origin), expected, "{ended} {origin}");
+        }
+    }
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use culvert_base::sync::lock;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use culvert_base::{Clock, Entropy, Fault};
@@ -25,7 +25,7 @@ use culvert_store::{AuditLog, AuditTree, SignedHead, Store};
 use culvert_tlog::{SignedCheckpoint, SigningKey, VerifierKey, continuation};
 use tokio_util::sync::CancellationToken;
 
-use witnesses::{ANSWER_WITHIN, WitnessClient};
+use witnesses::{FIRST_WITHIN, WitnessClient};
 
 /// The time from a commit to its leaf, so that one transaction adds the leaves of many.
 const GROW_AFTER: Duration = Duration::from_secs(1);
@@ -61,6 +61,8 @@ pub(crate) struct LogIdentity {
     pub(crate) head_file: PathBuf,
     /// The identity of the log, if this node makes its key.
     pub(crate) origin: String,
+    /// Wakes the keeper: a witness showed a head that the log does not continue.
+    pub(crate) refused: Notify,
 }
 
 impl LogIdentity {
@@ -151,6 +153,7 @@ impl AuditTreeKeeper {
             if is_done {
                 tokio::select! {
                     changed = revisions.changed() => if changed.is_err() { break },
+                    () = self.identity.refused.notified() => {}
                     () = stop.cancelled() => break,
                 }
             }
@@ -238,11 +241,13 @@ impl AuditTreeKeeper {
             file.clone(),
             tree.signed.clone().map(|head| head.checkpoint),
         ];
+        // Read before what they said, which then has the answer of each.
+        let is_asked = is_due && self.are_witnesses_asked();
         let origin = self.origin_to_continue(&log, &tree, &key, file).await?;
         if !is_due {
             return Ok(is_whole && !has_news);
         }
-        if !self.are_witnesses_asked() {
+        if !is_asked {
             // At the stop, the next start signs.
             return Ok(is_last);
         }
@@ -264,11 +269,11 @@ impl AuditTreeKeeper {
     }
 
     /// Whether each witness said what it knows, or does not answer. One that is away delays the first head only, and by no
-    /// more than a request to it takes.
+    /// more than the requests to it take.
     fn are_witnesses_asked(&self) -> bool {
         let waits_since = self.waits_since.get_or_init(Instant::now);
         let mut witnesses = self.witnesses.iter();
-        witnesses.all(|it| it.is_asked()) || waits_since.elapsed() > ANSWER_WITHIN
+        witnesses.all(|it| it.is_asked()) || waits_since.elapsed() > FIRST_WITHIN
     }
 
     /// The origin to sign with: the one of the last head that is known. Notes a head of another node.
@@ -305,13 +310,10 @@ impl AuditTreeKeeper {
                 return Err(self.end(tree, origin, head.checkpoint().size, false).await);
             }
         }
-        let refusals = self.witnesses.iter().filter_map(|it| it.refused(origin));
-        if let Some(size) = refusals.max() {
-            return Err(self.end(tree, origin, size, true).await);
-        }
+        self.heed_witnesses(tree, origin).await?;
         let mut ended = self.server_log.ended_origins().await?.into_iter();
-        if ended.any(|ended| ended == *origin) {
-            let cause = format!("`{origin}` ended, as another node or an earlier start noticed");
+        if let Some(ended) = ended.find(|ended| heads::ends(ended, origin)) {
+            let cause = format!("`{ended}` ended, as another node or an earlier start noticed");
             return Err(Trouble::Ended(cause));
         }
         let file = file.as_ref().map(SignedCheckpoint::checkpoint);
@@ -327,6 +329,15 @@ impl AuditTreeKeeper {
         }
         *lock(&self.checked) = Some(stored_text(tree));
         Ok(origin.to_owned())
+    }
+
+    /// Ends the origin that a witness has evidence against: this one, or a later one.
+    async fn heed_witnesses(&self, tree: &AuditTree, origin: &str) -> Result<(), Trouble> {
+        let shown = self.witnesses.iter().filter_map(|it| it.refused(origin));
+        match shown.max_by_key(|head| (continuation(&head.origin).1, head.size)) {
+            Some(head) => Err(self.end(tree, &head.origin, head.size, true).await),
+            None => Ok(()),
+        }
     }
 
     /// Ends the heads of an origin, on all nodes.
@@ -364,6 +375,8 @@ impl AuditTreeKeeper {
                 return Err(self.end(tree, origin, old.size, false).await);
             }
         }
+        // One may have answered meanwhile.
+        self.heed_witnesses(tree, origin).await?;
         // First the file: a head that was published must be known after a loss of the database.
         self.note(after.checkpoint.clone()).await?;
         let is_signed = self

@@ -15,9 +15,10 @@ use culvert_delivery::net::HttpResponse;
 use culvert_installation::config::Witness;
 use culvert_store::{SignedHead, Store};
 use culvert_tlog::{
-    ADD_CHECKPOINT_PATH, AddCheckpoint, SignatureLine, SignedCheckpoint, VerifierKey,
-    consistency_ranges, origin_digest,
+    ADD_CHECKPOINT_PATH, AddCheckpoint, Checkpoint, SignatureLine, SignedCheckpoint, VerifierKey,
+    consistency_ranges, continuation, continued, origin_digest,
 };
+use futures_util::future::join_all;
 use http::HeaderMap;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -34,7 +35,11 @@ const KEY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The states of a witness in metrics.
 const STANDINGS: [&str; 4] = ["good", "away", "unproven", "refuses"];
 /// Requests for one head: one for the size that the witness knows, and one with the proof from there.
-const REQUESTS_MAX: usize = 3;
+const REQUESTS_MAX: u32 = 3;
+/// How long the first question may take: these requests, and one for the head that the witness shows.
+pub(crate) const FIRST_WITHIN: Duration = ANSWER_WITHIN.saturating_mul(REQUESTS_MAX + 1);
+/// How many continuations after the one of the database a witness is asked for.
+const LATER_MAX: u64 = 8;
 /// Heads that may follow while a signature is stored.
 const STORES_MAX: usize = 5;
 
@@ -50,6 +55,8 @@ pub(crate) struct WitnessClient {
     known: Mutex<(String, u64)>,
     /// Whether it was asked once, with or without an answer.
     is_asked: AtomicBool,
+    /// The origin whose later continuations it was asked for.
+    later_asked: Mutex<String>,
     /// A head of the log that it showed and that the log does not continue.
     evidence: Mutex<Option<SignedCheckpoint>>,
     /// What the witness says against the log, or why it does not answer.
@@ -111,6 +118,7 @@ impl WitnessClient {
             quorum,
             known: Mutex::default(),
             is_asked: AtomicBool::new(false),
+            later_asked: Mutex::default(),
             evidence: Mutex::default(),
             state: Mutex::default(),
         }
@@ -121,12 +129,17 @@ impl WitnessClient {
         self.is_asked.load(Ordering::Acquire)
     }
 
-    /// The number of events in a signed head of this origin that it showed and that the log does not continue.
-    pub(crate) fn refused(&self, origin: &str) -> Option<u64> {
+    /// A signed head that it showed and that ends this origin: the log does not continue it, or it is of a later continuation.
+    pub(crate) fn refused(&self, origin: &str) -> Option<Checkpoint> {
+        let head = self.kept_evidence(origin);
+        head.map(|head| head.checkpoint().clone())
+    }
+
+    fn kept_evidence(&self, origin: &str) -> Option<SignedCheckpoint> {
         let evidence = lock(&self.evidence);
-        let head = evidence.as_ref().map(SignedCheckpoint::checkpoint);
-        let head = head.filter(|head| head.origin == origin);
-        head.map(|head| head.size)
+        let head = evidence.as_ref();
+        head.filter(|head| heads::ends(&head.checkpoint().origin, origin))
+            .cloned()
     }
 
     /// What an operator should know; `None` if the witness signs.
@@ -200,14 +213,73 @@ impl WitnessClient {
                     "a witness has a signed head of the audit log that the log does not continue: it was rewritten, or an older copy was restored"
                 );
                 *lock(&self.evidence) = Some(SignedCheckpoint::clone(head));
+                self.identity.refused.notify_one();
             }
         }
         *known = state;
     }
 
+    /// Asks for a signature of the latest head, and once for heads of later continuations. What it proved against this origin
+    /// stays. Returns whether there was something to ask for.
+    async fn ask(&self) -> Result<bool, State> {
+        let away = |error: anyhow::Error| State::Away(format!("{error:#}"));
+        let tree = self.store.audit_log().tree().await;
+        let tree = tree.map_err(|fault| State::Away(fault.chain()))?;
+        let origin = match tree.signed {
+            Some(head) => head.checkpoint.checkpoint().origin.clone(),
+            None => match self.identity.known_origin().map_err(away)? {
+                Some(origin) => origin,
+                None => return Ok(false),
+            },
+        };
+        if let Some(head) = self.kept_evidence(&origin) {
+            return Err(State::Refuses(Box::new(head)));
+        }
+        // At the same time, so that one that does not answer delays the first head once.
+        let (asked, later) = tokio::join!(self.ask_for_latest(), self.later(&origin));
+        match later? {
+            Some(head) => Err(State::Refuses(Box::new(head))),
+            None => asked,
+        }
+    }
+
+    /// The last head that the witness shows of a later continuation than the database has. A key of this log signed it, so an
+    /// administrator acknowledged the end of this origin, and an older copy was restored since.
+    async fn later(&self, origin: &str) -> Result<Option<SignedCheckpoint>, State> {
+        if *lock(&self.later_asked) == origin {
+            return Ok(None);
+        }
+        let keys = self.identity.own_keys();
+        let keys = keys.map_err(|error| State::Away(format!("{error:#}")))?;
+        let (name, n) = continuation(origin);
+        let later = (1..=LATER_MAX).map(|i| continued(name, n.saturating_add(i)));
+        let later = Vec::from_iter(later);
+        let shown = join_all(later.iter().map(|origin| self.shown(origin))).await;
+        let is_answered = shown.iter().all(Result::is_ok);
+        let shown = shown.into_iter().zip(&later).rev();
+        let last = shown.into_iter().find_map(|(head, origin)| {
+            let head = head.ok().flatten();
+            head.filter(|head| heads::is_own(head, origin, &keys))
+        });
+        if let Some(last) = last {
+            // Read after the answer: an administrator may have continued the log meanwhile.
+            let tree = self.store.audit_log().tree().await;
+            let stored = tree.map_err(|fault| State::Away(fault.chain()))?.signed;
+            let is_known = stored.is_some_and(|stored| {
+                let stored = &stored.checkpoint.checkpoint().origin;
+                continuation(stored).1 >= continuation(&last.checkpoint().origin).1
+            });
+            return Ok((!is_known).then_some(last));
+        }
+        if is_answered {
+            origin.clone_into(&mut lock(&self.later_asked));
+        }
+        Ok(None)
+    }
+
     /// Asks for a signature of the latest head, unless it has one. The first request is sent nevertheless: a witness that
     /// signed a later head says so. Returns whether there was something to ask for.
-    async fn ask(&self) -> Result<bool, State> {
+    async fn ask_for_latest(&self) -> Result<bool, State> {
         let store = |fault: Fault| State::Away(fault.chain());
         let log = self.store.audit_log();
         let latest = async || Ok::<_, State>(log.tree().await.map_err(store)?.signed);
@@ -305,7 +377,7 @@ impl WitnessClient {
         let log = self.store.audit_log();
         let continued = async {
             let tree = log.tree().await?;
-            heads::is_continued(&log, &tree, &shown).await
+            heads::is_begun_by(&log, &tree, &shown).await
         };
         let is_continued = continued.await;
         let is_continued = is_continued.map_err(|fault| State::Away(fault.chain()))?;

@@ -14,7 +14,7 @@ use culvert_installation::keys;
 use culvert_login::JournalEntry;
 use culvert_policy::{IpDatabases, SharedCounts};
 use culvert_tunnel::server::Bindings;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::opened::{Opened, Secrets};
 use super::planes::{control, delivery, edge, nodes};
@@ -143,6 +143,7 @@ async fn log_identity(opened: &Opened, key: AuditKey) -> Result<LogIdentity> {
         key,
         head_file: settings.audit_head_file(),
         origin,
+        refused: Notify::default(),
     })
 }
 

@@ -1,5 +1,6 @@
 //! The key of the audit log from an inherited descriptor: it signs, it is nowhere on disk, and anything else than a key stops the start.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -158,6 +159,7 @@ fn a_descriptor_without_a_key_stops_the_start() {
     let data = folder.path().join("data");
     let file = folder.path().join("file");
     let key = key_in(&file, 5).secret_text().to_string();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
     let witness = SigningKey::new("w.test", KeyType::Cosignature, [5; 32]).unwrap();
     let start = |setting: &str, redirection: &str, text: &str| {
         std::fs::write(&file, text).unwrap();

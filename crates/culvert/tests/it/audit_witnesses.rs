@@ -6,10 +6,11 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use culvert_tlog::{
-    Checkpoint, KeyType, SignedCheckpoint, SigningKey, TreeHash, continuation, origin_digest,
+    Checkpoint, KeyType, SignedCheckpoint, SigningKey, TreeHash, continuation, continued,
+    origin_digest,
 };
 
-use crate::audit_log::offline;
+use crate::audit_log::{execute, offline};
 use crate::audit_proofs::{WitnessProcess, create_keys, once};
 use crate::audit_restored::{checkpoint, events, readyz, settings_of, size_of};
 use crate::harness::{binary, eventually, raw};
@@ -34,6 +35,17 @@ impl Liar {
         post: impl Fn(&str) -> Answer + Send + 'static,
         get: impl Fn(&str) -> Answer + Send + 'static,
     ) -> Self {
+        Self::start_for(ORIGIN, number, post, get)
+    }
+
+    /// It shows heads of one origin only.
+    fn start_for(
+        origin: &str,
+        number: usize,
+        post: impl Fn(&str) -> Answer + Send + 'static,
+        get: impl Fn(&str) -> Answer + Send + 'static,
+    ) -> Self {
+        let path = format!("GET /{}/checkpoint ", origin_digest(origin));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let name = format!("liar.test/{number}");
@@ -44,9 +56,10 @@ impl Liar {
             for stream in listener.incoming() {
                 let Some((line, body)) = stream.ok().as_mut().and_then(|it| {
                     let asked = request(it)?;
-                    let (status, answer) = match asked.0.starts_with("POST /add-checkpoint ") {
-                        true => post(&asked.1),
-                        false => get(&last),
+                    let (status, answer) = match &asked.0 {
+                        line if line.starts_with("POST /add-checkpoint ") => post(&asked.1),
+                        line if line.starts_with(&path) => get(&last),
+                        _ => ABSENT(""),
                     };
                     let head = format!(
                         "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
@@ -60,8 +73,9 @@ impl Liar {
                 if line.starts_with("POST ") {
                     last = body.split_once("\n\n").unwrap().1.to_owned();
                 } else {
-                    let expected = format!("GET /{}/checkpoint ", origin_digest(ORIGIN));
-                    assert!(line.starts_with(&expected), "{line}");
+                    let mut asked = (0..=8).map(|n| origin_digest(&continued(ORIGIN, n)));
+                    let is_asked = |digest| line.starts_with(&format!("GET /{digest}/checkpoint "));
+                    assert!(asked.any(is_asked), "{line}");
                 }
             }
         });
@@ -230,6 +244,104 @@ async fn a_head_that_the_log_signed_ends_it() {
         // It showed the head before the first one was signed.
         assert_eq!(offline(&settings, &["audit", "checkpoint"]).0, 1);
     }
+}
+
+/// An administrator acknowledged two ends of the log, of which neither database nor files know anything any more. The witness
+/// has a head of the last continuation only.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_a_witness_knows_to_have_gone_on_is_not_signed() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let settings = settings_of(&data);
+    let key = make_key(&data);
+    assert_eq!(start(&data, &[]).terminate(), 0);
+    let signed = checkpoint(&settings);
+    let later = format!("{ORIGIN}+2");
+    let shown = forged(&later, 5, &key).to_string();
+    let witness = Liar::start_for(&later, 0, ABSENT, move |_| text(&shown));
+    let server = start(&data, std::slice::from_ref(&witness.setting));
+    eventually("the later continuation is noticed", async || {
+        readyz(&server).await.contains("acknowledge-restore")
+    })
+    .await;
+    assert_eq!(state_of(&server, &witness.name).await, "refuses");
+    assert_eq!(server.terminate(), 0);
+    assert_eq!(checkpoint(&settings), signed);
+    let restored = events(&settings, "restored.v0");
+    assert_eq!(restored.len(), 1, "{restored:?}");
+    assert_eq!(restored[0]["object"]["ended_origin"], later);
+    // Also without the witness.
+    let server = start(&data, &[]);
+    eventually("the end is remembered", async || {
+        readyz(&server).await.contains("acknowledge-restore")
+    })
+    .await;
+    assert_eq!(server.terminate(), 0);
+    assert_eq!(checkpoint(&settings), signed);
+    let (code, out, error) = offline(&settings, &["admin", "acknowledge-restore"]);
+    assert_eq!(code, 0, "{error}");
+    let next = format!("it goes on as `{ORIGIN}+3`");
+    assert!(out.contains(&next), "{out}");
+}
+
+/// The stored leaves are those of the head that the witness shows, and a hash above them is of other ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_the_whole_tree_does_not_extend_is_a_proof() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let settings = settings_of(&data);
+    make_key(&data);
+    let head = || std::fs::read_to_string(data.join("audit.head")).unwrap();
+    assert_eq!(start(&data, &[]).terminate(), 0);
+    let early = head();
+    let server = start(&data, &[]);
+    create_keys(&server, &data, 3).await;
+    assert_eq!(server.terminate(), 0);
+    let later = head();
+    let server = start(&data, &[]);
+    create_keys(&server, &data, 260).await;
+    assert_eq!(server.terminate(), 0);
+    let size = size_of(&early);
+    assert!(size < size_of(&later) && size_of(&later) < 256 && size_of(&head()) > 256);
+    std::fs::write(data.join("audit.head"), &early).unwrap();
+    execute(
+        &settings,
+        &format!(
+            "UPDATE audit_tile SET hashes = zeroblob(32) WHERE level = 1 AND n = 0; \
+             UPDATE audit_tree SET checkpoint = '{early}', signed = {size}, cosigned = ''"
+        ),
+    )
+    .await;
+    let witness = Liar::start(0, LATER, move |_| text(&later));
+    let server = start(&data, std::slice::from_ref(&witness.setting));
+    eventually("the other tree is noticed", async || {
+        readyz(&server).await.contains("acknowledge-restore")
+    })
+    .await;
+    assert_eq!(state_of(&server, &witness.name).await, "refuses");
+    assert_eq!(server.terminate(), 0);
+    let restored = events(&settings, "restored.v0");
+    assert_eq!(restored.len(), 1, "{restored:?}");
+    assert_eq!(restored[0]["object"]["known_by"], "witness");
+}
+
+/// What an earlier rotation left is not taken for the key of another log.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotation_takes_no_key_of_another_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let settings = settings_of(&data);
+    make_key(&data);
+    assert_eq!(start(&data, &[]).terminate(), 0);
+    let next = data.join("audit.key.next");
+    let entropy = culvert_base::OsEntropy;
+    culvert_installation::audit_key::make(&next, "other.test", &entropy).unwrap();
+    let (code, _, error) = offline(&settings, &["admin", "rotate-audit-key"]);
+    assert_eq!(code, 1, "{error}");
+    assert!(error.contains("the key of another log"), "{error}");
+    std::fs::remove_file(&next).unwrap();
+    let (code, _, error) = offline(&settings, &["admin", "rotate-audit-key"]);
+    assert_eq!(code, 0, "{error}");
 }
 
 /// A database without a signed head, with a key that signed others: the witness is asked before the first head.

@@ -19,9 +19,14 @@ pub(super) async fn rotate(context: &ProcessContext, key: &AuditKey) -> Result<(
     let shown = path.display();
     let old = audit_key::load(path)?;
     let old = old.with_context(|| format!("there is no `{shown}`; run this where it is"))?;
-    let next = path.with_file_name("audit.key.next");
+    let next = audit_key::next_file(path);
     // An interrupted rotation left it.
     let new = match audit_key::load(&next)? {
+        Some(new) if new.verifier().name() != old.verifier().name() => bail!(
+            "`{}` is the key of another log, `{}`; remove it",
+            next.display(),
+            new.verifier().name()
+        ),
         Some(new) => new,
         None => audit_key::make(&next, old.verifier().name(), &*context.entropy)?,
     };
