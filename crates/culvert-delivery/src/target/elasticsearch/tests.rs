@@ -184,10 +184,10 @@ async fn a_response_beyond_the_limit_splits_the_batch() {
         "x".repeat(ANSWER_BYTES_MAX)
     );
     fake.otherwise(Reply::with(200, long));
-    let both = elasticsearch.send(&batch(BatchClass::Audit, &[&one, &two]));
-    assert_eq!(failure(both.await).class, Split);
-    let alone = elasticsearch.send(&batch(BatchClass::Audit, &[&one]));
-    assert_eq!(failure(alone.await).class, Permanent);
+    let both = batch(BatchClass::Audit, &[&one, &two]);
+    assert_eq!(failure(elasticsearch.send(&both).await).class, Split);
+    let alone = batch(BatchClass::Audit, &[&one]);
+    assert_eq!(failure(elasticsearch.send(&alone).await).class, Permanent);
 }
 
 #[tokio::test]
