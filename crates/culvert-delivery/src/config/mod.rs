@@ -71,6 +71,7 @@ pub(crate) fn keep_secret(stored: &Value, given: &mut Value, object: &str, field
         Some(value) => value.as_str() == Some(""),
     };
     let secret = stored.pointer(object).and_then(|holder| holder.get(field));
+    let secret = secret.filter(|secret| !secret.is_null());
     if let (true, Some(secret)) = (is_absent, secret) {
         holder.insert(field.to_owned(), secret.clone());
     }

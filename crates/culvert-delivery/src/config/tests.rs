@@ -31,6 +31,20 @@ fn durations_are_parsed() {
     }
 }
 
+#[test]
+fn only_a_secret_that_is_set_is_kept() {
+    let kept = |stored: Value| {
+        let mut given = serde_json::json!({"url": "u"});
+        keep_secret(&stored, &mut given, "", "password");
+        given.get("password").cloned()
+    };
+    assert_eq!(kept(serde_json::json!({"password": null})), None);
+    assert_eq!(
+        kept(serde_json::json!({"password": "s3cr3t"})),
+        Some("s3cr3t".into())
+    );
+}
+
 proptest! {
     #[test]
     fn any_text_is_parsed_or_refused(text in "[0-9a-zé ]{0,34}") {

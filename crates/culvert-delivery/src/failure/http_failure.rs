@@ -33,6 +33,7 @@ pub(crate) fn failed(answer: &HttpResponse, class: FailureClass, secrets: &[&str
     Failure {
         class,
         code: answer.status.to_string(),
+        status: Some(answer.status),
         text: if text.is_empty() {
             format!("HTTP status {}", answer.status)
         } else {

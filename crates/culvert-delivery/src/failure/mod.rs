@@ -63,27 +63,33 @@ impl FailureClass {
 pub struct Failure {
     /// The class, which decides the reaction.
     pub class: FailureClass,
-    /// The destination's error code: an HTTP status or a short word. At most 64 bytes.
+    /// The destination's error code: an HTTP status or a short word of at most 64 ASCII letters, digits and `._:-`.
     pub code: String,
+    /// The HTTP status of the response, or of the event if it has its own.
+    pub status: Option<u16>,
     /// One sentence for users, without secrets. At most 200 characters.
     pub text: String,
     /// The wait before the next attempt that the destination asks for.
     pub after: Option<RetryAfter>,
 }
 
+/// Maximum number of bytes of a failure's code.
+const CODE_BYTES_MAX: usize = 64;
 /// Maximum number of characters of a failure's text.
 pub const FAILURE_TEXT_MAX: usize = 200;
 
 impl Failure {
-    /// A failure. `text` is shown to everyone who sees the destination.
+    /// A failure. `code` and `text` are shown to everyone who sees the destination. A code that is none is replaced by the
+    /// name of the class.
     pub fn new(class: FailureClass, code: impl Into<String>, text: impl AsRef<str>) -> Self {
-        let mut code = code.into();
-        if code.len() > 64 {
-            code = code.chars().take(16).collect();
-        }
+        let code = code.into();
         Self {
             class,
-            code,
+            code: match is_code(&code) {
+                true => code,
+                false => class.name().to_owned(),
+            },
+            status: None,
             text: scrub(text.as_ref(), &[]),
             after: None,
         }
@@ -94,6 +100,19 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.class.name(), self.code, self.text)
     }
+}
+
+/// Whether a text can be shown as an error code.
+fn is_code(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    (1..=CODE_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_allowed)
+}
+
+/// The error code that a receiver wrote. `None` if it cannot be shown: it is no code, or has a secret.
+pub(crate) fn vendor_code(code: &str, secrets: &[&str]) -> Option<String> {
+    let has_secret = |secret: &&str| !secret.is_empty() && code.contains(secret);
+    let can_be_shown = is_code(code) && !secrets.iter().any(has_secret);
+    can_be_shown.then(|| code.to_owned())
 }
 
 /// Prepares foreign text for display: removes secrets and URL queries, replaces control characters, and truncates to

@@ -28,6 +28,31 @@ fn shown_errors_have_no_secrets_queries_or_control_characters() {
     assert!(!scrub(&across, &["whsec_abcdef"]).contains("whsec"));
 }
 
+#[test]
+fn a_code_of_a_receiver_is_shown_only_if_it_is_a_code() {
+    let shown = |code: &str| vendor_code(code, &["whsec_abcdef"]);
+    for code in ["241", "AWS.SimpleQueueService.A", "a_b-c:d"] {
+        assert_eq!(shown(code).as_deref(), Some(code));
+    }
+    let long = "x".repeat(65);
+    for code in [
+        "",
+        "a b",
+        "a\n",
+        "\u{1b}[31m",
+        "é",
+        "<b>",
+        &long,
+        "whsec_abcdef",
+        "x:whsec_abcdef",
+    ] {
+        assert_eq!(shown(code), None, "{code:?}");
+    }
+    // The class is shown in place of a text that is no code.
+    let failure = Failure::new(FailureClass::Auth, "a\nb", "no");
+    assert_eq!(failure.code, "auth");
+}
+
 proptest! {
     #[test]
     fn any_foreign_error_can_be_shown(text in "\\PC*", secret in "[a-z]{4,8}") {

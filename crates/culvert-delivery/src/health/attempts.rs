@@ -34,11 +34,10 @@ pub struct Attempt {
     pub text: String,
 }
 
-/// The HTTP status of an attempt. The last response may be about another event than the one that failed, whose status is
-/// the code of the failure.
+/// The HTTP status of an attempt. The last response may be about another event than the one that failed, which has its own.
 pub(crate) fn status_of(last: Option<u16>, failure: Option<&Failure>) -> Option<u16> {
-    let of_failure = failure.and_then(|failure| failure.code.parse().ok());
-    let of_failure = of_failure.filter(|code| (100..600).contains(code));
+    let of_failure = failure.and_then(|failure| failure.status);
+    let of_failure = of_failure.filter(|status| (100..600).contains(status));
     last.map(|last| of_failure.unwrap_or(last))
 }
 
@@ -73,12 +72,21 @@ mod tests {
     fn an_attempt_has_the_status_of_the_event_that_failed() {
         use crate::failure::FailureClass;
 
-        let of = |code: &str| Failure::new(FailureClass::Permanent, code, "no");
-        assert_eq!(status_of(Some(200), Some(&of("418"))), Some(418));
+        let of = |code: &str, status| Failure {
+            status,
+            ..Failure::new(FailureClass::Permanent, code, "no")
+        };
+        assert_eq!(status_of(Some(200), Some(&of("418", Some(418)))), Some(418));
         assert_eq!(status_of(Some(200), None), Some(200));
-        assert_eq!(status_of(Some(200), Some(&of("AccessDenied"))), Some(200));
-        // Not HTTP: the number is another one.
-        assert_eq!(status_of(None, Some(&of("418"))), None);
+        assert_eq!(
+            status_of(Some(200), Some(&of("AccessDenied", None))),
+            Some(200)
+        );
+        // The code of the vendor is another number.
+        assert_eq!(status_of(Some(500), Some(&of("241", Some(500)))), Some(500));
+        assert_eq!(status_of(Some(500), Some(&of("241", None))), Some(500));
+        // Not HTTP.
+        assert_eq!(status_of(None, Some(&of("418", None))), None);
     }
 
     #[test]

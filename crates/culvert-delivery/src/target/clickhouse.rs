@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use http::HeaderName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -29,11 +30,16 @@ use crate::target::verdict::Verdict;
 
 const NAME: &str = "clickhouse";
 const NAME_BYTES_MAX: usize = 200;
+const HEADERS: &str = "x-clickhouse-";
 const CODE: &str = "x-clickhouse-exception-code";
+const TOO_MANY_PARTS: u16 = 252;
 /// Settings of the statement. Columns may be of type `String` or `JSON`, times may have a zone, and the table may lack
 /// columns. The response waits until the rows are stored.
 const SETTINGS: &[(&str, &str)] = &[
     ("date_time_input_format", "best_effort"),
+    // No profile of the user may let it drop rows.
+    ("input_format_allow_errors_num", "0"),
+    ("input_format_allow_errors_ratio", "0"),
     ("input_format_json_read_objects_as_strings", "1"),
     ("input_format_skip_unknown_fields", "1"),
     ("wait_end_of_query", "1"),
@@ -212,11 +218,23 @@ impl Clickhouse {
         let code = code.and_then(|code| code.to_str().ok());
         let code = code.or_else(|| code_in(&response.text));
         if code.is_none() && (200..300).contains(&response.status) {
-            return Ok(());
+            let mut names = response.headers.keys().map(HeaderName::as_str);
+            let is_own = names.any(|name| name.starts_with(HEADERS)) || response.body.is_empty();
+            return match is_own {
+                true => Ok(()),
+                false => Err(HttpIntake::foreign(response)),
+            };
         }
         let number: Option<u16> = code.and_then(|code| code.parse().ok());
+        let class = match number {
+            // The rows of one insert have too many partitions; fewer rows have fewer.
+            Some(TOO_MANY_PARTS) if response.text.contains("single INSERT block") => {
+                Some(FailureClass::Split)
+            }
+            number => number.and_then(|number| class_of(CODES, &number)),
+        };
         let error = VendorError {
-            class: number.and_then(|number| class_of(CODES, &number)),
+            class,
             code: code.unwrap_or_default().to_owned(),
             text: String::new(),
         };

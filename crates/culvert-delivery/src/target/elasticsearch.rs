@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
 
-use crate::client::net::{HttpRequest, HttpResponse, Success};
+use crate::client::net::{HttpRequest, HttpResponse};
 use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, invalid, parse, stored};
 use crate::failure::http_failure::class_of_status;
@@ -32,6 +32,7 @@ const NAME: &str = "elasticsearch";
 const FILTER: &str = "errors,items.*.status,items.*.error.type,items.*.error.reason";
 /// Results of 500 events with an error of up to 4 KB each.
 const ANSWER_BYTES_MAX: usize = 2 << 20;
+const TOO_LONG: &str = "the response is too long to be read";
 /// Names of indices have at most 255 bytes and none of these (guide of the create index API).
 const NAME_BYTES_MAX: usize = 255;
 const NOT_IN_NAMES: &str = "\\/*?\"<>| ,#:";
@@ -56,8 +57,18 @@ const TYPES: Classes<&str> = &[
             "index_closed_exception",
             "index_not_found_exception",
             "invalid_index_name_exception",
+            // The cluster has its maximum number of shards.
+            "validation_exception",
         ],
     ),
+];
+/// Beginnings of the reasons of an `illegal_argument_exception` that is about the index or the cluster, not about a document.
+/// Other reasons quote documents.
+const INDEX_REASONS: &[&str] = &[
+    "Limit of total fields",
+    "Validation Failed: 1: this action would add",
+    "no write index is defined",
+    "this action would add",
 ];
 
 /// This target.
@@ -178,6 +189,19 @@ struct ItemError {
     reason: String,
 }
 
+impl ItemError {
+    /// Its class; `None` for that of the status.
+    fn class(&self) -> Option<FailureClass> {
+        let begins = |reason: &&str| self.reason.starts_with(reason);
+        match &*self.kind {
+            "illegal_argument_exception" if INDEX_REASONS.iter().any(begins) => {
+                Some(FailureClass::Config)
+            }
+            kind => class_of(TYPES, &kind),
+        }
+    }
+}
+
 /// A response to a request that failed as a whole.
 #[derive(Default, Deserialize)]
 struct Refused {
@@ -190,7 +214,6 @@ impl Target for Elasticsearch {
         Box::pin(async move {
             let request = HttpRequest {
                 answer_bytes_max: ANSWER_BYTES_MAX,
-                success: Success::Whole,
                 ..self.intake.batch_request(&documents(batch))
             };
             let response = match self.intake.send(request).await {
@@ -239,9 +262,10 @@ impl Elasticsearch {
     fn outcomes(&self, response: &HttpResponse, n_events: usize) -> Result<Vec<Outcome>, Failure> {
         if !(200..300).contains(&response.status) {
             let refused: Refused = serde_json::from_slice(&response.body).unwrap_or_default();
+            let class = refused.error.class();
             let ItemError { kind, reason } = refused.error;
             let error = VendorError {
-                class: class_of(TYPES, &kind.as_str()),
+                class,
                 code: kind,
                 text: reason,
             };
@@ -251,7 +275,13 @@ impl Elasticsearch {
             let text = "the response lacks the results of the documents";
             Failure::new(FailureClass::Unknown, "answer", text)
         };
-        let bulk: Bulk = serde_json::from_slice(&response.body).map_err(|_| incomplete())?;
+        let is_cut = response.body.len() >= ANSWER_BYTES_MAX;
+        let bulk: Bulk =
+            serde_json::from_slice(&response.body).map_err(|_| match (is_cut, n_events) {
+                (false, _) => incomplete(),
+                (true, 2..) => Failure::new(FailureClass::Split, "answer", TOO_LONG),
+                (true, _) => Failure::new(FailureClass::Permanent, "answer", TOO_LONG),
+            })?;
         if !bulk.errors {
             return Ok(vec![Outcome::Delivered; n_events]);
         }
@@ -281,18 +311,17 @@ impl Elasticsearch {
         let Err(by_status) = class_of_status(created.status) else {
             return Outcome::Delivered;
         };
-        let ItemError { kind, reason } = created.error.unwrap_or_default();
+        let error = created.error.unwrap_or_default();
         // A single document cannot be split, and does not disable the destination.
         let by_status = match by_status {
             FailureClass::Split | FailureClass::Gone => FailureClass::Permanent,
             other => other,
         };
-        let class = class_of(TYPES, &kind.as_str()).unwrap_or(by_status);
-        let code = match kind.is_empty() {
-            true => created.status.to_string(),
-            false => kind,
-        };
-        Outcome::Failed(Failure::new(class, code, self.intake.scrubbed(&reason)))
+        let class = error.class().unwrap_or(by_status);
+        let failure =
+            self.intake
+                .failure_of_event(created.status, class, &error.kind, &error.reason);
+        Outcome::Failed(failure)
     }
 }
 

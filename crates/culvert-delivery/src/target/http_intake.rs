@@ -20,7 +20,7 @@ use crate::client::net::{Http, HttpRequest, HttpResponse};
 use crate::client::request_body::gzipped;
 use crate::config::{checked_url, hide, invalid, keep_secret};
 use crate::failure::http_failure::{class_of_status, failed};
-use crate::failure::{Failure, FailureClass, scrub};
+use crate::failure::{Failure, FailureClass, scrub, vendor_code};
 use crate::target::context::TargetContext;
 
 const DEADLINE: Duration = Duration::from_secs(25);
@@ -150,10 +150,10 @@ impl HttpIntake {
         }
     }
 
-    /// A request with this body, compressed. Its status decides success.
+    /// A request with this body, compressed. The whole response decides success: a page of a proxy has a good status too.
     pub(super) fn batch_request(&self, body: &[u8]) -> HttpRequest {
         let body = gzipped(body).into();
-        HttpRequest::post(self.url.clone(), self.headers.clone(), body, DEADLINE).succeeds_by_head()
+        HttpRequest::post(self.url.clone(), self.headers.clone(), body, DEADLINE)
     }
 
     pub(super) async fn send(&self, request: HttpRequest) -> Result<HttpResponse, Failure> {
@@ -166,8 +166,8 @@ impl HttpIntake {
         let class = error.class.or(by_status);
         let secrets: Vec<&str> = self.secrets.iter().map(Secret::reveal).collect();
         let mut failure = failed(response, class.unwrap_or(FailureClass::Retryable), &secrets);
-        if !error.code.is_empty() {
-            failure.code = error.code.chars().take(64).collect();
+        if let Some(code) = vendor_code(&error.code, &secrets) {
+            failure.code = code;
         }
         let text = self.scrubbed(&error.text);
         if !text.is_empty() {
@@ -176,8 +176,34 @@ impl HttpIntake {
         failure
     }
 
+    /// The failure of one event that has its own status.
+    pub(super) fn failure_of_event(
+        &self,
+        status: u16,
+        class: FailureClass,
+        code: &str,
+        text: &str,
+    ) -> Failure {
+        let secrets: Vec<&str> = self.secrets.iter().map(Secret::reveal).collect();
+        let code = vendor_code(code, &secrets).unwrap_or_else(|| status.to_string());
+        Failure {
+            status: Some(status),
+            ..Failure::new(class, code, self.scrubbed(text))
+        }
+    }
+
+    /// The failure of a response whose status is one of success but which is not one of the receiver, such as the page of
+    /// a proxy.
+    pub(super) fn foreign(response: &HttpResponse) -> Failure {
+        let text = "the response is not one of this kind of server; check `url`";
+        Failure {
+            status: Some(response.status),
+            ..Failure::new(FailureClass::Config, "answer", text)
+        }
+    }
+
     /// Text of the receiver, for display.
-    pub(super) fn scrubbed(&self, text: &str) -> String {
+    fn scrubbed(&self, text: &str) -> String {
         let secrets: Vec<&str> = self.secrets.iter().map(Secret::reveal).collect();
         scrub(text, &secrets)
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use http::header;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,7 +14,7 @@ use serde_json::Value;
 use culvert_base::{BoxFuture, Entropy, Refusal, Timestamp};
 use culvert_store::BatchClass;
 
-use crate::client::net::Net;
+use crate::client::net::{HttpResponse, Net};
 use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, invalid, parse, stored};
 use crate::failure::http_failure::class_of_status;
@@ -247,6 +248,7 @@ impl Loki {
         let body = serde_json::to_vec(&push).expect("a request is plain JSON");
         let response = self.intake.send(self.intake.batch_request(&body)).await?;
         match class_of_status(response.status) {
+            Ok(()) if is_page(&response) => Err(HttpIntake::foreign(&response)),
             Ok(()) => Ok(()),
             Err(by_status) => {
                 let class = Some(class_of(by_status, &response.text));
@@ -276,6 +278,13 @@ impl Loki {
         });
         of_all.chain(of_event).collect()
     }
+}
+
+/// Whether a response is a page for people, as of a proxy. Loki itself responds with status 204.
+fn is_page(response: &HttpResponse) -> bool {
+    let content_type = response.headers.get(header::CONTENT_TYPE);
+    let is_html = content_type.is_some_and(|ty| ty.as_bytes().starts_with(b"text/html"));
+    is_html || response.text.trim_start().starts_with('<')
 }
 
 /// Loki reports some faults that are not of the content with status 400 or 500, and only its text tells them apart.

@@ -35,7 +35,7 @@ use crate::client::net::Net;
 use crate::client::tls_client::{Peer, Scheme};
 use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::failure::{Failure, FailureClass, scrub};
+use crate::failure::{Failure, FailureClass, scrub, vendor_code};
 use crate::queue::batch::{Batch, BatchLimits};
 use crate::target::context::TargetContext;
 use crate::target::settings::TargetSettings;
@@ -350,7 +350,9 @@ impl Postgres {
             return Failure::new(class, "connection", "the connection to the database failed");
         };
         let text = scrub(said.message(), &[self.password.reveal()]);
-        Failure::new(class_of(said.code()), said.code().code(), text)
+        let code = vendor_code(said.code().code(), &[self.password.reveal()]);
+        let code = code.unwrap_or_else(|| "database".to_owned());
+        Failure::new(class_of(said.code()), code, text)
     }
 }
 

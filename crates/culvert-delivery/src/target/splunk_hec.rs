@@ -185,10 +185,12 @@ impl SplunkHec {
     fn judge(&self, response: &HttpResponse, n_events: usize) -> Verdict {
         let report: Report = serde_json::from_slice(&response.body).unwrap_or_default();
         let is_taken = (200..300).contains(&response.status);
-        if is_taken && report.code.unwrap_or(0) == 0 {
-            return Verdict::Delivered;
-        }
         let code = report.code;
+        match code {
+            Some(0) if is_taken => return Verdict::Delivered,
+            None if is_taken => return Verdict::Failed(HttpIntake::foreign(response)),
+            _ => {}
+        }
         let failure = self.intake.failure(
             response,
             VendorError {

@@ -3,6 +3,7 @@
 //! A call has up to ten messages, and its response the result of each. A FIFO queue gets the account as the message group,
 //! which keeps the order of its events, and the idempotency key of each event for its deduplication.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -126,7 +127,7 @@ struct SendMessageBatch<'a> {
 struct Entry<'a> {
     /// The position in the batch.
     id: String,
-    message_body: &'a str,
+    message_body: Cow<'a, str>,
     message_attributes: Attributes<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message_group_id: Option<&'a str>,
@@ -210,11 +211,23 @@ impl Sqs {
         };
         Some(Entry {
             id: index.to_string(),
-            message_body: std::str::from_utf8(delivery.payload()).ok()?,
+            message_body: body(std::str::from_utf8(delivery.payload()).ok()?),
             message_attributes: Attributes { event_type },
             message_group_id: self.group.as_deref(),
             message_deduplication_id: self.group.as_ref().map(|_| delivery.idempotency_key()),
         })
+    }
+}
+
+/// An event as the body of a message. SQS refuses two characters (guide of `SendMessage`), which JSON has only in strings, where
+/// an escape means the same.
+fn body(event: &str) -> Cow<'_, str> {
+    match event.contains(['\u{fffe}', '\u{ffff}']) {
+        false => event.into(),
+        true => {
+            let event = event.replace('\u{fffe}', "\\ufffe");
+            event.replace('\u{ffff}', "\\uffff").into()
+        }
     }
 }
 

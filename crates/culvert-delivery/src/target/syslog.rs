@@ -1,7 +1,7 @@
 //! `syslog`: events as messages of RFC 5424, over TLS with octet counting (RFC 5425).
 //!
 //! The protocol has no acknowledgement. After a batch of audit events the connection is closed for writing, and the receiver
-//! closes it when it has read everything; a receiver that dies before resets it, and the batch is sent again. Traffic
+//! closes it when it has read everything; if it closes or resets it before, the batch is sent again. Traffic
 //! events share a connection: those that a receiver has not read when it breaks are lost. What a receiver reads and then
 //! drops is not noticed at all.
 
@@ -279,9 +279,13 @@ async fn write(connection: &mut Box<dyn Duplex>, frames: &[u8]) -> Result<(), Fa
     }
 }
 
-/// Closes a connection for writing, and waits until the receiver has read its end. One that does not close its side in
-/// time (RFC 5425, 4.4) may not have read the messages.
+/// Closes a connection for writing, and waits until the receiver has read its end. One that closes its side before, or does
+/// not close it in time (RFC 5425, 4.4), may not have read the messages.
 async fn close(connection: &mut Box<dyn Duplex>) -> Result<(), Failure> {
+    if !is_open(connection).await {
+        let text = "the server closed the connection before the end of the messages";
+        return Err(Failure::new(FailureClass::Unknown, "closed", text));
+    }
     let closing = async {
         connection.shutdown().await?;
         let mut rest = [0; 64];
@@ -289,7 +293,7 @@ async fn close(connection: &mut Box<dyn Duplex>) -> Result<(), Failure> {
         Ok(())
     };
     match tokio::time::timeout(CLOSE_FOR, closing).await {
-        // The receiver closed without the closure alert of TLS.
+        // rsyslog with GnuTLS closes without the closure alert of TLS.
         Ok(Err(error)) if std::io::Error::kind(&error) == std::io::ErrorKind::UnexpectedEof => {
             Ok(())
         }
@@ -301,7 +305,7 @@ async fn close(connection: &mut Box<dyn Duplex>) -> Result<(), Failure> {
     }
 }
 
-/// Whether the receiver has neither closed nor broken an idle connection. It has nothing to say on one.
+/// Whether the receiver has neither closed nor broken a connection. It has nothing to say on one.
 async fn is_open(connection: &mut Box<dyn Duplex>) -> bool {
     let mut byte = [0];
     poll_fn(|cx| {

@@ -133,7 +133,8 @@ impl Resource for EventDestination {
             }
             let stored = self.target.open(cx.seal, &head.id)?;
             let merged = (ty.merge)(&stored, given.clone());
-            if sent(&merged) != sent(&given) && addresses(&merged) != addresses(&stored) {
+            let is_moved = addresses(ty.name, &merged) != addresses(ty.name, &stored);
+            if is_moved && sent(&merged) != sent(&given) {
                 return Err(Refusal::new(code::BODY_FIELD_INVALID, SECRETS_AGAIN).into());
             }
             // Generated secrets are only shown on creation.
@@ -315,12 +316,33 @@ fn sent(target: &Value) -> Value {
 
 /// The fields of a target that decide where it sends. A stored secret is kept only while they are unchanged:
 /// it must not be sent to an address that it was not given for.
-fn addresses(target: &Value) -> Vec<(&String, &Value)> {
+fn addresses<'a>(name: &str, target: &'a Value) -> Vec<(&'a String, &'a Value)> {
     const MARKS: [&str; 8] = [
         "url", "uri", "endpoint", "broker", "site", "host", "addr", "server",
     ];
+    /// Fields that only look like one: Splunk's `host` is metadata of each event.
+    const OTHERS: [(&str, &str); 1] = [("splunk_hec", "host")];
     let fields = target.as_object().into_iter().flatten();
     fields
-        .filter(|(name, _)| MARKS.iter().any(|mark| name.contains(mark)))
+        .filter(|(field, _)| MARKS.iter().any(|mark| field.contains(mark)))
+        .filter(|(field, _)| !OTHERS.contains(&(name, field.as_str())))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn metadata_of_events_is_no_address() {
+        let of = |name, field: &str| {
+            let target = json!({field: "a", "table": "t"});
+            addresses(name, &target).len()
+        };
+        assert_eq!(of("splunk_hec", "host"), 0);
+        assert_eq!(of("splunk_hec", "url"), 1);
+        assert_eq!(of("another", "host"), 1);
+    }
 }

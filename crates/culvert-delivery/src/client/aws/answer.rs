@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::client::net::HttpResponse;
 use crate::failure::http_failure::class_of_status;
-use crate::failure::{Failure, FailureClass, scrub};
+use crate::failure::{Failure, FailureClass, scrub, vendor_code};
 
 /// Throttling.
 const THROTTLED: &[&str] = &[
@@ -126,16 +126,14 @@ pub(crate) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<(), Failu
     let text = scrub(&message, secrets);
     let mut failure = Failure::new(
         class,
-        match code.is_empty() {
-            true => status.to_string(),
-            false => code,
-        },
+        vendor_code(&code, secrets).unwrap_or_else(|| status.to_string()),
         match text.is_empty() {
             true => format!("HTTP status {status}"),
             false => text,
         },
     );
     failure.after = answer.retry_after;
+    failure.status = Some(status);
     Err(failure)
 }
 

@@ -59,6 +59,8 @@ async fn a_batch_is_one_insert_with_a_token_of_its_events() {
         "INSERT INTO `default`.`events` FORMAT JSONEachRow"
     );
     assert_eq!(queries[0]["wait_end_of_query"], "1");
+    assert_eq!(queries[0]["input_format_allow_errors_num"], "0");
+    assert_eq!(queries[0]["input_format_allow_errors_ratio"], "0");
     let token = |at: usize| queries[at]["insert_deduplication_token"].clone();
     assert_eq!((token(0), token(0).len()), (token(1), 64));
     assert_ne!(token(0), token(2));
@@ -126,6 +128,26 @@ async fn the_number_of_an_exception_decides_before_the_status() {
         assert_eq!((failure.class, &*failure.code), (class, code));
     }
     assert!(!format!("{clickhouse:?}").contains("s3cr3t"));
+    // Too many partitions in one insert.
+    let headers = vec!["X-ClickHouse-Exception-Code: 252".to_owned()];
+    let text =
+        "Code: 252. DB::Exception: Too many partitions for single INSERT block (more than 100).";
+    fake.script([Reply::Status(500, headers, text.to_owned())]);
+    let parts = failure(clickhouse.send(&batch).await);
+    assert_eq!(
+        (parts.class, &*parts.code, parts.status),
+        (Split, "252", Some(500))
+    );
+    // The header is the receiver's, who may echo the password.
+    let headers = vec!["X-ClickHouse-Exception-Code: s3cr3t".to_owned()];
+    fake.script([Reply::Status(400, headers, String::new())]);
+    assert_eq!(failure(clickhouse.send(&batch).await).code, "400");
+    // A page of something else is no success; a body of ClickHouse is.
+    fake.script([Reply::with(200, "<html>sign in</html>")]);
+    assert_eq!(failure(clickhouse.send(&batch).await).class, Config);
+    let headers = vec!["X-ClickHouse-Query-Id: q".to_owned()];
+    fake.script([Reply::Status(200, headers, "1".to_owned())]);
+    assert_eq!(clickhouse.send(&batch).await, Verdict::Delivered);
 }
 
 #[test]

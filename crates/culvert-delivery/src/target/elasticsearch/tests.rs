@@ -109,6 +109,88 @@ async fn each_document_has_its_own_outcome_and_a_conflict_is_a_repetition() {
 }
 
 #[tokio::test]
+async fn codes_of_the_receiver_are_scrubbed() {
+    let fake = Fake::start().await;
+    let elasticsearch = elasticsearch(&fake, json!({"api_key": "s3cr3t-key"}));
+    let [one, two] = pair();
+    let both = batch(BatchClass::Audit, &[&one, &two]);
+    for kind in ["s3cr3t-key", "x\u{1b}[31m\ny"] {
+        let error = json!({"type": kind, "reason": ""});
+        let body = json!({"error": error, "status": 400}).to_string();
+        fake.script([Reply::with(400, body)]);
+        let whole = failure(elasticsearch.send(&both).await);
+        assert_eq!((&*whole.code, whole.status), ("400", Some(400)));
+        fake.script([items(&[(400, kind), (400, kind)])]);
+        let Verdict::Partial(outcomes) = elasticsearch.send(&both).await else {
+            panic!("not partial");
+        };
+        for outcome in outcomes {
+            let failed = failure(verdict(vec![outcome]));
+            assert_eq!((&*failed.code, failed.status), ("400", Some(400)));
+        }
+    }
+}
+
+#[tokio::test]
+async fn faults_of_the_index_are_not_those_of_a_document() {
+    let fake = Fake::start().await;
+    let elasticsearch = elasticsearch(&fake, json!({}));
+    let [one, _] = pair();
+    let one = batch(BatchClass::Audit, &[&one]);
+    const ARGUMENT: &str = "illegal_argument_exception";
+    for (kind, reason, class) in [
+        (
+            "validation_exception",
+            "Validation Failed: 1: this action would add [2] shards, but this cluster currently has [1000]/[1000] maximum normal shards open;",
+            Config,
+        ),
+        (
+            ARGUMENT,
+            "Validation Failed: 1: this action would add [2] total shards, but this cluster currently has [1000]/[1000] maximum shards open;",
+            Config,
+        ),
+        (
+            ARGUMENT,
+            "no write index is defined for alias [events]. The write index may be explicitly disabled",
+            Config,
+        ),
+        (
+            ARGUMENT,
+            "Limit of total fields [1000] has been exceeded while adding new fields [1]",
+            Config,
+        ),
+        // A document's own words.
+        (
+            ARGUMENT,
+            "mapper [object.Limit of total fields] cannot be changed from type [long] to [text]",
+            Permanent,
+        ),
+    ] {
+        let error = json!({"type": kind, "reason": reason});
+        let body = json!({"errors": true, "items": [{"create": {"status": 400, "error": error}}]});
+        fake.script([Reply::with(200, body.to_string())]);
+        let failure = failure(elasticsearch.send(&one).await);
+        assert_eq!((failure.class, &*failure.code), (class, kind), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_response_beyond_the_limit_splits_the_batch() {
+    let fake = Fake::start().await;
+    let elasticsearch = elasticsearch(&fake, json!({}));
+    let [one, two] = pair();
+    let long = format!(
+        "{{\"errors\":true,\"items\":[\"{}",
+        "x".repeat(ANSWER_BYTES_MAX)
+    );
+    fake.otherwise(Reply::with(200, long));
+    let both = batch(BatchClass::Audit, &[&one, &two]);
+    assert_eq!(failure(elasticsearch.send(&both).await).class, Split);
+    let alone = batch(BatchClass::Audit, &[&one]);
+    assert_eq!(failure(elasticsearch.send(&alone).await).class, Permanent);
+}
+
+#[tokio::test]
 async fn requests_that_fail_as_a_whole_are_classified() {
     let fake = Fake::start().await;
     let elasticsearch = elasticsearch(&fake, json!({"api_key": "s3cr3t-key"}));

@@ -117,6 +117,15 @@ async fn responses_are_classified() {
             "{text}"
         );
     }
+    for (status, text, class) in [
+        (204, "", None),
+        (200, "", None),
+        (200, "<html>", Some(Config)),
+    ] {
+        fake.script([Reply::with(status, text)]);
+        let sent = loki.send(&batch).await;
+        assert_eq!(sent.failure().map(|failure| failure.class), class);
+    }
     // The password, and the header that has it.
     fake.script([Reply::with(400, "s3cr3t dTpzM2NyM3Q=")]);
     let failure = failure(loki.send(&batch).await);

@@ -76,6 +76,7 @@ pub(super) fn judge(answer: &HttpResponse, secrets: &[&str]) -> Result<Bytes, Fa
         },
     );
     failure.after = after.or(answer.retry_after);
+    failure.status = Some(answer.status);
     Err(failure)
 }
 

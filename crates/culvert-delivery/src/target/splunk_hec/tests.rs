@@ -82,6 +82,12 @@ async fn the_code_of_the_collector_decides_before_the_status() {
         assert_eq!((failure.class, failure.code), (class, code.to_string()));
         assert_eq!(failure.text, "said");
     }
+    // A response that is not the collector's.
+    for page in ["<html>sign in</html>", "", "{}"] {
+        fake.script([Reply::with(200, page)]);
+        let failure = failure(splunk.send(&batch).await);
+        assert_eq!((failure.class, failure.status), (Config, Some(200)));
+    }
     // A proxy on the way has no code, and may quote the request.
     fake.script([Reply::with(502, "upstream of Splunk hec-s3cr3t")]);
     let failure = failure(splunk.send(&batch).await);

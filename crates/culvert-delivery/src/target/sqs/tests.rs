@@ -63,6 +63,25 @@ async fn a_call_has_messages_with_ids_and_fifo_queues_get_group_and_deduplicatio
 }
 
 #[tokio::test]
+async fn characters_that_the_service_refuses_are_escaped() {
+    let fake = Fake::start().await;
+    fake.otherwise(Reply::with(200, r#"{"Successful":[{"Id":"0"}]}"#));
+    let text = json!({"name": "a\u{fffe}\u{ffff}\u{fffd}\u{1ffff}"});
+    let event = envelope(1, "2027-01-15T08:00:00.000Z").replace("{}", &text.to_string());
+    let batch = batch(BatchClass::Audit, &[&event]);
+    assert_eq!(sqs(&fake, ARN).send(&batch).await, Verdict::Delivered);
+    let body = fake.seen()[0].json();
+    let message = body["Entries"][0]["MessageBody"].as_str().unwrap();
+    assert!(!message.contains(['\u{fffe}', '\u{ffff}']), "{message}");
+    let (got, sent): (Value, Value) = (
+        serde_json::from_str(message).unwrap(),
+        serde_json::from_str(&event).unwrap(),
+    );
+    assert_eq!(got, sent);
+    assert_eq!(got["object"], text);
+}
+
+#[tokio::test]
 async fn each_message_has_its_own_outcome() {
     let fake = Fake::start().await;
     let sqs = sqs(&fake, ARN);

@@ -129,6 +129,32 @@ async fn a_broken_connection_is_replaced_and_a_reset_one_is_not_delivered() {
     assert_eq!(away.class, FailureClass::Retryable);
 }
 
+#[tokio::test]
+async fn an_end_that_comes_before_ours_does_not_count_as_delivered() {
+    // The receiver only closes its own side.
+    let (ours, mut theirs) = tokio::io::duplex(64);
+    theirs.shutdown().await.unwrap();
+    let mut ours: Box<dyn Duplex> = Box::new(ours);
+    assert_eq!(
+        close(&mut ours).await.unwrap_err().class,
+        FailureClass::Unknown
+    );
+    // It closes both.
+    let (ours, theirs) = tokio::io::duplex(64);
+    drop(theirs);
+    let mut ours: Box<dyn Duplex> = Box::new(ours);
+    assert_eq!(
+        close(&mut ours).await.unwrap_err().class,
+        FailureClass::Unknown
+    );
+    // It reads our end, and then closes.
+    let (ours, mut theirs) = tokio::io::duplex(64);
+    let mut ours: Box<dyn Duplex> = Box::new(ours);
+    let reading = async move { theirs.read_to_end(&mut Vec::new()).await.unwrap() };
+    let (closed, _) = tokio::join!(close(&mut ours), reading);
+    assert_eq!(closed, Ok(()));
+}
+
 /// A test event of traffic as a frame.
 fn syslog_frame(event: &str) -> String {
     let message = format!(
