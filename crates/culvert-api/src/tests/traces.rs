@@ -44,8 +44,8 @@ fn check(
     let (object, principal) = (&event["object"], &event["principal"]);
     let response = answer.header("ngrok-operation-id").unwrap();
     assert_eq!(event["event_type"], "request_refused.v0", "{about}");
-    // Above 30 events a minute, those of unknown callers are counted together.
-    let is_together = refused.key_id.is_none() && object["network"].is_null();
+    // Above 30 events a minute, those of unknown callers are counted together, and above 50 groups those of an owner.
+    let is_together = object["status"] == 0;
     if is_together {
         assert_eq!(object["operation"], "", "{about}");
     } else {
