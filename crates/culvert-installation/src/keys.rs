@@ -163,7 +163,7 @@ fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
     // The whole name: files that differ in their extension are written at the same time, such as `audit.key` and `audit.head`.
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(".new");
-    // An interrupted write left it, or another user who wants to read what is written.
+    // An interrupted write left it, or another user who wants to read the new content.
     match std::fs::remove_file(&fresh) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).with_context(doing);

@@ -59,8 +59,8 @@ pub(crate) async fn is_extended(
     Ok(verify_consistency((old.size, old.root), (new.size, new.root), &proof).is_ok())
 }
 
-/// Whether a head is of the beginning of the tree, and the whole tree extends it: what it is compared with and what is signed
-/// next are other hashes of the database.
+/// Whether a head is of the beginning of the tree, and the whole tree extends it: the comparison and the next
+/// signature use different hashes of the database.
 pub(crate) async fn is_begun_by(
     log: &AuditLog,
     tree: &AuditTree,
