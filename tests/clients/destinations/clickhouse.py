@@ -7,6 +7,7 @@ answer. Ends with its input.
 
 import gzip
 import json
+import os
 import re
 import sys
 import threading
@@ -14,7 +15,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from chdb import session
+# The engine puts another file in the place of the standard output while it runs a statement.
+answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+
+from chdb import session  # noqa: E402
 
 USER, PASSWORD = "culvert", "cl1ck-s3cr3t"
 # Parameters of the interface that are no settings of the engine.
@@ -74,10 +78,10 @@ def main():
     run(STRICT)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(server.server_address[1], flush=True)
+    print(server.server_address[1], file=answers, flush=True)
     for line in sys.stdin:
         rows = run(json.loads(line), "JSONEachRow").splitlines()
-        print(json.dumps([json.loads(row) for row in rows]), flush=True)
+        print(json.dumps([json.loads(row) for row in rows]), file=answers, flush=True)
 
 
 main()

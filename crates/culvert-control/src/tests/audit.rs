@@ -624,6 +624,7 @@ async fn a_flood_of_refused_calls_makes_a_bounded_number_of_events() {
         rig.control
             .note_refusal(&origin, (&format!("operation_{n}"), None), &refusal);
         let caller = with_context(Caller {
+            owner_id: format!("usr_{n}"),
             key_id: format!("ak_{n}"),
             ..rig.admin.clone()
         });

@@ -68,7 +68,8 @@ impl Partner {
 
     /// Reads its next line.
     pub async fn said(&mut self) -> Value {
-        let line = self.output.next_line().await.unwrap();
+        let line = tokio::time::timeout(culvert_testing::PATIENCE, self.output.next_line());
+        let line = line.await.expect("the partner answers").unwrap();
         serde_json::from_str(&line.expect("the partner is still running")).unwrap()
     }
 
