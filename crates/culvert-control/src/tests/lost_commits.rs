@@ -189,18 +189,30 @@ impl Forwarding<'_> {
         let (target, _) = self.target().await;
         let may = !self.grants(&target).await.is_empty();
         assert!(rig.control.is_applied(culvert_testing::PATIENCE).await);
-        eventually(&format!("{case}: the edge forwards: {may}"), async || {
+        let seen = || {
             let snapshot = rig.edge.0.borrow();
             let Some(snapshot) = snapshot.as_ref() else {
-                return false;
+                return None;
             };
             let one = |id: &str| snapshot.endpoints().find(|one| one.id == id);
-            let (Some(from), Some(to)) = (one(&self.from), one(&target)) else {
-                return false;
-            };
-            snapshot.endpoints().count() == 2 && snapshot.may_forward(from, "a.internal", to) == may
-        })
-        .await;
+            let forwards = one(&self.from)
+                .zip(one(&target))
+                .map(|(from, to)| snapshot.may_forward(from, "a.internal", to));
+            Some((snapshot.endpoints().count(), forwards))
+        };
+        let wanted = Some((2, Some(may)));
+        let waiting = async {
+            while seen() != wanted {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(culvert_testing::PATIENCE, waiting).await;
+        assert!(
+            waited.is_ok(),
+            "{case}: endpoints of the edge, and whether they forward: {:?}, not {wanted:?}; reading again: {}",
+            seen(),
+            rig.control.is_reading_again()
+        );
     }
 }
 
