@@ -191,9 +191,7 @@ impl Forwarding<'_> {
         assert!(rig.control.is_applied(culvert_testing::PATIENCE).await);
         let seen = || {
             let snapshot = rig.edge.0.borrow();
-            let Some(snapshot) = snapshot.as_ref() else {
-                return None;
-            };
+            let snapshot = snapshot.as_ref()?;
             let one = |id: &str| snapshot.endpoints().find(|one| one.id == id);
             let forwards = one(&self.from)
                 .zip(one(&target))
