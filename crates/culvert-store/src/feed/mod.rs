@@ -90,6 +90,8 @@ impl Feed {
         for (revision, commit) in std::mem::take(&mut state.pending) {
             // The numbers of an earlier epoch are used again, for other commits.
             if state.epoch == epoch {
+                // Certain, unlike what a notification named under this number.
+                state.commits.remove(&revision);
                 state.put(revision, commit);
             }
         }
@@ -98,6 +100,10 @@ impl Feed {
     /// Forgets everything, because commits were lost.
     pub(crate) fn begin_epoch(&self, epoch: u64) {
         let state = &mut *self.lock();
+        // Whoever finds a loss calls this, and may be overtaken.
+        if epoch <= state.epoch {
+            return;
+        }
         state.epoch = epoch;
         state.commits.clear();
         state.heard_from = None;
@@ -120,12 +126,17 @@ impl Feed {
         self.moved.notify_waiters();
     }
 
-    /// Notes the notification of a commit of any node.
-    pub(crate) fn note_remote(&self, revision: i64, commit: Commit) {
+    /// Notes the notification of a commit of any node. False if it may be one of an earlier epoch, whose number has another
+    /// commit now.
+    pub(crate) fn note_remote(&self, revision: Revision, commit: Commit) -> bool {
         let state = &mut *self.lock();
-        state.heard = state.heard.max(revision);
-        state.put(revision, commit);
+        if state.epoch != revision.epoch {
+            return false;
+        }
+        state.heard = state.heard.max(revision.number);
+        state.put(revision.number, commit);
         self.moved.notify_waiters();
+        true
     }
 
     /// Documents that the commits after `since` up to `until` touched, in order. `None` if some of them are unknown
@@ -260,7 +271,7 @@ mod tests {
         commit(&feed, 6, "f");
         let hearing = async {
             tokio::task::yield_now().await;
-            feed.note_remote(5, Some(vec![touched("e")]));
+            assert!(feed.note_remote(at(5), Some(vec![touched("e")])));
         };
         let (both, ()) = tokio::join!(between(&feed, 4, 6), hearing);
         assert_eq!(both, Some(vec![touched("e"), touched("f")]));
@@ -268,10 +279,10 @@ mod tests {
         // An older program committed revision 7 without a notification.
         assert_eq!(between(&feed, 6, 7).await, None);
         assert_eq!(began.elapsed(), PATIENCE);
-        feed.note_remote(8, Some(Vec::new()));
+        assert!(feed.note_remote(at(8), Some(Vec::new())));
         assert_eq!(between(&feed, 6, 8).await, None, "7 does not come any more");
         // Too large for a notification.
-        feed.note_remote(9, None);
+        assert!(feed.note_remote(at(9), None));
         assert_eq!(between(&feed, 8, 9).await, None);
         let losing = async {
             tokio::task::yield_now().await;
@@ -300,5 +311,10 @@ mod tests {
         feed.commit(1);
         let one = Some(vec![touched("c")]);
         assert_eq!(feed.between(later(0), later(1)).await, one);
+        // The notification of a lost commit comes late, and a loss is reported twice.
+        assert!(!feed.note_remote(at(2), Some(vec![touched("b")])));
+        feed.begin_epoch(1);
+        assert_eq!(feed.between(later(0), later(1)).await, one);
+        assert_eq!(feed.between(later(1), later(2)).await, None);
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use culvert_base::Fault;
 use tokio::sync::{Notify, watch};
 
+use crate::commit::revision::Revision;
 use crate::commit::state_log::StateLog;
 use crate::database::dialect::Site;
 use crate::database::pool::Pool;
@@ -80,25 +81,60 @@ async fn listen_once(
     channel: &str,
 ) -> Result<std::convert::Infallible, Fault> {
     let doing = "listening for commits of other nodes";
+    let listener = Listener::new(state_log);
     let mut broadcast = Broadcast::open(site, channel)
         .await?
         .ok_or_else(|| Fault::bare(format!("{doing}: the database has no notifications")))?;
     // Every commit after this sends a notification that is received here.
-    let (listening_from, _) = state_log.read_ledger(pool).await?;
-    state_log.feed.listen(listening_from);
+    let (from, _) = state_log.read_ledger(pool).await?;
+    listener.begin(from)?;
     heard.notify_one();
     loop {
         let message = broadcast.receive().await?;
-        let (revision, commit) = read(&message)
-            .ok_or_else(|| Fault::bare(format!("{doing}: a notification is malformed")))?;
-        let known = state_log.history.revision();
-        if known.epoch != listening_from.epoch {
-            return Err(Fault::bare(format!("{doing}: the database lost commits")));
-        }
-        state_log.feed.note_remote(revision, commit);
-        if revision > known.number {
+        if listener.take(&message)? {
             heard.notify_one();
         }
+    }
+}
+
+/// Takes the notifications of one connection. All are of one epoch: the connection may still have those of lost commits when
+/// the loss is noticed, and their numbers are used again.
+pub(crate) struct Listener<'s> {
+    state_log: &'s StateLog,
+    /// The epoch before the connection was opened.
+    epoch: u64,
+}
+
+impl<'s> Listener<'s> {
+    const LOST: &'static str = "listening for commits of other nodes: the database lost commits";
+
+    /// For a connection that is opened after this.
+    pub(crate) fn new(state_log: &'s StateLog) -> Self {
+        let epoch = state_log.history.revision().epoch;
+        Self { state_log, epoch }
+    }
+
+    /// Begins after this revision, which was read once the connection was open. Fails if commits were lost since before.
+    pub(crate) fn begin(&self, from: Revision) -> Result<(), Fault> {
+        if from.epoch != self.epoch {
+            return Err(Fault::bare(Self::LOST));
+        }
+        self.state_log.feed.listen(from);
+        Ok(())
+    }
+
+    /// Adds a notification to the feed. Returns whether it names a new revision.
+    pub(crate) fn take(&self, message: &str) -> Result<bool, Fault> {
+        let malformed = "listening for commits of other nodes: a notification is malformed";
+        let (number, commit) = read(message).ok_or_else(|| Fault::bare(malformed))?;
+        let revision = Revision {
+            epoch: self.epoch,
+            number,
+        };
+        if !self.state_log.feed.note_remote(revision, commit) {
+            return Err(Fault::bare(Self::LOST));
+        }
+        Ok(revision > self.state_log.history.revision())
     }
 }
 

@@ -6,12 +6,15 @@ use super::audit::script;
 use super::on_both_engines;
 use super::store::{document, event};
 use super::test_database::TestDatabase;
+use crate::feed::Touched;
+use crate::feed::notifications::{Listener, messages};
 use crate::{AuditEvent, Changes, CommitError, Revision, Store};
 
 on_both_engines!(
     lost_commits_begin_an_epoch,
     a_condition_on_lost_commits_is_stale,
     a_store_of_the_format_before_has_no_epoch,
+    notifications_of_lost_commits_are_not_taken,
 );
 
 const NOTHING: AuditEvent = AuditEvent::Suppress { reason: "a test" };
@@ -115,5 +118,33 @@ async fn a_store_of_the_format_before_has_no_epoch(db: &TestDatabase) {
         .unwrap();
     assert_eq!((next.epoch, next.number), (0, 5));
     assert_eq!(store.lost_commits(), None);
+    store.close().await;
+}
+
+/// A connection may still have the notifications of lost commits when the loss is noticed. Their numbers are used again.
+async fn notifications_of_lost_commits_are_not_taken(db: &TestDatabase) {
+    let store = db.store().await;
+    for id in ["a", "b", "c"] {
+        store.commit(insert(id)).await.unwrap();
+    }
+    let listening = Listener::new(&store.shared.state_log);
+    let document = |id: &str| Touched {
+        kind: "item".to_owned(),
+        id: id.to_owned(),
+    };
+    let lost = messages(&[(3, Some(vec![document("c")]))]);
+    let [lost]: [String; 1] = serde_json::from_str(&lost).unwrap();
+    lose_all_after(&store, 2).await;
+    let found = until(&store, |revision| revision.epoch == 1).await;
+
+    // The connection was opened before the loss, and the ledger was read after it.
+    listening.begin(found).unwrap_err();
+    listening.take(&lost).unwrap_err();
+    let next = store.commit(insert("d")).await.unwrap();
+    assert_eq!((next.epoch, next.number), (1, 3));
+    assert_eq!(
+        store.touched(found).await,
+        (next, Some(vec![document("d")]))
+    );
     store.close().await;
 }
