@@ -133,6 +133,8 @@ pub struct Uses {
     bots: InformerCache<()>,
     /// IDs of the grants in the table.
     live: BTreeSet<String>,
+    /// What was read and is not in the table yet: a later read failed.
+    due: UseChanges,
     /// The table as of the last refresh.
     pub table: Arc<UseTable>,
 }
@@ -161,6 +163,7 @@ impl Uses {
             users: InformerCache::of(User::KIND),
             bots: InformerCache::of(BotUser::KIND),
             live: BTreeSet::new(),
+            due: UseChanges::default(),
             table: Arc::default(),
         }
     }
@@ -188,38 +191,37 @@ impl Uses {
             let report = |fault: &Fault| error!(cause = %fault.chain(), "grant skipped");
             grant.inspect_err(report).ok()
         };
-        let mut changes = UseChanges::default();
-        let of_grants = self.grants.refresh(store, read).await?;
+        for (id, before) in self.grants.refresh(store, read).await? {
+            let now = self.grants.get(&id).and_then(Option::as_ref);
+            let before = before.flatten();
+            let objects = [before.as_ref(), now].into_iter().flatten();
+            let objects = objects.map(|grant| grant.object_id.clone());
+            self.due.objects.extend(objects);
+        }
         let read = |document: Document| {
             let user = stored::read::<User>(&document);
             let report = |fault: &Fault| error!(cause = %fault.chain(), "user skipped");
             let user = user.inspect_err(report).ok();
             user.map(|user| (user.role, user.active))
         };
-        let of_users = self.users.refresh(store, read).await?;
-        for (id, before) in of_users {
+        for (id, before) in self.users.refresh(store, read).await? {
             if before.flatten() != self.users.get(&id).copied().flatten() {
-                changes.owners.insert(id);
+                self.due.owners.insert(id);
             }
         }
-        let of_bots = self.bots.refresh(store, |_| ()).await?;
-        for (id, before) in of_bots {
+        for (id, before) in self.bots.refresh(store, |_| ()).await? {
             if before.is_some() != self.bots.get(&id).is_some() {
-                changes.owners.insert(id);
+                self.due.owners.insert(id);
             }
         }
+        // Nothing fails from here on.
+        let mut changes = std::mem::take(&mut self.due);
         let is_live = |grant: &Option<Grant>| grant.as_ref().is_some_and(|one| one.is_live(now));
         let live = self.grants.iter().filter(|(_, grant)| is_live(grant));
         let live: BTreeSet<String> = live.map(|(id, _)| id.clone()).collect();
         let ended = self.live.symmetric_difference(&live);
         let object = |id: &String| Some(self.grants.get(id)?.as_ref()?.object_id.clone());
         changes.objects.extend(ended.filter_map(object));
-        for (id, before) in of_grants {
-            changes
-                .objects
-                .extend(before.flatten().map(|grant| grant.object_id));
-            changes.objects.extend(object(&id));
-        }
         self.live = live;
         if !changes.is_empty() {
             self.table = Arc::new(self.compiled());

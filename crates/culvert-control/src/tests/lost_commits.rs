@@ -258,6 +258,52 @@ async fn rights_to_forward_follow_a_loss_of_commits() {
     database.remove().await;
 }
 
+/// A grant that ended gives no right, although the read of the users failed right after it was read.
+#[tokio::test]
+async fn a_failed_read_loses_no_change_of_rights() {
+    let Some(database) = Database::new("failed_read").await else {
+        return;
+    };
+    let rig = Rig::on(Some(database.url.clone()), None, AGENTS).await;
+    let cast = Cast::of(rig).await;
+    let rig = &cast.rig;
+    let (owner, other) = (&cast.callers[1], &cast.callers[2]);
+    let vault = rig.call(owner, "POST", "/vaults", json!({"name": "v"}));
+    let vault = vault.await.body()["id"].as_str().unwrap().to_owned();
+    let grant = json!({"object_id": vault, "grantee": other.owner_id});
+    let grant = rig.call(owner, "POST", "/grants", grant).await.body();
+    let mut uses = culvert_access::use_table::Uses::empty();
+    let now = rig.clock.now();
+    uses.refresh(&rig.store, now).await.unwrap();
+    let may = |uses: &culvert_access::use_table::Uses| {
+        let referrer = culvert_resources::access::Referrer {
+            owner_id: &other.owner_id,
+            id: "ep_1",
+        };
+        uses.table
+            .is_user(referrer, Some(&owner.owner_id), &[&vault])
+    };
+    assert!(may(&uses));
+
+    let path = format!("/grants/{}?force=true", grant["id"].as_str().unwrap());
+    assert_eq!(rig.delete(&path).await, Answered::NoContent);
+    let user = format!("/users/{}", other.owner_id);
+    rig.patch(&user, json!({"active": false})).await.body();
+    let of_user = |value: &str| {
+        let id = &other.owner_id;
+        format!("UPDATE culvert.document SET links = {value} WHERE id = '{id}'")
+    };
+    database.run(&of_user("'damaged' || links")).await;
+    uses.refresh(&rig.store, now).await.unwrap_err();
+    database.run(&of_user("substr(links, 8)")).await;
+    let changes = uses.refresh(&rig.store, now).await.unwrap();
+    assert!(changes.objects.contains(&vault));
+    assert!(!may(&uses));
+    cast.rig.store.close().await;
+    cast.rig.queue.close().await;
+    database.remove().await;
+}
+
 /// Each file causes one event, also one that was set aside while the clock was behind.
 #[tokio::test]
 async fn files_of_events_that_were_set_aside_are_told_of_once() {
