@@ -36,7 +36,7 @@ pub(crate) const ENDPOINT: &str = "endpoint";
 
 /// Kinds that do not report a write to a resource. Only admins may follow them. A test compares them with the
 /// catalogue.
-const OTHERS: [&str; 47] = [
+const OTHERS: [&str; 48] = [
     "admin_command.v0",
     "agent_session_commanded.v0",
     AGENT_SESSION_START,
@@ -83,6 +83,7 @@ const OTHERS: [&str; 47] = [
     "sign_in.v0",
     "sign_in_failed.v0",
     "sign_out.v0",
+    "traffic_log_hashed.v0",
     TRAFFIC_REFUSED,
 ];
 

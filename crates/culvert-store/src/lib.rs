@@ -63,8 +63,9 @@ pub use node::broadcast::Broadcast;
 pub use node::heartbeat::Heartbeat;
 pub use queue::{
     Backlog, BatchClass, Body, CursorMove, DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_FOR,
-    DEAD_LETTERS_MAX, DeadBatch, DeadLetter, DeadLetterReason, FrameRange, Gathering, Lease,
-    NewBatch, NewPiece, NewTrafficBody, NodeNote, OpenTail, Piece, Queue, QueueError,
-    RetainedTraffic, Run, StatisticChunk, StatisticFrame, TailPiece, WHY_BYTES_MAX,
+    DEAD_LETTERS_MAX, DeadBatch, DeadLetter, DeadLetterReason, FrameRange, Gathering,
+    HashedTraffic, Lease, NewBatch, NewPiece, NewTrafficBody, NodeNote, OpenTail, Piece, Queue,
+    QueueError, RetainedTraffic, Run, StatisticChunk, StatisticFrame, TailPiece, TrafficLog,
+    TrafficState, WHY_BYTES_MAX,
 };
 pub use store::Store;

@@ -3,13 +3,14 @@
 
 mod history;
 mod proof;
+mod traffic;
 mod who;
 
 pub(crate) use who::line_of;
 
 use std::io::Write;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::{BoxFuture, Fault, Timestamp};
 use culvert_store::{
     AuditError, AuditLog, AuditRow, Bound, NotedHead, Range, RangeError, StoreUrl,
@@ -45,6 +46,12 @@ fn arguments(command: Command) -> Command {
                     .long("head")
                     .value_name("HEAD")
                     .help("An earlier head that the log must still contain; required to detect a truncated log"),
+            )
+            .arg(
+                Arg::new("traffic")
+                    .long("traffic")
+                    .action(ArgAction::SetTrue)
+                    .help("Compare the retained traffic log with its hourly records in the audit log too"),
             ),
         )
         .subcommand(
@@ -132,7 +139,16 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         }
         let log = AuditLog::open(&url).await.map_err(failed)?;
         let outcome = match name {
-            "verify" => verify(&log, head, history.as_ref()).await,
+            "verify" => {
+                let verified = verify(&log, head, history.as_ref()).await;
+                match given.get_flag("traffic") {
+                    true => match verified {
+                        Ok(()) => traffic::verify(&log, &url).await,
+                        failure => failure,
+                    },
+                    false => verified,
+                }
+            }
             "prove" => proof::prove(&log, &text("event").unwrap_or_default()).await,
             "checkpoint" => proof::checkpoint(&log).await,
             "who" => {

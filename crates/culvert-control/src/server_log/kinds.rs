@@ -19,16 +19,17 @@ use super::names::{
     ADMIN_COMMAND, API_KEY_EXPIRING, API_KEY_UNUSED, AUDIT_HOLD_ENDED, AUDIT_TREE_DAMAGED,
     BACKUP_MADE, CERTIFICATE_EXPIRING, DESTINATION_DISABLED, DESTINATION_FAILING,
     DESTINATION_RECOVERED, EVENT_LOG_PRUNED, MASTER_KEY_ROTATED, NODE_JOINED, NODE_LEFT, RESTORED,
-    SERVER_STARTED, SERVER_STOPPED, SETTINGS_RELOADED,
+    SERVER_STARTED, SERVER_STOPPED, SETTINGS_RELOADED, TRAFFIC_LOG_HASHED,
 };
 use super::pruning::Pruned;
 use super::reload::Reloaded;
 use super::run::{Started, Stopped};
+use super::traffic_log::TrafficHashed;
 
 type Row = (&'static str, &'static str, fn() -> Value);
 
 /// Each kind, when it occurs, and the schema of its object.
-static ALL: [Row; 20] = [
+static ALL: [Row; 21] = [
     (
         SERVER_STARTED,
         "A server process started and is ready.",
@@ -93,6 +94,12 @@ static ALL: [Row; 20] = [
         EVENT_LOG_PRUNED,
         "Events of the audit log reached the end of their retention. The event is written before they are deleted.",
         schema_of::<Pruned>,
+    ),
+    (
+        TRAFFIC_LOG_HASHED,
+        "The root over the pieces of the traffic log of the last hour, so that the signed audit log vouches for them. None \
+         if there was no traffic.",
+        schema_of::<TrafficHashed<'static>>,
     ),
     (
         DESTINATION_FAILING,

@@ -12,6 +12,7 @@ pub(crate) const BACKUP_MADE: &str = "backup_made.v0";
 pub(crate) const RESTORED: &str = "restored.v0";
 pub(crate) const ADMIN_COMMAND: &str = "admin_command.v0";
 pub(crate) const EVENT_LOG_PRUNED: &str = "event_log_pruned.v0";
+pub(crate) const TRAFFIC_LOG_HASHED: &str = "traffic_log_hashed.v0";
 pub(crate) const DESTINATION_FAILING: &str = "destination_failing.v0";
 pub(crate) const DESTINATION_RECOVERED: &str = "destination_recovered.v0";
 pub(crate) const DESTINATION_DISABLED: &str = "destination_disabled.v0";

@@ -27,6 +27,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const EXPIRY_EVERY: Duration = Duration::from_secs(3_600);
 /// How often it looks for holds whose time is over.
 const HOLDS_EVERY: Duration = Duration::from_secs(60);
+/// How often it looks for traffic without a record.
+const TRAFFIC_EVERY: Duration = Duration::from_secs(60);
 /// Time between two events about dropped events of a destination.
 const DROPPED_EVERY: Duration = Duration::from_secs(600);
 /// Limit of reloads that wait to be reported: the first ones and the last.
@@ -55,6 +57,7 @@ struct Seen {
     clock: RetentionClock,
     looked_for_expiry: Option<Instant>,
     looked_for_holds: Option<Instant>,
+    looked_for_traffic: Option<Instant>,
     has_failed: bool,
 }
 
@@ -162,6 +165,11 @@ impl ServerWatch {
         if is_due(seen.looked_for_holds, HOLDS_EVERY) && !all {
             log.end_holds(wall).await?;
             seen.looked_for_holds = Some(now);
+        }
+        if is_due(seen.looked_for_traffic, TRAFFIC_EVERY) && !all {
+            let queue = self.control.events.statistics.queue();
+            log.record_traffic(&self.facts.node, queue, wall).await?;
+            seen.looked_for_traffic = Some(now);
         }
         if is_due(seen.looked_for_expiry, EXPIRY_EVERY) && !all {
             log.watch_expiry(wall, self.key_unused_after).await?;

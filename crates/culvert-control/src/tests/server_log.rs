@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use culvert_events::{Reason, RefusedTraffic};
 
 use culvert_delivery::meters::Dropped;
-use culvert_store::{AuditError, AuditEvent, Changes, LostCommits, NodeNote, NotedHead, Revision};
+use culvert_store::{
+    AuditError, AuditEvent, Changes, LostCommits, NewPiece, NodeNote, NotedHead, Revision,
+};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -662,6 +664,68 @@ async fn dropped_events_are_reported_when_that_begins_and_while_it_goes_on() {
     let object = last(&rig).await["object"].clone();
     assert_eq!(object["file_sha256"], "299");
     assert_eq!(object["node"], "n1");
+}
+
+/// The traffic log is recorded when its oldest piece without a record is an hour old, once, and from the beginning in
+/// another file of events.
+#[tokio::test]
+async fn the_traffic_log_is_recorded_each_hour() {
+    let rig = Rig::start().await;
+    let log = rig.control.server_log();
+    let hour = Duration::from_secs(3_600);
+    let keep = async |queue: &Queue, text: &str| {
+        let piece = NewPiece {
+            first_at: rig.clock.now(),
+            last_at: rig.clock.now(),
+            endpoints: Vec::new(),
+            body: text.as_bytes().to_vec(),
+        };
+        queue.keep_traffic(vec![piece]).await.unwrap();
+    };
+    let record = async |queue: &Queue| {
+        let now = rig.clock.now();
+        log.record_traffic("n1", queue, now).await.unwrap();
+        log.record_traffic("n2", queue, now).await.unwrap();
+        reported(&rig).await
+    };
+    let none = Vec::<String>::new();
+    reported(&rig).await;
+    assert_eq!(record(&rig.queue).await, none);
+    let began_at = rig.clock.now();
+    keep(&rig.queue, "a").await;
+    rig.clock.advance(hour / 2);
+    keep(&rig.queue, "b").await;
+    assert_eq!(record(&rig.queue).await, none);
+    rig.clock.advance(hour / 2);
+    assert_eq!(record(&rig.queue).await, ["traffic_log_hashed"]);
+    let object = last(&rig).await["object"].clone();
+    let hashed = rig.queue.hash_traffic(0, 2, 9).await.unwrap().unwrap();
+    let expected = json!({
+        "node": "n1", "first": 1, "last": 2, "count": 2,
+        "from": began_at.to_string(), "to": began_at.plus(hour / 2).to_string(),
+        "sha256": culvert_base::text::hex(&hashed.root.0),
+    });
+    assert_eq!(object, expected);
+
+    keep(&rig.queue, "c").await;
+    assert_eq!(record(&rig.queue).await, none);
+    rig.clock.advance(hour);
+    assert_eq!(record(&rig.queue).await, ["traffic_log_hashed"]);
+    let object = last(&rig).await["object"].clone();
+    assert_eq!((&object["first"], &object["last"]), (&json!(3), &json!(3)));
+
+    let folder = tempfile::tempdir().unwrap();
+    let url = StoreUrl::Sqlite(folder.path().join("state.db"));
+    let other = Queue::open(&url, rig.clock.clone());
+    let other = other.await.unwrap();
+    for text in ["d", "e", "f", "g"] {
+        keep(&other, text).await;
+    }
+    rig.clock.advance(hour);
+    assert_eq!(record(&other).await, ["traffic_log_hashed"]);
+    let object = last(&rig).await["object"].clone();
+    assert_eq!((&object["first"], &object["count"]), (&json!(1), &json!(4)));
+    other.close().await;
 }
 
 /// Strangers with many networks cause a bounded number of events, which count all refusals.

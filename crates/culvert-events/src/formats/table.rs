@@ -138,7 +138,7 @@ type OfKind = (
 
 /// The kinds that do not report a write to a resource, by name without version.
 #[rustfmt::skip]
-const KINDS: [OfKind; 50] = [
+const KINDS: [OfKind; 51] = [
     ("admin_command", ApplicationLifecycle, OTHER, Low, Success, &["configuration"], &["change"]),
     ("agent_session_commanded", ApiActivity, OTHER, Informational, Success, &["session"], &["info"]),
     ("agent_session_start", Authentication, LOGON, Informational, OfObject, &["authentication", "session"], &["start"]),
@@ -188,6 +188,7 @@ const KINDS: [OfKind; 50] = [
     ("sign_out", Authentication, LOGOFF, Informational, Success, &["authentication", "session"], &["end"]),
     ("tcp_connection_closed", NetworkActivity, CLOSE, Informational, OfObject, &["network"], &["connection", "end"]),
     ("test", ApplicationLifecycle, OTHER, Informational, Success, &["configuration"], &["info"]),
+    ("traffic_log_hashed", ApplicationLifecycle, OTHER, Informational, Success, &["configuration"], &["info"]),
     ("traffic_refused", NetworkActivity, REFUSE, Low, Failure, &["network"], &["connection", "denied"]),
 ];
 

@@ -78,6 +78,11 @@ pub(crate) const EVENTS: &[Step] = &[
         min_reader: 3,
         sql: include_str!("sql/events/0008_writers.sql"),
     },
+    Step {
+        format: 9,
+        min_reader: 3,
+        sql: include_str!("sql/events/0009_traffic_hashes.sql"),
+    },
 ];
 
 /// Applies the missing `steps`, which are numbered from 1 without gaps.

@@ -562,6 +562,19 @@ pub(crate) mod events {
     pub(crate) const PRUNE_WRITERS: &str = "DELETE FROM writer WHERE opened_at < $1";
     pub(crate) const KEEP_TRAFFIC: &str = "INSERT INTO traffic (first_at, last_at, bytes, crc, body, is_indexed) \
          VALUES ($1, $2, $3, $4, $5, 1) RETURNING id";
+    pub(crate) const HASH_TRAFFIC: &str =
+        "INSERT INTO traffic_hash (piece, last_at, hash) VALUES ($1, $2, $3)";
+    pub(crate) const TRAFFIC_HASH: &str = "SELECT hash FROM traffic_hash WHERE piece = $1";
+    pub(crate) const TRAFFIC_HASHES: &str =
+        "SELECT hash FROM traffic_hash WHERE piece >= $1 AND piece < $2 ORDER BY piece";
+    pub(crate) const TRAFFIC_HASHED: &str = "SELECT t.id, t.first_at, t.last_at, h.hash \
+         FROM traffic t LEFT JOIN traffic_hash h ON h.piece = t.id \
+         WHERE t.id > $1 AND t.id <= $2 ORDER BY t.id LIMIT $3";
+    pub(crate) const TRAFFIC_BEGINS_AT: &str =
+        "SELECT first_at FROM traffic WHERE id > $1 ORDER BY id LIMIT 1";
+    /// Two hours after their pieces.
+    pub(crate) const PRUNE_TRAFFIC_HASHES: &str = "DELETE FROM traffic_hash WHERE piece <= $1 AND last_at < \
+         (SELECT MAX(last_at) FROM traffic WHERE id <= $1) - 7200000000000";
     pub(crate) const TRAFFIC_EXTENT: &str = "SELECT COALESCE(MIN(id), 1), COALESCE(MAX(id), 0), \
          CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM traffic";
     pub(crate) const TRAFFIC_PIECES: &str = "SELECT id, crc, body FROM traffic \

@@ -14,6 +14,7 @@ mod nodes;
 mod queue_log;
 mod statistics;
 mod traffic;
+mod traffic_hashes;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,6 +37,7 @@ pub use self::queue_log::bodies::NewTrafficBody;
 pub use self::queue_log::statistics::{FrameRange, StatisticChunk, StatisticFrame};
 use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, QueueWriter, Settlement};
 pub use self::traffic::{Piece, RetainedTraffic};
+pub use self::traffic_hashes::{HashedTraffic, TrafficLog, TrafficState};
 use crate::commit::writer::Writer;
 use crate::database::dialect::{Arg, Site, While};
 use crate::database::migrate;

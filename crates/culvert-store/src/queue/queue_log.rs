@@ -415,7 +415,11 @@ impl WriteBackend for QueueLog {
                 }
                 QueueCommand::KeepTraffic { pieces } => keep_traffic(connection, pieces).await,
                 QueueCommand::PruneTraffic { up_to } => {
-                    rows(connection, &[(events::PRUNE_TRAFFIC, &[Arg::Int(*up_to)])]).await
+                    let arguments = [Arg::Int(*up_to)];
+                    connection
+                        .run(events::PRUNE_TRAFFIC_HASHES, &arguments)
+                        .await?;
+                    rows(connection, &[(events::PRUNE_TRAFFIC, &arguments)]).await
                 }
                 QueueCommand::KeepBodies { bodies: new } => bodies::keep(connection, new).await,
                 QueueCommand::PruneBodies { up_to } => {

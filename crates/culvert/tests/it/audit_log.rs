@@ -1,12 +1,15 @@
 //! The audit log on the command line and over the API: verification, export, replay.
 
 use culvert::config::Settings;
+use culvert_base::{Clock, SystemClock, Timestamp};
+use culvert_store::{NewPiece, Queue, StoreUrl};
 use http::Method;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 
 use crate::harness::{Harness, Receiver, backends, binary, eventually};
+use crate::kill::Process;
 
 /// Runs the binary on the installation's data directory or database.
 pub fn offline(settings: &Settings, arguments: &[&str]) -> (i32, String, String) {
@@ -219,6 +222,54 @@ async fn the_audit_log_is_verified_and_exported_beside_a_running_server() {
     assert!(!settings.data_dir.exists());
 }
 
+/// The hourly record of the traffic log finds a forged piece.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_traffic_log_is_that_of_its_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let settings = Settings {
+        data_dir: data.clone(),
+        ..Settings::default()
+    };
+    let server = Process::start(&data, "");
+    let clock: std::sync::Arc<dyn Clock> = std::sync::Arc::new(SystemClock);
+    let url = StoreUrl::Sqlite(data.join("state.db"));
+    let queue = Queue::open(&url, clock.clone()).await.unwrap();
+    let long_ago = Timestamp::from_unix_nanos(clock.now().unix_nanos() - 7_200_000_000_000);
+    let piece = |body: &[u8]| NewPiece {
+        first_at: long_ago,
+        last_at: long_ago,
+        endpoints: Vec::new(),
+        body: body.to_vec(),
+    };
+    let pieces = vec![piece(b"one"), piece(b"two")];
+    queue.keep_traffic(pieces).await.unwrap();
+    queue.close().await;
+    assert_eq!(server.terminate(), 0);
+    let verify = || offline(&settings, &["audit", "verify", "--traffic"]);
+    let (code, out, error) = verify();
+    assert_eq!(code, 0, "{error}");
+    assert!(out.contains("positions_without_record=2"), "{out}");
+
+    // The next start finds pieces without a record that are older than an hour.
+    let server = Process::start(&data, "");
+    eventually("the record is made", async || {
+        verify().1.contains("verified=1 removed=0")
+    })
+    .await;
+    assert_eq!(server.terminate(), 0);
+    let events = format!("sqlite://{}", data.join("events.db").display());
+    let mut database = SqliteConnection::connect(&events).await.unwrap();
+    let sql = "UPDATE traffic SET body = CAST('own' AS BLOB) WHERE id = 2";
+    let forging = sqlx::raw_sql(sql).execute(&mut database);
+    forging.await.unwrap();
+    database.close().await.unwrap();
+    let (code, _, error) = verify();
+    assert_eq!(code, 1);
+    assert!(error.contains("its pieces 1 to 2"), "{error}");
+    assert_eq!(offline(&settings, &["audit", "verify"]).0, 0);
+}
+
 async fn metrics_of(address: std::net::SocketAddr) -> String {
     let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     crate::harness::raw(address, request.as_bytes()).await.text
@@ -313,7 +364,7 @@ async fn a_replay_under_way_survives_a_restart() {
     let data = folder.path().join("data");
     let hook = Receiver::start().await;
     hook.answer_with(http::StatusCode::SERVICE_UNAVAILABLE);
-    let server = crate::kill::Process::start(&data, "");
+    let server = Process::start(&data, "");
     let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
     let client = culvert::client::Client::new(&server.api, token.clone()).unwrap();
     for _ in 0..20 {
@@ -339,7 +390,7 @@ async fn a_replay_under_way_survives_a_restart() {
         .unwrap();
     // Kills the server immediately: the replay may not have begun, be in progress, or wait in the queue.
     server.kill();
-    let server = crate::kill::Process::start(&data, "");
+    let server = Process::start(&data, "");
     let client = culvert::client::Client::new(&server.api, token).unwrap();
     hook.answer_with(http::StatusCode::OK);
     eventually("the replay is done", async || {

@@ -1,6 +1,7 @@
 //! Writes at the end: batches, cursors and pieces of the traffic log.
 
 use culvert_base::Timestamp;
+use culvert_tlog::TreeHash;
 
 use super::{QueueLog, QueueOutcome, written};
 use crate::commit::writer::Outcome;
@@ -105,6 +106,10 @@ pub(super) async fn keep_traffic(
         let row = connection.row(events::KEEP_TRAFFIC, &arguments).await?;
         let id: i64 = row.ok_or(sqlx::Error::RowNotFound)?.get(0)?;
         index_piece(connection, id, &piece.endpoints).await?;
+        let hash = TreeHash::leaf(&piece.body).to_string();
+        let last_at = Arg::Int(piece.last_at.unix_nanos());
+        let arguments = [Arg::Int(id), last_at, Arg::Text(&hash)];
+        connection.run(events::HASH_TRAFFIC, &arguments).await?;
         n += 1;
     }
     Ok(written(n))

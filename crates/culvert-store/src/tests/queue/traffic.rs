@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use culvert_base::Clock;
+use culvert_tlog::TreeHash;
 
 use crate::database::Database;
 use crate::database::dialect::{Access, Arg};
@@ -10,11 +11,12 @@ use crate::database::statements::{BEGIN_KEEPING, events, transaction};
 use crate::queue::EVENTS;
 use crate::tests::on_both_engines;
 use crate::tests::test_database::TestDatabase;
-use crate::{NewPiece, NewTrafficBody, RetainedTraffic};
+use crate::{NewPiece, NewTrafficBody, RetainedTraffic, TrafficLog, TrafficState};
 
 on_both_engines!(
     traffic_is_kept_found_by_time_and_pruned_by_age_and_size,
     captured_messages_are_found_by_event_and_pruned_by_age_and_size,
+    a_change_of_the_traffic_log_is_found_by_its_record,
 );
 
 /// Only several nodes can commit in another order than they wrote. A SQLite file has one writer.
@@ -148,4 +150,90 @@ async fn captured_messages_are_found_by_event_and_pruned_by_age_and_size(db: &Te
     assert_eq!(queue.traffic_body_bytes().await.unwrap(), 8);
     assert_eq!(queue.prune_bodies(at(10_000), 8).await.unwrap(), 2);
     assert_eq!(queue.traffic_body_bytes().await.unwrap(), 0);
+}
+
+async fn a_change_of_the_traffic_log_is_found_by_its_record(db: &TestDatabase) {
+    let queue = db.queue().await;
+    let started_at = db.clock.now();
+    let hour = Duration::from_secs(3_600);
+    assert_eq!(queue.hash_traffic(0, 9, 9).await.unwrap(), None);
+    let keep = async |n: u32| {
+        let at = started_at.plus(n * hour);
+        let piece = NewPiece {
+            first_at: at,
+            last_at: at,
+            endpoints: Vec::new(),
+            body: format!("piece {n}").into_bytes(),
+        };
+        queue.keep_traffic(vec![piece]).await.unwrap();
+    };
+    for n in 1..=6 {
+        keep(n).await;
+    }
+    let [one, two] = [1, 2].map(|n| format!("piece {n}").into_bytes());
+    let [one, two] = [one, two].map(|body| TreeHash::leaf(&body));
+    let both = queue.hash_traffic(0, 2, 99).await.unwrap().unwrap();
+    assert_eq!(both.root, TreeHash::node(one, two));
+    let last = queue.settled_traffic().await.unwrap().last;
+    let record = queue.hash_traffic(0, last, 99).await.unwrap().unwrap();
+    assert_eq!((record.first, record.last, record.count), (1, last, 6));
+    let [from, to] = [1, 6].map(|n| started_at.plus(n * hour));
+    assert_eq!((record.from, record.to), (from, to));
+    // A piece of a node that writes no hashes counts as the others.
+    let database = Database::open(&db.url, EVENTS, &*db.clock);
+    let database = database.await.unwrap();
+    let mut other = database.site.connect(Access::Write).await.unwrap();
+    let forget = "DELETE FROM traffic_hash WHERE piece = 2".to_owned();
+    other.script(forget).await.unwrap();
+    let again = queue.hash_traffic(0, last, 99).await.unwrap().unwrap();
+    assert_eq!(again, record);
+
+    let log = TrafficLog::open(&db.url).await.unwrap().unwrap();
+    let sha256 = culvert_base::text::hex(&record.root.0);
+    let state = async || {
+        let compared = log.compare((record.first, record.last), record.count, &sha256);
+        compared.await.unwrap()
+    };
+    assert_eq!(state().await, TrafficState::Same);
+    let body = match &database.site {
+        crate::database::dialect::Site::Sqlite(_) => "CAST('forged' AS BLOB)",
+        crate::database::dialect::Site::Postgres(_) => "convert_to('forged', 'UTF8')",
+    };
+    let crc = crc32fast::hash(b"forged");
+    for change in [
+        format!("UPDATE traffic SET body = {body}, crc = {crc} WHERE id = 3"),
+        "DELETE FROM traffic WHERE id = 4".to_owned(),
+        "UPDATE traffic SET id = 99 WHERE id = 5".to_owned(),
+    ] {
+        let keep = "CREATE TABLE kept AS SELECT * FROM traffic".to_owned();
+        other.script(keep).await.unwrap();
+        other.script(change.clone()).await.unwrap();
+        assert_eq!(state().await, TrafficState::Changed, "{change}");
+        let restore =
+            "DELETE FROM traffic; INSERT INTO traffic SELECT * FROM kept; DROP TABLE kept";
+        other.script(restore.to_owned()).await.unwrap();
+        assert_eq!(state().await, TrafficState::Same, "{change}");
+    }
+
+    // Retention removes the oldest, and their hashes two hours later.
+    let cutoff = |n: u32| started_at.plus(n * hour);
+    for (n, expected) in [
+        (2, TrafficState::Same),
+        (3, TrafficState::Same),
+        (6, TrafficState::Incomplete),
+        (7, TrafficState::Removed),
+    ] {
+        // The hash of the second was removed above.
+        if n == 2 {
+            let late = cutoff(2).unix_nanos();
+            let known = format!("INSERT INTO traffic_hash VALUES (2, {late}, '{two}')");
+            other.script(known).await.unwrap();
+        }
+        queue.prune_traffic(cutoff(n), u64::MAX).await.unwrap();
+        assert_eq!(state().await, expected, "{n}");
+    }
+    log.close().await;
+    other.close().await;
+    database.close().await;
+    queue.close().await;
 }
