@@ -1,9 +1,10 @@
 //! Types that all layers share: identifiers, time, entropy, bounded text, secrets, host names, IP address sets,
-//! persistent maps, permits with fair shares, and the two kinds of error.
+//! persistent maps, permits with fair shares, words of batches, and the two kinds of error.
 //!
 //! A type belongs here if two crates need it that do not depend on each other, or if it knows nothing of its user.
 //! It does no I/O except for reading the system clock and random source. It contains no async runtime, SQL or HTTP.
 
+pub mod batch;
 pub mod entropy;
 mod error;
 pub mod event;

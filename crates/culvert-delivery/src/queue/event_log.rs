@@ -16,11 +16,10 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
+use culvert_destinations::Net;
+use culvert_destinations::batch::BatchLimits;
 use culvert_store::{Backlog, DeadLetterReason, Gathering, Lease, NewBatch, QueueError, Run};
 use tokio_util::sync::CancellationToken;
-
-use crate::client::net::Net;
-use crate::queue::batch::BatchLimits;
 
 pub(crate) use jetstream::JetStream;
 pub use jetstream::{JetStreamSettings, STREAM_LEASE};
