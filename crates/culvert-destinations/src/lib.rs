@@ -32,6 +32,7 @@ mod config;
 pub mod failure;
 pub mod target;
 
+pub use client::nats_servers::{NatsLogin, NatsServers};
 pub use client::net::Net;
 pub use client::{aws, guard, net};
 pub use target::{DestinationIds, Target, TargetContext, TargetSettings, TargetType};

@@ -8,7 +8,6 @@
 
 mod database;
 mod jetstream;
-mod servers;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use jetstream::JetStream;
 pub use jetstream::{JetStreamSettings, STREAM_LEASE};
-pub use servers::NatsServers;
 
 /// How leases end.
 #[derive(Clone, Debug)]

@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, Fault, Timestamp};
-use culvert_destinations::Net;
 use culvert_destinations::batch::{Batch, BatchLimits};
+use culvert_destinations::{NatsServers, Net};
 use culvert_store::{
     Backlog, BatchClass, Body, CursorMove, DeadBatch, Gathering, Lease, NewBatch, Queue,
     QueueError, Run,
@@ -36,7 +36,6 @@ use tokio_util::sync::CancellationToken;
 use self::lease::{ConsumerLease, Facts, is_of_stream};
 use self::outstanding::{Outstanding, StreamState};
 use self::stream::{Stream, StreamError, Waiting};
-use super::servers::NatsServers;
 use super::{EventLog, Settlement};
 use crate::plane::meters::Meters;
 

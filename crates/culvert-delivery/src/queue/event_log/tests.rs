@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use culvert_base::{Clock, ManualClock, OsEntropy, Timestamp};
 use culvert_destinations::batch::{Batch, BatchLimits, OpenBatch};
-use culvert_destinations::{Net, TargetSettings};
+use culvert_destinations::{NatsServers, Net, TargetSettings};
 use culvert_store::{
     BatchClass, DeadLetterReason, Gathering, Lease, NewBatch, Queue, QueueError, Run, StoreUrl,
 };
 use culvert_testing::nats::NatsServer;
 use tokio_util::sync::CancellationToken;
 
-use super::{EventLog, JetStream, JetStreamSettings, NatsServers, Settlement};
+use super::{EventLog, JetStream, JetStreamSettings, Settlement};
 use crate::plane::meters::Meters;
 use crate::tests::bench::local_settings;
 

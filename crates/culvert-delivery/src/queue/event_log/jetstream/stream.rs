@@ -27,12 +27,11 @@ use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{Client, ClientError, ConnectOptions, Event, HeaderMap, Request};
 use bytes::Bytes;
 use culvert_base::{Fault, Timestamp};
-use culvert_destinations::Net;
+use culvert_destinations::{NatsLogin, NatsServers, Net};
 use culvert_store::Body;
 use futures_util::TryStreamExt;
 use tokio::time::Instant;
 
-use super::super::servers::{Login, NatsServers};
 use super::JetStreamSettings;
 use super::held::HeldFile;
 use super::lease::NAK;
@@ -176,9 +175,9 @@ impl Stream {
     pub(super) async fn connect(&self, net: &Net) -> Result<(), Fault> {
         let doing = "connecting to the event log";
         let options = match &self.servers.login {
-            Login::None => ConnectOptions::new(),
-            Login::Token(token) => ConnectOptions::with_token(token.reveal().to_owned()),
-            Login::User(user, password) => {
+            NatsLogin::None => ConnectOptions::new(),
+            NatsLogin::Token(token) => ConnectOptions::with_token(token.reveal().to_owned()),
+            NatsLogin::User(user, password) => {
                 let password = password.reveal().to_owned();
                 ConnectOptions::with_user_and_password(user.clone(), password)
             }

@@ -1,4 +1,4 @@
-//! Parses the setting that lists the servers of an event log.
+//! Parses settings that list the servers of a NATS cluster.
 
 use std::fmt;
 
@@ -12,16 +12,21 @@ const SERVERS_MAX: usize = 16;
 /// NATS servers of one cluster, and their credentials.
 #[derive(Clone)]
 pub struct NatsServers {
-    pub(super) addresses: Vec<ServerAddr>,
-    pub(super) login: Login,
+    /// In the given order.
+    pub addresses: Vec<ServerAddr>,
+    /// For all of them.
+    pub login: NatsLogin,
 }
 
-/// Authentication.
-#[derive(Clone, Default)]
-pub(super) enum Login {
+/// Authentication at NATS servers.
+#[derive(Clone, Debug, Default)]
+pub enum NatsLogin {
+    /// None is required.
     #[default]
     None,
+    /// A token.
     Token(Secret),
+    /// A user and a password.
     User(String, Secret),
 }
 
@@ -85,9 +90,9 @@ impl NatsServers {
     /// The servers as text, without secrets.
     pub fn shown(&self) -> String {
         let login = match &self.login {
-            Login::None => String::new(),
-            Login::Token(_) => "[secret]@".to_owned(),
-            Login::User(user, _) => format!("{user}:[secret]@"),
+            NatsLogin::None => String::new(),
+            NatsLogin::Token(_) => "[secret]@".to_owned(),
+            NatsLogin::User(user, _) => format!("{user}:[secret]@"),
         };
         let urls = self.addresses.iter().enumerate().map(|(index, address)| {
             let (scheme, rest) = address.as_url_str().split_once("://").unwrap_or_default();
@@ -101,16 +106,16 @@ impl NatsServers {
     }
 }
 
-fn login_of(url: &Url) -> Result<Option<Login>, String> {
+fn login_of(url: &Url) -> Result<Option<NatsLogin>, String> {
     let wrong = || "its credentials are not valid UTF-8".to_owned();
     let user = unescaped(url.username()).ok_or_else(wrong)?;
     Ok(match (user.is_empty(), url.password()) {
         (true, None) => None,
         (true, Some(_)) => return Err("it has a password but no user".to_owned()),
-        (false, None) => Some(Login::Token(Secret::new(user))),
+        (false, None) => Some(NatsLogin::Token(Secret::new(user))),
         (false, Some(password)) => {
             let password = unescaped(password).ok_or_else(wrong)?;
-            Some(Login::User(user, Secret::new(password)))
+            Some(NatsLogin::User(user, Secret::new(password)))
         }
     })
 }
@@ -154,7 +159,8 @@ mod tests {
         ] {
             assert_eq!(NatsServers::parse(text).unwrap().shown(), shown, "{text}");
         }
-        let Login::User(user, password) = NatsServers::parse("nats://u:p%40ss@one").unwrap().login
+        let NatsLogin::User(user, password) =
+            NatsServers::parse("nats://u:p%40ss@one").unwrap().login
         else {
             panic!("a user");
         };
