@@ -15,31 +15,58 @@ use crate::target::verdict::Verdict;
 
 /// The target, which gets events in this format.
 pub fn formatted(target: Arc<dyn Target>, format: EventFormat) -> Arc<dyn Target> {
-    match format {
-        EventFormat::Json => target,
-        EventFormat::Ocsf | EventFormat::Ecs => Arc::new(Formatted { target, format }),
-    }
+    let format = match format {
+        EventFormat::Json => return target,
+        EventFormat::Ocsf | EventFormat::Ecs => Format(format),
+    };
+    let gathering = target.gathers().map(Gathers::gathering);
+    let gathers = gathering.map(|gathering| FormattedGathers {
+        target: Arc::clone(&target),
+        format,
+        gathering: Gathering {
+            bytes_max: gathering.bytes_max / FORMAT_GROWTH as u64,
+            ..gathering
+        },
+    });
+    Arc::new(Formatted {
+        target,
+        format,
+        gathers,
+    })
 }
 
-#[derive(Debug)]
-struct Formatted {
-    target: Arc<dyn Target>,
-    format: EventFormat,
-}
+/// A format that is not the events' own.
+#[derive(Clone, Copy, Debug)]
+struct Format(EventFormat);
 
-impl Formatted {
-    fn batch(&self, batch: &Batch) -> Result<Batch, Failure> {
-        batch.formatted(self.format).map_err(|_| {
+impl Format {
+    fn batch(self, batch: &Batch) -> Result<Batch, Failure> {
+        batch.formatted(self.0).map_err(|_| {
             let text = "an event cannot be written in the format of the destination";
             Failure::new(FailureClass::Permanent, "format", text)
         })
     }
 }
 
+#[derive(Debug)]
+struct Formatted {
+    target: Arc<dyn Target>,
+    format: Format,
+    gathers: Option<FormattedGathers>,
+}
+
+/// The interface of a target that makes one object of many batches.
+#[derive(Debug)]
+struct FormattedGathers {
+    target: Arc<dyn Target>,
+    format: Format,
+    gathering: Gathering,
+}
+
 impl Target for Formatted {
     fn send<'a>(&'a self, batch: &'a Batch) -> BoxFuture<'a, Verdict> {
         Box::pin(async move {
-            let sent = match self.batch(batch) {
+            let sent = match self.format.batch(batch) {
                 Ok(sent) => sent,
                 Err(failure) => return Verdict::Failed(failure),
             };
@@ -60,26 +87,24 @@ impl Target for Formatted {
     }
 
     fn gathers(&self) -> Option<&dyn Gathers> {
-        self.target.gathers().map(|_| self as &dyn Gathers)
+        self.gathers.as_ref().map(|gathers| gathers as &dyn Gathers)
     }
 }
 
-impl Gathers for Formatted {
+impl Gathers for FormattedGathers {
     fn gathering(&self) -> Gathering {
-        let gathers = self.target.gathers();
-        let gathers = gathers.expect("gathers() returns this for a target that gathers");
-        let gathering = gathers.gathering();
-        Gathering {
-            bytes_max: gathering.bytes_max / FORMAT_GROWTH as u64,
-            ..gathering
-        }
+        self.gathering
     }
 
     fn put<'a>(&'a self, run: &'a dyn Run) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
+            let format = self.format;
             match self.target.gathers() {
-                Some(gathers) => gathers.put(&FormattedRun { run, to: self }).await,
-                None => Ok(()),
+                Some(gathers) => gathers.put(&FormattedRun { run, format }).await,
+                None => {
+                    let text = "the target does not write objects of many batches";
+                    Err(Failure::new(FailureClass::Config, "format", text))
+                }
             }
         })
     }
@@ -88,7 +113,7 @@ impl Gathers for Formatted {
 /// A run whose batches are formatted when they are read.
 struct FormattedRun<'a> {
     run: &'a dyn Run,
-    to: &'a Formatted,
+    format: Format,
 }
 
 impl Run for FormattedRun<'_> {
@@ -97,6 +122,6 @@ impl Run for FormattedRun<'_> {
     }
 
     fn batch(&self, index: usize) -> BoxFuture<'_, Result<Batch, Failure>> {
-        Box::pin(async move { self.to.batch(&self.run.batch(index).await?) })
+        Box::pin(async move { self.format.batch(&self.run.batch(index).await?) })
     }
 }
