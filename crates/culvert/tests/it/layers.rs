@@ -228,7 +228,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-tunnel",
         ],
     ),
-    ("culvert-api-http", &["culvert-base", "culvert-resources"]),
+    (
+        "culvert-api-http",
+        &["culvert-base", "culvert-events", "culvert-resources"],
+    ),
     (
         "culvert-api",
         &[
@@ -244,7 +247,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-aws",
             "culvert-base",
             "culvert-command",
-            "culvert-delivery",
+            "culvert-destinations",
             "culvert-dns",
             "culvert-edge-config",
             "culvert-events",
