@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, code};
+use culvert_events::read_json;
 
 use crate::batch::{Batch, BatchLimits};
 use crate::client::net::{Http, HttpRequest};
@@ -147,11 +148,10 @@ fn open(
         HeaderValue::from_static("application/json"),
     );
     headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    let mut added = String::from(r#","ddsource":"culvert""#);
+    let mut added = vec![("ddsource", "culvert".to_owned())];
     for (name, value) in [("service", config.service), ("ddtags", config.ddtags)] {
-        if let Some(value) = value.filter(|value| !value.is_empty()) {
-            added.push_str(&format!(",\"{name}\":{}", json!(value)));
-        }
+        let value = value.filter(|value| !value.is_empty());
+        added.extend(value.map(|value| (name, value)));
     }
     Ok(Arc::new(Datadog {
         url,
@@ -167,8 +167,8 @@ struct Datadog {
     http: Http,
     headers: HeaderMap,
     key: Secret,
-    /// Further members of each log's object, as JSON.
-    added: String,
+    /// Further members of each log's object.
+    added: Vec<(&'static str, String)>,
 }
 
 impl std::fmt::Debug for Datadog {
@@ -203,24 +203,48 @@ impl Datadog {
         }
     }
 
-    /// The events as logs, each with the further members at its end.
+    /// The events as logs, each with the further members.
     fn logs(&self, batch: &Batch) -> Vec<u8> {
+        let mut added = String::new();
+        for (name, value) in &self.added {
+            added.push_str(&format!(",\"{name}\":{}", json!(value)));
+        }
         let mut logs = vec![b'['];
         for delivery in batch.deliveries() {
             if logs.len() > 1 {
                 logs.push(b',');
             }
+            // Gives the log the time of the event.
+            let at = event_time(delivery.envelope).map(|at| at.unix_millis());
+            if let Some(log) = delivery.formatted.and_then(|event| self.merged(event, at)) {
+                logs.extend_from_slice(log.to_string().as_bytes());
+                continue;
+            }
             let open = delivery.payload().strip_suffix(b"}");
             logs.extend_from_slice(open.unwrap_or(delivery.payload()));
-            logs.extend_from_slice(self.added.as_bytes());
-            if let Some(at) = event_time(delivery.envelope) {
-                // Gives the log the time of the event.
-                logs.extend_from_slice(format!(",\"timestamp\":{}", at.unix_millis()).as_bytes());
+            logs.extend_from_slice(added.as_bytes());
+            if let Some(at) = at {
+                logs.extend_from_slice(format!(",\"timestamp\":{at}").as_bytes());
             }
             logs.push(b'}');
         }
         logs.push(b']');
         logs
+    }
+
+    /// An event in another format, which may have a member with the name of a further one, such as `service` in OCSF: the
+    /// further one replaces it. `None` if the event is no object.
+    fn merged(&self, event: &[u8], at: Option<i64>) -> Option<Value> {
+        let Value::Object(mut log) = read_json(event)? else {
+            return None;
+        };
+        for (name, value) in &self.added {
+            log.insert((*name).to_owned(), json!(value));
+        }
+        if let Some(at) = at {
+            log.insert("timestamp".to_owned(), json!(at));
+        }
+        Some(Value::Object(log))
     }
 }
 

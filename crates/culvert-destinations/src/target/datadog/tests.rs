@@ -1,6 +1,8 @@
 use culvert_base::batch::BatchClass;
+use culvert_events::EventFormat;
 
 use super::*;
+use crate::target::formatted;
 use crate::tests::fake::{Fake, Reply, batch, failure, pair, target};
 
 fn datadog(fake: &Fake, more: Value) -> Arc<dyn Target> {
@@ -39,6 +41,31 @@ async fn a_batch_is_an_array_of_flat_logs_under_gzip() {
     full["ddtags"] = json!("env:test,team:x");
     assert_eq!(seen[0].unpacked()[0], full);
     assert_eq!(seen[1].unpacked(), json!([log("ev_1"), log("ev_2")]));
+}
+
+#[tokio::test]
+async fn a_member_of_the_format_is_not_written_twice() {
+    let fake = Fake::start().await;
+    fake.otherwise(Reply::status(202));
+    let sign_in = r#"{"event_id":"ev_1","event_type":"sign_in.v0","event_timestamp":"2027-01-15T08:00:00.000Z","account_id":"ac_1","principal":null,"object":{"id":"usr_1"}}"#;
+    let batch = batch(BatchClass::Audit, &[sign_in]);
+    for (more, service) in [
+        (json!({"service": "edge"}), json!("edge")),
+        (json!({}), json!({"name": "culvert"})),
+    ] {
+        let ocsf = formatted(datadog(&fake, more), EventFormat::Ocsf);
+        assert_eq!(ocsf.send(&batch).await, Verdict::Delivered);
+        let seen = fake.seen().pop().unwrap();
+        let text = seen.unpacked_text();
+        assert_eq!(text.matches("\"service\":").count(), 1, "{text}");
+        let log = &seen.unpacked()[0];
+        assert_eq!(
+            (&log["service"], &log["ddsource"]),
+            (&service, &json!("culvert"))
+        );
+        assert_eq!(log["timestamp"], 1_800_000_000_000i64);
+        assert_eq!(log["class_uid"], 3002);
+    }
 }
 
 #[tokio::test]
