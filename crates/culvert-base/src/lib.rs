@@ -4,7 +4,6 @@
 //! A type belongs here if two crates need it that do not depend on each other, or if it knows nothing of its user.
 //! It does no I/O except for reading the system clock and random source. It contains no async runtime, SQL or HTTP.
 
-pub mod batch;
 pub mod entropy;
 mod error;
 pub mod event;
@@ -25,7 +24,7 @@ pub use error::code::Code;
 pub use error::fault::{Fault, chain};
 pub use error::refusal::{Class, Refusal};
 pub use error::{code, fault, refusal};
-pub use event::Event;
+pub use event::{Event, batch};
 pub use future::BoxFuture;
 pub use id::{Id, IdKind, IdMaker, Ksuid};
 pub use limit::fair_permits::{FairPermit, FairPermits, NoPermit, Share};

@@ -1,4 +1,4 @@
-//! Batches of events as the queue that stores them and the destinations that take them both name them.
+//! What the queue that stores batches of events and the destinations that get them both name.
 
 use std::time::Duration;
 
@@ -30,11 +30,11 @@ pub struct Body {
     pub bytes: u64,
 }
 
-/// When several batches are taken together.
+/// When several batches become one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gathering {
-    /// Maximum bytes of the batches; one batch is always taken.
+    /// Maximum bytes of the batches; the first one always belongs to it.
     pub bytes_max: u64,
-    /// They are taken when there are more bytes, or when the first batch is this old.
+    /// It is due when there are more bytes, or when the first batch is this old.
     pub age_max: Duration,
 }

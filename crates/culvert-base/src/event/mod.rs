@@ -1,5 +1,7 @@
 //! A complete event, as it is stored and sent.
 
+pub mod batch;
+
 use crate::Timestamp;
 
 /// One event with its rendered envelope (contract: events 1).
