@@ -6,7 +6,7 @@ pub(crate) mod certificate_verifier;
 pub mod guard;
 pub(crate) mod kafka;
 pub(crate) mod kept;
-pub mod nats_servers;
+pub(crate) mod nats_servers;
 pub mod net;
 pub(crate) mod request_body;
 pub(crate) mod tls_client;
