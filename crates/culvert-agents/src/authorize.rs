@@ -27,9 +27,10 @@ use culvert_tunnel::wire::DeprecationWarning;
 use serde::Deserialize;
 use tracing::info;
 
+use crate::session::ending::GRACE;
 use crate::session::model::TunnelSession;
 use crate::state::{Agents, LiveSession};
-use crate::{AgentControl, GRACE, events, ingress, session};
+use crate::{AgentControl, events, ingress, session};
 
 /// Length limits of stored texts from agents, in bytes.
 const USER_AGENT_BYTES_MAX: usize = 1024;

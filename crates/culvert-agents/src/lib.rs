@@ -24,7 +24,7 @@ pub mod tunnel;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use culvert_access::active_owners::ActiveOwners;
 use culvert_base::{BoxFuture, Fault, Refusal, Timestamp, code};
@@ -32,18 +32,16 @@ use culvert_certificates::authority;
 use culvert_certificates::own_certificate::OwnCertificates;
 use culvert_certificates::ssh::public_key_model::SshPublicKey;
 use culvert_endpoints::endpoint::model::Endpoint;
+use culvert_endpoints::host;
 use culvert_endpoints::reserved_addr::model::ReservedAddr;
 use culvert_endpoints::reserved_domain::model::ReservedDomain;
-use culvert_endpoints::{endpoint, host};
 use culvert_identity::credential::model::TunnelCredential;
-use culvert_resources::cx::Cx;
 use culvert_resources::operation::Operation;
 use culvert_resources::resource::model::Model;
 use culvert_resources::resource::operations::of_resource;
-use culvert_resources::service::{self, RUNS_MAX};
+use culvert_resources::stored;
 use culvert_resources::stored::informer_cache::InformerCache;
-use culvert_resources::{Caller, Error, OwnerKind, Role, stored};
-use culvert_store::{Changes, CommitError, Document, Revision};
+use culvert_store::Document;
 use culvert_tunnel::server::{
     AgentAuthRequest, AgentAuthorizer, Binding, EndReason, EndpointRequest, SessionEnd,
     SessionGrant,
@@ -53,26 +51,21 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 pub use crate::events::kinds;
 use crate::ingress::model::AgentIngress;
 use crate::reserved_names::ReservedNames;
+use crate::session::ending::GRACE;
 use crate::session::model::TunnelSession;
 use crate::state::{AgentCertificates, Agents};
 pub use crate::subject::AgentControl;
-use crate::tunnel::REPORTED_AS_ENDPOINT;
-use crate::tunnel::model::Tunnel;
+use crate::subject::answered;
 
-/// Time in which a session whose connection broke can resume. The official agents retry for the second time
-/// after 2.5 s.
-const GRACE: Duration = Duration::from_secs(5);
-/// The error of a session that the database lost.
 /// The text of [`EndReason::Expired`].
 const EXPIRED: &str = "session expired";
+/// The error of a session that the database lost.
 const LOST: &str = "transport error: the database lost the session";
-/// Time that an agent has to stop after a stop command.
-const STOP_TIME: Duration = Duration::from_secs(2);
 /// Limit of sessions that are ended concurrently.
 const ENDED_AT_ONCE: usize = 64;
 
@@ -469,113 +462,11 @@ impl AgentControl {
         ending.join_all().await;
     }
 
-    /// Ends a session without a connection, unless it was resumed.
-    async fn end_session(&self, id: &str, reason: &EndReason) {
-        if let Some(agents) = &self.agents {
-            let ending = self.end_session_locked(agents, id, reason);
-            self.kernel.locks.with(&[id], ending).await;
-        }
-    }
-
-    async fn end_session_locked(&self, agents: &Agents, id: &str, reason: &EndReason) {
-        let stopped_at = {
-            let mut sessions = agents.lock();
-            if agents.bindings.is_connected(id) {
-                if let Some(live) = sessions.get_mut(id) {
-                    live.leaving = None;
-                    live.left_at = None;
-                }
-                return;
-            }
-            match sessions.get(id).filter(|live| live.leaving.is_some()) {
-                Some(live) => live.left_at.unwrap_or_else(|| self.kernel.clock.now()),
-                None => return,
-            }
-        };
-        // If the agent left, it took its endpoints with it.
-        let by_server = matches!(reason, EndReason::Stopped(_) | EndReason::Expired);
-        let why = (&*reason.to_string(), by_server);
-        match self.remove_session(id, &agents.run, why, stopped_at).await {
-            Ok(()) => {
-                agents.lock().remove(id);
-                info!(session.id = id, %reason, "agent session ended");
-            }
-            Err(fault) => {
-                error!(session.id = id, cause = %fault.chain(), "removing an agent session failed; retrying");
-                agents.leave(id, Instant::now() + GRACE, reason.clone());
-            }
-        }
-    }
-
-    /// Removes a session of a run that ended at that time, with its endpoints, and emits the events: those of the
-    /// endpoints follow that of the session, and name the agent only if it ended the session or vanished. Does nothing if the session is
-    /// gone or has moved to another run.
-    async fn remove_session(
-        &self,
-        id: &str,
-        run: &str,
-        (error, by_server): (&str, bool),
-        stopped_at: Timestamp,
-    ) -> Result<(), Fault> {
-        let doing = || format!("ending the agent session {id}");
-        for _ in 0..RUNS_MAX {
-            let kind = TunnelSession::KIND;
-            let Some(document) = self.kernel.store.get(kind, id).await? else {
-                return Ok(());
-            };
-            let session: TunnelSession = stored::read(&document)?;
-            if session.run != run {
-                return Ok(());
-            }
-            let caller = session.caller(&document.head.account);
-            let cx = Cx {
-                by_server,
-                ..self.kernel.cx(&caller, &self.kernel.settings.base_url)
-            };
-            let endpoints = cx.referring(Endpoint::KIND, &document.head).await?;
-            let kept = self.names_kept();
-            let mut changes = endpoint::agent::removal(&cx, endpoints, kept)
-                .await
-                .map_err(|error| Fault::new(doing(), error))?;
-            for document in cx.referring(Tunnel::KIND, &document.head).await? {
-                changes = changes.and(Changes::remove(document.head, REPORTED_AS_ENDPOINT));
-            }
-            let event = events::stopped(&cx, &document.head, &session, error, stopped_at)?;
-            changes = service::following(&event, changes);
-            changes = changes.and(Changes::remove(document.head, event));
-            match self.kernel.store.commit(changes).await {
-                Ok(_) => return Ok(()),
-                Err(CommitError::Fault(fault)) => return Err(fault),
-                // An endpoint of the session was added or removed meanwhile.
-                Err(_) => {}
-            }
-        }
-        Err(Fault::bare(format!("{}: concurrent updates", doing())))
-    }
-
-    /// Waits until the edge of this process, if there is one, has applied a revision.
-    async fn reaches_edge(&self, revision: Revision) -> Result<(), Refusal> {
-        match self.kernel.applied.reach(revision, REACHED_WITHIN).await {
-            true => Ok(()),
-            false => Err(Refusal::of(code::AGENT_REQUEST_TIMED_OUT)),
-        }
-    }
-
-    /// How long names stay reserved after their session ended.
-    pub(crate) fn names_kept(&self) -> Option<Duration> {
-        self.agents
-            .as_ref()
-            .map(|agents| agents.settings.names_kept)
-    }
-
     /// The number of agent sessions in this process, including those that may still resume.
     pub fn agent_sessions(&self) -> usize {
         self.agents.as_ref().map_or(0, |agents| agents.lock().len())
     }
 }
-
-/// Time limit for a binding to reach the edge.
-const REACHED_WITHIN: Duration = Duration::from_secs(15);
 
 impl ReconcileState {
     fn empty() -> Self {
@@ -610,41 +501,6 @@ fn holder(document: &Document, run: &str) -> Option<Holder> {
         endpoint_id: document.head.id.clone(),
         session_id: served.session_id.clone(),
         reservation_id: endpoint.reservation()?.to_owned(),
-    })
-}
-
-impl TunnelSession {
-    /// The caller that the agent acts as.
-    fn caller(&self, account: &str) -> Caller {
-        Caller {
-            owner_id: self.principal_id.clone(),
-            owner_kind: match self.principal_id.split_once('_') {
-                Some(("usr", _)) => OwnerKind::User,
-                _ => OwnerKind::Bot,
-            },
-            // Not used: the ACL of the credential limits the agent.
-            role: Role::Member,
-            key_id: self.credential_id.clone(),
-            subject: self.principal_subject.clone(),
-            account: account.to_owned(),
-            restrictions: None,
-            token: None,
-            context: None,
-        }
-    }
-}
-
-/// The error for an agent: a refusal unchanged, an internal fault as one sentence.
-fn answered<T>(result: Result<T, Error>) -> Result<T, Refusal> {
-    result.map_err(|error| match error {
-        Error::Refused(refusal) => refusal,
-        Error::Faulted(fault) => {
-            error!(cause = %fault.chain(), "agent request failed");
-            Refusal::new(
-                code::AGENT_REQUEST_TIMED_OUT,
-                "Internal error; see the server log. Try again.",
-            )
-        }
     })
 }
 

@@ -538,7 +538,7 @@ impl Api {
             .count(&caller.account, Instant::now())
             .map_err(|wait| {
                 let why = "The account has reached its limit of requests per minute.";
-                Problem::too_many(whole_seconds(wait), why)
+                Problem::too_many(wait, why)
             })
     }
 
@@ -697,11 +697,6 @@ fn json(status: StatusCode, body: Bytes, secret: bool) -> Response<Body> {
         headers.insert(CACHE_CONTROL, NO_STORE);
     }
     response
-}
-
-/// Rounds up to whole seconds.
-fn whole_seconds(duration: Duration) -> u64 {
-    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
 /// Whether a path has `HEAD` beside `GET`: the root, the console's files, documents and health. Operations of the API

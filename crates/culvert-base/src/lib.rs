@@ -1,5 +1,5 @@
 //! Types that all layers share: identifiers, time, entropy, bounded text, secrets, host names, IP address sets,
-//! persistent maps, permits with fair shares, and the two kinds of error.
+//! persistent maps, permits with fair shares, words of batches, and the two kinds of error.
 //!
 //! A type belongs here if two crates need it that do not depend on each other, or if it knows nothing of its user.
 //! It does no I/O except for reading the system clock and random source. It contains no async runtime, SQL or HTTP.
@@ -24,7 +24,7 @@ pub use error::code::Code;
 pub use error::fault::{Fault, chain};
 pub use error::refusal::{Class, Refusal};
 pub use error::{code, fault, refusal};
-pub use event::Event;
+pub use event::{Event, batch};
 pub use future::BoxFuture;
 pub use id::{Id, IdKind, IdMaker, Ksuid};
 pub use limit::fair_permits::{FairPermit, FairPermits, NoPermit, Share};

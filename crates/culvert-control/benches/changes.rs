@@ -20,7 +20,8 @@ use culvert_control::{
     Call, Caller, Control, EdgePort, LoginKeys, LoginSettings, Logins, Method, Parts, Pepper,
     Reply, Seal, Settings, Statistics, operations, texts,
 };
-use culvert_delivery::{Delivery, TargetSettings};
+use culvert_delivery::Delivery;
+use culvert_destinations::TargetSettings;
 use culvert_edge::{Change, Edge, Snapshot};
 use culvert_store::{AuditEvent, Changes, Document, Queue, Revision, Store, StoreUrl};
 use serde_json::{Value, json};

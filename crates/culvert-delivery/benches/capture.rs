@@ -16,11 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{Clock, OsEntropy, SystemClock};
-use culvert_delivery::target::file;
-use culvert_delivery::{
-    Delivery, Destination, DestinationIds, Settings, Source, Subscription, TableChange,
-    TargetSettings,
-};
+use culvert_delivery::{Delivery, Destination, Settings, Source, Subscription, TableChange};
+use culvert_destinations::target::file;
+use culvert_destinations::{DestinationIds, TargetSettings};
 use culvert_events::{
     Bool, Capture, Cookies, Filter, HTTP_REQUEST_COMPLETE as HTTP, HeaderRules, Headers, Int32,
     Int64, Record, Selection, Slot, Text, Time,

@@ -21,12 +21,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use culvert_base::{Clock, OsEntropy, SystemClock};
-use culvert_delivery::guard::Rules;
-use culvert_delivery::target::webhook;
 use culvert_delivery::{
-    Delivery, Destination, DestinationIds, JetStreamSettings, NatsServers, STREAM_LEASE, Settings,
-    Source, Subscription, TableChange, TargetSettings,
+    Delivery, Destination, JetStreamSettings, STREAM_LEASE, Settings, Source, Subscription,
+    TableChange,
 };
+use culvert_destinations::guard::Rules;
+use culvert_destinations::target::webhook;
+use culvert_destinations::{DestinationIds, NatsServers, TargetSettings};
 use culvert_events::{
     Capture, HTTP_REQUEST_COMPLETE as HTTP, Int32, Record, Selection, Slot, Text,
 };

@@ -46,14 +46,8 @@
 //! selects and encodes into batches. The dispatcher copies audit events from the outbox into the durable queue and
 //! moves its cursor in the same transaction. Events about keys wait there for a table of destinations with the
 //! rights as they were at their commit. One worker per destination leases, sends and settles. An event id does not
-//! change between attempts. Parts that targets share are beside them: `crates/culvert-delivery/src/client/net.rs`
-//! is the HTTP client behind the address guard and knows no target and no vendor,
-//! `crates/culvert-delivery/src/failure/mod.rs` classifies failures, `crates/culvert-delivery/src/config/mod.rs`
-//! reads configurations, `crates/culvert-delivery/src/client/tls_client.rs` checks servers that do not speak HTTP
-//! and gives their libraries addresses only, `crates/culvert-delivery/src/client/aws.rs` sends requests to Amazon
-//! and knows its errors, `crates/culvert-delivery/src/client/amqp.rs` and
-//! `crates/culvert-delivery/src/client/kafka.rs` speak to brokers whose published clients connect to any address
-//! that a broker names. A target that makes one object of many batches
+//! change between attempts. Targets and their clients are in `crates/culvert-destinations`. A target that makes one
+//! object of many batches
 //! (`crates/culvert-delivery/src/worker/gather.rs`) leaves them in the queue until the object is written. Traffic
 //! batches wait in memory, in a buffer for each destination (`crates/culvert-delivery/src/queue/buffer.rs`), and
 //! the worker of a destination that keeps up takes them from there. A task
@@ -73,24 +67,18 @@
 //! (`crates/culvert-delivery/src/queue/event_log/jetstream/outstanding.rs`). Audit events, cursors and dead letters
 //! are always in the database.
 
-mod client;
-mod config;
 mod dispatch;
-pub mod failure;
 mod health;
 mod plane;
 mod queue;
 mod recorder;
 mod retained_events;
+pub mod retry;
 mod subscription;
 mod tail;
-pub mod target;
 mod worker;
 
-pub use client::net::Net;
-pub use client::{aws, guard, net};
 pub use dispatch::replay::{EventBound, Replay, TrafficRange};
-pub use failure::retry;
 pub use health::attempts::Attempt;
 pub use health::{DestinationState, Health};
 pub use plane::cluster::{ClusterHealth, NodeHealth};
@@ -98,14 +86,12 @@ pub use plane::delivery::Delivery;
 pub use plane::meters;
 pub use plane::meters::Meters;
 pub use plane::settings::{DESTINATION_KIND, PUT_DEADLINE, Settings};
-pub use queue::batch;
-pub use queue::event_log::{JetStreamSettings, NatsServers, STREAM_LEASE};
+pub use queue::event_log::{JetStreamSettings, STREAM_LEASE};
 pub use retained_events::event_query::{AuditPlace, Cursor, EventPage, EventQuery, LoggedEvent};
 pub use retained_events::pruning_notice::{PruningHolds, PruningNotice, Released};
 pub use subscription::{Destination, Source, Subscription, TableChange};
 pub use tail::Tail;
 pub use tail::followers::{TAIL_BYTES_MAX, TAIL_LINES_MAX, TailSpec, Tailed};
-pub use target::{DestinationIds, Target, TargetContext, TargetSettings, TargetType};
 
 #[cfg(test)]
 mod tests;

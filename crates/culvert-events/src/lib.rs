@@ -35,7 +35,10 @@ pub use catalogue::kind::{EventKind, Family};
 pub use encode::{Audit, CallContext, Principal, Reference, Source, Via, caused_by};
 pub use filter::log_filter::{LogFilter, Logged};
 pub use filter::{Filter, FilterFault};
-pub use formats::{EventFormat, EventSeverity, kinds as formatted_kinds, read_json, severity_of};
+pub use formats::{
+    EventFormat, EventSeverity, JsonReader, JsonRules, kinds as formatted_kinds, read_json,
+    severity_of,
+};
 pub use headers::{Cookies, HeaderRules, sign_in_parameter};
 pub use id::{EventId, EventIds};
 pub use kinds::{HTTP_REQUEST_COMPLETE, TCP_CONNECTION_CLOSED};

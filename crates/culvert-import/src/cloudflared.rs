@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::tree::Table;
-use super::{Imported, action, label_of, literal, name_of, quoted, rule};
+use crate::imported::{Imported, action, label_of, literal, name_of, quoted, rule};
 
 const REASONS: &[(&str, &str)] = &[
     (

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::tree::Table;
-use super::{Imported, action, literal, quoted, rule};
+use crate::imported::{Imported, action, literal, quoted, rule};
 
 const SERVER_REASONS: &[(&str, &str)] = &[
     (

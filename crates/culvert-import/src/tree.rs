@@ -5,7 +5,7 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::Imported;
+use crate::imported::Imported;
 
 /// Limit of the depth of a configuration.
 const DEPTH_MAX: usize = 32;

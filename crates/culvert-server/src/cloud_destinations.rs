@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use culvert_base::Secret;
-use culvert_delivery::aws::settings::{AwsSettings, OwnKeys};
+use culvert_destinations::aws::settings::{AwsSettings, OwnKeys};
 use url::Url;
 
 use culvert_installation::config::AwsDestinations;

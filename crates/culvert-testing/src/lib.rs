@@ -1,5 +1,9 @@
-//! What tests of every crate need. A dev-dependency only.
+//! What tests of several crates need. A dev-dependency only.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+pub mod http_server;
+pub mod nats;
 mod postgres;
 
 use std::fmt::Display;
@@ -39,4 +43,30 @@ pub fn ignore(reason: impl Display) {
     let line = format!("{test}: {reason}\n");
     file.and_then(|mut file| file.write_all(line.as_bytes()))
         .unwrap_or_else(|error| panic!("writing {}: {error}", path.display()));
+}
+
+/// Waits until `condition` holds.
+///
+/// # Panics
+///
+/// After [`PATIENCE`].
+pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE, "never came: {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Writes a certificate for one name to `cert.pem` and `key.pem` in `folder`.
+///
+/// # Panics
+///
+/// When they cannot be written.
+pub fn certificate(folder: &tempfile::TempDir, name: &str) -> rcgen::CertifiedKey<rcgen::KeyPair> {
+    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(at("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    made
 }

@@ -9,16 +9,19 @@ use culvert_resources::stored;
 use culvert_tunnel::nodes::{PeerCall, PeerService, RunState};
 use culvert_tunnel::server::CommandError;
 
+use crate::heartbeat;
 use crate::session::command::{STOPPED, SessionCommand};
 use crate::session::model::TunnelSession;
 use crate::state::Agents;
-use crate::{AgentControl, STOP_TIME, answered, heartbeat};
+use crate::subject::{AgentControl, answered};
 
 /// The end reason of a session whose credential was deleted.
 pub(crate) const CREDENTIAL_DELETED: &str = "credential deleted";
 pub(crate) const OWNER_INACTIVE: &str = "owner inactive";
 /// Time in which the end of a connection counts as the result of a command.
 const DONE_WITHIN: Duration = Duration::from_secs(60);
+/// Time that an agent has to stop after a stop command.
+const STOP_TIME: Duration = Duration::from_secs(2);
 
 impl AgentControl {
     /// Sends a command to the agent of a session and waits for its response.

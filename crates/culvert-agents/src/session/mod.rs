@@ -4,6 +4,7 @@
 
 pub mod command;
 pub(crate) mod commands;
+pub(crate) mod ending;
 pub mod model;
 mod traffic;
 

@@ -9,6 +9,7 @@ use culvert_resources::resource::model::{
     Model, Reference, TUNNEL_SESSION_PREFIX, TUNNEL_SESSIONS, Uri,
 };
 use culvert_resources::stored::Format;
+use culvert_resources::{Caller, OwnerKind, Role};
 use culvert_store::Head;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,27 @@ pub struct TunnelSession {
     pub expires_at: Option<Timestamp>,
     /// The run of a server that the agent is connected to.
     pub run: String,
+}
+
+impl TunnelSession {
+    /// The caller that the agent acts as.
+    pub(crate) fn caller(&self, account: &str) -> Caller {
+        Caller {
+            owner_id: self.principal_id.clone(),
+            owner_kind: match self.principal_id.split_once('_') {
+                Some(("usr", _)) => OwnerKind::User,
+                _ => OwnerKind::Bot,
+            },
+            // Not used: the ACL of the credential limits the agent.
+            role: Role::Member,
+            key_id: self.credential_id.clone(),
+            subject: self.principal_subject.clone(),
+            account: account.to_owned(),
+            restrictions: None,
+            token: None,
+            context: None,
+        }
+    }
 }
 
 /// A tunnel session as the API shows it.

@@ -6,17 +6,17 @@
 //! Control validates fields and their types.
 
 use std::cell::Cell;
-use std::fmt;
 use std::pin::pin;
 
 use bytes::{Bytes, BytesMut};
 use culvert_base::{Class, Refusal, code};
+use culvert_events::{JsonReader, JsonRules};
 use http::header::{CONTENT_TYPE, EXPECT};
 use http::{HeaderMap, Method};
 use http_body::Body;
 use http_body_util::BodyExt;
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde::de::{DeserializeSeed, Error};
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 /// Maximum size of a request body.
@@ -162,19 +162,20 @@ pub fn parse(bytes: &[u8]) -> Result<Value, Refusal> {
         .map_err(|_| Refusal::new(code::BODY_UNREADABLE, "The request body is not UTF-8."))?;
     let budget = Budget::default();
     let mut reader = serde_json::Deserializer::from_str(text);
-    let value = Node {
+    let place = Place {
         budget: &budget,
         depth: 0,
-    }
-    .deserialize(&mut reader)
-    .and_then(|value| reader.end().map(|()| value))
-    .map_err(|error| match budget.over.get() {
-        Some(limit) => Refusal::new(code::BODY_UNREADABLE, limit),
-        None => Refusal::new(
-            code::BODY_NOT_OBJECT,
-            format!("The request body is not JSON: {error}."),
-        ),
-    })?;
+    };
+    let value = JsonReader(place)
+        .deserialize(&mut reader)
+        .and_then(|value| reader.end().map(|()| value))
+        .map_err(|error| match budget.over.get() {
+            Some(limit) => Refusal::new(code::BODY_UNREADABLE, limit),
+            None => Refusal::new(
+                code::BODY_NOT_OBJECT,
+                format!("The request body is not JSON: {error}."),
+            ),
+        })?;
     if value.is_object() {
         Ok(value)
     } else {
@@ -205,95 +206,36 @@ impl Budget {
     }
 }
 
-/// Parses one value at a nesting depth.
+/// A place in the document, at a nesting depth.
 #[derive(Clone, Copy)]
-struct Node<'a> {
+struct Place<'a> {
     budget: &'a Budget,
     depth: u32,
 }
 
-impl<'a> Node<'a> {
-    fn inner<E: Error>(self) -> Result<Node<'a>, E> {
+impl JsonRules for Place<'_> {
+    fn inner<E: Error>(self) -> Result<Self, E> {
         if self.depth >= JSON_DEPTH_MAX {
             return Err(self
                 .budget
                 .exceed("The request body is nested deeper than 32 levels."));
         }
-        Ok(Node {
+        Ok(Self {
             depth: self.depth + 1,
             ..self
         })
     }
-}
 
-impl<'de> DeserializeSeed<'de> for Node<'_> {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Node<'_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
+    fn member<E: Error>(self) -> Result<(), E> {
+        self.budget.member()
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(Value::Number(value.into()))
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(Value::Number(value.into()))
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value)
-            .map(Value::Number)
-            .ok_or_else(|| E::custom("number out of range"))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(Value::String(value.to_owned()))
-    }
-
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
-        Ok(Value::String(value))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
-        let inner = self.inner()?;
-        let mut list = Vec::new();
-        while let Some(element) = elements.next_element_seed(inner)? {
-            self.budget.member()?;
-            list.push(element);
+    fn name<E: Error>(self, object: &Map<String, Value>, name: &str) -> Result<(), E> {
+        if object.contains_key(name) {
+            let shown: String = name.chars().take(KEY_SHOWN_CHARS_MAX).collect();
+            return Err(E::custom(format_args!("duplicate key `{shown}`")));
         }
-        Ok(Value::Array(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
-        let inner = self.inner()?;
-        let mut map = Map::new();
-        while let Some(name) = members.next_key::<String>()? {
-            self.budget.member()?;
-            if map.contains_key(&name) {
-                let shown: String = name.chars().take(KEY_SHOWN_CHARS_MAX).collect();
-                return Err(A::Error::custom(format_args!("duplicate key `{shown}`")));
-            }
-            let value = members.next_value_seed(inner)?;
-            map.insert(name, value);
-        }
-        Ok(Value::Object(map))
+        Ok(())
     }
 }
 

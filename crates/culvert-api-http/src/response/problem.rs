@@ -4,6 +4,8 @@
 //! from the refusal's class, the JSON body that all clients parse, `cache-control: no-store`, and the header that its
 //! status requires. It logs a fault with its causes and the operation id; the caller gets one sentence.
 
+use std::time::Duration;
+
 use culvert_base::{Class, Fault, Refusal, code};
 use culvert_resources::Error;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -51,10 +53,12 @@ impl Problem {
         problem
     }
 
-    /// Too many requests (226): the limit, and the seconds until the next request is accepted.
-    pub fn too_many(retry_after: u64, why: &'static str) -> Self {
+    /// Too many requests (226): the limit, and the time until the next request is accepted, which the response rounds up
+    /// to whole seconds.
+    pub fn too_many(wait: Duration, why: &'static str) -> Self {
         let mut problem = Self::from(Refusal::new(code::TOO_MANY_REQUESTS, why));
-        problem.0.retry_after = Some(retry_after.max(1));
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        problem.0.retry_after = Some(seconds.max(1));
         problem
     }
 

@@ -12,7 +12,6 @@ use culvert_control::{Caller, Control};
 use http::header::{AUTHORIZATION, ORIGIN};
 use http::{HeaderMap, HeaderName};
 
-use crate::whole_seconds;
 use culvert_api_http::access::limits::{Failures, Source};
 use culvert_api_http::response::problem::Problem;
 
@@ -51,7 +50,7 @@ pub(crate) fn counted(
         && let Err(wait) = failures.count(source, now)
     {
         return Problem::too_many(
-            whole_seconds(wait),
+            wait,
             "Your address has sent too many invalid API keys. Valid keys still work.",
         );
     }

@@ -267,7 +267,7 @@ impl Drop for CountedCallback<'_> {
 
 fn too_many(wait: Duration) -> Problem {
     let why = "Too many sign-ins failed; try again later.";
-    Problem::too_many(crate::whole_seconds(wait), why)
+    Problem::too_many(wait, why)
 }
 
 /// Returns a browser to the console's page, which says why the sign-in failed. Without a provider, there is no such

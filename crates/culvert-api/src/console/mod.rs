@@ -456,7 +456,7 @@ impl Api {
         let counted = self.sign_ins.count(owner_id, self.started_at.elapsed());
         counted.map_err(|wait| {
             let why = "You signed in too often; try again later.";
-            Problem::too_many(crate::whole_seconds(wait), why)
+            Problem::too_many(wait, why)
         })
     }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use culvert_base::Fault;
-use culvert_delivery::{Destination, DestinationIds, Source, Subscription, TableChange, target};
+use culvert_delivery::{Destination, Source, Subscription, TableChange};
+use culvert_destinations::{DestinationIds, target};
 use culvert_event_config::destination::model::EventDestination;
 use culvert_event_config::subscription::model::EventSubscription;
 use culvert_event_config::{destination, event_kinds, replay};

@@ -55,7 +55,8 @@ use std::sync::{Arc, Mutex};
 
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Code, IdMaker, ManualClock, Secret, SeededEntropy, Timestamp, code};
-use culvert_delivery::{Delivery, TargetSettings};
+use culvert_delivery::Delivery;
+use culvert_destinations::TargetSettings;
 use culvert_endpoints::host;
 use culvert_event_config::event_kinds;
 use culvert_event_config::replay;

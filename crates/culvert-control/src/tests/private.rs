@@ -1,7 +1,7 @@
 //! Privacy of objects that belong to one owner: no operation reveals them to another owner.
 
 use culvert_base::Refusal;
-use culvert_delivery::batch::OpenBatch;
+use culvert_destinations::batch::OpenBatch;
 use culvert_event_config::event_kinds::event_types;
 use culvert_event_config::subscription;
 use culvert_tunnel::server::{AgentAuthorizer, Proof};

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use culvert_base::Fault;
+use culvert_destinations::batch::{BatchLimits, OpenBatch};
 use culvert_store::{BatchClass, CursorMove, NewBatch, QueueError};
 
 use crate::plane::Plane;
-use crate::queue::batch::{BatchLimits, OpenBatch};
 
 /// One event for one subscription and destination.
 #[derive(Clone, Copy, Debug)]

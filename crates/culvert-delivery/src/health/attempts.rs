@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use culvert_base::Timestamp;
+use culvert_destinations::failure::Failure;
 use serde::{Deserialize, Serialize};
-
-use crate::failure::Failure;
 
 /// Maximum number of attempts of a destination that a node remembers, and that a list shows.
 pub(crate) const ATTEMPTS_MAX: usize = 100;
@@ -70,7 +69,7 @@ mod tests {
 
     #[test]
     fn an_attempt_has_the_status_of_the_event_that_failed() {
-        use crate::failure::FailureClass;
+        use culvert_destinations::failure::FailureClass;
 
         let of = |code: &str, status| Failure {
             status,

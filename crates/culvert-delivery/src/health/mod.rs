@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use culvert_base::Timestamp;
+use culvert_destinations::failure::{Failure, FailureClass};
 use culvert_store::{Backlog, BatchClass};
 
-use crate::failure::{Failure, FailureClass};
 use crate::health::attempts::Attempts;
 use crate::health::destination_count::DestinationCount;
 use crate::plane::meters::{Counter, DroppedCounters};
@@ -141,9 +141,7 @@ impl Last {
         let needs_a_hand = error.is_some_and(|error| error.class.needs_a_hand());
         match self.in_a_row {
             0 => DestinationState::Ok,
-            n if needs_a_hand || n >= crate::failure::retry::CIRCUIT_FAILURES => {
-                DestinationState::Unhealthy
-            }
+            n if needs_a_hand || n >= crate::retry::CIRCUIT_FAILURES => DestinationState::Unhealthy,
             _ => DestinationState::Retrying,
         }
     }

@@ -10,22 +10,22 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Clock, Entropy, Fault, Refusal, RetentionClock, Timestamp};
+use culvert_destinations::batch::Batch;
+use culvert_destinations::target::{Outcome, Verdict};
+use culvert_destinations::{Net, TargetContext};
 use culvert_events::bodies::{BodyBudget, CapturedMessages};
 use culvert_events::{EventIds, Recorder, encode};
 use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Revision, Store};
 
-use crate::client::net::Net;
 use crate::dispatch::dispatcher::{self, Dispatcher};
 use crate::dispatch::replay::{Replay, TrafficRange};
 use crate::dispatch::replayer::Replayer;
-use crate::failure::retry::RetryBudget;
 use crate::health::attempts::Attempt;
 use crate::health::{AllCounters, Health};
 use crate::plane::Plane;
 use crate::plane::cluster::{self, ClusterHealth};
 use crate::plane::meters::{Dropped, DroppedFrom, Meters};
 use crate::plane::settings::Settings;
-use crate::queue::batch::Batch;
 use crate::queue::buffer_pool::BufferPool;
 use crate::queue::event_log::{EventLog, JetStream};
 use crate::queue::spill::SpillTask;
@@ -40,11 +40,10 @@ use crate::retained_events::pruning_notice::{PruningHolds, PruningNotice};
 use crate::retained_events::retained_pieces::PieceQueue;
 use crate::retained_events::search_turns::SearchTurns;
 use crate::retained_events::{retained, retained_bodies, retention};
+use crate::retry::RetryBudget;
 use crate::subscription::{CompiledDestination, TableChange};
 use crate::tail::followers::TailSpec;
 use crate::tail::{self, Tail};
-use crate::target::context::TargetContext;
-use crate::target::verdict::{Outcome, Verdict};
 use crate::worker;
 use crate::worker::worker_notifier::WorkerNotifier;
 

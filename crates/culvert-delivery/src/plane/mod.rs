@@ -16,9 +16,9 @@ use tokio::time::Instant;
 
 use culvert_base::sync::lock;
 use culvert_base::{Clock, Entropy, RetentionClock, Timestamp};
+use culvert_destinations::TargetContext;
 use culvert_store::{Queue, Revision, Store};
 
-use crate::failure::retry::RetryBudget;
 use crate::health::{AllCounters, DeliveryCounters};
 use crate::plane::meters::{Dropped, Meters};
 use crate::plane::settings::Settings;
@@ -29,9 +29,9 @@ use crate::recorder::record_shards::{CapturedKinds, RecordShards};
 use crate::retained_events::body_queue::BodyQueue;
 use crate::retained_events::pruning_notice::{PruningHolds, PruningNotice};
 use crate::retained_events::retained_pieces::{self, PieceQueue};
+use crate::retry::RetryBudget;
 use crate::subscription::{Compiled, TableChange, TableCompiler};
 use crate::tail::followers::Tails;
-use crate::target::context::TargetContext;
 use crate::worker::worker_notifier::WorkerNotifier;
 
 /// The shared state of the delivery plane.

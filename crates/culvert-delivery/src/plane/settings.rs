@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use culvert_base::Supervisor;
+use culvert_destinations::TargetSettings;
 
-use crate::failure::retry;
 use crate::queue::event_log::JetStreamSettings;
-use crate::target::settings::TargetSettings;
+use crate::retry;
 
 /// The kind of the documents that hold destinations. A destination without a document is deleted.
 pub const DESTINATION_KIND: &str = "event_destination";

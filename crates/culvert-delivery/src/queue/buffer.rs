@@ -14,9 +14,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
 use culvert_base::sync::lock;
+use culvert_destinations::batch::{BatchLimits, OpenBatch};
 use tokio::time::Instant;
-
-use crate::queue::batch::{BatchLimits, OpenBatch};
 
 /// The batches of one destination.
 #[derive(Debug, Default)]

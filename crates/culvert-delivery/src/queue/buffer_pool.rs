@@ -1,8 +1,8 @@
 //! Memory of delivered batches, for the next ones.
 
-use std::sync::{Mutex, MutexGuard};
+use culvert_destinations::batch::Batch;
 
-use crate::queue::batch::Batch;
+use std::sync::{Mutex, MutexGuard};
 
 /// Maximum number of buffers in the pool.
 const SPARE_MAX: usize = 4;

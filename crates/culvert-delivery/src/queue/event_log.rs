@@ -8,7 +8,6 @@
 
 mod database;
 mod jetstream;
-mod servers;
 #[cfg(test)]
 mod tests;
 
@@ -16,15 +15,13 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
+use culvert_destinations::Net;
+use culvert_destinations::batch::BatchLimits;
 use culvert_store::{Backlog, DeadLetterReason, Gathering, Lease, NewBatch, QueueError, Run};
 use tokio_util::sync::CancellationToken;
 
-use crate::client::net::Net;
-use crate::queue::batch::BatchLimits;
-
 pub(crate) use jetstream::JetStream;
 pub use jetstream::{JetStreamSettings, STREAM_LEASE};
-pub use servers::NatsServers;
 
 /// How leases end.
 #[derive(Clone, Debug)]

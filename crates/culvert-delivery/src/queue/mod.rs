@@ -1,6 +1,5 @@
 //! Where batches wait for their destinations: in memory, then in the event log.
 
-pub mod batch;
 pub(crate) mod buffer;
 pub(crate) mod buffer_pool;
 pub(crate) mod event_log;

@@ -20,12 +20,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use culvert_destinations::batch::OpenBatch;
 use culvert_events::encode::{self, Truncated};
 use culvert_events::{EventIds, Record};
 
 use crate::plane::Plane;
 use crate::plane::meters::{Dropped, Meters};
-use crate::queue::batch::OpenBatch;
 use crate::queue::buffer::Route;
 use crate::recorder::losses::Note;
 use crate::subscription::{Compiled, CompiledDestination, Reader};

@@ -12,11 +12,11 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Timestamp};
+use culvert_destinations::batch;
 use culvert_events::bodies::{BodyShare, CapturedMessages};
 use culvert_store::NewTrafficBody;
 
 use crate::plane::Plane;
-use crate::queue::batch;
 use crate::retained_events::body_queue::Waiting;
 
 /// The last byte of a row: plain or packed messages.

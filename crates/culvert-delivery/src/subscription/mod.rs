@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use culvert_base::PersistentMap;
+use culvert_destinations::batch::{Batch, BatchLimits, Delivery};
+use culvert_destinations::target::Target;
 use culvert_events::{Capture, EventKind, Filter, Selection};
 use culvert_store::BatchClass;
 use serde::Deserialize;
@@ -16,8 +18,6 @@ use serde::Deserialize;
 use crate::dispatch::replay::Replay;
 use crate::health::{AllCounters, DeliveryCounters};
 use crate::plane::settings::Settings;
-use crate::queue::batch::{Batch, BatchLimits, Delivery};
-use crate::target::target_type::Target;
 
 /// Input of the delivery plane: what changed since the last input. The first one has everything.
 #[derive(Debug, Default)]

@@ -3,10 +3,10 @@
 pub(crate) mod whole;
 
 use culvert_base::BoxFuture;
+use culvert_destinations::target::Verdict;
 use culvert_events::{HTTP_REQUEST_COMPLETE, TCP_CONNECTION_CLOSED};
 
 use super::*;
-use crate::target::verdict::Verdict;
 
 /// A target that is never used.
 #[derive(Debug)]

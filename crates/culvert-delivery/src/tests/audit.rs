@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use culvert_base::{BoxFuture, Clock, Fault, Ksuid};
 use culvert_store::{Deciding, Range, Revision};
+use culvert_testing::until;
 
 use super::bench::{AUDIT_KIND, Bench, Scripted};
 use crate::Replay;
@@ -13,7 +14,6 @@ use crate::dispatch::replayer::{Replayer, needed_from};
 use crate::plane::Plane;
 use crate::retained_events::pruning_notice::{PruningHolds, PruningNotice, Released};
 use crate::retained_events::retention::prune;
-use crate::tests::fake::until;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 

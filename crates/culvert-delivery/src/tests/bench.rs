@@ -5,6 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use culvert_base::{BoxFuture, Clock, Event, ManualClock, SeededEntropy, Timestamp};
+use culvert_destinations::batch::{Batch, BatchLimits, OpenBatch};
+use culvert_destinations::failure::{Failure, FailureClass};
+use culvert_destinations::guard::Rules;
+use culvert_destinations::target::{Target, TargetType, Verdict};
+use culvert_destinations::{DestinationIds, TargetSettings};
 use culvert_events::{Audit, Capture, HTTP_REQUEST_COMPLETE, Int32, Record, Selection, Slot, Text};
 use culvert_store::{
     AuditEvent, BatchClass, Changes, Document, Head, NewBatch, Queue, Store, StoreUrl, Texts, Topic,
@@ -15,15 +20,38 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::dispatcher::Dispatcher;
-use crate::failure::{Failure, FailureClass};
 use crate::plane::delivery::Delivery;
 use crate::plane::settings::{DESTINATION_KIND, Settings};
-use crate::queue::batch::{Batch, BatchLimits, OpenBatch};
 use crate::subscription::tests::whole::Table;
 use crate::subscription::{Destination, Source};
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
 use crate::{Health, Meters, Replay};
+
+/// The destination of tests.
+const DESTINATION_IDS: DestinationIds<'static> = DestinationIds {
+    destination: "ed_1",
+    account: "ac_1",
+};
+
+/// Settings that allow this machine, over plain HTTP.
+pub(crate) fn local_settings() -> TargetSettings {
+    TargetSettings {
+        rules: Rules {
+            allow_networks: vec!["127.0.0.0/8".parse().unwrap()],
+            allow_plain_http: true,
+            deny_ports: Vec::new(),
+        },
+        public_base: "https://culvert.example".to_owned(),
+        node: "node-1".to_owned(),
+        ..TargetSettings::default()
+    }
+}
+
+/// An envelope in the form of the recorder.
+pub(super) fn envelope(id: u32, at: &str) -> String {
+    format!(
+        r#"{{"event_id":"ev_{id}","event_type":"test","event_timestamp":"{at}","account_id":"ac_1","principal":null,"object":{{}}}}"#
+    )
+}
 
 pub(super) struct Bench {
     pub(super) folder: Arc<tempfile::TempDir>,
@@ -190,7 +218,7 @@ impl Bench {
                 id: "ed_1".to_owned(),
                 account: "ac_1".to_owned(),
                 revision: 1,
-                target: (ty.open)(&stored, context, crate::tests::fake::DESTINATION_IDS).unwrap(),
+                target: (ty.open)(&stored, context, DESTINATION_IDS).unwrap(),
             }],
             private_kinds: private.iter().map(|kind| (*kind).to_owned()).collect(),
             ..Table::default()

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{Clock, Ksuid, RetryAfter, Timestamp};
+use culvert_destinations::failure::{Failure, FailureClass};
+use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
+use culvert_testing::until;
 
 use super::audit::replay;
 use super::bench::{AUDIT_KIND, Bench, Scripted, failure, record, source};
 use crate::dispatch::replayer::Replayer;
-use crate::failure::retry::CIRCUIT_FAILURES;
-use crate::failure::{Failure, FailureClass};
-use crate::target::verdict::Verdict;
-use crate::tests::fake::until;
+use crate::retry::CIRCUIT_FAILURES;
 use crate::worker::{Step, Worker};
 
 const HOUR: Duration = Duration::from_secs(3600);

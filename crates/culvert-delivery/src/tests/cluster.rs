@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use culvert_base::Clock;
+use culvert_destinations::failure::FailureClass;
+use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
 
 use super::bench::{Bench, Scripted, failure, record, source};
 use super::until;
-use crate::failure::FailureClass;
 use crate::health::DestinationState;
 use crate::plane::cluster::Sharing;
-use crate::target::verdict::Verdict;
 use crate::{Tail, TailSpec, Tailed};
 
 /// Two planes on the same files.

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use culvert_base::{Clock, Entropy, SeededEntropy};
+use culvert_destinations::failure::FailureClass;
+use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
 
 use super::bench::{Bench, Scripted, failure};
-use crate::failure::FailureClass;
-use crate::target::verdict::Verdict;
 use crate::worker::{Step, Worker};
 
 const SEEDS: u64 = 25;

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use culvert_destinations::failure::FailureClass;
+use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
+use culvert_testing::until;
 
 use super::bench::{Bench, Scripted, failure, record, source};
-use crate::failure::FailureClass;
-use crate::target::verdict::Verdict;
-use crate::tests::fake::until;
 
 #[tokio::test]
 async fn immediately_delivered_events_are_never_queued() {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use culvert_base::Clock;
+use culvert_destinations::failure::FailureClass;
+use culvert_destinations::target::{Outcome, Verdict};
 use culvert_store::BatchClass;
 
 use super::bench::{Bench, Scripted, failure};
-use crate::failure::FailureClass;
-use crate::target::verdict::{Outcome, Verdict};
 use crate::worker::{Step, Worker};
 
 const EVENTS: u32 = 6;
@@ -141,7 +141,7 @@ async fn batches_whose_leases_were_kept_are_counted_though_others_were_lost() {
     target.gate();
     let plane = bench.delivery.plane.clone();
     let stolen = async {
-        crate::tests::fake::until("a joined send", || target.sizes().len() == 2).await;
+        culvert_testing::until("a joined send", || target.sizes().len() == 2).await;
         bench.clock.advance(plane.settings.lease);
         let now = bench.clock.now();
         let lease = bench

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use culvert_events::{HTTP_REQUEST_COMPLETE, LogFilter, Slot, Text, catalogue::Catalogue};
 use culvert_store::Order;
+use culvert_testing::until;
 use serde_json::Value;
 
 use super::bench::{Bench, record};
 use crate::Settings;
 use crate::retained_events::event_query::{EventQuery, LoggedEvent, page_within};
 use crate::subscription::tests::whole::Table;
-use crate::tests::fake::until;
 
 const PATH: Slot<Text> = HTTP_REQUEST_COMPLETE.slot("http.request.url.path");
 

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::bench::{Bench, Scripted, failure, record, source};
+use culvert_destinations::failure::FailureClass;
+use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
+use culvert_testing::until;
 
-use crate::failure::FailureClass;
 use crate::recorder::losses::{Losses, Lost};
-use crate::target::verdict::Verdict;
-use crate::tests::fake::until;
 
 #[tokio::test]
 async fn a_full_queue_drops_the_newest_events_without_delaying_traffic() {

@@ -4,16 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Clock};
+use culvert_destinations::batch::{Batch, BatchLimits, OpenBatch};
+use culvert_destinations::failure::{Failure, FailureClass};
+use culvert_destinations::target::{Gathers, Run, Target, Verdict, s3};
 use culvert_store::{BatchClass, Gathering, NewBatch};
+use culvert_testing::http_server::{Fake, Reply};
+use culvert_testing::until;
 use serde_json::{Value, json};
 
-use super::bench::{Bench, record};
-use crate::failure::{Failure, FailureClass};
-use crate::queue::batch::{Batch, BatchLimits, OpenBatch};
-use crate::target::s3;
-use crate::target::target_type::{Gathers, Run, Target};
-use crate::target::verdict::Verdict;
-use crate::tests::fake::{Fake, Reply, envelope, local_settings, until};
+use super::bench::{Bench, envelope, local_settings, record};
 use crate::worker::{Step, Worker};
 
 /// A plane with one destination, a bucket at `fake`.

@@ -1,14 +1,13 @@
 //! The plane as a whole, on a real store and queue, with a manual clock.
 
 mod audit;
-mod bench;
+pub(crate) mod bench;
 mod clock;
 mod cluster;
 mod crashes;
 mod direct;
 mod drained;
 mod event_query;
-pub(crate) mod fake;
 mod full;
 mod gathered;
 mod panics;
@@ -22,12 +21,13 @@ use std::time::Duration;
 
 use bench::{Bench, Scripted, failure, record, source};
 use culvert_base::Clock;
+use culvert_destinations::failure::{Failure, FailureClass};
+use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
+use culvert_testing::http_server::{Fake, Reply};
+use culvert_testing::until;
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, FailureClass};
-use crate::target::verdict::Verdict;
-use crate::tests::fake::{Fake, Reply, until};
 use crate::worker::{Step, Worker};
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn dead_letters_and_health_have_no_webhook_secrets() {
     })
     .await;
     let config = json!({"url": fake.url("/"), "secrets": [secret]});
-    bench.publish_type(&crate::target::webhook::TYPE, config, &[]);
+    bench.publish_type(&culvert_destinations::target::webhook::TYPE, config, &[]);
     bench
         .append("ed_1", BatchClass::Traffic, &["ev_1", "ev_2"])
         .await;
@@ -147,7 +147,7 @@ async fn events_reach_a_file_complete() {
     let root = folder.path().to_owned();
     let bench = Bench::with(|settings| settings.targets.file_root = Some(root)).await;
     bench.publish_type(
-        &crate::target::file::TYPE,
+        &culvert_destinations::target::file::TYPE,
         json!({"path": "events.ndjson"}),
         &[],
     );

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use culvert_base::Clock;
 use culvert_store::BatchClass;
+use culvert_testing::until;
 
 use super::bench::{Bench, Scripted, record, source};
-use crate::tests::fake::until;
 use crate::worker::{Step, Worker};
 
 #[tokio::test]

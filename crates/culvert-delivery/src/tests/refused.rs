@@ -5,11 +5,11 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use culvert_base::Clock;
+use culvert_destinations::failure::FailureClass;
+use culvert_destinations::target::{Outcome, Verdict};
 use culvert_store::BatchClass;
 
 use super::bench::{Bench, Scripted, failure};
-use crate::failure::FailureClass;
-use crate::target::verdict::{Outcome, Verdict};
 use crate::worker::{Step, Worker};
 
 /// Steps until nothing waits.

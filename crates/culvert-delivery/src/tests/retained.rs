@@ -6,6 +6,7 @@ use std::time::Duration;
 use culvert_base::{Clock, Timestamp};
 use culvert_events::{Filter, HTTP_REQUEST_COMPLETE as HTTP, Selection};
 use culvert_store::{Bound, Range};
+use culvert_testing::until;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, Scripted, record, source};
@@ -15,7 +16,6 @@ use crate::retained_events::retained;
 use crate::retained_events::stored_piece::StoredEvent;
 use crate::subscription::tests::whole::Table;
 use crate::subscription::{Destination, Source};
-use crate::tests::fake::until;
 use crate::{Replay, TailSpec, Tailed};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);

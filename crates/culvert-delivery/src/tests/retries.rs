@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use super::bench::{Bench, Scripted, failure};
 use culvert_base::{Clock, RetryAfter, Timestamp};
+use culvert_destinations::failure::{Failure, FailureClass};
+use culvert_destinations::target::{Outcome, Verdict};
 use culvert_store::BatchClass;
+use culvert_testing::until;
 
 use crate::DestinationState;
-use crate::failure::{Failure, FailureClass};
-use crate::target::verdict::{Outcome, Verdict};
-use crate::tests::fake::until;
 use crate::worker::{Step, Worker};
 
 #[tokio::test]

@@ -2,10 +2,10 @@
 
 use super::bench::{Bench, Scripted, record, source};
 use culvert_events::{Capture, Filter, HTTP_REQUEST_COMPLETE, Selection, TCP_CONNECTION_CLOSED};
+use culvert_testing::until;
 use serde_json::{Value, json};
 
 use crate::TailSpec;
-use crate::tests::fake::until;
 
 #[tokio::test]
 async fn each_subscription_gets_matching_events_with_its_fields() {

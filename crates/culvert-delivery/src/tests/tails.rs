@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use culvert_testing::until;
+
 use super::bench::{Bench, record};
 
-use crate::tests::fake::until;
 use crate::{TAIL_LINES_MAX, TailSpec, Tailed};
 
 #[tokio::test]

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use culvert_base::Fault;
+use culvert_destinations::batch::Batch;
+use culvert_destinations::target::Verdict;
 use culvert_store::{BatchClass, Lease, NewBatch};
 use tokio::time::Instant;
 
 use super::{Step, Worker};
-use crate::queue::batch::Batch;
 use crate::queue::buffer::BufferedBatch;
 use crate::subscription::CompiledDestination;
-use crate::target::verdict::Verdict;
 
 impl Worker {
     /// Sends the next buffered batch, if there is one.

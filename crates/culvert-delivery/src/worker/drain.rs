@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
+use culvert_destinations::batch::{Batch, OpenBatch};
+use culvert_destinations::failure::{Failure, FailureClass};
+use culvert_destinations::target::{Outcome, Verdict};
 use culvert_store::Lease;
 
 use super::{Step, Worker, bytes_of, is_final};
-use crate::failure::{Failure, FailureClass};
-use crate::queue::batch::{Batch, OpenBatch};
 use crate::queue::event_log::Settlement;
 use crate::subscription::CompiledDestination;
-use crate::target::verdict::{Outcome, Verdict};
 
 /// A leased batch.
 type QueuedPieces = (Lease, Batch);

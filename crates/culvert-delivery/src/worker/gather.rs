@@ -9,18 +9,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
+use culvert_destinations::batch::Batch;
+use culvert_destinations::failure::{Failure, FailureClass};
+use culvert_destinations::target::{Gathers, Run};
 use culvert_store::{DeadLetterReason, Lease};
 use futures_util::FutureExt;
 
 use super::{AFTER_FAULT, SentEvents, Step, Worker, with_status};
-use crate::failure::retry::Next;
-use crate::failure::{Failure, FailureClass};
 use crate::plane::Plane;
 use crate::plane::settings::PUT_DEADLINE;
-use crate::queue::batch::Batch;
 use crate::queue::event_log::Settlement;
+use crate::retry::Next;
 use crate::subscription::CompiledDestination;
-use crate::target::target_type::{Gathers, Run};
 
 /// The code of failures for lack of time.
 const TIMEOUT: &str = "timeout";

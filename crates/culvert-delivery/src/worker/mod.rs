@@ -25,21 +25,21 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Timestamp};
+use culvert_destinations::batch::{Batch, OpenBatch};
+use culvert_destinations::failure::{Failure, FailureClass};
+use culvert_destinations::net::LAST_STATUS;
+use culvert_destinations::target::{Outcome, Verdict};
 use culvert_store::{BatchClass, DeadLetterReason, Lease, NewBatch, QueueError};
 
 use self::refused::{Refusing, SplitBatch, SplitMode};
 pub(crate) use self::supervise::supervise;
-use crate::client::net::LAST_STATUS;
-use crate::failure::retry::{Circuit, Failed, Next};
-use crate::failure::{Failure, FailureClass};
 use crate::health::DestinationState;
 use crate::health::attempts::{self, Attempt};
 use crate::plane::Plane;
 use crate::plane::meters::Dropped;
 use crate::plane::settings::DESTINATION_KIND;
-use crate::queue::batch::{Batch, OpenBatch};
+use crate::retry::{Circuit, Failed, Next};
 use crate::subscription::CompiledDestination;
-use crate::target::verdict::{Outcome, Verdict};
 
 const AFTER_FAULT: Duration = Duration::from_secs(1);
 /// Longest pause of a worker that panics again and again. The first is [`AFTER_FAULT`].

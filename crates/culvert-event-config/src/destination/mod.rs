@@ -8,7 +8,7 @@ pub mod operations;
 pub mod targets;
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
-use culvert_delivery::{TargetType, target};
+use culvert_destinations::{TargetType, target};
 use culvert_events::EventFormat;
 use culvert_resources::cx::Cx;
 use culvert_resources::input;

@@ -1,7 +1,7 @@
 //! Stored form and view of the event destination.
 
 use culvert_base::{Description, Metadata, Timestamp};
-use culvert_delivery::target;
+use culvert_destinations::target;
 use culvert_resources::access::rights::{Change, Rights, See, Use};
 use culvert_resources::cx::base::Base;
 use culvert_resources::resource::model::{Model, Uri};

@@ -2,9 +2,9 @@
 //! of them changes an object.
 
 use culvert_base::{Fault, Refusal, Timestamp, code};
-use culvert_delivery::batch::Batch;
-use culvert_delivery::target::Failure;
 use culvert_delivery::{ClusterHealth, NodeHealth};
+use culvert_destinations::batch::Batch;
+use culvert_destinations::target::Failure;
 use culvert_resources::access::rights::Access;
 use culvert_resources::audit::trace::{OperationKind, Trace};
 use culvert_resources::list::page;

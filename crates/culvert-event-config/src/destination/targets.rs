@@ -1,7 +1,7 @@
 //! What destinations may be, as the delivery plane decides.
 
 use culvert_base::{Entropy, Refusal, code};
-use culvert_delivery::{TargetSettings, target};
+use culvert_destinations::{TargetSettings, target};
 use culvert_resources::settings::{CheckedTarget, TargetCheck};
 use serde_json::Value;
 

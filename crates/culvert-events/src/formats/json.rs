@@ -5,30 +5,73 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 /// Reads JSON text. `None` if it is not valid.
 pub fn read_json(text: &[u8]) -> Option<Value> {
-    let Plain(value) = serde_json::from_slice(text).ok()?;
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let value = JsonReader(AnyJson).deserialize(&mut reader).ok()?;
+    reader.end().ok()?;
     Some(value)
 }
 
-struct Plain(Value);
+/// What a reader of JSON refuses. The methods return the error of the whole text.
+pub trait JsonRules: Copy {
+    /// The rules for the content of an array or object at this place.
+    ///
+    /// # Errors
+    /// If there must be none.
+    fn inner<E: Error>(self) -> Result<Self, E>;
 
-impl<'de> Deserialize<'de> for Plain {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PlainVisitor).map(Self)
+    /// Notes an element of an array or a member of an object.
+    ///
+    /// # Errors
+    /// If there are too many.
+    fn member<E: Error>(self) -> Result<(), E>;
+
+    /// Notes the name of the next member of an object. Of members with equal names, the last one counts.
+    ///
+    /// # Errors
+    /// If the object must not have the name.
+    fn name<E: Error>(self, object: &Map<String, Value>, name: &str) -> Result<(), E>;
+}
+
+/// All that is JSON.
+#[derive(Clone, Copy)]
+struct AnyJson;
+
+impl JsonRules for AnyJson {
+    fn inner<E: Error>(self) -> Result<Self, E> {
+        Ok(self)
+    }
+
+    fn member<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn name<E: Error>(self, _: &Map<String, Value>, _: &str) -> Result<(), E> {
+        Ok(())
     }
 }
 
-struct PlainVisitor;
+/// Reads one value under these rules.
+#[derive(Clone, Copy, Debug)]
+pub struct JsonReader<R>(pub R);
 
-impl<'de> Visitor<'de> for PlainVisitor {
+impl<'de, R: JsonRules> DeserializeSeed<'de> for JsonReader<R> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, R: JsonRules> Visitor<'de> for JsonReader<R> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
+        f.write_str("a JSON value")
     }
 
     fn visit_unit<E>(self) -> Result<Value, E> {
@@ -47,8 +90,9 @@ impl<'de> Visitor<'de> for PlainVisitor {
         Ok(value.into())
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        let number = Number::from_f64(value).map(Value::Number);
+        number.ok_or_else(|| E::custom("number out of range"))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
@@ -59,18 +103,24 @@ impl<'de> Visitor<'de> for PlainVisitor {
         Ok(Value::String(value))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Value, A::Error> {
+        let inner = self.0.inner()?;
         let mut list = Vec::new();
-        while let Some(Plain(item)) = items.next_element()? {
-            list.push(item);
+        while let Some(element) = elements.next_element_seed(JsonReader(inner))? {
+            inner.member()?;
+            list.push(element);
         }
         Ok(Value::Array(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let inner = self.0.inner()?;
         let mut object = Map::new();
-        while let Some((key, Plain(value))) = entries.next_entry::<String, Plain>()? {
-            object.insert(key, value);
+        while let Some(name) = members.next_key::<String>()? {
+            inner.member()?;
+            inner.name(&object, &name)?;
+            let value = members.next_value_seed(JsonReader(inner))?;
+            object.insert(name, value);
         }
         Ok(Value::Object(object))
     }

@@ -14,7 +14,7 @@ use culvert_base::Timestamp;
 use serde_json::Value;
 
 pub(crate) use ecs::VERSION as ECS_VERSION;
-pub use json::read_json;
+pub use json::{JsonReader, JsonRules, read_json};
 pub(crate) use ocsf::VERSION as OCSF_VERSION;
 pub(crate) use table::markdown;
 pub use table::{Severity as EventSeverity, kinds};

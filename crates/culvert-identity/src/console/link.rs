@@ -6,12 +6,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use culvert_base::{Ksuid, Refusal, Secret, Timestamp, code};
-use culvert_resources::Error;
-use culvert_resources::access::caller::Caller;
-use culvert_resources::access::token;
-
-use crate::Identity;
+use culvert_base::{Secret, Timestamp};
 
 /// How long an unused link is valid.
 const VALID_FOR: Duration = Duration::from_secs(3_600);
@@ -24,6 +19,33 @@ const TRIES_MAX: u32 = 10;
 pub struct ConsoleLink(Mutex<Option<Unused>>);
 
 impl ConsoleLink {
+    /// Replaces the link by a new one, whose secret has this digest, for the key of this token.
+    pub(super) fn renew(&self, digest: String, key: &Secret, now: Timestamp) {
+        *self.lock() = Some(Unused {
+            digest,
+            until: now.plus(VALID_FOR),
+            key: key.clone(),
+            tries: 0,
+        });
+    }
+
+    /// Takes the link whose digest is recognised, unless it has expired: the token of its key, and its use, which puts
+    /// it back unless it is complete.
+    pub(super) fn take(
+        &self,
+        now: Timestamp,
+        is_it: impl Fn(&str) -> bool,
+    ) -> Option<(Secret, LinkUse<'_>)> {
+        let taken = self.lock().take_if(|link| is_it(&link.digest));
+        let link = taken.filter(|link| now < link.until)?;
+        let key = link.key.clone();
+        let link_use = LinkUse {
+            of: self,
+            link: Some(link),
+        };
+        Some((key, link_use))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Unused>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,47 +86,5 @@ impl Drop for LinkUse<'_> {
             // A new link replaces it.
             self.of.lock().get_or_insert(link);
         }
-    }
-}
-
-impl Identity {
-    /// Makes a link that signs in once with the key of this token, and returns the link's secret. A previous unused
-    /// link becomes invalid.
-    pub fn make_console_link(&self, key: &Secret) -> Secret {
-        let id: Ksuid = self
-            .kernel
-            .ids
-            .next(&*self.kernel.clock, &*self.kernel.entropy);
-        let secret = token::mint(id, &*self.kernel.entropy);
-        let link = Unused {
-            digest: self.kernel.pepper.digest(secret.reveal()),
-            until: self.kernel.clock.now().plus(VALID_FOR),
-            key: key.clone(),
-            tries: 0,
-        };
-        *self.console_link.lock() = Some(link);
-        secret
-    }
-
-    /// The caller of an unused link. The link becomes invalid when its use is complete, or when too many sign-ins with
-    /// it were refused.
-    ///
-    /// # Errors
-    ///
-    /// 203 if the link is not valid, and those of [`Identity::authenticate`] for its key.
-    pub async fn use_console_link(&self, secret: &str) -> Result<(Caller, LinkUse<'_>), Error> {
-        let is_it = |link: &mut Unused| self.kernel.pepper.recognises(Some(&link.digest), secret);
-        let taken = self.console_link.lock().take_if(is_it);
-        let Some(link) = taken.filter(|link| self.kernel.clock.now() < link.until) else {
-            let why = "The sign-in link was used before, or has expired. Sign in with a token.";
-            return Err(Refusal::new(code::API_KEY_INVALID, why).into());
-        };
-        let header = Secret::new(format!("Bearer {}", link.key.reveal()));
-        let link_use = LinkUse {
-            of: &self.console_link,
-            link: Some(link),
-        };
-        let caller = self.authenticate(Some(header.reveal())).await?;
-        Ok((caller, link_use))
     }
 }

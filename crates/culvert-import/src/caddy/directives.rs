@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::super::{action, label_of, literal, name_of, quoted, rule};
 use super::matchers::escaped;
 use super::placeholders::template;
 use super::{Context, Scope};
 use crate::caddyfile::Directive;
+use crate::imported::{action, label_of, literal, name_of, quoted, rule};
 
 impl Context<'_> {
     /// `header` and `request_header`.

@@ -1,8 +1,8 @@
 //! Matchers as expressions of policies.
 
-use super::super::quoted;
 use super::Scope;
 use crate::caddyfile::Directive;
+use crate::imported::quoted;
 
 /// A text of a regular expression.
 pub(super) fn escaped(text: &str) -> String {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use self::matchers::{conditions, path_matches};
 use super::caddyfile::{Caddyfile, Directive, Site};
-use super::{Imported, action, name_of, rule};
+use crate::imported::{Imported, action, name_of, rule};
 
 /// The order of directives in Caddy, as far as they are known here.
 const ORDER: [&str; 18] = [

@@ -1,6 +1,6 @@
 //! Placeholders as templates of policies.
 
-use super::super::literal;
+use crate::imported::literal;
 
 /// A text with placeholders as a template of a policy; `None` if one has no equivalent.
 pub(super) fn template(text: &str) -> Option<String> {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use culvert_base::Fault;
 use culvert_base::sync::lock;
-use culvert_delivery::Net;
-use culvert_delivery::net::HttpResponse;
+use culvert_destinations::Net;
+use culvert_destinations::net::HttpResponse;
 use culvert_installation::config::Witness;
 use culvert_store::{SignedHead, Store};
 use culvert_tlog::{

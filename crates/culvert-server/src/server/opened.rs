@@ -7,7 +7,7 @@ use culvert_base::net::HostName;
 use culvert_base::{Clock, Entropy, IdMaker, Secret, SteadyClock, Supervisor, Timestamp};
 use culvert_command::with_causes;
 use culvert_control::{Bootstrap, LostEvents, Pepper, Seal};
-use culvert_delivery::TargetSettings;
+use culvert_destinations::TargetSettings;
 use culvert_edge::Inherited;
 use culvert_installation::config::{self, Role, Settings};
 use culvert_installation::data_dir_lock::DataDirLock;

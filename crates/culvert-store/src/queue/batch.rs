@@ -2,18 +2,10 @@
 
 use std::time::Duration;
 
+pub use culvert_base::batch::{BatchClass, Body, Gathering};
 use culvert_base::{Fault, Timestamp};
 
 use crate::database::dialect::Row;
-
-/// The class of a batch; each destination has a queue for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BatchClass {
-    /// Audit events: changes of resources.
-    Audit,
-    /// Traffic events: HTTP requests and connections.
-    Traffic,
-}
 
 /// A batch to be appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,25 +18,6 @@ pub struct NewBatch {
     pub count: u32,
     /// Its content.
     pub body: Body,
-}
-
-/// The content of a batch, opaque to the queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Body {
-    /// The bytes as stored.
-    pub stored: Vec<u8>,
-    /// Its size towards limits, however it is stored.
-    pub bytes: u64,
-}
-
-impl Body {
-    pub(super) fn counted(&self) -> i64 {
-        i64::try_from(self.bytes).unwrap_or(i64::MAX)
-    }
-
-    pub(super) fn checksum(&self) -> i64 {
-        checksum(&self.stored)
-    }
 }
 
 /// A move of a cursor together with an append.
@@ -79,15 +52,6 @@ pub struct Lease {
     pub fence: i64,
     /// Why the previous attempt failed.
     pub why: Option<String>,
-}
-
-/// When several batches are leased together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gathering {
-    /// Maximum bytes of the batches; one batch is always leased.
-    pub bytes_max: u64,
-    /// They are leased when there are more bytes, or when the first batch is this old.
-    pub age_max: Duration,
 }
 
 /// Batches from the head of one class.
@@ -223,30 +187,21 @@ impl QueueError {
     }
 }
 
-impl BatchClass {
-    /// `audit` or `traffic`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Audit => "audit",
-            Self::Traffic => "traffic",
-        }
+/// The number of a class in the database.
+pub(crate) fn class_number(class: BatchClass) -> i64 {
+    match class {
+        BatchClass::Audit => 0,
+        BatchClass::Traffic => 1,
     }
+}
 
-    pub(crate) fn number(self) -> i64 {
-        match self {
-            Self::Audit => 0,
-            Self::Traffic => 1,
-        }
-    }
-
-    pub(super) fn of(number: i64) -> Result<Self, sqlx::Error> {
-        match number {
-            0 => Ok(Self::Audit),
-            1 => Ok(Self::Traffic),
-            _ => Err(sqlx::Error::Decode(
-                format!("there is no batch class {number}").into(),
-            )),
-        }
+pub(super) fn read_class(number: i64) -> Result<BatchClass, sqlx::Error> {
+    match number {
+        0 => Ok(BatchClass::Audit),
+        1 => Ok(BatchClass::Traffic),
+        _ => Err(sqlx::Error::Decode(
+            format!("there is no batch class {number}").into(),
+        )),
     }
 }
 
@@ -271,7 +226,7 @@ impl DeadLetter {
         Ok(Self {
             id: row.get(0)?,
             destination: row.get(1)?,
-            class: BatchClass::of(row.get(2)?)?,
+            class: read_class(row.get(2)?)?,
             count: small(row, 3)?,
             attempts: small(row, 4)?,
             first_at: Timestamp::from_unix_nanos(row.get(5)?),
@@ -294,6 +249,11 @@ pub(super) fn unsigned(row: &Row, index: usize) -> Result<u64, sqlx::Error> {
 pub(super) fn small(row: &Row, index: usize) -> Result<u32, sqlx::Error> {
     let number: i64 = row.get(index)?;
     u32::try_from(number).map_err(|error| sqlx::Error::Decode(error.into()))
+}
+
+/// The size of a body as a column has it.
+pub(super) fn counted(body: &Body) -> i64 {
+    i64::try_from(body.bytes).unwrap_or(i64::MAX)
 }
 
 pub(crate) fn checksum(body: &[u8]) -> i64 {

@@ -31,7 +31,7 @@ pub use self::batch::{
     NewPiece, QueueError, Run, WHY_BYTES_MAX,
 };
 pub(crate) use self::batch::{DeadLetterBounds, checksum};
-use self::batch::{cut, unsigned};
+use self::batch::{cut, read_class, unsigned};
 pub use self::nodes::{NodeNote, OpenTail, TailPiece};
 pub use self::queue_log::bodies::NewTrafficBody;
 pub use self::queue_log::statistics::{FrameRange, StatisticChunk, StatisticFrame};
@@ -456,7 +456,7 @@ impl Queue {
             line.batches += number(2)?;
             line.events += events;
             line.bytes += bytes;
-            if BatchClass::of(row.get(1).during(doing)?).during(doing)? == BatchClass::Traffic {
+            if read_class(row.get(1).during(doing)?).during(doing)? == BatchClass::Traffic {
                 line.traffic_events += events;
                 line.traffic_bytes += bytes;
             }

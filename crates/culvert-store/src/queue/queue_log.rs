@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::batch::{
     CursorMove, DeadBatch, DeadLetterBounds, DeadLetterReason, Gathering, Lease, NewBatch,
-    NewPiece, QueueError, Run, WHY_BYTES_MAX, cut,
+    NewPiece, QueueError, Run, WHY_BYTES_MAX, checksum, class_number, counted, cut,
 };
 use crate::commit::writer::{Outcome, WriteBackend};
 use crate::database::dialect::{Arg, Connection};
@@ -327,10 +327,10 @@ impl WriteBackend for QueueLog {
                 QueueCommand::PutDead { dead, at } => {
                     let arguments = [
                         Arg::Text(&dead.batch.destination),
-                        Arg::Int(dead.batch.class.number()),
+                        Arg::Int(class_number(dead.batch.class)),
                         Arg::Int(i64::from(dead.batch.count)),
-                        Arg::Int(dead.batch.body.counted()),
-                        Arg::Int(dead.batch.body.checksum()),
+                        Arg::Int(counted(&dead.batch.body)),
+                        Arg::Int(checksum(&dead.batch.body.stored)),
                         Arg::Int(i64::from(dead.attempts)),
                         Arg::Int(dead.first_at.unix_nanos()),
                         Arg::Int(at.unix_nanos()),
@@ -341,8 +341,8 @@ impl WriteBackend for QueueLog {
                     ];
                     let row = connection.row(events::PUT_DEAD, &arguments).await?;
                     row.ok_or(sqlx::Error::RowNotFound)?;
-                    let bytes = dead.batch.body.counted();
-                    let keys = (&*dead.batch.destination, dead.batch.class.number());
+                    let bytes = counted(&dead.batch.body);
+                    let keys = (&*dead.batch.destination, class_number(dead.batch.class));
                     self.make_room(connection, keys, bytes).await?;
                     Ok(written(1))
                 }

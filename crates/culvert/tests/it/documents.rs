@@ -107,7 +107,7 @@ fn every_foreign_suite_is_listed() {
         let is_named = named.iter().any(|name| name.starts_with(&start));
         assert!(is_named, "{start} is not listed");
     }
-    for target in culvert_delivery::target::ALL {
+    for target in culvert_destinations::target::ALL {
         assert!(named.contains(target.name), "{} is not listed", target.name);
     }
 }

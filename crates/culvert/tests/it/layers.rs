@@ -110,12 +110,20 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "culvert-delivery",
         &[
+            "culvert-base",
+            "culvert-destinations",
+            "culvert-events",
+            "culvert-statistics",
+            "culvert-store",
+        ],
+    ),
+    (
+        "culvert-destinations",
+        &[
             "culvert-aws",
             "culvert-base",
             "culvert-events",
             "culvert-io",
-            "culvert-statistics",
-            "culvert-store",
         ],
     ),
     (
@@ -190,6 +198,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "culvert-base",
             "culvert-delivery",
+            "culvert-destinations",
             "culvert-edge-config",
             "culvert-events",
             "culvert-policy",
@@ -206,6 +215,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-base",
             "culvert-certificates",
             "culvert-delivery",
+            "culvert-destinations",
             "culvert-edge-config",
             "culvert-endpoints",
             "culvert-event-config",
@@ -218,7 +228,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-tunnel",
         ],
     ),
-    ("culvert-api-http", &["culvert-base", "culvert-resources"]),
+    (
+        "culvert-api-http",
+        &["culvert-base", "culvert-events", "culvert-resources"],
+    ),
     (
         "culvert-api",
         &[
@@ -234,7 +247,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-aws",
             "culvert-base",
             "culvert-command",
-            "culvert-delivery",
+            "culvert-destinations",
             "culvert-dns",
             "culvert-edge-config",
             "culvert-events",
@@ -275,6 +288,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-command",
             "culvert-control",
             "culvert-delivery",
+            "culvert-destinations",
             "culvert-dns",
             "culvert-edge",
             "culvert-events",
@@ -337,7 +351,8 @@ const NEVER: &[(&str, &[&str])] = &[
     ),
     ("culvert-tunnel", &["sqlx", "axum", "hyper", "russh"]),
     ("culvert-ssh", &["sqlx", "axum", "hyper"]),
-    ("culvert-delivery", &["sqlx", "axum"]),
+    ("culvert-delivery", &["sqlx", "axum", "hyper"]),
+    ("culvert-destinations", &["sqlx", "axum"]),
     (
         "culvert-access",
         &[
@@ -494,7 +509,7 @@ fn crates_depend_only_downwards() {
 }
 
 /// Crates that no program of an agent may contain, however deep.
-const SERVER: [&str; 21] = [
+const SERVER: [&str; 22] = [
     "culvert-access",
     "culvert-agents",
     "culvert-api",
@@ -503,6 +518,7 @@ const SERVER: [&str; 21] = [
     "culvert-cli",
     "culvert-control",
     "culvert-delivery",
+    "culvert-destinations",
     "culvert-edge",
     "culvert-edge-config",
     "culvert-endpoints",

@@ -9,7 +9,7 @@ const TABLES: &[(&str, &str)] = &[
     ("crates/culvert-cli/src/commands", "TYPE"),
     ("crates/culvert-server/src/commands", "TYPE"),
     ("crates/culvert-policy/src/action", "TYPE"),
-    ("crates/culvert-delivery/src/target", "TYPE"),
+    ("crates/culvert-destinations/src/target", "TYPE"),
     ("crates/culvert-events/src/kinds", ""),
 ];
 

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
+use culvert_destinations::batch::BatchLimits;
 use culvert_store::{Backlog, Gathering, Lease, NewBatch, Queue, QueueError, Run};
 
 use super::{EventLog, Settlement};
-use crate::queue::batch::BatchLimits;
 
 /// Bytes of batches that a worker leases together from the database, where each lease is a synced
 /// commit. This limits the memory of a worker.

@@ -23,6 +23,8 @@ use std::time::Duration;
 
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, Fault, Timestamp};
+use culvert_destinations::batch::{Batch, BatchLimits};
+use culvert_destinations::{NatsServers, Net};
 use culvert_store::{
     Backlog, BatchClass, Body, CursorMove, DeadBatch, Gathering, Lease, NewBatch, Queue,
     QueueError, Run,
@@ -34,11 +36,8 @@ use tokio_util::sync::CancellationToken;
 use self::lease::{ConsumerLease, Facts, is_of_stream};
 use self::outstanding::{Outstanding, StreamState};
 use self::stream::{Stream, StreamError, Waiting};
-use super::servers::NatsServers;
 use super::{EventLog, Settlement};
-use crate::client::net::Net;
 use crate::plane::meters::Meters;
-use crate::queue::batch::{Batch, BatchLimits};
 
 /// Messages that one look searches one by one.
 const DOUBTFUL_MAX: usize = 500;

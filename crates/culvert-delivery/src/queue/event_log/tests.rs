@@ -6,18 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{Clock, ManualClock, OsEntropy, Timestamp};
+use culvert_destinations::batch::{Batch, BatchLimits, OpenBatch};
+use culvert_destinations::{NatsServers, Net, TargetSettings};
 use culvert_store::{
     BatchClass, DeadLetterReason, Gathering, Lease, NewBatch, Queue, QueueError, Run, StoreUrl,
 };
+use culvert_testing::nats::NatsServer;
 use tokio_util::sync::CancellationToken;
 
-use super::{EventLog, JetStream, JetStreamSettings, NatsServers, Settlement};
-use crate::client::net::Net;
+use super::{EventLog, JetStream, JetStreamSettings, Settlement};
 use crate::plane::meters::Meters;
-use crate::queue::batch::{Batch, BatchLimits, OpenBatch};
-use crate::target::settings::TargetSettings;
-use crate::tests::fake::local_settings;
-use crate::tests::fake::nats::NatsServer;
+use crate::tests::bench::local_settings;
 
 mod unreachable;
 mod vanished;

@@ -10,7 +10,8 @@ use culvert_control::{
     AgentSettings, ConsoleProvider, ConsoleSignIn, Control, EdgePort, LoginKeys, LoginSettings,
     Logins, Parts, PolicyRuntime, RunFacts, ServerWatch, Statistics, login_key,
 };
-use culvert_delivery::{Delivery, TargetSettings};
+use culvert_delivery::Delivery;
+use culvert_destinations::TargetSettings;
 use culvert_edge::Edge;
 use culvert_installation::config::{DomainUse, Settings};
 use culvert_installation::keys::MasterKey;

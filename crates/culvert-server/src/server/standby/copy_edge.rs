@@ -275,7 +275,7 @@ impl CopyCompiler<'_> {
         );
         let public = Public {
             names: ingress::names(settings, &domain),
-            targets: culvert_delivery::TargetSettings::default(),
+            targets: culvert_destinations::TargetSettings::default(),
             base_url: settings.base_url(),
         };
         let (policies, _) = policies(settings, master, self.ip_data)?;

@@ -7,7 +7,9 @@ use super::{QueueLog, QueueOutcome, written};
 use crate::commit::writer::Outcome;
 use crate::database::dialect::{Arg, Connection, Row};
 use crate::database::statements::{BEGIN_KEEPING, INDEX_PIECE, events};
-use crate::queue::batch::{Body, CursorMove, Lease, NewBatch, NewPiece, QueueError, checksum};
+use crate::queue::batch::{
+    Body, CursorMove, Lease, NewBatch, NewPiece, QueueError, checksum, class_number, counted,
+};
 
 pub(super) async fn append(
     connection: &mut Connection,
@@ -30,10 +32,10 @@ pub(super) async fn append(
     for batch in batches {
         let arguments = [
             Arg::Text(&batch.destination),
-            Arg::Int(batch.class.number()),
+            Arg::Int(class_number(batch.class)),
             Arg::Int(i64::from(batch.count)),
-            Arg::Int(batch.body.counted()),
-            Arg::Int(batch.body.checksum()),
+            Arg::Int(counted(&batch.body)),
+            Arg::Int(checksum(&batch.body.stored)),
             Arg::Int(at.unix_nanos()),
         ];
         put(connection, events::APPEND, &arguments, &batch.body).await?;
@@ -64,10 +66,10 @@ pub(super) async fn append_leased(
 ) -> Result<Outcome<QueueLog>, sqlx::Error> {
     let arguments = [
         Arg::Text(&batch.destination),
-        Arg::Int(batch.class.number()),
+        Arg::Int(class_number(batch.class)),
         Arg::Int(i64::from(batch.count)),
-        Arg::Int(batch.body.counted()),
-        Arg::Int(batch.body.checksum()),
+        Arg::Int(counted(&batch.body)),
+        Arg::Int(checksum(&batch.body.stored)),
         Arg::Int(at.unix_nanos()),
         Arg::Text(owner),
         Arg::Int(until.unix_nanos()),

@@ -9,7 +9,7 @@ use crate::commit::writer::Outcome;
 use crate::database::dialect::{Arg, Connection, Row};
 use crate::database::statements::{BODIES, LEASE_LISTED, events};
 use crate::queue::batch::{
-    BatchClass, DeadLetterReason, Gathering, Lease, QueueError, Run, checksum, small,
+    BatchClass, DeadLetterReason, Gathering, Lease, QueueError, Run, checksum, class_number, small,
 };
 
 pub(super) async fn lease(
@@ -28,7 +28,7 @@ pub(super) async fn lease(
                     Arg::Text(owner),
                     Arg::Int(until.unix_nanos()),
                     Arg::Text(destination),
-                    Arg::Int(class.number()),
+                    Arg::Int(class_number(class)),
                     Arg::Int(now.unix_nanos()),
                 ],
             )
@@ -149,7 +149,7 @@ pub(super) async fn lease_several(
     for class in [BatchClass::Audit, BatchClass::Traffic] {
         let keys = [
             Arg::Text(destination),
-            Arg::Int(class.number()),
+            Arg::Int(class_number(class)),
             Arg::Int(SEVERAL_MAX),
         ];
         let mut ids = Vec::new();
@@ -199,7 +199,7 @@ pub(super) async fn lease_run(
     for class in [BatchClass::Audit, BatchClass::Traffic] {
         let keys = [
             Arg::Text(destination),
-            Arg::Int(class.number()),
+            Arg::Int(class_number(class)),
             Arg::Int(RUN_MAX),
         ];
         let rows = connection.rows(events::LINE, &keys).await?;

@@ -10,7 +10,9 @@ use super::{QueueLog, QueueOutcome, Settlement};
 use crate::commit::writer::Outcome;
 use crate::database::dialect::{Arg, Connection, Row};
 use crate::database::statements::events;
-use crate::queue::batch::{BatchClass, DEAD_LETTERS_FOR, NewBatch, WHY_BYTES_MAX, cut};
+use crate::queue::batch::{
+    DEAD_LETTERS_FOR, NewBatch, WHY_BYTES_MAX, checksum, counted, cut, read_class,
+};
 
 impl Settlement {
     /// False if the lease has ended.
@@ -115,7 +117,7 @@ impl QueueLog {
         if n_events > 0 && forgotten == 0 {
             tracing::warn!(
                 destination.id = destination,
-                class = BatchClass::of(class)?.name(),
+                class = read_class(class)?.name(),
                 "destination {destination} reached the dead letter limit; new dead letters \
                  replace the oldest"
             );
@@ -210,8 +212,8 @@ async fn replace(
             place,
             Arg::Int(part),
             Arg::Int(i64::from(piece.count)),
-            Arg::Int(piece.body.counted()),
-            Arg::Int(piece.body.checksum()),
+            Arg::Int(counted(&piece.body)),
+            Arg::Int(checksum(&piece.body.stored)),
             Arg::Int(attempt),
             Arg::Int(first_at),
             Arg::Int(at.unix_nanos()),

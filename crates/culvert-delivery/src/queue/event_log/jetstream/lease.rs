@@ -18,6 +18,7 @@ use async_nats::HeaderMap;
 use bytes::Bytes;
 use culvert_base::Timestamp;
 use culvert_base::text::hex;
+use culvert_destinations::batch::BatchLimits;
 use culvert_store::{BatchClass, Gathering, Lease, NewBatch, Run};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
@@ -25,7 +26,6 @@ use tokio::time::Instant;
 use super::held::Slot;
 use super::outstanding::StreamState;
 use super::stream::{NewMessage, Pulled, Stream, StreamError};
-use crate::queue::batch::BatchLimits;
 
 const FIRST_AT: &str = "Culvert-First";
 const ATTEMPTS: &str = "Culvert-Attempts";

@@ -27,17 +27,16 @@ use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{Client, ClientError, ConnectOptions, Event, HeaderMap, Request};
 use bytes::Bytes;
 use culvert_base::{Fault, Timestamp};
+use culvert_destinations::{NatsLogin, NatsServers, Net};
 use culvert_store::Body;
 use futures_util::TryStreamExt;
 use tokio::time::Instant;
 
-use super::super::servers::{Login, NatsServers};
 use super::JetStreamSettings;
 use super::held::HeldFile;
 use super::lease::NAK;
 use super::lock;
 use super::outstanding::StreamState;
-use crate::client::net::Net;
 
 /// Time limit of a response; after it, the server counts as unreachable.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(2);
@@ -176,9 +175,9 @@ impl Stream {
     pub(super) async fn connect(&self, net: &Net) -> Result<(), Fault> {
         let doing = "connecting to the event log";
         let options = match &self.servers.login {
-            Login::None => ConnectOptions::new(),
-            Login::Token(token) => ConnectOptions::with_token(token.reveal().to_owned()),
-            Login::User(user, password) => {
+            NatsLogin::None => ConnectOptions::new(),
+            NatsLogin::Token(token) => ConnectOptions::with_token(token.reveal().to_owned()),
+            NatsLogin::User(user, password) => {
                 let password = password.reveal().to_owned();
                 ConnectOptions::with_user_and_password(user.clone(), password)
             }
@@ -298,7 +297,7 @@ impl Stream {
                     PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => {
                         self.fails(error.to_string())
                     }
-                    _ => StreamError::Refused(crate::failure::chain(&error)),
+                    _ => StreamError::Refused(culvert_destinations::failure::chain(&error)),
                 }),
                 Err(_) => Err(self.fails("a message was not acknowledged in time".to_owned())),
             });
@@ -620,7 +619,7 @@ impl Stream {
         let made = context.get_or_create_stream(config).await;
         let made = made.map_err(|error| {
             // The usual causes: missing permission, or JetStream is disabled.
-            let why = crate::failure::chain(&error);
+            let why = culvert_destinations::failure::chain(&error);
             tracing::debug!(stream = self.name, why, "cannot create the stream");
             self.fails(format!("the stream `{}` is unusable: {why}", self.name))
         })?;

@@ -2,9 +2,9 @@
 //! requests.
 
 use culvert_store::{BatchClass, NewBatch};
+use culvert_testing::certificate;
 
 use super::*;
-use crate::tests::fake::certificate;
 
 /// Leases and acknowledges batches until this many have come.
 async fn drain(place: &Place, count: usize) -> Vec<String> {

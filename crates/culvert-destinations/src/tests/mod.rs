@@ -1,0 +1,3 @@
+//! What tests of targets share.
+
+pub(crate) mod fake;
