@@ -132,7 +132,7 @@ impl Posts for Discord {
         &self.intake
     }
 
-    fn request(&self, messages: &[&Message]) -> Result<(Url, Value), Failure> {
+    fn written(&self, messages: &[&Message]) -> Result<(Url, Value), Failure> {
         let embeds: Vec<_> = messages
             .iter()
             .map(|message| Embed::of(message).json)

@@ -123,7 +123,7 @@ pub(crate) trait Posts: Sync {
     fn intake(&self) -> &HttpIntake;
 
     /// URL and body of the request with these messages.
-    fn request(&self, messages: &[&Message]) -> Result<(Url, Value), Failure>;
+    fn written(&self, messages: &[&Message]) -> Result<(Url, Value), Failure>;
 
     /// Whether a message can be in the request with those before it. By default, each has its own.
     fn fits(&self, _before: &[&Message], _next: &Message) -> bool {
@@ -143,7 +143,7 @@ pub(crate) async fn post_messages(to: &impl Posts, batch: &Batch, public_base: &
         messages: messages.collect(),
     };
     let groups = grouped(0..posting.messages.len(), |group, next| {
-        let before = posting.at(group);
+        let before = posting.messages_at(group);
         let next = posting.messages.get(next);
         next.is_some_and(|next| to.fits(&before, next))
     });
@@ -156,7 +156,7 @@ struct Posting<'a, P> {
 }
 
 impl<P> Posting<'_, P> {
-    fn at(&self, events: &[usize]) -> Vec<&Message> {
+    fn messages_at(&self, events: &[usize]) -> Vec<&Message> {
         let messages = events.iter().filter_map(|at| self.messages.get(*at));
         messages.collect()
     }
@@ -165,7 +165,7 @@ impl<P> Posting<'_, P> {
 impl<P: Posts> SendsPieces for Posting<'_, P> {
     fn send_piece<'a>(&'a self, events: &'a [usize]) -> BoxFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            let (url, body) = self.to.request(&self.at(events))?;
+            let (url, body) = self.to.written(&self.messages_at(events))?;
             let intake = self.to.intake();
             let request = intake.json_request(url, &body, REQUEST_DEADLINE);
             self.to.judge(&intake.send(request).await?)

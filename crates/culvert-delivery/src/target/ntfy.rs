@@ -114,7 +114,7 @@ impl Posts for Ntfy {
         &self.intake
     }
 
-    fn request(&self, messages: &[&Message]) -> Result<(Url, Value), Failure> {
+    fn written(&self, messages: &[&Message]) -> Result<(Url, Value), Failure> {
         let body = messages
             .first()
             .map_or(Value::Null, |message| self.body(message));

@@ -136,7 +136,7 @@ impl Posts for Pagerduty {
         &self.intake
     }
 
-    fn request(&self, messages: &[&Message]) -> Result<(Url, Value), Failure> {
+    fn written(&self, messages: &[&Message]) -> Result<(Url, Value), Failure> {
         let Some(message) = messages.first() else {
             return Ok((self.changes.clone(), Value::Null));
         };

@@ -139,7 +139,7 @@ impl Posts for Slack {
         &self.intake
     }
 
-    fn request(&self, messages: &[&Message]) -> Result<(Url, Value), Failure> {
+    fn written(&self, messages: &[&Message]) -> Result<(Url, Value), Failure> {
         let body = messages
             .first()
             .map_or(Value::Null, |message| body(message));
