@@ -44,7 +44,7 @@ class Mails:
             "lines": [json.loads(line) for part in parts for line in part.get_content().splitlines()],
             "defects": [str(defect) for part in mail.walk() for defect in part.defects],
             "user": session.auth_data and session.auth_data.login.decode(),
-            "is_tls": session.ssl is not None,
+            "is_tls": server.transport.get_extra_info("ssl_object") is not None,
         }
         print(json.dumps(found), flush=True)
         return "250 ok"
