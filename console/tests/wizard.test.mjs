@@ -29,6 +29,7 @@ const TARGETS = {
   },
   datadog: { 'API key': 'a'.repeat(32) },
   debug: { Log: 'Yes' },
+  discord: { 'Webhook URL': 'https://discord.example/api/webhooks/1/abc' },
   elasticsearch: { URL: 'https://search.example:9200', Index: 'events' },
   eventbridge: {
     ...KEYS,
@@ -46,10 +47,18 @@ const TARGETS = {
   },
   loki: { URL: 'https://loki.example:3100' },
   nats: { URLs: ['nats://nats.example:4222'] },
+  ntfy: { URL: 'https://ntfy.example', Topic: 'alerts' },
   otlp: { Endpoint: 'https://otlp.example' },
+  pagerduty: { 'Routing key': 'a'.repeat(32) },
   postgres: { URL: 'postgres://db.example:5432/events', User: 'events' },
   rabbitmq: { URLs: ['amqps://rabbit.example:5671'], User: 'events' },
   s3: { ...KEYS, 'Bucket ARN': `${ARN}:s3:::events` },
+  slack: { 'Webhook URL': 'https://hooks.slack.example/services/T/B/abc' },
+  smtp: {
+    Host: 'mail.example',
+    From: 'culvert@example.com',
+    To: ['ops@example.com'],
+  },
   splunk_hec: { URL: 'https://splunk.example:8088', Token: 'a'.repeat(36) },
   sqs: {
     ...KEYS,

@@ -139,7 +139,7 @@ export function Field(props: FieldProps) {
     return (
       <CodeField {...{ path, value, onChange, common }} language="policy" />
     );
-  if (name === 'filter')
+  if (name === 'filter' || name === 'body_template')
     return <CodeField {...{ path, value, onChange, common }} language="cel" />;
   if (name === 'fields' && path.includes('sources'))
     return <FieldPicker {...common} value={value} onChange={set} />;

@@ -32,6 +32,9 @@ pub use catalogue::field::{
     Bool, FieldDef, FieldType, Headers, Int32, Int64, Logs, Settable, Slot, Text, Time, Type, field,
 };
 pub use catalogue::kind::{EventKind, Family};
+pub use encode::template::{
+    BODY_BYTES_MAX, BodyTemplate, TemplateBody, TemplateError, TemplateFault,
+};
 pub use encode::{Audit, CallContext, Principal, Reference, Source, Via, caused_by};
 pub use filter::log_filter::{LogFilter, Logged};
 pub use filter::{Filter, FilterFault};

@@ -267,7 +267,8 @@ async fn a_failed_read_loses_no_change_of_rights() {
     let rig = Rig::on(Some(database.url.clone()), None, AGENTS).await;
     let cast = Cast::of(rig).await;
     let rig = &cast.rig;
-    let (owner, other) = (&cast.callers[1], &cast.callers[2]);
+    let owner = &cast.callers[1];
+    let other = rig.user("third@x.example", Role::Member, true).await;
     let vault = rig.call(owner, "POST", "/vaults", json!({"name": "v"}));
     let vault = vault.await.body()["id"].as_str().unwrap().to_owned();
     let grant = json!({"object_id": vault, "grantee": other.owner_id});

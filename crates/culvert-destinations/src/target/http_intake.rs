@@ -87,16 +87,46 @@ impl HttpIntake {
     ) -> Result<Self, Refusal> {
         let mut url = checked_base(target, base, &context.settings().rules)?;
         url.set_path(&format!("{}{path}", url.path().trim_end_matches('/')));
-        let mut headers = HeaderMap::new();
+        let mut intake = Self::of_json(url, context);
         let content_type = HeaderValue::from_static(content_type);
-        headers.insert(header::CONTENT_TYPE, content_type);
-        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        Ok(Self {
+        intake.headers.insert(header::CONTENT_TYPE, content_type);
+        let gzip = HeaderValue::from_static("gzip");
+        intake.headers.insert(header::CONTENT_ENCODING, gzip);
+        Ok(intake)
+    }
+
+    /// The interface at a checked URL, for requests of JSON that are not compressed.
+    pub(super) fn of_json(url: Url, context: &TargetContext) -> Self {
+        let mut headers = HeaderMap::new();
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(header::CONTENT_TYPE, json);
+        Self {
             url,
             headers,
             secrets: Vec::new(),
             http: context.net().http(),
-        })
+        }
+    }
+
+    /// Hides a text that the body has.
+    pub(super) fn hiding(mut self, secret: &str) -> Self {
+        self.secrets.push(Secret::new(secret.to_owned()));
+        self
+    }
+
+    /// Hides the parts of a URL that is itself a secret.
+    pub(super) fn with_secret_url(mut self) -> Self {
+        /// Shorter parts of a path are words.
+        const TOKEN_MIN: usize = 16;
+        let parts = self.url.path_segments().into_iter().flatten();
+        let tokens = parts.filter(|part| part.len() >= TOKEN_MIN);
+        let whole = [self.url.as_str(), self.url.path()];
+        let secrets = whole.into_iter().filter(|part| part.len() > 1);
+        let secrets = secrets
+            .chain(tokens)
+            .map(|part| Secret::new(part.to_owned()));
+        self.secrets = secrets.collect();
+        self
     }
 
     /// Adds a header.
@@ -154,6 +184,12 @@ impl HttpIntake {
     pub(super) fn batch_request(&self, body: &[u8]) -> HttpRequest {
         let body = gzipped(body).into();
         HttpRequest::post(self.url.clone(), self.headers.clone(), body, DEADLINE)
+    }
+
+    /// A request with this JSON, for an interface of [`Self::of_json`].
+    pub(super) fn json_request(&self, url: Url, body: &Value, deadline: Duration) -> HttpRequest {
+        let body = body.to_string().into_bytes().into();
+        HttpRequest::post(url, self.headers.clone(), body, deadline)
     }
 
     pub(super) async fn send(&self, request: HttpRequest) -> Result<HttpResponse, Failure> {

@@ -11,6 +11,7 @@ pub mod cloudwatch_logs;
 pub(crate) mod context;
 pub mod datadog;
 pub mod debug;
+pub mod discord;
 pub mod elasticsearch;
 pub(crate) mod envelope;
 pub mod eventbridge;
@@ -21,13 +22,19 @@ mod http_intake;
 pub mod kafka;
 pub mod kinesis;
 pub mod loki;
+mod message;
+mod message_pieces;
 pub mod nats;
+pub mod ntfy;
 pub mod otlp;
+pub mod pagerduty;
 pub mod postgres;
 pub mod rabbitmq;
 mod record_stream;
 pub mod s3;
 pub(crate) mod settings;
+pub mod slack;
+pub mod smtp;
 pub mod splunk_hec;
 pub mod sqs;
 pub mod syslog;
@@ -51,6 +58,7 @@ pub static ALL: &[&TargetType] = &[
     &cloudwatch_logs::TYPE,
     &datadog::TYPE,
     &debug::TYPE,
+    &discord::TYPE,
     &elasticsearch::TYPE,
     &eventbridge::TYPE,
     &file::TYPE,
@@ -59,10 +67,14 @@ pub static ALL: &[&TargetType] = &[
     &kinesis::TYPE,
     &loki::TYPE,
     &nats::TYPE,
+    &ntfy::TYPE,
     &otlp::TYPE,
+    &pagerduty::TYPE,
     &postgres::TYPE,
     &rabbitmq::TYPE,
     &s3::TYPE,
+    &slack::TYPE,
+    &smtp::TYPE,
     &splunk_hec::TYPE,
     &sqs::TYPE,
     &syslog::TYPE,

@@ -69,9 +69,13 @@ fn addresses_inside_the_network_are_refused_by_every_target_with_a_url() {
     for (name, scheme) in [
         ("clickhouse", "https"),
         ("debug", "https"),
+        ("discord", "https"),
         ("elasticsearch", "https"),
         ("loki", "https"),
+        ("ntfy", "https"),
         ("otlp", "https"),
+        ("pagerduty", "https"),
+        ("slack", "https"),
         ("splunk_hec", "https"),
         ("syslog", "tls"),
         ("webhook", "https"),
@@ -81,11 +85,14 @@ fn addresses_inside_the_network_are_refused_by_every_target_with_a_url() {
             let mut config = match name {
                 "clickhouse" => json!({"table": "t"}),
                 "elasticsearch" => json!({"index": "i"}),
+                "ntfy" => json!({"topic": "t"}),
+                "pagerduty" => json!({"routing_key": "k".repeat(32)}),
                 "splunk_hec" => json!({"token": "t"}),
                 _ => json!({}),
             };
             let field = match name {
                 "debug" => "callback_url",
+                "discord" | "slack" => "webhook_url",
                 "otlp" => "endpoint",
                 _ => "url",
             };

@@ -1,5 +1,8 @@
 //! `webhook`: events to a URL, signed by the rules of Standard Webhooks.
 //!
+//! With `body_template`, an expression writes the body of each event, and the signature covers it. An event for which it
+//! has no result is not sent.
+//!
 //! In mode `single`, the events of a batch are posted in sequence, each with its own id and
 //! signature. After a failure, the rest of the batch waits for the next attempt. In mode `batch`,
 //! the events form one JSON array. Ids are equal in all attempts; the timestamp is that of the
@@ -21,6 +24,7 @@ use serde_json::{Map, Value, json};
 use sha2::Sha256;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
+use culvert_events::{BodyTemplate, TemplateBody};
 
 use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::client::guard::CheckedUrl;
@@ -31,6 +35,7 @@ use crate::config::{Checked, ConfigDuration, checked_url, invalid, parse};
 use crate::failure::http_failure::judge;
 use crate::failure::{Failure, FailureClass};
 use crate::target::context::TargetContext;
+use crate::target::http_intake::given;
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::{Outcome, Verdict};
@@ -76,6 +81,15 @@ struct Config {
     /// `object` of the event, or the whole event in a format other than `json`.
     #[serde(default)]
     encoding: Option<Encoding>,
+    /// Expression in CEL that writes the body of an event from `event`, such as `{"text": event.event_type}`. A map or a list
+    /// becomes JSON, a string is sent as it is. In mode `batch`, the results are the elements of an array. `formatted` is
+    /// the whole event in the format of the destination. An event without a result becomes a dead letter. Excludes `cloudevents`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8192))]
+    body_template: Option<String>,
+    /// Media type of bodies that `body_template` writes as a string. Default: `text/plain; charset=utf-8`. Not in mode `batch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    content_type: Option<String>,
     /// Request timeout: `1s` to `30s`, default `15s`.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
@@ -101,6 +115,10 @@ enum Encoding {
 const SECRET_PREFIX: &str = "whsec_";
 const SECRETS_MAX: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(15);
+const TEXT: &str = "text/plain; charset=utf-8";
+const CONTENT_TYPE_BYTES_MAX: usize = 128;
+/// Maximum bytes of the bodies of several events that a template writes into one array.
+const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Maximum time to send the events of a batch in mode `single`; the rest waits for the next
 /// attempt. With one more request timeout it is still below the worker's time limit and lease.
 const SINGLES_FOR: Duration = Duration::from_secs(25);
@@ -139,6 +157,7 @@ fn check(
     headers::read(NAME, config.headers.get_or_insert_default())?;
     config.mode.get_or_insert(Mode::Single);
     config.encoding.get_or_insert(Encoding::Envelope);
+    template(&config)?;
     let timeout = config.timeout.get_or_insert(ConfigDuration(TIMEOUT)).0;
     if !(Duration::from_secs(1)..=Duration::from_secs(30)).contains(&timeout) {
         return Err(invalid(NAME, "`timeout` must be between `1s` and `30s`"));
@@ -147,6 +166,49 @@ fn check(
         stored: serde_json::to_value(&config).expect("a configuration is plain JSON"),
         shown_once,
     })
+}
+
+/// Checks and compiles the template, and its media type.
+fn template(config: &Config) -> Result<Option<Template>, Refusal> {
+    let Some(source) = given(&config.body_template) else {
+        return match given(&config.content_type) {
+            None => Ok(None),
+            Some(_) => Err(invalid(NAME, "`content_type` requires `body_template`")),
+        };
+    };
+    if config.encoding == Some(Encoding::Cloudevents) {
+        let why = "`body_template` and the encoding `cloudevents` exclude each other";
+        return Err(invalid(NAME, why));
+    }
+    if config.mode == Some(Mode::Batch) && given(&config.content_type).is_some() {
+        return Err(invalid(
+            NAME,
+            "`content_type` has no effect in mode `batch`",
+        ));
+    }
+    let text = given(&config.content_type).unwrap_or(TEXT);
+    let is_type = text.len() <= CONTENT_TYPE_BYTES_MAX && text.contains('/');
+    let content_type = HeaderValue::from_str(text).ok().filter(|_| is_type);
+    let Some(content_type) = content_type else {
+        return Err(invalid(NAME, "`content_type` must be a media type"));
+    };
+    match BodyTemplate::compile(source) {
+        Ok(body) => Ok(Some(Template { body, content_type })),
+        Err(error) => Err(invalid(NAME, format_args!("`body_template`, {error}"))),
+    }
+}
+
+/// Writes the bodies of events.
+struct Template {
+    body: BodyTemplate,
+    /// The media type of texts.
+    content_type: HeaderValue,
+}
+
+/// A body and its media type.
+struct Shaped {
+    body: Bytes,
+    content_type: HeaderValue,
 }
 
 /// Decodes the signing key of a secret.
@@ -191,6 +253,7 @@ fn open(
 ) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
     let url = checked_url(NAME, "url", &config.url, &context.settings().rules)?;
+    let template = template(&config)?;
     let secrets = config.secrets.unwrap_or_default();
     let keys = secrets
         .iter()
@@ -211,6 +274,7 @@ fn open(
         to_scrub,
         mode: config.mode.unwrap_or(Mode::Single),
         encoding: config.encoding.unwrap_or(Encoding::Envelope),
+        template,
         timeout: config.timeout.map_or(TIMEOUT, |span| span.0),
         http: context.net().http(),
         public_base: context.settings().public_base.clone(),
@@ -225,6 +289,7 @@ struct Webhook {
     to_scrub: Vec<Secret>,
     mode: Mode,
     encoding: Encoding,
+    template: Option<Template>,
     timeout: Duration,
     http: Http,
     /// Base URL of the API, for the `source` of CloudEvents.
@@ -259,27 +324,58 @@ impl Target for Webhook {
     }
 }
 
+impl Template {
+    /// The body of an event. A repetition has the same result, so the failure is permanent.
+    fn body_of(&self, delivery: Delivery<'_>) -> Result<TemplateBody, Failure> {
+        let body = self.body.body(delivery.envelope, delivery.payload());
+        body.map_err(|fault| {
+            let text = format!("the template has no body for this event: {fault}");
+            Failure::new(FailureClass::Permanent, "template", text)
+        })
+    }
+}
+
 impl Webhook {
     async fn send_batch(&self, batch: &Batch) -> Result<(), Failure> {
         let Some(first) = batch.deliveries().next() else {
             return Ok(());
         };
         let id = format!("{}+{}", first.idempotency_key(), batch.len());
-        let body = match self.encoding {
-            Encoding::Envelope => batch.json_array(),
-            Encoding::Cloudevents => {
+        let body = match (self.encoding, &self.template) {
+            (Encoding::Envelope, None) => batch.json_array(),
+            _ => {
                 let mut array = vec![b'['];
                 for (index, delivery) in batch.deliveries().enumerate() {
                     if index > 0 {
                         array.push(b',');
                     }
-                    array.extend(self.cloud_event(delivery)?);
+                    array.extend(self.element_of(delivery)?);
+                    if batch.len() > 1 && array.len() > BATCH_BYTES_MAX {
+                        let text = "the bodies of the batch are too long together";
+                        return Err(Failure::new(FailureClass::Split, "template", text));
+                    }
                 }
                 array.push(b']');
                 array
             }
         };
-        self.post(&id, body.into(), self.timeout).await
+        let content_type = HeaderValue::from_static(self.content_type());
+        let shaped = Shaped {
+            body: body.into(),
+            content_type,
+        };
+        self.post(&id, shaped, self.timeout).await
+    }
+
+    /// An element of the array in mode `batch`.
+    fn element_of(&self, delivery: Delivery<'_>) -> Result<Vec<u8>, Failure> {
+        match &self.template {
+            None => self.cloud_event(delivery),
+            Some(template) => Ok(match template.body_of(delivery)? {
+                TemplateBody::Json(json) => json,
+                TemplateBody::Text(text) => json!(text).to_string().into_bytes(),
+            }),
+        }
     }
 
     async fn send_singles(&self, batch: &Batch) -> Verdict {
@@ -330,11 +426,19 @@ impl Webhook {
         Verdict::Partial(outcomes)
     }
 
-    fn body_of(&self, delivery: Delivery<'_>) -> Result<Bytes, Failure> {
-        Ok(match self.encoding {
-            Encoding::Envelope => Bytes::copy_from_slice(delivery.payload()),
-            Encoding::Cloudevents => self.cloud_event(delivery)?.into(),
-        })
+    fn body_of(&self, delivery: Delivery<'_>) -> Result<Shaped, Failure> {
+        let content_type = HeaderValue::from_static(self.content_type());
+        let (body, content_type) = match (self.encoding, &self.template) {
+            (_, Some(template)) => match template.body_of(delivery)? {
+                TemplateBody::Json(json) => (json.into(), content_type),
+                TemplateBody::Text(text) => (text.into(), template.content_type.clone()),
+            },
+            (Encoding::Envelope, None) => {
+                (Bytes::copy_from_slice(delivery.payload()), content_type)
+            }
+            (Encoding::Cloudevents, None) => (self.cloud_event(delivery)?.into(), content_type),
+        };
+        Ok(Shaped { body, content_type })
     }
 
     fn content_type(&self) -> &'static str {
@@ -345,7 +449,8 @@ impl Webhook {
         }
     }
 
-    async fn post(&self, id: &str, body: Bytes, timeout: Duration) -> Result<(), Failure> {
+    async fn post(&self, id: &str, shaped: Shaped, timeout: Duration) -> Result<(), Failure> {
+        let Shaped { body, content_type } = shaped;
         let seconds = self.net.now().unix_seconds().to_string();
         let unfit = |_| {
             Failure::new(
@@ -355,10 +460,7 @@ impl Webhook {
             )
         };
         let mut headers = self.headers.clone();
-        headers.insert(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static(self.content_type()),
-        );
+        headers.insert(header::CONTENT_TYPE, content_type);
         headers.insert("webhook-id", HeaderValue::from_str(id).map_err(unfit)?);
         headers.insert(
             "webhook-timestamp",

@@ -317,8 +317,8 @@ fn sent(target: &Value) -> Value {
 /// The fields of a target that decide where it sends. A stored secret is kept only while they are unchanged:
 /// it must not be sent to an address that it was not given for.
 fn addresses<'a>(name: &str, target: &'a Value) -> Vec<(&'a String, &'a Value)> {
-    const MARKS: [&str; 8] = [
-        "url", "uri", "endpoint", "broker", "site", "host", "addr", "server",
+    const MARKS: [&str; 9] = [
+        "url", "uri", "endpoint", "broker", "site", "host", "port", "addr", "server",
     ];
     /// Fields that only look like one: Splunk's `host` is metadata of each event.
     const OTHERS: [(&str, &str); 1] = [("splunk_hec", "host")];
@@ -344,5 +344,6 @@ mod tests {
         assert_eq!(of("splunk_hec", "host"), 0);
         assert_eq!(of("splunk_hec", "url"), 1);
         assert_eq!(of("another", "host"), 1);
+        assert_eq!(of("smtp", "port"), 1);
     }
 }

@@ -7,6 +7,7 @@
 
 mod audit;
 pub(crate) mod json;
+pub(crate) mod template;
 
 use culvert_base::{Event, Timestamp};
 

@@ -136,6 +136,9 @@ async fn notifications_of_lost_commits_are_not_taken(db: &TestDatabase) {
     let [lost]: [String; 1] = serde_json::from_str(&lost).unwrap();
     lose_all_after(&store, 2).await;
     let found = until(&store, |revision| revision.epoch == 1).await;
+    while store.touched(found).await.1.is_none() {
+        tokio::task::yield_now().await;
+    }
 
     // The connection was opened before the loss, and the ledger was read after it.
     listening.begin(found).unwrap_err();

@@ -41,18 +41,23 @@ impl Partner {
 
     /// Like [`Partner::start`], with arguments.
     fn start_with(program: &str, arguments: &[&str]) -> Option<Self> {
+        Self::start_in(SUITE, program, arguments)
+    }
+
+    /// Like [`Partner::start_with`], for a program of another suite.
+    pub fn start_in(suite: &str, program: &str, arguments: &[&str]) -> Option<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let place = root.join("target/python-clients").join(SUITE);
+        let place = root.join("target/python-clients").join(suite);
         // The script writes this copy last.
         if !place.join("requirements.txt").exists() {
             culvert_testing::ignore(format_args!(
-                "no Python environment for `{SUITE}`; scripts/python-clients makes it"
+                "no Python environment for `{suite}`; scripts/python-clients makes it"
             ));
             return None;
         }
         let mut child = Command::new(place.join("bin/python"))
             .arg("-B")
-            .arg(root.join("tests/clients").join(SUITE).join(program))
+            .arg(root.join("tests/clients").join(suite).join(program))
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

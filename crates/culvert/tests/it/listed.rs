@@ -22,6 +22,8 @@ const SHARED: &[&str] = &[
     "envelope",
     "formatted",
     "http_intake",
+    "message",
+    "message_pieces",
     "output",
     "prompt",
     "record_stream",

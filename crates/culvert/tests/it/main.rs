@@ -64,6 +64,7 @@ mod lifecycle;
 mod list_filters;
 mod listed;
 mod login;
+mod messages;
 mod move_to_postgres;
 mod ngrok_config;
 mod nodes;

@@ -286,3 +286,110 @@ fn invalid_configurations_are_refused() {
         );
     }
 }
+
+const KEY_CREATED: &str = r#"{"event_id":"ev_1","event_type":"api_key_created.v0","event_timestamp":"2027-01-15T08:00:00Z","account_id":"ac_1","principal":null,"object":{"id":"ak_1"}}"#;
+const KEY_NAMED: &str = r#"{"event_id":"ev_2","event_type":"api_key_created.v0","event_timestamp":"2027-01-15T08:00:00Z","account_id":"ac_1","principal":null,"object":{"id":"ak_2","name":"n"}}"#;
+
+#[tokio::test]
+async fn a_template_writes_the_body_that_is_signed() {
+    let fake = Fake::start().await;
+    let templated = |template: &str, more: Value| {
+        let mut config =
+            json!({"url": fake.url("/h"), "secrets": [SECRET], "body_template": template});
+        for (name, value) in more.as_object().unwrap() {
+            config[name] = value.clone();
+        }
+        target(config)
+    };
+    let map = templated("{'text': 'new key ' + event.object.id}", json!({}));
+    let text = templated("'key ' + event.object.id", json!({}));
+    let typed = templated(
+        "'# ' + event.object.id",
+        json!({"content_type": "text/markdown"}),
+    );
+    let array = templated("event.object.id", json!({"mode": "batch"}));
+    for webhook in [map, text, typed] {
+        assert_eq!(
+            webhook.send(&batch(&[KEY_CREATED])).await,
+            Verdict::Delivered
+        );
+    }
+    assert_eq!(
+        array.send(&batch(&[KEY_CREATED, KEY_NAMED])).await,
+        Verdict::Delivered
+    );
+    let expected = [
+        (r#"{"text":"new key ak_1"}"#, "application/json"),
+        ("key ak_1", "text/plain; charset=utf-8"),
+        ("# ak_1", "text/markdown"),
+        (r#"["ak_1","ak_2"]"#, "application/json"),
+    ];
+    let key: Vec<u8> = (0..32).collect();
+    for (seen, (body, content_type)) in fake.seen().iter().zip(expected) {
+        assert_eq!(seen.text(), body);
+        assert_eq!(seen.header("content-type"), Some(content_type));
+        let id = seen.header("webhook-id").unwrap();
+        let message = format!("{id}.1800000000.{body}");
+        let signature = format!("v1,{}", STANDARD.encode(hmac(&key, message.as_bytes())));
+        assert_eq!(seen.header("webhook-signature"), Some(&*signature));
+    }
+}
+
+#[tokio::test]
+async fn an_event_without_a_body_is_rejected_alone_and_not_sent() {
+    let fake = Fake::start().await;
+    let config = |mode: &str| json!({"url": fake.url("/h"), "secrets": [SECRET], "mode": mode, "body_template": "{'name': event.object.name}"});
+    let both = batch(&[KEY_CREATED, KEY_NAMED]);
+    match target(config("single")).send(&both).await {
+        Verdict::Partial(outcomes) => {
+            let Outcome::Failed(failure) = &outcomes[0] else {
+                panic!("{outcomes:?}");
+            };
+            assert_eq!(
+                (failure.class, &*failure.code),
+                (FailureClass::Permanent, "template")
+            );
+            assert!(
+                failure.text.contains("1:23: no such key"),
+                "{}",
+                failure.text
+            );
+            assert_eq!(outcomes[1], Outcome::Delivered);
+        }
+        other => panic!("not partial: {other:?}"),
+    }
+    assert_eq!(fake.seen().len(), 1);
+    assert_eq!(fake.seen()[0].text(), r#"{"name":"n"}"#);
+    // The worker divides the batch; nothing of it is sent before.
+    match target(config("batch")).send(&both).await {
+        Verdict::Failed(failure) => assert_eq!(failure.class, FailureClass::Permanent),
+        other => panic!("not failed: {other:?}"),
+    }
+    assert_eq!(fake.seen().len(), 1);
+}
+
+#[test]
+fn a_template_is_checked_when_it_is_written() {
+    let refused = |more: Value| {
+        let mut config = json!({"url": "https://hooks.example", "secrets": [SECRET]});
+        for (name, value) in more.as_object().unwrap() {
+            config[name] = value.clone();
+        }
+        let refusal = check(&config, &settings(), &OsEntropy).unwrap_err();
+        assert_eq!(refusal.code.map(culvert_base::Code::number), Some(5140));
+        refusal.message
+    };
+    let unknown = refused(json!({"body_template": "{'a':\n event.nope}"}));
+    assert!(unknown.contains("`body_template`, 2:"), "{unknown}");
+    for more in [
+        json!({"body_template": "{'a': "}),
+        json!({"body_template": "1 + 1"}),
+        json!({"body_template": "event", "encoding": "cloudevents"}),
+        json!({"content_type": "text/plain"}),
+        json!({"body_template": "'a'", "content_type": "plain"}),
+        json!({"body_template": "'a'", "content_type": "text/plain\r\nx: y"}),
+        json!({"body_template": "'a'", "content_type": "text/plain", "mode": "batch"}),
+    ] {
+        refused(more);
+    }
+}
