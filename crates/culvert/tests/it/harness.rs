@@ -236,6 +236,8 @@ impl Harness {
         settings.metrics.addr = "127.0.0.1:0".into();
         settings.destinations.allow_networks = vec!["127.0.0.1/32".into()];
         settings.destinations.allow_plain_http = true;
+        // Their events would be among those that tests compare.
+        settings.alerts.defaults = false;
         settings.log.level = "warn".into();
         let database = backend.database().await;
         if let Some(database) = &database {
