@@ -1,6 +1,7 @@
 import { type Json, isObject, text } from '@/api/json';
 
-const percent = (share: unknown) => `${Math.round(Number(share) * 1000) / 10} %`;
+const percent = (share: unknown) =>
+  `${Math.round(Number(share) * 1000) / 10} %`;
 
 /** The condition of an alert rule as a sentence. */
 export function inWords(condition: Json | undefined): string {

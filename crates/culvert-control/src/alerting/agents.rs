@@ -84,7 +84,7 @@ impl Agents {
             self.marks = Some(marks);
             return Ok(());
         }
-        // Another node may have been faster; what is stored counts.
+        // Another node may have been faster; the stored marks count.
         log.commit_once("noting which agents are connected", changes)
             .await?;
         self.marks = Some(read(log).await?);

@@ -37,7 +37,7 @@ const SIGN_INS_FOR: u64 = 3_600;
 const SIGN_INS_READ: u32 = 500;
 const SIGN_INS_MAX: usize = 10_000;
 
-/// What is known of an object.
+/// The properties of an object.
 #[derive(Debug)]
 pub(super) struct Fact {
     pub(super) account: String,
@@ -49,7 +49,7 @@ pub(super) struct Fact {
     pub(super) detail: Detail,
 }
 
-/// What is known only of objects of some kinds.
+/// The properties of objects of some kinds only.
 #[derive(Debug)]
 pub(super) enum Detail {
     Nothing,
@@ -75,7 +75,7 @@ pub(super) struct DestinationFact {
 /// The points of endpoints, by ID and the start of their step.
 type Points = BTreeMap<String, BTreeMap<i64, Point>>;
 
-/// What is known now. An error says why something is not known.
+/// All facts, as of the last reading. An error says why something is not known.
 #[derive(Debug)]
 pub(super) struct Facts {
     objects: HashMap<&'static str, InformerCache<Option<Fact>>>,

@@ -1,11 +1,11 @@
-//! Evaluates alert rules: what is true now, which alerts begin or end, and their events.
+//! Evaluates alert rules: which of them are true, which alerts begin or end, and their events.
 //!
 //! Each interval is one pass. [`facts`] reads what changed since the last one: documents through caches, statistics of one
 //! window for each account, refused sign-ins from the audit log. [`truth`] finds the objects for which a rule is true,
 //! without the store. [`transition`] makes alerts of them, each change in one commit with its event.
 //!
 //! An open alert is a document with a unique key of its rule and object, and a change names the revision that it was decided
-//! with. So an alert fires once, even if two nodes evaluate, and a restart or another node continues with what is stored. Of
+//! with. So an alert fires once, even if two nodes evaluate, and a restart or another node continues with the stored state. Of
 //! several nodes, the first by name that describes itself evaluates. What cannot be read or evaluated changes nothing: the
 //! rule says why in its `error`.
 

@@ -1,4 +1,4 @@
-//! From what is true to alerts: they begin, are repeated, wait for the end of a silence, and end.
+//! From true conditions to alerts: they begin, are repeated, wait for the end of a silence, and end.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Pending {
         self.0.remove(rule_id);
     }
 
-    /// Notes what is true now. Returns since when each is true.
+    /// Notes the objects of which it is true now. Returns since when it is true of each.
     fn note(
         &mut self,
         rule_id: &str,
@@ -57,7 +57,7 @@ fn is_silenced(rule: &AlertRule, now: Timestamp) -> bool {
 }
 
 impl AlertEvaluator {
-    /// Makes the alerts of a rule agree with what is true. `n_open` counts the open alerts of the account.
+    /// Makes the alerts of a rule agree with these truths. `n_open` counts the open alerts of the account.
     pub(super) async fn follow(
         &self,
         rule: &Known<AlertRule>,
@@ -231,15 +231,15 @@ impl AlertEvaluator {
         silenced: bool,
         now: Timestamp,
     ) -> Result<(), Fault> {
-        let is_told = known.form.sent_at.is_some();
+        let is_sent = known.form.sent_at.is_some();
         let alert = Alert {
             state: State::Resolved,
             resolved_at: Some(now),
             reason: Some(reason),
-            owes_end: is_told && silenced,
+            owes_end: is_sent && silenced,
             ..known.form.clone()
         };
-        self.replace(known, &alert, is_told && !silenced, None, now)
+        self.replace(known, &alert, is_sent && !silenced, None, now)
             .await
     }
 
@@ -261,11 +261,11 @@ impl AlertEvaluator {
                 let mut rules = rules.iter();
                 let rule = rules.find(|rule| rule.document.head.id == alert.rule_id);
                 if rule.is_none_or(|rule| !is_silenced(&rule.form, now)) {
-                    let told = Alert {
+                    let ended = Alert {
                         owes_end: false,
                         ..alert.clone()
                     };
-                    self.replace(known, &told, true, None, now).await?;
+                    self.replace(known, &ended, true, None, now).await?;
                 }
                 continue;
             }
@@ -341,7 +341,7 @@ fn truth_is_asked(rule: &AlertRule, subject: &Subject) -> bool {
     rule.object_ids.is_empty() || subject.id == OTHERS || rule.object_ids.contains(&subject.id)
 }
 
-/// What is true of the objects beyond the limit.
+/// The truth about the objects beyond the limit.
 fn others(first: &Truth, count: usize, shown: usize) -> Truth {
     Truth {
         subject: Subject {

@@ -1,4 +1,4 @@
-//! Of which objects the condition of a rule is true, by what is known. Nothing here reads the store.
+//! Of which objects the condition of a rule is true, by the known facts. Nothing here reads the store.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub(super) struct Truth {
     pub(super) cause: Option<String>,
 }
 
-/// What is true of the objects of a rule, in the order of their IDs.
+/// The objects of which the condition of a rule is true, in the order of their IDs.
 #[derive(Debug, Default)]
 pub(super) struct Truths {
     pub(super) found: Vec<Truth>,

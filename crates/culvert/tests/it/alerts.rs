@@ -1,4 +1,4 @@
-//! Alerts of a whole server: an upstream that fails at a known share, an agent that leaves, and who is told.
+//! Alerts of a whole server: an upstream that fails at a known share, and the default rules.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -35,8 +35,8 @@ async fn an_upstream_that_fails_is_alerted_to_the_destination_of_the_rule() {
             settings.alerts.interval = "1s".to_owned().try_into().unwrap();
         })
         .await;
-        let told = Receiver::start().await;
-        let url = format!("http://{}/alerts", told.address);
+        let receiver = Receiver::start().await;
+        let url = format!("http://{}/alerts", receiver.address);
         let destination = json!({"format": "json", "target": {"webhook": {"url": url}}});
         let path = "/event_destinations";
         let destination = call(&culvert, Method::POST, path, Some(destination)).await;
@@ -65,7 +65,7 @@ async fn an_upstream_that_fails_is_alerted_to_the_destination_of_the_rule() {
             states(&culvert, id).await == ["firing"]
         })
         .await;
-        eventually("it arrives", async || !told.events().is_empty()).await;
+        eventually("it arrives", async || !receiver.events().is_empty()).await;
         let metrics = raw(
             culvert.metrics,
             b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n",
@@ -82,8 +82,8 @@ async fn an_upstream_that_fails_is_alerted_to_the_destination_of_the_rule() {
             states(&culvert, id).await == ["resolved"]
         })
         .await;
-        eventually("the end arrives", async || told.events().len() == 2).await;
-        let events = told.events();
+        eventually("the end arrives", async || receiver.events().len() == 2).await;
+        let events = receiver.events();
         for (event, kind, state) in [
             (&events[0], "alert_fired.v0", "firing"),
             (&events[1], "alert_resolved.v0", "resolved"),
