@@ -31,7 +31,7 @@ use culvert_tunnel::server::Bindings;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
-use crate::alerting::AlertMeters;
+use crate::alerting::meters::AlertMeters;
 use crate::server_log::ServerLog;
 
 /// The parts of the control plane.

@@ -146,7 +146,8 @@ pub use culvert_resources::stored::seal::{Pepper, Seal, login_key};
 pub use culvert_resources::{Caller, Error, OwnerKind, Parameter, PresentedToken, Role};
 pub use culvert_store::{AuditFile, Revision};
 
-pub use crate::alerting::{AlertEvaluator, AlertMeters, AlertSettings};
+pub use crate::alerting::meters::AlertMeters;
+pub use crate::alerting::{AlertEvaluator, AlertSettings};
 pub use crate::bootstrap::{Bootstrap, first_account};
 pub use crate::catalogue::catalogue;
 pub use crate::compile::copied::{CopySource, fill_from_copy};

@@ -12,6 +12,8 @@
 mod agents;
 mod defaults;
 mod facts;
+pub(crate) mod kinds;
+pub(crate) mod meters;
 mod transition;
 mod truth;
 
@@ -19,12 +21,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{Fault, Meter, Timestamp};
+use culvert_base::{Fault, Timestamp};
 use culvert_event_config::alert::model::{Alert, Reason, State};
 use culvert_event_config::alert::rule_model::{AlertRule, Severity};
-use culvert_event_config::event_kinds::{ALERT_FIRED, ALERT_RESOLVED};
-use culvert_events::catalogue::AuditKind;
-use culvert_resources::audit::schema_of;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored;
 use culvert_resources::stored::informer_cache::InformerCache;
@@ -51,25 +50,6 @@ pub struct AlertSettings {
     pub interval: Duration,
     /// Whether other nodes may use the database.
     pub is_shared: bool,
-}
-
-/// Metrics of alerts. Only the node that evaluates has open alerts.
-#[derive(Debug, Default)]
-pub struct AlertMeters {
-    /// Open alerts, by severity, in the order of [`Severity::ALL`].
-    pub open: [Meter; Severity::ALL.len()],
-    /// Evaluations of all rules.
-    pub evaluations: Meter,
-    /// Evaluations that failed, of one rule or of all.
-    pub errors: Meter,
-}
-
-impl AlertMeters {
-    /// Open alerts, each number with the name of its severity.
-    pub fn by_severity(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let names = Severity::ALL.iter().map(|severity| severity.name());
-        names.zip(self.open.iter().map(Meter::get))
-    }
 }
 
 /// A stored form with its document.
@@ -100,26 +80,6 @@ pub struct AlertEvaluator {
     log: ServerLog,
     settings: AlertSettings,
     memory: tokio::sync::Mutex<Memory>,
-}
-
-/// The kinds of events of alerts.
-pub(crate) fn kinds() -> [AuditKind; 2] {
-    let schema = schema_of::<culvert_event_config::alert::model::AlertObject<'static>>();
-    [
-        (
-            ALERT_FIRED,
-            "The condition of an alert rule is true of an object. Repeated as often as the rule says, with the same `id`.",
-        ),
-        (
-            ALERT_RESOLVED,
-            "The condition of an alert rule is not true of an object any more, or the rule or the object is gone.",
-        ),
-    ]
-    .map(|(name, doc)| AuditKind {
-        name: name.to_owned(),
-        doc: doc.to_owned(),
-        schema: schema.clone(),
-    })
 }
 
 fn read<T: serde::de::DeserializeOwned>(document: Document) -> Option<Arc<Known<T>>> {

@@ -43,7 +43,7 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
         .chain(lost_events::kinds())
         .chain(refused_traffic::kinds())
         .chain(server_log::kinds::kinds())
-        .chain(alerting::kinds())
+        .chain(alerting::kinds::kinds())
         .collect()
 }
 

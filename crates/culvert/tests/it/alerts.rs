@@ -66,16 +66,12 @@ async fn an_upstream_that_fails_is_alerted_to_the_destination_of_the_rule() {
         })
         .await;
         eventually("it arrives", async || !receiver.events().is_empty()).await;
-        let metrics = raw(
-            culvert.metrics,
-            b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n",
-        )
+        eventually("it is counted", async || {
+            let request = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n";
+            let metrics = raw(culvert.metrics, request).await.text;
+            metrics.contains("culvert_alerts_open{severity=\"warning\"} 1")
+        })
         .await;
-        assert!(
-            metrics
-                .text
-                .contains("culvert_alerts_open{severity=\"warning\"} 1")
-        );
         let path = format!("/alert_rules/{quarter}");
         call(&culvert, Method::DELETE, &path, None).await;
         eventually("it ends", async || {
