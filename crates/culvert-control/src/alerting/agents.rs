@@ -40,7 +40,7 @@ impl Agents {
     }
 
     /// Notes which credentials agents are connected with, of those that exist.
-    pub(super) async fn note(
+    pub(super) async fn note_connected(
         &mut self,
         log: &ServerLog,
         connected: &HashSet<&str>,

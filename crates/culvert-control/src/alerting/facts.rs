@@ -114,14 +114,14 @@ impl Facts {
     pub(super) const KEY: &'static str = ApiKey::KIND;
 
     /// All objects of a kind that can be read, with their IDs, in the order of these.
-    pub(super) fn all(&self, kind: &'static str) -> impl Iterator<Item = (&str, &Fact)> {
+    pub(super) fn facts_of(&self, kind: &'static str) -> impl Iterator<Item = (&str, &Fact)> {
         let all = self.objects.get(kind).into_iter();
         all.flat_map(|cache| cache.iter())
             .filter_map(|(id, fact)| Some((id.as_str(), fact.as_ref()?)))
     }
 
     /// Whether an object exists.
-    pub(super) fn has(&self, kind: &str, id: &str) -> bool {
+    pub(super) fn has_fact(&self, kind: &str, id: &str) -> bool {
         kind == Account::KIND
             || self
                 .objects
@@ -139,7 +139,7 @@ impl Facts {
     }
 
     /// Reads what these conditions of accounts need.
-    pub(super) async fn refresh(
+    pub(super) async fn read_facts(
         &mut self,
         control: &Control,
         log: &ServerLog,
@@ -200,7 +200,9 @@ impl Facts {
                 .filter_map(|kind| objects.get(kind));
             caches.any(|cache| cache.contains(id))
         };
-        self.agents.note(log, &connected, exists, now).await
+        self.agents
+            .note_connected(log, &connected, exists, now)
+            .await
     }
 
     async fn read_health(&mut self, control: &Control, now: Timestamp) {
@@ -250,7 +252,7 @@ impl Facts {
     async fn read_sign_ins(&mut self, store: &Store, now: Timestamp) {
         let known = std::mem::replace(&mut self.sign_ins, Err(String::new()));
         let mut known = known.unwrap_or_default();
-        self.sign_ins = match known.read(store, now).await {
+        self.sign_ins = match known.read_refusals(store, now).await {
             Ok(()) => Ok(known),
             Err(fault) => Err(format!("the audit log cannot be read: {}", fault.chain())),
         };
@@ -385,7 +387,7 @@ struct Refused {
 
 impl SignIns {
     /// How many there were since `begin`, and the ID of the last event.
-    pub(super) fn since(&self, account: &str, begin: Timestamp) -> (u64, Option<&str>) {
+    pub(super) fn counted_since(&self, account: &str, begin: Timestamp) -> (u64, Option<&str>) {
         let is_in = |one: &&Refused| one.account == account && one.at > begin;
         let seen = self.seen.iter().filter(is_in);
         seen.fold((0, None), |(sum, _), one| {
@@ -394,7 +396,7 @@ impl SignIns {
     }
 
     /// Reads the events since the last call; the first call, those of the last hour.
-    async fn read(&mut self, store: &Store, now: Timestamp) -> Result<(), Fault> {
+    async fn read_refusals(&mut self, store: &Store, now: Timestamp) -> Result<(), Fault> {
         let epoch = store.epoch();
         if self.epoch != epoch {
             *self = Self {

@@ -171,7 +171,7 @@ impl AlertEvaluator {
             .collect();
         memory
             .facts
-            .refresh(&self.control, &self.log, &watched, now)
+            .read_facts(&self.control, &self.log, &watched, now)
             .await?;
         let mut of_rule: HashMap<&str, Vec<&Arc<Known<Alert>>>> = HashMap::new();
         let mut n_open: HashMap<&str, usize> = HashMap::new();

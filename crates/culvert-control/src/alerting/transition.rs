@@ -117,7 +117,7 @@ impl AlertEvaluator {
                 Reason::RuleChanged
             } else if truths.unknown.contains(id) {
                 continue;
-            } else if id != OTHERS && !facts.has(&subject.kind, id) {
+            } else if id != OTHERS && !facts.has_fact(&subject.kind, id) {
                 Reason::SubjectDeleted
             } else {
                 Reason::Recovered

@@ -92,7 +92,7 @@ impl<'a> Asked<'a> {
     /// The objects of a kind, with their IDs.
     fn objects(&self, kind: &'static str) -> impl Iterator<Item = (&'a str, &'a Fact)> + use<'a> {
         let (account, ids) = (self.account, self.ids);
-        let all = self.facts.all(kind);
+        let all = self.facts.facts_of(kind);
         all.filter(move |(id, fact)| {
             fact.account == account && (ids.is_empty() || ids.iter().any(|one| one == id))
         })
@@ -348,7 +348,7 @@ impl<'a> Asked<'a> {
     fn sign_ins(&self, count: u64, over: Period) -> Result<Truths, String> {
         let refused = self.facts.sign_ins.as_ref().map_err(Clone::clone)?;
         let begin = self.now.minus(over.time());
-        let (sum, last) = refused.since(self.account, begin);
+        let (sum, last) = refused.counted_since(self.account, begin);
         let is_open = self.open.contains(self.account);
         let mut truths = Truths::default();
         // An open alert ends when the window is clear.
