@@ -111,6 +111,11 @@ export async function seed(page, upstream) {
     principals: ['seed.example.com'],
   });
   await make('ssh_user_certificates', { ...signed, principals: ['seed'] });
+  await make('alert_rules', {
+    ...texts,
+    name: MARKUP,
+    condition: { type: 'key_expiring', within: '7d' },
+  });
   await make('audit_holds', { filter: 'event_id == ""', reason: MARKUP });
   await make('vaults', { ...texts, name: `seed${run}` });
   await make('vault_secrets', {

@@ -8,6 +8,7 @@ of the suite compares the rows with the sources."""
 ROWS = [
     ("loop", "agent_sessions", "node: killed", "agent"),
     ("loop", "agents", "link of agents:", "agent"),
+    ("loop", "alerts", "node:", "it:one_node_evaluates_and_another_takes_over"),
     ("loop", "api", "node:", "ready"),
     ("loop", "api_certificate", "disk:", "it:the_api_over_tls_has_its_own_scheme_and_secure_cookies"),
     ("loop", "api_tls", "node:", "it:the_api_over_tls_has_its_own_scheme_and_secure_cookies"),
@@ -64,6 +65,9 @@ ROWS = [
     ("cache", "agents/lib.rs ReconcileState.keys", "database:", "agent"),
     ("cache", "agents/reserved_names.rs ReservedNames.names", "database:", "agent"),
     ("cache", "agents/state.rs AgentCertificates.issued", "clock:", "agent"),
+    ("cache", "control/alerting/facts.rs Facts.objects", "database:", "it:a_rule_that_cannot_be_evaluated_changes_nothing_and_says_so"),
+    ("cache", "control/alerting/mod.rs Memory.alerts", "database:", "it:a_rule_that_cannot_be_evaluated_changes_nothing_and_says_so"),
+    ("cache", "control/alerting/mod.rs Memory.rules", "database:", "it:a_rule_that_cannot_be_evaluated_changes_nothing_and_says_so"),
     ("cache", "control/compile/state.rs CompileState.destinations", "database:", "told"),
     ("cache", "control/compile/state.rs CompileState.domains", "database:", "renewal"),
     ("cache", "control/compile/state.rs CompileState.endpoints", "database:", "live"),

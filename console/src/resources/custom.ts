@@ -31,6 +31,9 @@ const DestinationExtra = lazy(() => import('@/events/destination-extra'));
 const DestinationWizard = lazy(() => import('@/events/destination-wizard'));
 const DestinationHealth = lazy(() => import('@/events/health-cell'));
 const SubscriptionExtra = lazy(() => import('@/events/subscription-extra'));
+const AlertState = lazy(() => import('@/events/alert-cell'));
+const RuleCondition = lazy(() => import('@/events/condition-cell'));
+const RuleExtra = lazy(() => import('@/events/rule-extra'));
 const AgentsExtra = lazy(() => import('@/agents/agents-extra'));
 const AgentExtra = lazy(() => import('@/agents/agent-extra'));
 const EndpointExtra = lazy(() => import('@/endpoints/endpoint-extra'));
@@ -74,6 +77,24 @@ export const CUSTOM: Record<string, Custom> = {
     empty: {
       title: 'No API keys',
       command: 'culvert api api_keys create --description deploys',
+    },
+  },
+  alerts: {
+    fields: ['summary'],
+    columns: [{ label: 'Alert', Cell: AlertState }],
+    empty: {
+      title: 'No alerts',
+      text: 'While the condition of an alert rule is true of an object, there is an alert.',
+    },
+  },
+  alert_rules: {
+    fields: ['severity', 'enabled', 'destinations'],
+    columns: [{ label: 'Condition', Cell: RuleCondition }],
+    DetailExtra: RuleExtra,
+    empty: {
+      title: 'No alert rules',
+      text: 'A rule says when there is an alert, and which destinations get it.',
+      command: `culvert api alert_rules create --name "Slow requests" --condition '{"type": "latency", "quantile": "p99", "above_ms": 2000, "over": "5m"}'`,
     },
   },
   event_destinations: {

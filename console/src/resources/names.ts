@@ -35,6 +35,8 @@ export function headingOf(object: JsonObject, noun: string): string {
 /** Collections by the beginning of their objects' ids. */
 const PREFIXES: Record<string, string> = {
   ah: 'audit_holds',
+  alr: 'alerts',
+  arl: 'alert_rules',
   ak: 'api_keys',
   agin: 'agent_ingresses',
   as: 'app/sessions',

@@ -38,7 +38,13 @@ const GROUPS: { label: string; icon: IconName; resources: string[] }[] = [
   {
     label: 'Events',
     icon: 'events',
-    resources: ['event_destinations', 'event_subscriptions', 'audit_holds'],
+    resources: [
+      'alerts',
+      'alert_rules',
+      'event_destinations',
+      'event_subscriptions',
+      'audit_holds',
+    ],
   },
   {
     label: 'Access',

@@ -31,6 +31,8 @@ const NAMES: Record<string, string> = {
   restrictions: '/ip_restrictions',
   operators: '/kubernetes_operators',
   legal_holds: '/audit_holds',
+  alarms: '/alerts',
+  notifications: '/alert_rules',
   cluster: '/nodes',
 };
 

@@ -31,6 +31,7 @@ use culvert_tunnel::server::Bindings;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+use crate::alerting::meters::AlertMeters;
 use crate::server_log::ServerLog;
 
 /// The parts of the control plane.
@@ -82,6 +83,8 @@ pub struct Control {
     pub events: Arc<EventConfig>,
     /// Agents.
     pub agents: Arc<AgentControl>,
+    /// Metrics of alerts.
+    pub alerts: AlertMeters,
     /// Runs endpoints, if this process has an edge.
     pub(crate) edge: Option<Arc<dyn EdgePort>>,
     /// Whether the last attempt to compile the configuration failed.

@@ -15,6 +15,7 @@
 //!
 //! - `compile`: stored documents as the inputs of edge and delivery.
 //! - `server_log`: the events of the server itself.
+//! - `alerting`: which alert rules are true, and the alerts that follow.
 //! - `upgrade`: the start of the control plane, which completes what older versions stored.
 //!
 //! A subject has its own state, with the shared `Kernel` in it. [`Control`] holds the subjects, and
@@ -88,6 +89,7 @@
 //! for minutes more (`crates/culvert-endpoints/src/host.rs`). The next server to start ends the sessions of a run
 //! that died (`crates/culvert-agents/src/failure_detector.rs`).
 
+mod alerting;
 mod audit_hold;
 mod bootstrap;
 mod catalogue;
@@ -144,6 +146,8 @@ pub use culvert_resources::stored::seal::{Pepper, Seal, login_key};
 pub use culvert_resources::{Caller, Error, OwnerKind, Parameter, PresentedToken, Role};
 pub use culvert_store::{AuditFile, Revision};
 
+pub use crate::alerting::meters::AlertMeters;
+pub use crate::alerting::{AlertEvaluator, AlertSettings};
 pub use crate::bootstrap::{Bootstrap, first_account};
 pub use crate::catalogue::catalogue;
 pub use crate::compile::copied::{CopySource, fill_from_copy};

@@ -13,11 +13,18 @@ use culvert_resources::audit::{AGENT_SESSION_START, AGENT_SESSION_STOP};
 use culvert_resources::resource::model::{Model, TUNNEL_SESSION_PREFIX};
 use culvert_store::Topic;
 
+use crate::alert::rule_model::AlertRule;
 use crate::destination::model::EventDestination;
 use crate::subscription::model::{EventSubscription, traffic_kinds};
 
 /// The kind of the event of commits that the database lost.
 pub const COMMITS_LOST: &str = "commits_lost.v0";
+
+/// The kind of the event of an alert that fires, and of its repetitions.
+pub const ALERT_FIRED: &str = "alert_fired.v0";
+
+/// The kind of the event of an alert that is resolved.
+pub const ALERT_RESOLVED: &str = "alert_resolved.v0";
 
 /// The kind of the event of events that waited and are lost.
 pub(crate) const EVENTS_DROPPED: &str = "events_dropped.v0";
@@ -36,11 +43,13 @@ pub(crate) const ENDPOINT: &str = "endpoint";
 
 /// Kinds that do not report a write to a resource. Only admins may follow them. A test compares them with the
 /// catalogue.
-const OTHERS: [&str; 48] = [
+const OTHERS: [&str; 50] = [
     "admin_command.v0",
     "agent_session_commanded.v0",
     AGENT_SESSION_START,
     AGENT_SESSION_STOP,
+    ALERT_FIRED,
+    ALERT_RESOLVED,
     "api_key_expiring.v0",
     "api_key_restricted.v0",
     "api_key_rotated.v0",
@@ -99,8 +108,9 @@ pub struct AuditedResource {
 }
 
 /// Every resource with events. A test compares them with the table of resources.
-pub static AUDITED: [AuditedResource; 27] = [
+pub static AUDITED: [AuditedResource; 28] = [
     AuditedResource::named("agent_ingress", &["agin"], false),
+    AuditedResource::of::<AlertRule>(),
     AuditedResource::named("api_key", &["ak"], true),
     AuditedResource::named("application_session", &["as"], true),
     AuditedResource::named("application_user", &["au"], true),

@@ -1,10 +1,11 @@
 //! Where events go, and questions about those that are kept.
 //!
-//! [`EventConfig`] decides about subscriptions and destinations, whose rows `crates/culvert-control/src/compile` hands to
+//! [`EventConfig`] decides about subscriptions, destinations and alert rules ([`alert`]), whose rows `crates/culvert-control/src/compile` hands to
 //! the delivery plane. It finds kept events ([`event_query`], [`tail`]), sends events and requests again
 //! ([`replay`], [`captured`]), and reads [`statistics`]. What exists is in [`event_kinds`]; the contents of events are in
 //! the catalogue that it is made with.
 
+pub mod alert;
 pub mod captured;
 pub mod destination;
 pub mod event_kinds;
@@ -31,6 +32,8 @@ pub fn operations() -> Vec<Operation<EventConfig>> {
     operations.extend(event_proof::operations());
     operations.extend(statistics::query::operations());
     let of_resources = [
+        of_resource(&alert::TYPE, &[]),
+        of_resource(&alert::rule::TYPE, &[]),
         of_resource(&destination::TYPE, destination::OPERATIONS),
         of_resource(&subscription::TYPE, subscription::OPERATIONS),
     ];

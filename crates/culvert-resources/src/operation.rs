@@ -239,9 +239,9 @@ const ID_BYTES_MAX: usize = 80;
 
 /// The prefixes of IDs in paths: those of all resources, and of events.
 pub const ID_PREFIXES: &[&str] = &[
-    "agin", "ah", "ak", "as", "au", "bot", "ca", "cert", "cr", "ed", "ep", "esb", "ev", "grant",
-    "ipp", "ipr", "ipx", "k8sop", "ra", "rd", "secret", "service", "shcrt", "sshca", "sshcr",
-    "sucrt", "tn", "ts", "usr", "vault",
+    "agin", "ah", "ak", "alr", "arl", "as", "au", "bot", "ca", "cert", "cr", "ed", "ep", "esb",
+    "ev", "grant", "ipp", "ipr", "ipx", "k8sop", "ra", "rd", "secret", "service", "shcrt", "sshca",
+    "sshcr", "sucrt", "tn", "ts", "usr", "vault",
 ];
 
 /// What a refused call named in its path, for its event. Text that cannot be an ID of ours is not repeated: it may be a

@@ -21,7 +21,7 @@ pub struct TunnelSession {
     pub format: Format<1>,
     pub(crate) agent_version: String,
     /// A tunnel credential, or the public key of an SSH client.
-    pub(crate) credential_id: String,
+    pub credential_id: String,
     /// Owner of the credential, which may be deleted before the session ends.
     pub principal_id: String,
     /// E-mail address or name of the owner.

@@ -394,6 +394,8 @@ pub const CODES: &[CodeRow] = &[
     row(5408, Class::Invalid, "This server does not retain traffic events."),
     row(5409, Class::Invalid, "The request of this event cannot be sent again."),
     row(5410, Class::Invalid, "The limit of holds of audit events is reached."),
+    row(5411, Class::Invalid, "The limit of alert rules is reached."),
+    row(5412, Class::Invalid, "The condition of the alert rule, or an object that it names, is invalid."),
     row(5430, Class::Invalid, "A parameter of the statistics query is invalid."),
     row(6700, Class::Invalid, "The description of the agent ingress is longer than 255 bytes."),
     row(6701, Class::Invalid, "The metadata of the agent ingress is longer than 4096 bytes."),

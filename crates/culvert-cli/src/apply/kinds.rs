@@ -164,8 +164,10 @@ mod tests {
 
     #[test]
     fn every_writable_collection_has_a_position_in_the_order() {
-        // Made by people, for a case, or by Kubernetes, or signed once.
-        const LEFT_OUT: [&str; 5] = [
+        // Made by people, for a case, or by Kubernetes, or signed once. Lengths of time of alert rules are shown in another
+        // form than they may be written.
+        const LEFT_OUT: [&str; 6] = [
+            "alert_rules",
             "audit_holds",
             "kubernetes_operators",
             "ssh_host_certificates",

@@ -17,7 +17,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use crate::operations::resources;
-use crate::server_log;
+use crate::{alerting, server_log};
 
 /// Every kind of audit event, with the schema of its object.
 pub(crate) fn kinds() -> Vec<AuditKind> {
@@ -43,6 +43,7 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
         .chain(lost_events::kinds())
         .chain(refused_traffic::kinds())
         .chain(server_log::kinds::kinds())
+        .chain(alerting::kinds::kinds())
         .collect()
 }
 

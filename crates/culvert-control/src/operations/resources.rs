@@ -10,6 +10,8 @@ use culvert_resources::resource::ResourceType;
 /// Every resource, by name.
 pub(crate) static ALL: &[&ResourceType] = &[
     &culvert_agents::ingress::TYPE,
+    &culvert_event_config::alert::TYPE,
+    &culvert_event_config::alert::rule::TYPE,
     &culvert_identity::api_key::TYPE,
     &culvert_identity::application::session::TYPE,
     &culvert_identity::application::user::TYPE,

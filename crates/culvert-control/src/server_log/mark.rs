@@ -16,38 +16,38 @@ const UNREADABLE_MAX: usize = 1_000;
 
 /// A kind of marks, and the type of their contents.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MarkKind {
+pub(crate) struct MarkKind {
     /// The kind of the documents.
-    pub(super) kind: &'static str,
+    pub(crate) kind: &'static str,
     /// The prefix of their IDs.
-    pub(super) prefix: &'static str,
+    pub(crate) prefix: &'static str,
 }
 
 /// A mark as it is stored.
 #[derive(Clone, Debug)]
-pub(super) struct Mark<T> {
-    pub(super) document: Document,
+pub(crate) struct Mark<T> {
+    pub(crate) document: Document,
     /// `None` if it cannot be read: then what it is about may be reported a second time, which replaces the mark.
-    pub(super) state: Option<T>,
+    pub(crate) state: Option<T>,
 }
 
 impl<T> Mark<T> {
     /// What it is about.
-    pub(super) fn of(&self) -> &str {
+    pub(crate) fn of(&self) -> &str {
         let mut keys = self.document.keys.iter();
         keys.find(|key| key.name == OF)
             .map_or("", |key| key.value.as_str())
     }
 
     /// Removes it, with an event.
-    pub(super) fn removal(self, event: AuditEvent) -> Changes {
+    pub(crate) fn removal(self, event: AuditEvent) -> Changes {
         Changes::remove(self.document.head, event)
     }
 }
 
 impl ServerLog {
     /// The mark about `of`.
-    pub(super) async fn mark<T: DeserializeOwned>(
+    pub(crate) async fn mark<T: DeserializeOwned>(
         &self,
         ty: MarkKind,
         of: &str,
@@ -57,7 +57,7 @@ impl ServerLog {
     }
 
     /// All marks of a kind.
-    pub(super) async fn marks<T: DeserializeOwned>(
+    pub(crate) async fn marks<T: DeserializeOwned>(
         &self,
         ty: MarkKind,
     ) -> Result<Vec<Mark<T>>, Fault> {
@@ -88,7 +88,7 @@ impl ServerLog {
 
     /// Writes the mark about `of` with an event. `known` is the mark that the decision was made with: if there is another
     /// one, nothing is committed.
-    pub(super) fn marking<T: Serialize>(
+    pub(crate) fn marking<T: Serialize>(
         &self,
         ty: MarkKind,
         of: &str,

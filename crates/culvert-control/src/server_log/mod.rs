@@ -11,7 +11,7 @@ pub(crate) mod destinations;
 pub(crate) mod ended;
 pub(crate) mod expiry;
 pub(crate) mod kinds;
-mod mark;
+pub(crate) mod mark;
 pub(crate) mod members;
 pub(crate) mod names;
 pub(crate) mod pruning;

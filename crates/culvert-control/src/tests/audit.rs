@@ -143,7 +143,7 @@ pub(super) fn with_context(caller: Caller) -> Caller {
     }
 }
 
-fn context() -> CallContext {
+pub(super) fn context() -> CallContext {
     CallContext {
         client_ip: Some("192.0.2.7".parse().unwrap()),
         client_port: Some(40_000),

@@ -712,6 +712,7 @@ const REACHING: &[fn()] = &[
     addresses::an_address_in_use_stays_reserved,
     agents::sessions_of_a_deleted_credential_end,
     agents::sessions_of_a_suspended_account_end,
+    alerts::senseless_rules_are_refused,
     audit_holds::senseless_holds_are_refused,
     agents::sessions_are_limited_per_credential_account_and_process,
     agents::unsupported_agent_operations_are_refused,

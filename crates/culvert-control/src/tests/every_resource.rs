@@ -329,7 +329,9 @@ fn too_long_code(name: &str, field: &str) -> u16 {
         ("vault", "name") => 23002,
         ("agent_ingress", "description") => 6700,
         ("agent_ingress", _) => 6701,
-        ("audit_hold" | "grant" | "kubernetes_operator" | "secret" | "vault", _) => 215,
+        ("alert_rule" | "audit_hold" | "grant" | "kubernetes_operator" | "secret" | "vault", _) => {
+            215
+        }
         _ => 5140,
     }
 }

@@ -3,6 +3,7 @@
 mod addresses;
 mod agent_runs;
 mod agents;
+mod alerts;
 mod audit;
 mod audit_holds;
 mod authority;
@@ -510,6 +511,10 @@ impl Rig {
     async fn sample_by(&self, by: &Caller, collection: &str, n: u32) -> Value {
         match collection {
             "api_keys" => json!({"description": format!("key {n}")}),
+            "alert_rules" => {
+                let condition = json!({"type": "key_expiring", "within": "7d"});
+                json!({"name": format!("rule {n}"), "condition": condition})
+            }
             "audit_holds" => {
                 json!({"filter": format!("event_id == 'ev_{n}'"), "reason": format!("case {n}")})
             }

@@ -9,6 +9,15 @@ use crate::tests::*;
 /// A stored form of each, by collection.
 fn stored_form(collection: &str, user_id: &str) -> Value {
     match collection {
+        "alerts" => json!({
+            "format": 1, "rule_id": "arl_1", "rule_name": "Errors", "condition": "error_rate",
+            "severity": "warning", "state": "resolved", "summary": "Many requests fail.",
+            "subject": {"kind": "endpoint", "id": "ep_1", "name": "https://x.example"},
+            "owner_id": "usr_1", "value": 0.2, "threshold": 0.1,
+            "fired_at": "2027-01-15T08:00:00Z", "resolved_at": "2027-01-15T09:00:00Z",
+            "reason": "recovered", "repetition": 0, "sent_at": "2027-01-15T09:00:00Z",
+            "destination_ids": [],
+        }),
         "app/users" => json!({
             "format": 1,
             "identity_provider": {"name": "A provider", "url": "https://id.example"},
@@ -114,7 +123,7 @@ fn observed_objects_cannot_be_created_or_changed() {
             .map(|operation| (operation.name, operation.method.as_str()))
             .collect();
         let expected: &[_] = match ty.collection {
-            "tunnels" => &[("get", "GET"), ("list", "GET")],
+            "alerts" | "tunnels" => &[("get", "GET"), ("list", "GET")],
             "tunnel_sessions" => &[
                 ("get", "GET"),
                 ("list", "GET"),

@@ -44,6 +44,7 @@ const fn place(
 
 #[rustfmt::skip]
 pub(super) const PLACES: &[ReferenceField] = &[
+    place("alert_rules", "destination_ids", "event_destinations", Refused(5112)),
     place("api_keys", "owner_id", "bot_users", Cascades),
     place("credentials", "owner_id", "bot_users", Cascades),
     place("endpoints", "restrict-ips.ip_policies", "ip_policies", Refused(1420)),
@@ -106,6 +107,10 @@ pub(super) async fn naming(
             rig.sample_by(by, collection, number).await
         }
     };
+    if collection == "alert_rules" {
+        body["name"] = json!(format!("named {n}"));
+        body["condition"] = json!({"type": "key_expiring", "within": "7d"});
+    }
     if collection == "event_subscriptions" {
         body["sources"] = json!([{"type": "vault_created.v0"}]);
     }
@@ -194,6 +199,8 @@ async fn every_field_that_refers_to_an_object_is_in_the_table() {
     };
     // Fields that refer to something other than a removable object.
     let others = [
+        // What a rule watches may be removed.
+        ("alert_rules", "object_ids"),
         // IDs of Amazon and Azure.
         ("event_destinations", "tenant_id"),
         ("event_destinations", "client_id"),

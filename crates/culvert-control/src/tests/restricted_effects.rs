@@ -151,8 +151,9 @@ async fn operations_refused_by_a_restriction_change_nothing() {
                     "{method} {path} {body} {:?}: {answered:?}",
                     caller.restrictions
                 );
-                // Only admins see holds, and a key with a lower role is none.
-                let is_unseen = operation.collection == "audit_holds" && answered.is_absent();
+                // Only admins see them, and a key with a lower role is none.
+                let is_unseen = ["alert_rules", "audit_holds"].contains(&operation.collection)
+                    && answered.is_absent();
                 assert!(
                     is_unseen
                         || matches!(answered, Answered::Refused(Class::Forbidden, Some(_), _)),

@@ -57,6 +57,9 @@ enum Object {
     AboutKeys,
 }
 
+/// What only admins see and write.
+const OF_ADMINS_UNSEEN: [&str; 2] = ["alert_rules", "audit_holds"];
+
 /// The callers that an operation allows.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
@@ -93,7 +96,13 @@ impl Rule {
                 _ => is_change.then_some(Self::Private),
             };
         }
-        if collection == "audit_holds" {
+        if collection == "alerts" {
+            return match name {
+                "list" => Some(Self::Read),
+                _ => is_read.then_some(Self::Private),
+            };
+        }
+        if OF_ADMINS_UNSEEN.contains(&collection) {
             return match name {
                 "list" => Some(Self::Read),
                 "create" => Some(Self::Admins(630, 635)),
@@ -257,7 +266,7 @@ impl Cast {
         }
         let is_of_admins = ADMINS.contains(&collection)
             || ADMINS_ALONE.contains(&collection)
-            || collection == "audit_holds";
+            || OF_ADMINS_UNSEEN.contains(&collection);
         let by = if is_of_admins {
             &rig.admin
         } else {

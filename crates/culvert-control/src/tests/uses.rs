@@ -48,7 +48,7 @@ fn needs(place: &ReferenceField) -> Needs {
         ("ip_policy_rules", "ip_policy_id")
         | ("vault_secrets", "vault_id")
         | ("grants", "object_id") => Needs::Change,
-        ("ip_restrictions" | "api_keys" | "credentials" | "ssh_credentials", _)
+        ("alert_rules" | "ip_restrictions" | "api_keys" | "credentials" | "ssh_credentials", _)
         | ("grants", "grantee") => Needs::Other,
         _ => Needs::Use,
     }

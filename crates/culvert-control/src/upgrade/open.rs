@@ -19,6 +19,7 @@ use culvert_resources::audit::counted::Refusals;
 use culvert_resources::cx::base::Base;
 use culvert_resources::keyed_mutex::KeyedMutex;
 
+use crate::alerting::meters::AlertMeters;
 use crate::audit_hold::retention::{Cost, HeldEvents};
 use crate::catalogue::catalogue;
 use crate::control::{Control, Parts};
@@ -149,6 +150,7 @@ impl Control {
                 agents,
                 parts.nodes,
             )),
+            alerts: AlertMeters::default(),
             kernel,
             identity,
             certificates,

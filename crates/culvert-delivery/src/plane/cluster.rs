@@ -176,6 +176,29 @@ pub(crate) async fn health(plane: &Plane, destination: &str) -> Result<ClusterHe
     Ok(ClusterHealth { health, nodes })
 }
 
+/// Health of all destinations across all nodes, with this node's current view, without dead letters.
+pub(crate) async fn healths(plane: &Plane) -> Result<HashMap<String, Health>, Fault> {
+    let mut nodes: HashMap<String, Vec<NodeHealth>> = HashMap::new();
+    let own = &plane.settings.node;
+    for (destination, health) in plane.all_counters.healths() {
+        let node = own.clone();
+        nodes.insert(destination, vec![NodeHealth { node, health }]);
+    }
+    if plane.settings.is_shared {
+        for (destination, node, body) in plane.queue.all_healths().await? {
+            if node != *own
+                && let Ok(note) = serde_json::from_str::<Note>(&body)
+            {
+                let health = note.health();
+                let known = nodes.entry(destination).or_default();
+                known.push(NodeHealth { node, health });
+            }
+        }
+    }
+    let merged = |(destination, nodes): (String, Vec<NodeHealth>)| (destination, merged(&nodes));
+    Ok(nodes.into_iter().map(merged).collect())
+}
+
 /// The last attempts to send to a destination, the newest first, each with its node: all that this node remembers, and
 /// the newest of each other node.
 pub(crate) async fn attempts(

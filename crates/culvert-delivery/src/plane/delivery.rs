@@ -1,5 +1,6 @@
 //! The public interface of the delivery plane.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -258,6 +259,14 @@ impl Delivery {
     /// If the queue fails.
     pub async fn cluster_health(&self, destination: &str) -> Result<ClusterHealth, Fault> {
         cluster::health(&self.plane, destination).await
+    }
+
+    /// Health of all destinations across all nodes, by ID, read with one query.
+    ///
+    /// # Errors
+    /// If the queue fails.
+    pub async fn cluster_healths(&self) -> Result<HashMap<String, Health>, Fault> {
+        cluster::healths(&self.plane).await
     }
 
     /// The last attempts to send to a destination, the newest first, each with its node. At most 100.

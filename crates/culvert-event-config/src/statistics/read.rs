@@ -99,6 +99,24 @@ impl Collected {
 type Frames = Vec<(String, i64, Frame)>;
 
 impl Statistics {
+    /// The points of the endpoints of an account, in steps of ten seconds from `from` to before `to`, by ID and the start
+    /// of the step, both in seconds. Steps that have not ended are not in it.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn endpoint_points(
+        &self,
+        account: &str,
+        (from, to): (i64, i64),
+    ) -> Result<BTreeMap<String, BTreeMap<i64, Point>>, Fault> {
+        let selection = Selection::All(SubjectKind::Endpoint, account.to_owned());
+        let range = Range { from, to };
+        let fine = Resolution::FINE;
+        let points = self.points(&selection, fine, range, fine.step).await?;
+        let by_id = |(key, steps): (Key, _)| (key.id().to_owned(), steps);
+        Ok(points.into_iter().map(by_id).collect())
+    }
+
     /// The points of subjects in steps of this many seconds; 0 for one step.
     pub(super) async fn points(
         &self,

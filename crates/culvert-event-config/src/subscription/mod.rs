@@ -294,7 +294,7 @@ fn source_types() -> Vec<String> {
 
 /// Removes duplicates; refuses IDs that are not destinations of the caller's account, and those that the owner of the
 /// subscription may not use. `before` are the destinations that it has.
-async fn check_destinations(
+pub(crate) async fn check_destinations(
     cx: &Cx<'_>,
     referrer: Referrer<'_>,
     given: Vec<String>,

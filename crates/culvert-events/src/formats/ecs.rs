@@ -50,7 +50,7 @@ fn fields(event: &Event<'_>) -> Value {
             "duration": duration.and_then(nanos),
             "end": time("/object/conn/end_ts"),
             "id": event.text_at(&["/event_id"]),
-            "kind": "event",
+            "kind": if row.class == Class::DetectionFinding { "alert" } else { "event" },
             "module": "culvert",
             "original": event.envelope,
             "outcome": match event.succeeded() {

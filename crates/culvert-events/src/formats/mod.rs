@@ -19,7 +19,7 @@ pub(crate) use ocsf::VERSION as OCSF_VERSION;
 pub(crate) use table::markdown;
 pub use table::{Severity as EventSeverity, kinds};
 
-use table::{Outcome, Row};
+use table::{Class, Outcome, Row};
 
 /// The form in which a destination gets events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,10 +82,18 @@ impl<'e> Event<'e> {
         let json = read_json(envelope.as_bytes())?;
         let at = Timestamp::parse(json["event_timestamp"].as_str()?)?;
         let kind = kind_of(json["event_type"].as_str()?);
+        let mut row = table::row_of(kind);
+        if row.class == Class::DetectionFinding {
+            row.severity = match json.pointer("/object/severity").and_then(Value::as_str) {
+                Some("info") => EventSeverity::Informational,
+                Some("critical") => EventSeverity::High,
+                _ => row.severity,
+            };
+        }
         Some(Self {
             envelope,
             at,
-            row: table::row_of(kind),
+            row,
             kind: kind.to_owned(),
             json,
         })

@@ -56,6 +56,9 @@ fn base(event: &Event<'_>) -> Map<String, Value> {
         _ => row.activity,
     };
     let (status_id, status) = match event.succeeded() {
+        // Findings have states of their own.
+        Some(true) if row.class == Class::DetectionFinding => (4, "Resolved"),
+        Some(false) if row.class == Class::DetectionFinding => (1, "New"),
         Some(true) => (1, "Success"),
         Some(false) => (2, "Failure"),
         None => (0, "Unknown"),
@@ -131,6 +134,7 @@ fn of_class(event: &Event<'_>) -> Map<String, Value> {
                 "user": user(event, event.user_id(), event.user_name()),
             }),
         ),
+        Class::DetectionFinding => finding(event),
         Class::EntityManagement => with_source(
             event,
             json!({"entity": {
@@ -161,6 +165,28 @@ fn of_class(event: &Event<'_>) -> Map<String, Value> {
             }),
         ),
     }
+}
+
+/// An alert: what was found, and about what.
+fn finding(event: &Event<'_>) -> Map<String, Value> {
+    let time = |pointer: &str| event.time(pointer).map(Timestamp::unix_millis);
+    fields(json!({
+        "end_time": time("/object/resolved_at"),
+        "finding_info": {
+            "created_time": time("/object/fired_at"),
+            "desc": event.text_at(&["/object/summary"]),
+            "title": event.text_at(&["/object/rule_name"]).unwrap_or("alert"),
+            "types": [event.text_at(&["/object/condition"])],
+            "uid": event.object_id().unwrap_or("unknown"),
+        },
+        "is_alert": true,
+        "resources": [{
+            "name": event.text_at(&["/object/subject/name"]),
+            "type": event.text_at(&["/object/subject/kind"]),
+            "uid": event.text_at(&["/object/subject/id"]),
+        }],
+        "start_time": time("/object/fired_at"),
+    }))
 }
 
 /// These fields, with those of the client and the caller.

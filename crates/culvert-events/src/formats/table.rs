@@ -10,6 +10,7 @@ pub(super) enum Class {
     ApiActivity,
     ApplicationLifecycle,
     Authentication,
+    DetectionFinding,
     EntityManagement,
     HttpActivity,
     NetworkActivity,
@@ -24,6 +25,7 @@ impl Class {
             Self::ApiActivity => (6003, "API Activity"),
             Self::ApplicationLifecycle => (6002, "Application Lifecycle"),
             Self::Authentication => (3002, "Authentication"),
+            Self::DetectionFinding => (2004, "Detection Finding"),
             Self::EntityManagement => (3004, "Entity Management"),
             Self::HttpActivity => (4002, "HTTP Activity"),
             Self::NetworkActivity => (4001, "Network Activity"),
@@ -34,6 +36,7 @@ impl Class {
     /// The number and name of its category.
     pub(super) fn category(self) -> (u64, &'static str) {
         match self.id().0 / 1000 {
+            2 => (2, "Findings"),
             3 => (3, "Identity & Access Management"),
             4 => (4, "Network Activity"),
             _ => (6, "Application Activity"),
@@ -69,6 +72,8 @@ const STOP: Activity = (4, "Stop");
 /// Of the lifecycle of an application.
 const CHANGE: Activity = (8, "Update");
 const CLOSE: Activity = (2, "Close");
+/// Of findings.
+const END: Activity = (3, "Close");
 const REFUSE: Activity = (5, "Refuse");
 
 /// How serious an event is, with its number in OCSF and ECS.
@@ -120,8 +125,8 @@ pub(super) struct Row {
 }
 
 use Class::{
-    AccountChange, ApiActivity, ApplicationLifecycle, Authentication, EntityManagement,
-    HttpActivity, NetworkActivity, UserAccess,
+    AccountChange, ApiActivity, ApplicationLifecycle, Authentication, DetectionFinding,
+    EntityManagement, HttpActivity, NetworkActivity, UserAccess,
 };
 use Outcome::{Failure, OfObject, Success};
 use Severity::{High, Informational, Low, Medium};
@@ -138,11 +143,13 @@ type OfKind = (
 
 /// The kinds that do not report a write to a resource, by name without version.
 #[rustfmt::skip]
-const KINDS: [OfKind; 51] = [
+const KINDS: [OfKind; 53] = [
     ("admin_command", ApplicationLifecycle, OTHER, Low, Success, &["configuration"], &["change"]),
     ("agent_session_commanded", ApiActivity, OTHER, Informational, Success, &["session"], &["info"]),
     ("agent_session_start", Authentication, LOGON, Informational, OfObject, &["authentication", "session"], &["start"]),
     ("agent_session_stop", Authentication, LOGOFF, Informational, Success, &["authentication", "session"], &["end"]),
+    ("alert_fired", DetectionFinding, CREATE, Medium, Failure, &["host"], &["error"]),
+    ("alert_resolved", DetectionFinding, END, Medium, Success, &["host"], &["info"]),
     ("api_key_expiring", EntityManagement, OTHER, Low, Success, &["iam"], &["info"]),
     ("api_key_restricted", EntityManagement, UPDATE, Low, Success, &["iam"], &["change"]),
     ("api_key_rotated", EntityManagement, UPDATE, Low, Success, &["iam"], &["change"]),
@@ -194,8 +201,9 @@ const KINDS: [OfKind; 51] = [
 
 /// The resources whose writes have events.
 #[rustfmt::skip]
-const OF_RESOURCES: [(&str, Class, Severity, &[&str]); 27] = [
+const OF_RESOURCES: [(&str, Class, Severity, &[&str]); 28] = [
     ("agent_ingress", EntityManagement, Informational, &["configuration"]),
+    ("alert_rule", EntityManagement, Low, &["configuration"]),
     ("api_key", EntityManagement, Low, &["iam"]),
     ("application_session", Authentication, Informational, &["authentication", "session"]),
     ("application_user", AccountChange, Informational, &["iam"]),

@@ -134,6 +134,39 @@ fn a_change_has_its_caller_and_object() {
 }
 
 #[test]
+fn an_alert_is_a_finding_until_it_is_resolved() {
+    for (kind, severity, activity, status, level) in [
+        ("alert_fired.v0", "critical", 1, 1, 4),
+        ("alert_fired.v0", "info", 1, 1, 1),
+        ("alert_resolved.v0", "warning", 3, 4, 3),
+    ] {
+        let object = serde_json::json!({
+            "id": "alr_1", "rule_name": "Errors", "condition": "error_rate", "severity": severity,
+            "summary": "Many requests fail.", "fired_at": "2026-01-02T03:04:05Z", "resolved_at": null,
+            "subject": {"kind": "endpoint", "id": "ep_1", "name": "https://a.example"},
+        });
+        let given = event(kind, Value::Null, object);
+        assert_fields(
+            &ocsf(&given),
+            [
+                ("/class_uid", 2004.into()),
+                ("/category_uid", 2.into()),
+                ("/type_uid", (200_400 + activity).into()),
+                ("/status_id", status.into()),
+                ("/severity_id", level.into()),
+                ("/finding_info/uid", "alr_1".into()),
+                ("/finding_info/title", "Errors".into()),
+                ("/finding_info/created_time", 1_767_323_045_000_i64.into()),
+                ("/resources/0/uid", "ep_1".into()),
+            ],
+        );
+        let of_ecs = ecs(&given);
+        assert_eq!(of_ecs["event"]["kind"], "alert");
+        assert_eq!(of_ecs["event"]["severity"], level);
+    }
+}
+
+#[test]
 fn an_agent_fails_if_its_session_has_an_error() {
     for (error, status) in [("", 1), ("refused", 2)] {
         let object = serde_json::json!({"session": {"id": "ts_1"}, "error": error});

@@ -149,6 +149,25 @@ impl Default for Audit {
     }
 }
 
+/// Alert rules.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Alerts {
+    /// Whether a new installation gets the default alert rules, and whether they are evaluated.
+    pub defaults: bool,
+    /// How often the rules are evaluated, `1s` to `5m`.
+    pub interval: Span,
+}
+
+impl Default for Alerts {
+    fn default() -> Self {
+        Self {
+            defaults: true,
+            interval: Span(Duration::from_secs(10)),
+        }
+    }
+}
+
 /// Capture and retention of traffic events.
 #[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

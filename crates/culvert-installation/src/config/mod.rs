@@ -24,6 +24,7 @@ mod statistics;
 mod tests;
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub use statistics::Statistics;
 
 /// The minimum size, which must hold the data of one write.
 const TRAFFIC_RETENTION_BYTES_MIN: u64 = 1 << 20;
+/// How often alert rules may be evaluated.
+const ALERT_INTERVALS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(300);
 /// The minimum retention. A shorter one would defeat the purpose of an audit log.
 const AUDIT_RETENTION_MIN: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -113,6 +116,8 @@ pub struct Settings {
     pub secrets: Secrets,
     /// The audit log.
     pub audit: Audit,
+    /// Alert rules.
+    pub alerts: Alerts,
     /// Capture and retention of traffic events.
     pub events: Events,
     /// Event destinations.
@@ -148,6 +153,7 @@ impl Default for Settings {
             bootstrap: Bootstrap::default(),
             secrets: Secrets::default(),
             audit: Audit::default(),
+            alerts: Alerts::default(),
             events: Events::default(),
             destinations: Destinations::default(),
             shutdown: Shutdown::default(),
@@ -200,6 +206,10 @@ impl Settings {
             return Err(Invalid(
                 "`events.traffic_retention_bytes` must be at least 1048576".into(),
             ));
+        }
+        if !ALERT_INTERVALS.contains(&self.alerts.interval.0) {
+            let why = "`alerts.interval` must be from `1s` to `5m`";
+            return Err(Invalid(why.into()));
         }
         if self.audit.retention.0 < AUDIT_RETENTION_MIN {
             return Err(Invalid("`audit.retention` must be at least `30d`".into()));

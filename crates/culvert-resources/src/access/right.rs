@@ -69,7 +69,7 @@ pub enum Scope {
     EndpointsRead,
     #[serde(rename = "endpoints.write")]
     EndpointsWrite,
-    // Events, event destinations and event subscriptions, holds of audit events, statistics and the list of nodes.
+    // Events, event destinations and event subscriptions, alerts and their rules, holds of audit events, statistics and the list of nodes.
     #[serde(rename = "events.read")]
     EventsRead,
     #[serde(rename = "events.write")]
@@ -146,6 +146,8 @@ const FAMILIES: [(Scope, Scope, &[&str]); 11] = {
             EventsRead,
             EventsWrite,
             &[
+                "alert_rules",
+                "alerts",
                 "audit_holds",
                 "event_destinations",
                 "event_subscriptions",

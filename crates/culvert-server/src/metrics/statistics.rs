@@ -1,6 +1,6 @@
 //! The numbers of the statistics as metrics: the same counters, read at the time of the scrape.
 
-use culvert_control::Control;
+use culvert_control::{AlertMeters, Control};
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
 use culvert_events::Reason;
@@ -96,6 +96,29 @@ pub(crate) fn destinations(delivery: &Delivery) -> Vec<Sample> {
         .collect()
 }
 
+/// Alerts; only the node that evaluates the rules has open ones.
+fn alerts(meters: &AlertMeters) -> Vec<Sample> {
+    let open = meters.by_severity().map(|(severity, count)| Sample {
+        name: "alerts_open",
+        help: "Open alerts, on the node that evaluates the rules",
+        labels: vec![("severity", severity.to_owned())],
+        value: Value::Gauge(count),
+    });
+    let evaluations = [
+        counter(
+            "alert_evaluations",
+            "Evaluations of all alert rules",
+            meters.evaluations.get(),
+        ),
+        counter(
+            "alert_evaluation_errors",
+            "Evaluations of alert rules that failed and changed nothing",
+            meters.errors.get(),
+        ),
+    ];
+    open.chain(evaluations).collect()
+}
+
 /// The process, and the statistics themselves.
 pub(crate) fn process(control: &Control) -> Vec<Sample> {
     let meters = control.events.statistics_meters();
@@ -116,6 +139,7 @@ pub(crate) fn process(control: &Control) -> Vec<Sample> {
             meters.bytes.get(),
         ),
     ];
+    samples.extend(alerts(&control.alerts));
     if let Some(usage) = Usage::now() {
         samples.push(Sample {
             name: "process_cpu_seconds",

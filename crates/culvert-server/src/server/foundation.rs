@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use culvert_command::with_causes;
-use culvert_control::{Control, ServerLog, ServerWatch, first_account};
+use culvert_control::{AlertEvaluator, Control, ServerLog, ServerWatch, first_account};
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
 use culvert_installation::audit_key::{self, AuditKey};
@@ -40,6 +40,8 @@ pub(super) struct Foundation {
     pub(super) control: Arc<Control>,
     /// Reports what this process does.
     pub(super) watch: Arc<ServerWatch>,
+    /// Evaluates alert rules.
+    pub(super) alerts: Arc<AlertEvaluator>,
     /// Sign-ins that control has to keep.
     pub(super) login_entries: Option<mpsc::Receiver<JournalEntry>>,
     pub(super) certificates: CertificateFiles,
@@ -75,6 +77,7 @@ impl Foundation {
         };
         let (control, login_entries) = control::plane(&opened, secrets, around).await?;
         let watch = control::watch(&opened, &control);
+        let alerts = control::alerts(&opened, &control);
         let ca_file = settings.data_dir.join("ca.pem");
         keys::write_public(&ca_file, control.certificates.ca_pem())?;
         let supervision = Supervision::new(opened.supervisor.clone(), &opened.store, &opened.queue);
@@ -94,6 +97,7 @@ impl Foundation {
             published,
             control,
             watch,
+            alerts,
             login_entries: Some(login_entries),
             certificates,
             ca_file,

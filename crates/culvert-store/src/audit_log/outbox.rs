@@ -49,6 +49,7 @@ pub(crate) async fn audience(
     connection: &mut Connection,
     event: &Event,
 ) -> Result<String, sqlx::Error> {
+    let about = Topic::about(&Named::of(&event.body).object);
     let rows = connection
         .rows(
             state::AUDIENCE,
@@ -56,6 +57,7 @@ pub(crate) async fn audience(
                 Arg::Text(&event.account),
                 Arg::Text(&event.kind),
                 Arg::Text(Topic::EVERY),
+                Arg::Text(&about),
             ],
         )
         .await?;

@@ -286,9 +286,10 @@ pub(crate) mod state {
          JOIN document d ON d.id = r.from_id WHERE r.to_id = $1 \
          ORDER BY r.blocks DESC, r.from_id LIMIT 1";
 
-    /// Each subscription and destination once; `$3` is [`Topic::EVERY`](crate::Topic::EVERY).
+    /// Each subscription and destination once; `$3` is [`Topic::EVERY`](crate::Topic::EVERY), and `$4`
+    /// [`Topic::about`](crate::Topic::about) its object.
     pub(crate) const AUDIENCE: &str = "SELECT DISTINCT id, destination FROM document_topic \
-         WHERE account = $1 AND kind IN ($2, $3) ORDER BY id, destination";
+         WHERE account = $1 AND kind IN ($2, $3, $4) ORDER BY id, destination";
     pub(crate) const TELL: &str = "INSERT INTO outbox \
          (seq, id, account, kind, happened_at, audience, body, hash, object_id, actor_id) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING";
@@ -517,6 +518,8 @@ pub(crate) mod events {
          SET noted_at = excluded.noted_at, body = excluded.body";
     pub(crate) const HEALTHS: &str =
         "SELECT node, body FROM destination_health WHERE destination = $1 ORDER BY node LIMIT 1000";
+    pub(crate) const ALL_HEALTHS: &str = "SELECT destination, node, body FROM destination_health \
+         ORDER BY destination, node LIMIT 100000";
     pub(crate) const DROP_HEALTHS: &str = "DELETE FROM destination_health WHERE destination = $1";
     pub(crate) const PRUNE_HEALTHS: &str = "DELETE FROM destination_health WHERE noted_at < $1";
     pub(crate) const OPEN_TAIL: &str = "INSERT INTO tail (id, node, spec, open_until) \
@@ -667,6 +670,7 @@ pub(crate) mod events {
         DROP_DEAD_LETTERS,
         NOTE_HEALTH,
         HEALTHS,
+        ALL_HEALTHS,
         DROP_HEALTHS,
         PRUNE_HEALTHS,
         OPEN_TAIL,

@@ -121,7 +121,7 @@ pub enum OnDelete {
 /// document's account are selected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Topic {
-    /// Event kind, such as `api_key_created.v0`, or [`Self::EVERY`].
+    /// Event kind, such as `api_key_created.v0`, [`Self::EVERY`], or [`Self::about`] an object.
     pub kind: String,
     /// Id of the destination.
     pub destination: String,
@@ -130,6 +130,11 @@ pub struct Topic {
 impl Topic {
     /// Stands for every kind of audit event, those of later versions too.
     pub const EVERY: &'static str = "audit";
+
+    /// Stands for every kind of audit event about the object with this ID. No kind has such a name.
+    pub fn about(id: &str) -> String {
+        format!("about {id}")
+    }
 }
 
 /// A query for documents of one kind and account, newest first.

@@ -101,6 +101,21 @@ impl Queue {
             .collect()
     }
 
+    /// The stored views of all destinations: IDs of destinations, node names and texts.
+    pub async fn all_healths(&self) -> Result<Vec<(String, String, String)>, Fault> {
+        let doing = "reading the health of all destinations";
+        let rows = self.pool().rows(doing, events::ALL_HEALTHS, &[]).await?;
+        rows.iter()
+            .map(|row| {
+                Ok((
+                    row.get(0).during(doing)?,
+                    row.get(1).during(doing)?,
+                    row.get(2).during(doing)?,
+                ))
+            })
+            .collect()
+    }
+
     /// Announces that a tail of `node` is open until `until`.
     pub async fn open_tail(
         &self,

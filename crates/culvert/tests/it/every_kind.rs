@@ -114,8 +114,9 @@ const AUDITED: &[(&str, &str, &str)] = &[
 ];
 
 /// Resources with kinds of our own.
-const OWN: [&str; 9] = [
+const OWN: [&str; 10] = [
     "agent_ingress",
+    "alert_rule",
     "application_session",
     "application_user",
     "audit_hold",
@@ -129,6 +130,7 @@ const OWN: [&str; 9] = [
 /// Collections that callers change, whose kinds are our own.
 const OF_OWN: &[&str] = &[
     "agent_ingresses",
+    "alert_rules",
     "audit_holds",
     "bot_users",
     "endpoints",
@@ -259,6 +261,10 @@ impl Witness {
         match collection {
             "agent_ingresses" => json!({"domain": "connect.x.example"}),
             "api_keys" | "ip_policies" | "reserved_addrs" => json!({"description": "a sample"}),
+            "alert_rules" => {
+                let condition = json!({"type": "key_expiring", "within": "7d"});
+                json!({"name": "a sample", "condition": condition})
+            }
             "audit_holds" => json!({"filter": "event_id == ''", "reason": "a sample"}),
             "bot_users" | "service_users" => json!({"name": collection}),
             "certificate_authorities" => {
@@ -354,13 +360,13 @@ fn the_catalogue_has_the_kinds_of_the_contract() {
     let (catalogue, contract) = (catalogue(), contract());
     let absent: Vec<_> = contract.difference(&catalogue).collect();
     assert_eq!(absent, Vec::<&String>::new());
-    // Our own stand beside them: nine resources with three kinds each, and those of operations, refusals and the server.
+    // Our own stand beside them: ten resources with three kinds each, and those of operations, refusals and the server.
     let own: Vec<_> = catalogue.difference(&contract).collect();
     let of = |stem: &str| VERBS.map(|verb| format!("{stem}_{verb}.v0"));
     for stem in OWN {
         assert!(of(stem).iter().all(|kind| own.contains(&kind)), "{stem}");
     }
-    assert_eq!(own.len(), OWN.len() * VERBS.len() + 42, "{own:?}");
+    assert_eq!(own.len(), OWN.len() * VERBS.len() + 44, "{own:?}");
     let mut made: Vec<&str> = culvert_control::operations()
         .iter()
         .filter(|operation| operation.name == "create")

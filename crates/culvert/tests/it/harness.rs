@@ -220,10 +220,11 @@ impl Harness {
         change: impl FnOnce(&mut Settings),
     ) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut settings = Settings {
+        // In a box, because the future keeps it.
+        let mut settings = Box::new(Settings {
             data_dir: folder.path().join("data"),
             ..Settings::default()
-        };
+        });
         settings.api.addr = "127.0.0.1:0".into();
         settings.edge.http_addr = "127.0.0.1:0".into();
         settings.edge.https_addr = "127.0.0.1:0".into();
@@ -236,6 +237,8 @@ impl Harness {
         settings.metrics.addr = "127.0.0.1:0".into();
         settings.destinations.allow_networks = vec!["127.0.0.1/32".into()];
         settings.destinations.allow_plain_http = true;
+        // Their events would be among those that tests compare.
+        settings.alerts.defaults = false;
         settings.log.level = "warn".into();
         let database = backend.database().await;
         if let Some(database) = &database {
@@ -244,7 +247,7 @@ impl Harness {
         change(&mut settings);
         culvert::telemetry::start(&settings.log).unwrap();
 
-        let server = Box::pin(Server::start_on(settings.clone(), sockets))
+        let server = Box::pin(Server::start_on((*settings).clone(), sockets))
             .await
             .unwrap();
         let token = match server.first_token() {
@@ -274,7 +277,7 @@ impl Harness {
             ssh,
             nodes,
             metrics,
-            settings,
+            settings: *settings,
             _folder: folder,
             cancel,
             tasks,

@@ -224,6 +224,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-login",
             "culvert-policy",
             "culvert-resources",
+            "culvert-statistics",
             "culvert-store",
             "culvert-tunnel",
         ],

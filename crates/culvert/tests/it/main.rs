@@ -15,6 +15,7 @@ mod agent_matrix;
 mod agent_options;
 mod agent_sessions;
 mod agents;
+mod alerts;
 mod applied;
 mod apply;
 mod apply_secrets;

@@ -16,9 +16,10 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{Backend, Database, backends, eventually};
 
 /// All long-lived tasks of a server on SQLite.
-pub const TASKS: [&str; 37] = [
+pub const TASKS: [&str; 38] = [
     "agent_sessions",
     "agents",
+    "alerts",
     "api",
     "audit_tree",
     "certificates",

@@ -1,22 +1,25 @@
-//! Events of the server itself: its start, its reloads, and what it sees of nodes, destinations, certificates and keys.
+//! Events of the server itself: its start, its reloads, and what it sees of nodes, destinations, certificates and keys. And
+//! the alerts that follow from rules.
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use culvert_base::BoxFuture;
-use culvert_control::ServerWatch;
+use culvert_control::{AlertEvaluator, ServerWatch};
 
 use crate::server::foundation::Foundation;
 use crate::server::part::{self, Name, Reason, Start};
 
 pub(super) struct Part {
     watch: Arc<ServerWatch>,
+    alerts: Arc<AlertEvaluator>,
 }
 
 impl Part {
     pub(super) fn new(foundation: &Foundation) -> Self {
         Self {
             watch: foundation.watch.clone(),
+            alerts: foundation.alerts.clone(),
         }
     }
 }
@@ -47,6 +50,8 @@ impl part::Part for Part {
             self.watch.check(false).await;
             let run = |stop| self.watch.clone().run(stop);
             start.tasks.start("server_events", run);
+            let evaluate = |stop| self.alerts.clone().run(stop);
+            start.tasks.start("alerts", evaluate);
             Ok(())
         })
     }

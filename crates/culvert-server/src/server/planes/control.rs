@@ -7,8 +7,9 @@ use culvert_base::Clock;
 use culvert_base::net::HostName;
 use culvert_command::{Invalid, with_causes};
 use culvert_control::{
-    AgentSettings, ConsoleProvider, ConsoleSignIn, Control, EdgePort, LoginKeys, LoginSettings,
-    Logins, Parts, PolicyRuntime, RunFacts, ServerWatch, Statistics, login_key,
+    AgentSettings, AlertEvaluator, AlertSettings, ConsoleProvider, ConsoleSignIn, Control,
+    EdgePort, LoginKeys, LoginSettings, Logins, Parts, PolicyRuntime, RunFacts, ServerWatch,
+    Statistics, login_key,
 };
 use culvert_delivery::Delivery;
 use culvert_destinations::TargetSettings;
@@ -102,6 +103,17 @@ pub(crate) fn watch(opened: &Opened, control: &Arc<Control>) -> Arc<ServerWatch>
     };
     let unused = settings.audit.key_unused_after.0;
     Arc::new(ServerWatch::new(control.clone(), facts, unused))
+}
+
+/// Evaluates alert rules.
+pub(crate) fn alerts(opened: &Opened, control: &Arc<Control>) -> Arc<AlertEvaluator> {
+    let settings = &opened.settings.alerts;
+    let settings = AlertSettings {
+        defaults: settings.defaults,
+        interval: settings.interval.0,
+        is_shared: opened.is_shared(),
+    };
+    Arc::new(AlertEvaluator::new(control.clone(), settings))
 }
 
 fn agent_settings(opened: &Opened, membership: &Membership) -> AgentSettings {
