@@ -100,7 +100,7 @@ impl Feed {
     /// Forgets everything, because commits were lost.
     pub(crate) fn begin_epoch(&self, epoch: u64) {
         let state = &mut *self.lock();
-        // Whoever finds a loss calls this, and may be overtaken.
+        // Two tasks may find losses, and report them in another order.
         if epoch <= state.epoch {
             return;
         }
