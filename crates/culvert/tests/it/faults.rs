@@ -74,8 +74,12 @@ fn found() -> (BTreeSet<(String, String)>, String) {
             all.push_str(&std::fs::read_to_string(path).unwrap());
         }
     }
-    let nodes = root().join("crates/culvert/tests/it/nodes/rate_limits.rs");
-    all.push_str(&std::fs::read_to_string(nodes).unwrap());
+    for file in [
+        "crates/culvert/tests/it/nodes/rate_limits.rs",
+        "crates/culvert-control/src/tests/alerts.rs",
+    ] {
+        all.push_str(&std::fs::read_to_string(root().join(file)).unwrap());
+    }
     (found, all)
 }
 
