@@ -51,7 +51,7 @@ use culvert_control::{
     operation_specs, operations,
 };
 use futures_util::FutureExt;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, ORIGIN, USER_AGENT};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ORIGIN, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -209,6 +209,8 @@ pub struct Api {
     sign_ins: Failures,
     /// Failed callbacks from the OpenID provider, by source.
     failed_callbacks: Failures,
+    /// Reads of the audit log without a key, by source.
+    public_reads: Failures,
     rolling: Option<Rolling>,
     sources: PerSource,
     /// Permits for connections, of all listeners together.
@@ -250,6 +252,7 @@ impl Api {
                 console::FAILED_CALLBACKS_EVERY,
                 console::FAILED_CALLBACKS_AT_ONCE,
             ),
+            public_reads: Failures::every(audit_log::PUBLIC_EVERY, audit_log::PUBLIC_AT_ONCE),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
             permits: Arc::new(Semaphore::new(limits.connections)),
@@ -431,7 +434,12 @@ impl Api {
         let Some(entered) = self.turnstile.enter(Source::of(client)).await else {
             return Err(unauthenticated(self.full()));
         };
-        if self.settings.is_audit_log_public && matches!(asked, Ok(Asked::AuditLog)) {
+        // A caller with a key has the rate of its owner.
+        let is_keyless = !arrival.parts.headers.contains_key(AUTHORIZATION);
+        if self.settings.is_audit_log_public && is_keyless && matches!(asked, Ok(Asked::AuditLog)) {
+            let (source, now) = (Source::of(client), self.started_at.elapsed());
+            let counted = self.public_reads.count(source, now);
+            counted.map_err(|wait| unauthenticated(audit_log::too_many(wait)))?;
             let served = audit_log::answer(&self.control, &values.concat()).await;
             return served.map_err(unauthenticated);
         }

@@ -50,7 +50,7 @@ pub struct Rate {
     pub burst: u32,
 }
 
-/// Failed authentications, with a token bucket per source; or sign-ins, per owner or network.
+/// Failed authentications, with a token bucket per source; or sign-ins, per owner or network; or reads without a key.
 ///
 /// The table has a fixed size: sources that hash to the same slot share a bucket. So a client can exhaust the buckets
 /// of others, who then get 429 instead of 401. Valid keys are not affected.
@@ -84,11 +84,7 @@ impl Failures {
 
     /// Checks that one failure more is within the limit, without counting it. Above the limit, returns the time until then.
     pub fn check(&self, source: impl Hash, now: Duration) -> Result<(), Duration> {
-        let slot = self.hasher.hash_one(source) % Self::SLOTS;
-        let slot = usize::try_from(slot).ok();
-        let Some(full_at) = slot.and_then(|slot| self.slots.get(slot)) else {
-            return Ok(());
-        };
+        let full_at = self.slot(source)?;
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let over = full_at.load(Ordering::Relaxed).saturating_sub(now);
         match over.saturating_sub(self.tolerance) {
@@ -99,13 +95,7 @@ impl Failures {
 
     /// Counts one failure. Above the limit, returns the time until the next one is counted.
     pub fn count(&self, source: impl Hash, now: Duration) -> Result<(), Duration> {
-        let slot = self.hasher.hash_one(source) % Self::SLOTS;
-        let Some(full_at) = usize::try_from(slot)
-            .ok()
-            .and_then(|slot| self.slots.get(slot))
-        else {
-            return Ok(());
-        };
+        let full_at = self.slot(source)?;
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         full_at
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
@@ -116,6 +106,15 @@ impl Failures {
             .map_err(|full_at| {
                 Duration::from_nanos(full_at.saturating_sub(now).saturating_sub(self.tolerance))
             })
+    }
+
+    /// The slot of a source. There is one for each; without it nothing is counted, so the source would wait.
+    fn slot(&self, source: impl Hash) -> Result<&AtomicU64, Duration> {
+        let slot = self.hasher.hash_one(source) % Self::SLOTS;
+        let slot = usize::try_from(slot)
+            .ok()
+            .and_then(|slot| self.slots.get(slot));
+        slot.ok_or(Duration::from_nanos(self.interval))
     }
 }
 

@@ -188,6 +188,19 @@ async fn the_tree_is_public_if_the_settings_say_so() {
     .await;
     let request = b"GET /audit/log/tile/0/000.p/1 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     assert_eq!(raw(address, request).await.status, 200);
+    // An address without a key reads at a rate. A caller with a key is not concerned.
+    let one = "GET /audit/log/checkpoint HTTP/1.1\r\nhost: x\r\n";
+    let many = format!("{one}\r\n").repeat(200) + one + "connection: close\r\n\r\n";
+    eventually("the address reads too often", async || {
+        let text = raw(address, many.as_bytes()).await.text;
+        text.contains("HTTP/1.1 429 ") && text.to_lowercase().contains("retry-after: ")
+    })
+    .await;
+    let with_key = format!(
+        "{one}authorization: Bearer {}\r\nngrok-version: 2\r\nconnection: close\r\n\r\n",
+        culvert.token
+    );
+    assert_eq!(raw(address, with_key.as_bytes()).await.status, 200);
     culvert.stop().await;
 }
 
