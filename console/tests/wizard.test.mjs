@@ -51,6 +51,10 @@ const TARGETS = {
   otlp: { Endpoint: 'https://otlp.example' },
   pagerduty: { 'Routing key': 'a'.repeat(32) },
   postgres: { URL: 'postgres://db.example:5432/events', User: 'events' },
+  pubsub: {
+    Topic: 'projects/p-1/topics/events',
+    URL: 'https://pubsub.example',
+  },
   rabbitmq: { URLs: ['amqps://rabbit.example:5671'], User: 'events' },
   s3: { ...KEYS, 'Bucket ARN': `${ARN}:s3:::events` },
   slack: { 'Webhook URL': 'https://hooks.slack.example/services/T/B/abc' },

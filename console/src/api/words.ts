@@ -50,6 +50,7 @@ const SPELLED: Record<string, string> = {
   sqs: 'Amazon SQS',
   ntfy: 'ntfy',
   pagerduty: 'PagerDuty',
+  pubsub: 'Google Cloud Pub/Sub',
   postgres: 'PostgreSQL',
   rabbitmq: 'RabbitMQ',
   kubernetes: 'Kubernetes',

@@ -8,5 +8,6 @@ pub(crate) mod kafka;
 pub(crate) mod kept;
 pub(crate) mod nats_servers;
 pub mod net;
+pub(crate) mod oauth_tokens;
 pub(crate) mod request_body;
 pub(crate) mod tls_client;

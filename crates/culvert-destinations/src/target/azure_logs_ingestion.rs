@@ -8,14 +8,14 @@ use http::{HeaderMap, HeaderValue, header};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::Mutex;
 use url::Url;
 
-use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp, code};
+use culvert_base::{BoxFuture, Entropy, Refusal, Secret, code};
 
 use crate::batch::{Batch, BatchLimits};
-use crate::client::net::{Http, HttpRequest, HttpResponse, Net};
-use crate::client::request_body::{form, form_headers, gzipped};
+use crate::client::net::{Http, HttpRequest, HttpResponse};
+use crate::client::oauth_tokens::OauthTokens;
+use crate::client::request_body::{form, gzipped};
 use crate::config::destination_ids::DestinationIds;
 use crate::config::{Checked, checked_url, hide, invalid, keep_secret, parse, stored};
 use crate::failure::http_failure::{class_of_status, failed};
@@ -27,8 +27,6 @@ use crate::target::verdict::Verdict;
 
 const NAME: &str = "azure_logs_ingestion";
 const DEADLINE: Duration = Duration::from_secs(12);
-/// How long before its expiry a token is renewed.
-const RENEWED_BEFORE: Duration = Duration::from_secs(300);
 const SCOPE: &str = "https://monitor.azure.com/.default";
 
 /// This target.
@@ -184,36 +182,24 @@ fn open(
     Ok(Arc::new(Azure {
         url,
         http: context.net().http(),
-        token_url,
-        tokens,
+        tokens: OauthTokens::new(token_url, tokens, context.net().clone(), DEADLINE),
         client_id: config.client_id.unwrap_or_default(),
         client_secret: Secret::new(config.client_secret.unwrap_or_default()),
-        cached: Mutex::new(None),
-        net: context.net().clone(),
     }))
 }
 
 struct Azure {
     url: Url,
     http: Http,
-    token_url: Url,
-    tokens: Http,
+    tokens: OauthTokens,
     client_id: String,
     client_secret: Secret,
-    cached: Mutex<Option<(Secret, Timestamp)>>,
-    net: Net,
 }
 
 impl std::fmt::Debug for Azure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Azure").finish_non_exhaustive()
     }
-}
-
-#[derive(Deserialize)]
-struct Token {
-    access_token: Secret,
-    expires_in: u64,
 }
 
 impl Target for Azure {
@@ -289,42 +275,17 @@ impl Azure {
         ))
     }
 
-    /// A token that is valid for a while, and is not the one that was `refused`.
     async fn token(&self, refused: Option<&Secret>) -> Result<Secret, Failure> {
-        let mut cached = self.cached.lock().await;
-        if let Some((token, until)) = &*cached
-            && self.net.now().plus(RENEWED_BEFORE) < *until
-            && refused != Some(token)
-        {
-            return Ok(token.clone());
-        }
-        let body = form(&[
-            ("grant_type", "client_credentials"),
-            ("client_id", &self.client_id),
-            ("client_secret", self.client_secret.reveal()),
-            ("scope", SCOPE),
-        ]);
-        let order = HttpRequest::post(self.token_url.clone(), form_headers(), body, DEADLINE);
-        let answer = self.tokens.send(order).await?;
-        if let Err(class) = class_of_status(answer.status) {
-            // A 400 with `invalid_client` or a similar code is about the credentials, not about
-            // content.
-            let class = match class {
-                FailureClass::Retryable => class,
-                _ => FailureClass::Auth,
-            };
-            return Err(failed(&answer, class, &[self.client_secret.reveal()]));
-        }
-        let made: Token = serde_json::from_str(&answer.text).map_err(|_| {
-            Failure::new(
-                FailureClass::Retryable,
-                "token",
-                "the token response is invalid",
-            )
-        })?;
-        let until = self.net.now().plus(Duration::from_secs(made.expires_in));
-        *cached = Some((made.access_token.clone(), until));
-        Ok(made.access_token)
+        let asked = |_| {
+            let body = form(&[
+                ("grant_type", "client_credentials"),
+                ("client_id", &self.client_id),
+                ("client_secret", self.client_secret.reveal()),
+                ("scope", SCOPE),
+            ]);
+            Ok((body, self.client_secret.clone()))
+        };
+        self.tokens.token(refused, asked).await
     }
 }
 

@@ -29,6 +29,7 @@ pub mod ntfy;
 pub mod otlp;
 pub mod pagerduty;
 pub mod postgres;
+pub mod pubsub;
 pub mod rabbitmq;
 mod record_stream;
 pub mod s3;
@@ -71,6 +72,7 @@ pub static ALL: &[&TargetType] = &[
     &otlp::TYPE,
     &pagerduty::TYPE,
     &postgres::TYPE,
+    &pubsub::TYPE,
     &rabbitmq::TYPE,
     &s3::TYPE,
     &slack::TYPE,

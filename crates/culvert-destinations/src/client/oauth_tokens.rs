@@ -1,0 +1,93 @@
+//! Access tokens of OAuth 2.0, from a token endpoint: each is used until shortly before it expires, or is refused.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+use url::Url;
+
+use culvert_base::{Secret, Timestamp};
+
+use crate::client::net::{Http, HttpRequest, Net};
+use crate::client::request_body::form_headers;
+use crate::failure::http_failure::{class_of_status, failed};
+use crate::failure::{Failure, FailureClass};
+
+/// How long before its expiry a token is renewed.
+const RENEWED_BEFORE: Duration = Duration::from_secs(300);
+
+/// The tokens of one client.
+pub(crate) struct OauthTokens {
+    url: Url,
+    http: Http,
+    net: Net,
+    deadline: Duration,
+    cached: Mutex<Option<(Secret, Timestamp)>>,
+}
+
+impl fmt::Debug for OauthTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OauthTokens").finish_non_exhaustive()
+    }
+}
+
+/// The response of a token endpoint (RFC 6749, section 5.1).
+#[derive(Deserialize)]
+struct Token {
+    access_token: Secret,
+    expires_in: u64,
+}
+
+impl OauthTokens {
+    /// Those of the endpoint at `url`.
+    pub(crate) fn new(url: Url, http: Http, net: Net, deadline: Duration) -> Self {
+        Self {
+            url,
+            http,
+            net,
+            deadline,
+            cached: Mutex::new(None),
+        }
+    }
+
+    /// A token that is valid for a while, and is not the one that was `refused`. `form` makes the body of the request at the
+    /// given time, and returns the part of it that no error text may have.
+    pub(crate) async fn token(
+        &self,
+        refused: Option<&Secret>,
+        form: impl FnOnce(Timestamp) -> Result<(Bytes, Secret), Failure>,
+    ) -> Result<Secret, Failure> {
+        let mut cached = self.cached.lock().await;
+        let now = self.net.now();
+        if let Some((token, until)) = &*cached
+            && now.plus(RENEWED_BEFORE) < *until
+            && refused != Some(token)
+        {
+            return Ok(token.clone());
+        }
+        let (body, secret) = form(now)?;
+        let order = HttpRequest::post(self.url.clone(), form_headers(), body, self.deadline);
+        let answer = self.http.send(order).await?;
+        if let Err(class) = class_of_status(answer.status) {
+            // A 400 with `invalid_client` or a similar code is about the credentials, not about
+            // content.
+            let class = match class {
+                FailureClass::Retryable => class,
+                _ => FailureClass::Auth,
+            };
+            return Err(failed(&answer, class, &[secret.reveal()]));
+        }
+        let made: Token = serde_json::from_str(&answer.text).map_err(|_| {
+            Failure::new(
+                FailureClass::Retryable,
+                "token",
+                "the token response is invalid",
+            )
+        })?;
+        let until = now.plus(Duration::from_secs(made.expires_in));
+        *cached = Some((made.access_token.clone(), until));
+        Ok(made.access_token)
+    }
+}
