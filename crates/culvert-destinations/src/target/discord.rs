@@ -94,7 +94,14 @@ fn open(
     let config: Config = parse(NAME, stored)?;
     let mut url = webhook(&config, context.settings())?;
     // The response then comes when the message is stored, and has its ID.
-    url.query_pairs_mut().append_pair("wait", "true");
+    let others = url.query_pairs().filter(|(name, _)| name != "wait");
+    let others: Vec<_> = others
+        .map(|(name, value)| (name.into_owned(), value.into_owned()))
+        .collect();
+    url.query_pairs_mut()
+        .clear()
+        .extend_pairs(others)
+        .append_pair("wait", "true");
     Ok(Arc::new(Discord {
         intake: HttpIntake::of_json(url, context).with_secret_url(),
         public_base: context.settings().public_base.clone(),

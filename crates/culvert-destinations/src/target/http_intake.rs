@@ -120,8 +120,17 @@ impl HttpIntake {
         const TOKEN_MIN: usize = 16;
         let parts = self.url.path_segments().into_iter().flatten();
         let tokens = parts.filter(|part| part.len() >= TOKEN_MIN);
-        let whole = [self.url.as_str(), self.url.path()];
-        let secrets = whole.into_iter().filter(|part| part.len() > 1);
+        let query = self.url.query().unwrap_or_default();
+        let target = format!("{}?{query}", self.url.path());
+        let values = query
+            .split('&')
+            .filter_map(|pair| Some(pair.split_once('=')?.1));
+        let whole = [self.url.as_str(), &target, self.url.path(), query];
+        // One letter or `true` is no secret.
+        let secrets = whole
+            .into_iter()
+            .chain(values)
+            .filter(|part| part.len() > 4);
         let secrets = secrets
             .chain(tokens)
             .map(|part| Secret::new(part.to_owned()));

@@ -1,7 +1,7 @@
 //! An event as a message for people: title, sentence, severity, link and fields, for mail, chat and paging.
 //!
 //! Names, paths and user agents in events are written by strangers. So a value has no control characters and no marks that
-//! change the direction of text, no receiver recognises a web address in it, and each receiver's markup is escaped by
+//! change the direction of text, no web address with a scheme, and each receiver's markup is escaped by
 //! [`escaped`]. The one link is that to the event in the console. It is the same in every format of events.
 
 use serde_json::Value;
@@ -227,12 +227,15 @@ fn link(event_id: &str, public_base: &str) -> Option<String> {
     is_plain.then(|| format!("{public_base}/console/events/{event_id}"))
 }
 
-/// Text of an event as one line in which no receiver recognises a web address: programs for mail and chat make links of
+/// Text of an event as one line without the web addresses that every program for mail and chat recognises: they make links of
 /// texts with `://`, so a character without width follows the colon.
 fn clean(text: &str, chars_max: usize) -> String {
     let is_steering = |c: char| {
         c.is_control()
             || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+            // Marks of direction and language, and letters that look like nothing.
+            || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{e0000}'..='\u{e007f}')
+            || matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}')
     };
     let shown = text.chars().map(|c| if is_steering(c) { ' ' } else { c });
     let line: String = shown.take(chars_max.saturating_mul(2)).collect();

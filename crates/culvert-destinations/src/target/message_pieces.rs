@@ -168,7 +168,15 @@ impl<P: Posts> SendsPieces for Posting<'_, P> {
             let (url, body) = self.to.written(&self.messages_at(events))?;
             let intake = self.to.intake();
             let request = intake.json_request(url, &body, REQUEST_DEADLINE);
-            self.to.judge(&intake.send(request).await?)
+            let response = intake.send(request).await?;
+            self.to.judge(&response).map_err(|failure| Failure {
+                // The receiver may have the message: it is not repeated because its response is unknown here.
+                class: match response.status {
+                    200..300 => FailureClass::Permanent,
+                    _ => failure.class,
+                },
+                ..failure
+            })
         })
     }
 }

@@ -8,8 +8,10 @@
 //! owner, and no event is lost. The `Message-ID` is that of the events, so a mail that is sent again can be recognised.
 
 mod connection;
+mod troubles;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
@@ -25,8 +27,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 use url::{Host, Url};
 
+use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp};
 
 use crate::batch::{Batch, BatchLimits, Delivery};
@@ -41,6 +45,7 @@ use crate::target::message::Message;
 use crate::target::message_pieces::{SendsPieces, send_pieces};
 use crate::target::settings::TargetSettings;
 use crate::target::smtp::connection::{Connector, Sending};
+use crate::target::smtp::troubles::Troubles;
 use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::Verdict;
 
@@ -48,6 +53,9 @@ const NAME: &str = "smtp";
 const RECIPIENTS_MAX: usize = 20;
 /// Maximum bytes of an address (RFC 5321, 4.5.3.1.3, without the brackets).
 const ADDRESS_BYTES_MAX: usize = 254;
+/// Time limit of the mails of a batch, which is that of a delivery less the time to note it. Servers look into a mail before
+/// they accept it, and one that is given up then may be delivered twice: RFC 5321, 4.5.3.2.6 wants ten minutes.
+const ACCEPTED_WITHIN: Duration = Duration::from_secs(28);
 const SUBJECT_BYTES_MAX: usize = 100;
 const SECRET_BYTES_MAX: usize = 512;
 const SUBJECT: &str = "culvert";
@@ -237,6 +245,7 @@ fn smtp(stored: &Value, context: &TargetContext) -> Result<Smtp, Refusal> {
         subject: given(&config.subject).unwrap_or(SUBJECT).to_owned(),
         public_base: context.settings().public_base.clone(),
         net: context.net().clone(),
+        troubles: std::sync::Mutex::default(),
     })
 }
 
@@ -258,6 +267,7 @@ struct Smtp {
     subject: String,
     public_base: String,
     net: Net,
+    troubles: std::sync::Mutex<Troubles>,
 }
 
 impl std::fmt::Debug for Smtp {
@@ -286,6 +296,7 @@ impl Target for Smtp {
             let post = Post {
                 smtp: self,
                 letters: &letters,
+                until: Instant::now() + ACCEPTED_WITHIN,
                 connection: Mutex::new(None),
             };
             let sent = send_pieces(&post, letters.len(), pieces).await;
@@ -317,6 +328,7 @@ impl Letter<'_> {
 struct Post<'a> {
     smtp: &'a Smtp,
     letters: &'a [Letter<'a>],
+    until: Instant,
     connection: Mutex<Option<AsyncSmtpConnection>>,
 }
 
@@ -327,39 +339,60 @@ impl SendsPieces for Post<'_> {
                 .iter()
                 .filter_map(|at| self.letters.get(*at))
                 .collect();
-            let mail = self.smtp.mail(&letters)?;
+            let id = self.smtp.message_id(&letters);
+            let mail = self.smtp.mail(&id, &letters)?;
             let mut kept = self.connection.lock().await;
             let connector = &self.smtp.connector;
+            let is_begun = AtomicBool::new(false);
             let mail = Sending {
                 from: &self.smtp.from,
                 to: &self.smtp.to,
                 mail: &mail,
+                until: self.until,
+                is_begun: &is_begun,
             };
             let (connection, sent) = connector.send(kept.take(), mail).await;
             *kept = connection;
-            sent
+            let mut troubles = lock(&self.smtp.troubles);
+            match sent {
+                Ok(()) => {
+                    troubles.settle(&id);
+                    Ok(())
+                }
+                Err(failure) if is_begun.into_inner() => {
+                    Err(troubles.failed(&id, failure, self.smtp.net.now()))
+                }
+                Err(failure) => Err(failure),
+            }
         })
     }
 }
 
 impl Smtp {
+    /// The Message-ID of the mail about some events, the same in each repetition.
+    fn message_id(&self, letters: &[&Letter<'_>]) -> String {
+        let mut hash = Sha256::new();
+        for letter in letters {
+            hash.update(letter.delivery.idempotency_key());
+            hash.update(b"\n");
+        }
+        let id = hex(&hash.finalize()[..16]);
+        format!("<{id}@{}>", self.from.domain())
+    }
+
     /// The mail about some events.
-    fn mail(&self, letters: &[&Letter<'_>]) -> Result<Vec<u8>, Failure> {
+    fn mail(&self, id: &str, letters: &[&Letter<'_>]) -> Result<Vec<u8>, Failure> {
         let unfit = |_| {
             let text = "the events cannot be written as a mail";
             Failure::new(FailureClass::Permanent, "mail", text)
         };
         let mut text = String::new();
         let mut lines = Vec::new();
-        let mut hash = Sha256::new();
         for letter in letters {
             text.push_str(&paragraph(&letter.message));
             lines.extend_from_slice(letter.delivery.payload());
             lines.push(b'\n');
-            hash.update(letter.delivery.idempotency_key());
-            hash.update(b"\n");
         }
-        let id = hex(&hash.finalize()[..16]);
         let subject = match letters {
             [only] => format!("{}: {}", self.subject, only.message.title),
             _ => format!("{}: {} events", self.subject, letters.len()),
@@ -367,7 +400,7 @@ impl Smtp {
         let mut mail = Mail::builder()
             .from(Mailbox::new(None, self.from.clone()))
             .subject(subject)
-            .message_id(Some(format!("<{id}@{}>", self.from.domain())))
+            .message_id(Some(id.to_owned()))
             .date(system_time(self.net.now()));
         for to in &self.to {
             mail = mail.to(Mailbox::new(None, to.clone()));

@@ -187,8 +187,8 @@ fn template(config: &Config) -> Result<Option<Template>, Refusal> {
         ));
     }
     let text = given(&config.content_type).unwrap_or(TEXT);
-    let is_type = text.len() <= CONTENT_TYPE_BYTES_MAX && text.contains('/');
-    let content_type = HeaderValue::from_str(text).ok().filter(|_| is_type);
+    let content_type = HeaderValue::from_str(text).ok();
+    let content_type = content_type.filter(|_| is_media_type(text));
     let Some(content_type) = content_type else {
         return Err(invalid(NAME, "`content_type` must be a media type"));
     };
@@ -196,6 +196,22 @@ fn template(config: &Config) -> Result<Option<Template>, Refusal> {
         Ok(body) => Ok(Some(Template { body, content_type })),
         Err(error) => Err(invalid(NAME, format_args!("`body_template`, {error}"))),
     }
+}
+
+/// Whether a text is a media type, with parameters or without (RFC 9110, section 8.3.1).
+fn is_media_type(text: &str) -> bool {
+    let is_token = |part: &str| {
+        let is_part = |c: u8| c.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&c);
+        !part.is_empty() && part.bytes().all(is_part)
+    };
+    let (essence, parameters) = text.split_once(';').unwrap_or((text, ""));
+    let is_visible = |c: char| c == ' ' || c.is_ascii_graphic();
+    text.len() <= CONTENT_TYPE_BYTES_MAX
+        && parameters.chars().all(is_visible)
+        && essence
+            .trim_end()
+            .split_once('/')
+            .is_some_and(|(kind, subtype)| is_token(kind) && is_token(subtype))
 }
 
 /// Writes the bodies of events.
@@ -346,6 +362,8 @@ impl Webhook {
             _ => {
                 let mut array = vec![b'['];
                 for (index, delivery) in batch.deliveries().enumerate() {
+                    // Templates take time, and other tasks have theirs between them.
+                    tokio::task::yield_now().await;
                     if index > 0 {
                         array.push(b',');
                     }
@@ -386,6 +404,7 @@ impl Webhook {
             if !outcomes.is_empty() && left < Duration::from_millis(500) {
                 break;
             }
+            tokio::task::yield_now().await;
             let sent = match self.body_of(delivery) {
                 Ok(body) => {
                     // Only the first request has its full timeout, so a slow receiver gets fewer

@@ -30,7 +30,6 @@ use culvert_base::Secret;
 use crate::client::net::{Net, blame};
 use crate::client::tls_client::Peer;
 use crate::failure::{Failure, FailureClass, scrub};
-use crate::target::message_pieces::REQUEST_DEADLINE;
 
 /// How long the end of a connection may take. The server has accepted the mails before.
 const CLOSE_FOR: Duration = Duration::from_secs(1);
@@ -56,7 +55,14 @@ pub(super) struct Sending<'a> {
     pub(super) from: &'a Address,
     pub(super) to: &'a [Address],
     pub(super) mail: &'a [u8],
+    /// When it must be accepted.
+    pub(super) until: Instant,
+    /// Set when the server may have it.
+    pub(super) is_begun: &'a AtomicBool,
 }
+
+/// Time limit of a connection with TLS and authentication.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(12);
 
 /// What a failed command was about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,17 +83,22 @@ impl Connector {
         kept: Option<AsyncSmtpConnection>,
         mail: Sending<'_>,
     ) -> (Option<AsyncSmtpConnection>, Result<(), Failure>) {
-        let until = Instant::now() + REQUEST_DEADLINE;
-        let is_begun = AtomicBool::new(false);
+        let is_begun = mail.is_begun;
         let sending = async {
             let mut connection = match kept {
                 Some(connection) => connection,
-                None => self.connect().await?,
+                None => match timeout(CONNECTED_WITHIN, self.connect()).await {
+                    Ok(connected) => connected?,
+                    Err(_) => {
+                        let text = "the server did not respond in time";
+                        return Err(Failure::new(FailureClass::Retryable, "timeout", text));
+                    }
+                },
             };
-            let sent = self.transfer(&mut connection, mail, &is_begun).await;
+            let sent = self.transfer(&mut connection, mail).await;
             Ok((connection, sent))
         };
-        match timeout_at(until, sending).await {
+        match timeout_at(mail.until, sending).await {
             Ok(Ok((connection, sent))) => {
                 let can_be_used = !connection.has_broken();
                 (can_be_used.then_some(connection), sent)
@@ -177,7 +188,6 @@ impl Connector {
         &self,
         connection: &mut AsyncSmtpConnection,
         mail: Sending<'_>,
-        is_begun: &AtomicBool,
     ) -> Result<(), Failure> {
         let envelope = |error: Error| self.failure(Stage::Envelope, &error);
         let from = Mail::new(Some(mail.from.clone()), Vec::new());
@@ -200,7 +210,7 @@ impl Connector {
             timeout(CLOSE_FOR, connection.abort()).await.ok();
             return Err(failure);
         }
-        is_begun.store(true, Ordering::Relaxed);
+        mail.is_begun.store(true, Ordering::Relaxed);
         let accepted = connection.message(mail.mail).await;
         accepted.map(drop).map_err(|error| {
             match (error.status(), self.failure(Stage::Content, &error)) {

@@ -291,7 +291,9 @@ fn text_of(smtp: &Smtp, envelopes: &[&str]) -> String {
             message: Message::of(delivery, &smtp.public_base),
         })
         .collect();
-    let mail = smtp.mail(&letters.iter().collect::<Vec<_>>()).unwrap();
+    let letters: Vec<_> = letters.iter().collect();
+    let id = smtp.message_id(&letters);
+    let mail = smtp.mail(&id, &letters).unwrap();
     String::from_utf8(mail).unwrap()
 }
 
