@@ -133,12 +133,13 @@ impl Resource for EventDestination {
             }
             let stored = self.target.open(cx.seal, &head.id)?;
             let merged = (ty.merge)(&stored, given.clone());
-            let is_moved = addresses(ty.name, &merged) != addresses(ty.name, &stored);
+            // Generated secrets are only shown on creation.
+            (self.target, _) = StoredTarget::check(cx, &head.id, ty, &merged)?;
+            let after = self.target.open(cx.seal, &head.id)?;
+            let is_moved = addresses(ty.name, &after) != addresses(ty.name, &stored);
             if is_moved && sent(&merged) != sent(&given) {
                 return Err(Refusal::new(code::BODY_FIELD_INVALID, SECRETS_AGAIN).into());
             }
-            // Generated secrets are only shown on creation.
-            (self.target, _) = StoredTarget::check(cx, &head.id, ty, &merged)?;
         }
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
@@ -314,19 +315,37 @@ fn sent(target: &Value) -> Value {
     target
 }
 
-/// The fields of a target that decide where it sends. A stored secret is kept only while they are unchanged:
-/// it must not be sent to an address that it was not given for.
+/// The fields of a stored target that decide where it sends, and how well that is protected, in its objects too. A stored
+/// secret is kept only while they are unchanged: it must not be sent to an address, or in a way, that it was not given for.
+/// An absent field is the same as `null`.
 fn addresses<'a>(name: &str, target: &'a Value) -> Vec<(&'a String, &'a Value)> {
-    const MARKS: [&str; 9] = [
-        "url", "uri", "endpoint", "broker", "site", "host", "port", "addr", "server",
+    const MARKS: [&str; 12] = [
+        "url",
+        "uri",
+        "endpoint",
+        "broker",
+        "site",
+        "host",
+        "port",
+        "addr",
+        "server",
+        "tls",
+        "security",
+        "mechanism",
     ];
     /// Fields that only look like one: Splunk's `host` is metadata of each event.
     const OTHERS: [(&str, &str); 1] = [("splunk_hec", "host")];
     let fields = target.as_object().into_iter().flatten();
-    fields
-        .filter(|(field, _)| MARKS.iter().any(|mark| field.contains(mark)))
-        .filter(|(field, _)| !OTHERS.contains(&(name, field.as_str())))
-        .collect()
+    let fields = fields
+        .filter(|(field, value)| !value.is_null() && !OTHERS.contains(&(name, field.as_str())));
+    let of_field =
+        fields.flat_map(
+            |(field, value)| match MARKS.iter().any(|mark| field.contains(mark)) {
+                true => vec![(field, value)],
+                false => addresses(name, value),
+            },
+        );
+    of_field.collect()
 }
 
 #[cfg(test)]
@@ -345,5 +364,14 @@ mod tests {
         assert_eq!(of("splunk_hec", "url"), 1);
         assert_eq!(of("another", "host"), 1);
         assert_eq!(of("smtp", "port"), 1);
+    }
+
+    #[test]
+    fn a_weaker_protection_is_another_address() {
+        let of = |target: Value| addresses("kafka", &target).len();
+        let stored = json!({"brokers": ["a"], "tls": true, "client_id": null, "server_name": null,
+            "sasl": {"mechanism": "scram-sha-256", "username": "u", "password": "p"}});
+        assert_eq!(of(stored), 3);
+        assert_eq!(of(json!({"brokers": ["a"]})), 1);
     }
 }
