@@ -83,6 +83,8 @@ pub(super) struct Facts {
     first_account: String,
     pub(super) agents: Agents,
     pub(super) health: Result<HashMap<String, DestinationFact>, String>,
+    /// Of the destinations that failed when their health was last known.
+    failing_since: HashMap<String, Timestamp>,
     points: HashMap<String, Result<Points, String>>,
     pub(super) key_uses: Result<HashMap<String, Timestamp>, String>,
     uses_read_at: Option<Timestamp>,
@@ -97,6 +99,7 @@ impl Default for Facts {
             first_account: String::new(),
             agents: Agents::default(),
             health: Err(unread()),
+            failing_since: HashMap::new(),
             points: HashMap::new(),
             key_uses: Err(unread()),
             uses_read_at: None,
@@ -127,6 +130,12 @@ impl Facts {
                 .objects
                 .get(kind)
                 .is_some_and(|cache| cache.contains(id))
+    }
+
+    /// Whether an object exists and cannot be read here, such as one of a later version: nothing is known of it.
+    pub(super) fn is_unreadable(&self, kind: &str, id: &str) -> bool {
+        let cache = self.objects.get(kind);
+        cache.is_some_and(|cache| matches!(cache.get(id), Some(None)))
     }
 
     /// The points of the endpoints of an account.
@@ -206,15 +215,10 @@ impl Facts {
     }
 
     async fn read_health(&mut self, control: &Control, now: Timestamp) {
-        let before = std::mem::replace(&mut self.health, Err(String::new())).unwrap_or_default();
-        let since = |id: &str, health: &Health| {
-            let before = before
-                .get(id)
-                .filter(|one| one.state != DestinationState::Ok);
-            match (health.state, before) {
-                (DestinationState::Ok, _) | (_, None) => now,
-                (_, Some(before)) => before.failing_since,
-            }
+        let before = &self.failing_since;
+        let since = |id: &str, health: &Health| match health.state {
+            DestinationState::Ok => now,
+            _ => before.get(id).copied().unwrap_or(now).min(now),
         };
         let fact = |(id, health): (String, Health)| {
             let error = health.last_error.as_ref();
@@ -230,7 +234,18 @@ impl Facts {
         };
         let read = control.events.delivery.cluster_healths().await;
         self.health = match read {
-            Ok(healths) => Ok(healths.into_iter().map(fact).collect()),
+            Ok(healths) => {
+                let facts: HashMap<String, DestinationFact> =
+                    healths.into_iter().map(fact).collect();
+                let failing = facts
+                    .iter()
+                    .filter(|(_, one)| one.state != DestinationState::Ok);
+                // A failed read forgets none.
+                self.failing_since = failing
+                    .map(|(id, one)| (id.clone(), one.failing_since))
+                    .collect();
+                Ok(facts)
+            }
             Err(fault) => Err(format!(
                 "the health of destinations is not known: {}",
                 fault.chain()
@@ -362,9 +377,17 @@ fn fact_of(document: &Document, first_account: &str) -> Result<Fact, Fault> {
     })
 }
 
+/// A text of a stranger within a sentence: one line, without marks that change the direction of text.
 fn cut(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(NAME_MAX));
-    text
+    let is_steering = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    match text.contains(is_steering) {
+        true => text.replace(is_steering, " "),
+        false => text,
+    }
 }
 
 /// The refused sign-ins of the last hour, as the audit log counts them.
@@ -386,9 +409,16 @@ struct Refused {
 }
 
 impl SignIns {
-    /// How many there were since `begin`, and the ID of the last event.
-    pub(super) fn counted_since(&self, account: &str, begin: Timestamp) -> (u64, Option<&str>) {
-        let is_in = |one: &&Refused| one.account == account && one.at > begin;
+    /// How many there were after `begin` until `now`, and the ID of the last event.
+    pub(super) fn counted_between(
+        &self,
+        account: &str,
+        begin: Timestamp,
+        now: Timestamp,
+    ) -> (u64, Option<&str>) {
+        // Another node's clock may be a little ahead. What is later than that was written by a clock that was wrong.
+        let end = now.plus(std::time::Duration::from_secs(60));
+        let is_in = |one: &&Refused| one.account == account && one.at > begin && one.at <= end;
         let seen = self.seen.iter().filter(is_in);
         seen.fold((0, None), |(sum, _), one| {
             (sum.saturating_add(one.count), Some(one.event_id.as_str()))

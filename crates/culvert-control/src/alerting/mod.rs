@@ -19,7 +19,7 @@ mod truth;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use culvert_base::{Fault, Timestamp};
 use culvert_event_config::alert::model::{Alert, Reason, State};
@@ -38,6 +38,8 @@ use crate::server_log::ServerLog;
 
 /// A node that did not describe itself for so long does not evaluate.
 const SILENT_AFTER: Duration = Duration::from_secs(60);
+/// Longest time of an evaluation.
+const EVALUATED_WITHIN: Duration = Duration::from_secs(120);
 /// Longest text of an error of a rule, in bytes.
 const ERROR_MAX: usize = 512;
 
@@ -71,7 +73,11 @@ struct Memory {
     pending: Pending,
     has_defaults: bool,
     has_failed: bool,
+    others: OtherNodes,
 }
+
+/// What the other nodes say of themselves: the last time in their own clock, and when another one was seen.
+type OtherNodes = HashMap<String, (Timestamp, Option<Instant>)>;
 
 /// Evaluates the alert rules of all accounts.
 #[derive(Debug)]
@@ -106,6 +112,7 @@ impl AlertEvaluator {
                 pending: Pending::default(),
                 has_defaults: false,
                 has_failed: false,
+                others: HashMap::new(),
             }),
         }
     }
@@ -125,7 +132,13 @@ impl AlertEvaluator {
     pub async fn tick(&self) {
         let mut memory = self.memory.lock().await;
         let meters = &self.control.alerts;
-        match self.evaluate(&mut memory).await {
+        let evaluated = tokio::time::timeout(EVALUATED_WITHIN, self.evaluate(&mut memory)).await;
+        let evaluated = evaluated.unwrap_or_else(|_| {
+            Err(Fault::bare(
+                "evaluating alert rules: it takes too long, and is given up",
+            ))
+        });
+        match evaluated {
             Ok(()) => memory.has_failed = false,
             Err(fault) => {
                 meters.errors.up();
@@ -137,23 +150,35 @@ impl AlertEvaluator {
     }
 
     /// Whether this node evaluates: the first by name of those that describe themselves.
-    async fn is_first(&self, now: Timestamp) -> Result<bool, Fault> {
+    /// Their clocks may differ, so one that goes on describing itself is alive too.
+    async fn is_first(&self, seen: &mut OtherNodes, now: Timestamp) -> Result<bool, Fault> {
         if !self.settings.is_shared {
             return Ok(true);
         }
         let own = self.control.node();
         let notes = self.control.events.statistics.queue().node_notes().await?;
-        let is_alive = |at: Timestamp| now.since(at) < SILENT_AFTER && at.since(now) < SILENT_AFTER;
-        let mut others = notes.iter().filter(|note| is_alive(note.at));
-        Ok(others.all(|note| note.node.as_str() >= own))
+        seen.retain(|node, _| notes.iter().any(|note| note.node == *node));
+        let mut is_first = true;
+        for note in notes {
+            let is_before = note.node.as_str() < own;
+            let (at, moved_at) = seen.entry(note.node).or_insert((note.at, None));
+            if *at != note.at {
+                (*at, *moved_at) = (note.at, Some(Instant::now()));
+            }
+            let is_near = now.since(*at) < SILENT_AFTER && at.since(now) < SILENT_AFTER;
+            let is_alive = is_near || moved_at.is_some_and(|at| at.elapsed() < SILENT_AFTER);
+            is_first &= !(is_before && is_alive);
+        }
+        Ok(is_first)
     }
 
     async fn evaluate(&self, memory: &mut Memory) -> Result<(), Fault> {
         let kernel = &self.control.kernel;
         let (store, now) = (&kernel.store, kernel.clock.now());
         // A database that takes no writes is the subject of other reports.
-        if store.is_read_only() || !self.is_first(now).await? {
+        if store.is_read_only() || !self.is_first(&mut memory.others, now).await? {
             memory.pending = Pending::default();
+            memory.facts = Facts::default();
             self.count(&[]);
             return Ok(());
         }
@@ -182,28 +207,16 @@ impl AlertEvaluator {
             of_rule.entry(&alert.form.rule_id).or_default().push(alert);
             *n_open.entry(&alert.document.head.account).or_default() += 1;
         }
+        // A rule that fails keeps no other from its turn.
+        let mut failed = None;
         for rule in &rules {
             let head = &rule.document.head;
             let open = of_rule.remove(&*head.id).unwrap_or_default();
-            if !self.is_active(rule) {
-                self.end_all(rule, &open, Reason::RuleDisabled, now).await?;
-                memory.pending.forget(&head.id);
-                continue;
-            }
             let n_open = n_open.entry(&head.account).or_default();
-            let error = match truth::of(rule, &memory.facts, &open, now) {
-                Ok(truths) => {
-                    let pending = &mut memory.pending;
-                    self.follow(rule, &open, truths, (pending, &memory.facts, n_open), now)
-                        .await?;
-                    None
-                }
-                Err(why) => {
-                    self.control.alerts.errors.up();
-                    Some(why)
-                }
-            };
-            self.note_error(rule, error).await?;
+            let known = (&mut memory.pending, &memory.facts, n_open);
+            if let Err(fault) = self.apply(rule, &open, known, now).await {
+                failed.get_or_insert(fault);
+            }
         }
         for (rule_id, open) in of_rule {
             // A rule that cannot be read is there.
@@ -211,14 +224,46 @@ impl AlertEvaluator {
                 continue;
             }
             for alert in open {
-                self.end(alert, Reason::RuleDeleted, false, now).await?;
+                let why = (Reason::RuleDeleted, false);
+                self.end(alert, None, why, now).await?;
             }
             memory.pending.forget(rule_id);
         }
         self.settle(&rules, &alerts, now).await?;
         self.count(&alerts);
-        self.control.alerts.evaluations.up();
-        Ok(())
+        match failed {
+            Some(fault) => Err(fault),
+            None => {
+                self.control.alerts.evaluations.up();
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes the alerts of a rule agree with the facts.
+    async fn apply(
+        &self,
+        rule: &Known<AlertRule>,
+        open: &[&Arc<Known<Alert>>],
+        (pending, facts, n_open): (&mut Pending, &Facts, &mut usize),
+        now: Timestamp,
+    ) -> Result<(), Fault> {
+        if !self.is_active(rule) {
+            pending.forget(&rule.document.head.id);
+            return self.end_all(rule, open, Reason::RuleDisabled, now).await;
+        }
+        let error = match truth::of(rule, facts, open, now) {
+            Ok(truths) => {
+                let known = (pending, facts, n_open);
+                self.follow(rule, open, truths, known, now).await?;
+                None
+            }
+            Err(why) => {
+                self.control.alerts.errors.up();
+                Some(why)
+            }
+        };
+        self.note_error(rule, error).await
     }
 
     /// Whether a rule is evaluated.

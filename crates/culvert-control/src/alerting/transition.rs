@@ -16,11 +16,19 @@ use super::facts::Facts;
 use super::truth::{Truth, Truths};
 use super::{AlertEvaluator, Known};
 
-/// Limit of the open alerts of a rule, and of an account. Objects beyond it have one alert together.
+/// Limit of the open alerts of a rule, and of an account. The objects of an owner beyond it have one alert together.
 const OF_RULE_MAX: usize = 100;
 const OF_ACCOUNT_MAX: usize = 1_000;
-/// The ID of the subject of the alert about the objects beyond the limit.
+/// How many objects of an owner have an alert of a rule, however many others have, up to twice the limit of the account.
+const OF_OWNER_MIN: usize = 10;
+/// Owners with an alert about their objects beyond the limit. Those of further owners have one together.
+const OWNERS_MAX: usize = 100;
+/// The ID of the subject of the alert about the objects beyond the limit; with the ID of the owner behind it, if there is one.
 const OTHERS: &str = "others";
+
+fn is_others(subject_id: &str) -> bool {
+    subject_id.starts_with(OTHERS)
+}
 /// How long resolved alerts are kept, and how many of an account.
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3_600);
 const KEPT_MAX: usize = 1_000;
@@ -46,7 +54,9 @@ impl Pending {
         let there: HashSet<&str> = truths.iter().map(|truth| &*truth.subject.id).collect();
         since.retain(|id, _| there.contains(&**id));
         for truth in truths {
-            since.entry(truth.subject.id.clone()).or_insert(now);
+            // The clock may have been set back.
+            let at = since.entry(truth.subject.id.clone()).or_insert(now);
+            *at = now.min(*at);
         }
         since
     }
@@ -79,25 +89,9 @@ impl AlertEvaluator {
             .filter(lasts)
             .partition(|truth| is_open(&truth.subject.id));
         // Those that have an alert keep it; then in the order of their IDs.
-        let n_mine = open
-            .iter()
-            .filter(|alert| alert.form.subject.id != OTHERS)
-            .count();
-        let room = OF_RULE_MAX
-            .saturating_sub(n_mine)
-            .min(OF_ACCOUNT_MAX.saturating_sub(*n_open));
-        let mut beyond = new;
-        let fresh: Vec<Truth> = beyond.drain(..room.min(beyond.len())).collect();
-        *n_open += fresh.len();
-        let n_fresh = fresh.len();
+        let (fresh, beyond) = admitted(open, new, n_open);
         there.extend(fresh);
-        if let Some(first) = beyond.first() {
-            there.push(others(
-                first,
-                beyond.len(),
-                OF_RULE_MAX.min(n_mine + n_fresh),
-            ));
-        }
+        there.extend(beyond);
         let mut known: BTreeMap<&str, &Arc<Known<Alert>>> = open
             .iter()
             .map(|alert| (&*alert.form.subject.id, *alert))
@@ -115,14 +109,15 @@ impl AlertEvaluator {
                 || !truth_is_asked(&rule.form, subject)
             {
                 Reason::RuleChanged
-            } else if truths.unknown.contains(id) {
+            } else if truths.unknown.contains(id) || facts.is_unreadable(&subject.kind, id) {
                 continue;
-            } else if id != OTHERS && !facts.has_fact(&subject.kind, id) {
+            } else if !is_others(id) && !facts.has_fact(&subject.kind, id) {
                 Reason::SubjectDeleted
             } else {
                 Reason::Recovered
             };
-            self.end(alert, reason, silenced, now).await?;
+            self.end(alert, Some(&rule.form), (reason, silenced), now)
+                .await?;
         }
         Ok(())
     }
@@ -184,13 +179,14 @@ impl AlertEvaluator {
     ) -> Result<(), Fault> {
         let (form, before) = (&rule.form, &known.form);
         if before.condition != form.condition.kind() {
-            return self
-                .end(known, Reason::RuleChanged, is_silenced(form, now), now)
-                .await;
+            let why = (Reason::RuleChanged, is_silenced(form, now));
+            return self.end(known, Some(form), why, now).await;
         }
         let every = form.repeat_every.time();
-        let is_repeated = |at: Timestamp| !every.is_zero() && now.since(at) >= every;
-        if is_silenced(form, now) || !before.sent_at.is_none_or(is_repeated) {
+        let is_repeated = |at: Timestamp| !every.is_zero() && (at > now || now.since(at) >= every);
+        // Objects that come to many are said, and a flood of them makes few events.
+        let has_grown = is_others(&before.subject.id) && truth.value >= 2.0 * before.value;
+        if is_silenced(form, now) || !(has_grown || before.sent_at.is_none_or(is_repeated)) {
             return Ok(());
         }
         let alert = Alert {
@@ -217,18 +213,19 @@ impl AlertEvaluator {
         now: Timestamp,
     ) -> Result<(), Fault> {
         for alert in open {
-            self.end(alert, reason, is_silenced(&rule.form, now), now)
-                .await?;
+            let why = (reason, is_silenced(&rule.form, now));
+            self.end(alert, Some(&rule.form), why, now).await?;
         }
         Ok(())
     }
 
-    /// Ends an alert. Its event is written if it has one of its beginning; in a silence, afterwards.
+    /// Ends an alert. Its event is written if it has one of its beginning; in a silence, afterwards. It goes to the destinations
+    /// that the rule has now, if there is one.
     pub(super) async fn end(
         &self,
         known: &Known<Alert>,
-        reason: Reason,
-        silenced: bool,
+        rule: Option<&AlertRule>,
+        (reason, silenced): (Reason, bool),
         now: Timestamp,
     ) -> Result<(), Fault> {
         let is_sent = known.form.sent_at.is_some();
@@ -237,6 +234,10 @@ impl AlertEvaluator {
             resolved_at: Some(now),
             reason: Some(reason),
             owes_end: is_sent && silenced,
+            destination_ids: rule.map_or_else(
+                || known.form.destination_ids.clone(),
+                |rule| rule.destination_ids.clone(),
+            ),
             ..known.form.clone()
         };
         self.replace(known, &alert, is_sent && !silenced, None, now)
@@ -261,8 +262,11 @@ impl AlertEvaluator {
                 let mut rules = rules.iter();
                 let rule = rules.find(|rule| rule.document.head.id == alert.rule_id);
                 if rule.is_none_or(|rule| !is_silenced(&rule.form, now)) {
+                    let known_ids = &alert.destination_ids;
+                    let ids = rule.map_or(known_ids, |rule| &rule.form.destination_ids);
                     let ended = Alert {
                         owes_end: false,
+                        destination_ids: ids.clone(),
                         ..alert.clone()
                     };
                     self.replace(known, &ended, true, None, now).await?;
@@ -338,18 +342,63 @@ fn document(head: Head, alert: &Alert) -> Result<Document, Fault> {
 
 /// Whether the rule still watches the object.
 fn truth_is_asked(rule: &AlertRule, subject: &Subject) -> bool {
-    rule.object_ids.is_empty() || subject.id == OTHERS || rule.object_ids.contains(&subject.id)
+    rule.object_ids.is_empty() || is_others(&subject.id) || rule.object_ids.contains(&subject.id)
 }
 
-/// The truth about the objects beyond the limit.
-fn others(first: &Truth, count: usize, shown: usize) -> Truth {
+/// The new objects that get an alert, and one for each owner about the others. The objects of one owner never take the room of
+/// all: each has a share.
+fn admitted(
+    open: &[&Arc<Known<Alert>>],
+    new: Vec<Truth>,
+    n_open: &mut usize,
+) -> (Vec<Truth>, Vec<Truth>) {
+    let mut of_owner: HashMap<String, usize> = HashMap::new();
+    let own = open
+        .iter()
+        .filter(|alert| !is_others(&alert.form.subject.id));
+    let mut n_of_rule = 0;
+    for alert in own {
+        *of_owner.entry(alert.form.owner_id.clone()).or_default() += 1;
+        n_of_rule += 1;
+    }
+    let (mut fresh, mut beyond) = (Vec::new(), BTreeMap::<String, Vec<Truth>>::new());
+    for truth in new {
+        let n_mine = of_owner.entry(truth.owner_id.clone()).or_default();
+        let has_room = n_of_rule < OF_RULE_MAX && *n_open < OF_ACCOUNT_MAX;
+        let has_share = *n_mine < OF_OWNER_MIN && *n_open < 2 * OF_ACCOUNT_MAX;
+        if has_room || has_share {
+            *n_mine += 1;
+            n_of_rule += 1;
+            *n_open += 1;
+            fresh.push(truth);
+            continue;
+        }
+        let of_others = match beyond.len() < OWNERS_MAX || beyond.contains_key(&truth.owner_id) {
+            true => truth.owner_id.clone(),
+            false => String::new(),
+        };
+        beyond.entry(of_others).or_default().push(truth);
+    }
+    let others = beyond.into_iter().filter_map(|(owner_id, beyond)| {
+        let first = beyond.first()?;
+        Some(others(owner_id, first, beyond.len(), n_of_rule))
+    });
+    (fresh, others.collect())
+}
+
+/// The truth about the objects of an owner beyond the limit.
+fn others(owner_id: String, first: &Truth, count: usize, shown: usize) -> Truth {
+    let id = match owner_id.as_str() {
+        "" => OTHERS.to_owned(),
+        owner_id => format!("{OTHERS}_{owner_id}"),
+    };
     Truth {
         subject: Subject {
             kind: first.subject.kind.clone(),
-            id: OTHERS.to_owned(),
+            id,
             name: format!("{count} more"),
         },
-        owner_id: String::new(),
+        owner_id,
         value: count as f64,
         threshold: shown as f64,
         summary: format!(

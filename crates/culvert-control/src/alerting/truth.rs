@@ -126,7 +126,8 @@ impl<'a> Asked<'a> {
                     continue;
                 };
                 let time = self.now.since(since);
-                if time < lasting.time() {
+                // The clock may have been set back since the alert began.
+                if time < lasting.time() && !self.open.contains(id) {
                     continue;
                 }
                 let summary = format!(
@@ -348,7 +349,7 @@ impl<'a> Asked<'a> {
     fn sign_ins(&self, count: u64, over: Period) -> Result<Truths, String> {
         let refused = self.facts.sign_ins.as_ref().map_err(Clone::clone)?;
         let begin = self.now.minus(over.time());
-        let (sum, last) = refused.counted_since(self.account, begin);
+        let (sum, last) = refused.counted_between(self.account, begin, self.now);
         let is_open = self.open.contains(self.account);
         let mut truths = Truths::default();
         // An open alert ends when the window is clear.

@@ -47,7 +47,7 @@ pub enum Reason {
 pub struct Subject {
     /// The kind of the object, such as `endpoint`.
     pub kind: String,
-    /// ID of the object. `others` for those beyond the limit of open alerts.
+    /// ID of the object. `others`, or `others_` and the ID of their owner, for those beyond the limit of open alerts.
     pub id: String,
     /// What people call it: its description, URL or names, or its ID.
     pub name: String,

@@ -162,11 +162,12 @@ impl Resource for AlertRule {
         if let Some(name) = input.name {
             self.name = given(name)?;
         }
-        let is_other = input.condition.is_some() || input.object_ids.is_some();
+        let kind = self.condition.kind();
         if let Some(condition) = input.condition {
             self.condition = condition.check()?;
         }
-        if is_other {
+        // Objects may have been deleted since they were named.
+        if input.object_ids.is_some() || self.condition.kind() != kind {
             let ids = input.object_ids.unwrap_or(self.object_ids);
             self.object_ids = check_objects(cx, &self.condition, ids).await?;
         }
