@@ -8,7 +8,8 @@
 //! An expression that has no result for an event, costs too much or writes too much is an error. There is never a part of a
 //! body.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
@@ -283,15 +284,21 @@ fn write(value: ValueRef<'_>, depth: usize, out: &mut Vec<u8>) -> Result<(), Tem
         ValueRef::Map(map) => {
             let depth = depth.checked_sub(1).ok_or(TemplateFault::Unwritable)?;
             out.push(b'{');
+            let mut names = HashSet::new();
             for (at, (key, value)) in map.entries().iter().enumerate() {
                 if at > 0 {
                     out.push(b',');
                 }
-                match key {
-                    Key::String(text) => push_text(out, text),
-                    Key::Bool(key) => push_text(out, &key.to_string()),
-                    Key::Int(key) => push_text(out, &key.to_string()),
-                    Key::Uint(key) => push_text(out, &key.to_string()),
+                let name: Cow<'_, str> = match key {
+                    Key::String(text) => Cow::Borrowed(text.as_ref()),
+                    Key::Bool(key) => key.to_string().into(),
+                    Key::Int(key) => key.to_string().into(),
+                    Key::Uint(key) => key.to_string().into(),
+                };
+                push_text(out, &name);
+                // Such as 1 and '1', of which each reader takes another one.
+                if !names.insert(name) {
+                    return Err(TemplateFault::Unwritable);
                 }
                 out.push(b':');
                 write(value.borrow(), depth, out)?;
