@@ -238,6 +238,9 @@ pub struct Destinations {
     pub allow_networks: Vec<String>,
     /// Whether destinations may use plain `http://`.
     pub allow_plain_http: bool,
+    /// Ports that event destinations never connect to, such as `25`: everyone who may write a destination of type `smtp` can
+    /// otherwise send mail to every server from this machine.
+    pub deny_ports: Vec<String>,
     /// Whether requests to event destinations, certificate authorities and DNS providers, and those of policies and
     /// sign-ins, go through the proxies that the variables `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`
     /// name. Upstreams of endpoints, brokers and databases are connected to directly.

@@ -110,6 +110,7 @@ pub fn load(
         &mut settings.events.redact_headers,
         &mut settings.events.redact_query,
         &mut settings.destinations.allow_networks,
+        &mut settings.destinations.deny_ports,
         &mut settings.destinations.datadog.sites,
     ] {
         list.retain(|item| !item.trim().is_empty());

@@ -202,6 +202,14 @@ pub(super) fn event_log(
     }))
 }
 
+fn ports(texts: &[String]) -> Result<Vec<u16>> {
+    let ports = texts.iter().map(|text| {
+        let port = text.trim().parse();
+        port.map_err(|_| anyhow::anyhow!("`destinations.deny_ports`: `{text}` is not a port"))
+    });
+    ports.collect()
+}
+
 pub(super) fn target_settings(
     settings: &Settings,
     environment: &HashMap<String, String>,
@@ -214,7 +222,7 @@ pub(super) fn target_settings(
                 &settings.destinations.allow_networks,
             )?,
             allow_plain_http: settings.destinations.allow_plain_http,
-            ..Rules::default()
+            deny_ports: ports(&settings.destinations.deny_ports)?,
         },
         extra_ca_file: Some(&settings.destinations.tls.extra_ca_file)
             .filter(|path| !path.is_empty())
