@@ -52,6 +52,13 @@ fn arguments(command: Command) -> Command {
                     .long("traffic")
                     .action(ArgAction::SetTrue)
                     .help("Compare the retained traffic log with its hourly records in the audit log too"),
+            )
+            .arg(
+                Arg::new("accept-former")
+                    .long("accept-former")
+                    .action(ArgAction::SetTrue)
+                    .requires("traffic")
+                    .help("Accept that earlier records are of a file of events that was replaced or restored, and cannot be compared"),
             ),
         )
         .subcommand(
@@ -143,7 +150,10 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
                 let verified = verify(&log, head, history.as_ref()).await;
                 match given.get_flag("traffic") {
                     true => match verified {
-                        Ok(()) => traffic::verify(&log, &url).await,
+                        Ok(()) => {
+                            let accepts_former = given.get_flag("accept-former");
+                            traffic::verify(&log, &url, accepts_former).await
+                        }
                         failure => failure,
                     },
                     false => verified,

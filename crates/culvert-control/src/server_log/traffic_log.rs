@@ -39,10 +39,13 @@ pub(super) struct TrafficHashed<'a> {
     count: u64,
     /// The root of the tree over the stored pieces (RFC 6962, section 2.1, with SHA-256), in hexadecimal digits.
     sha256: String,
-    /// The first position of the pieces. It continues the record before, or is 1 in another file of events.
+    /// The first position of the pieces. It continues the record before.
     first: i64,
     /// The last position.
     last: i64,
+    /// Whether the pieces of the record before are not there any more: the file of events was replaced or restored, or
+    /// changed. Positions then begin at 1 again.
+    is_restarted: bool,
 }
 
 /// The end of the latest record.
@@ -69,6 +72,7 @@ impl ServerLog {
                 Some(recorded) => continued(queue, recorded).await?,
                 None => 0,
             };
+            let is_restarted = recorded.is_some_and(|recorded| after < recorded.last);
             let begins_at = queue.traffic_begins_at(after).await?;
             if begins_at.is_none_or(|at| now.since(at) < EVERY) {
                 return Ok(());
@@ -80,7 +84,13 @@ impl ServerLog {
             let Some(account) = self.account().await? else {
                 return Ok(());
             };
-            let object = object(node, &hashed);
+            if is_restarted {
+                tracing::error!(
+                    "the traffic log is not the one that the audit log has a record of: the file of events was replaced, restored or \
+                     changed; `culvert audit verify --traffic` says so until it is accepted"
+                );
+            }
+            let object = object(node, &hashed, is_restarted);
             let event = self.event(&account, TRAFFIC_LOG_HASHED, None, &object)?;
             let hash = queue.traffic_hash(hashed.last).await?;
             let state = Recorded {
@@ -112,7 +122,7 @@ async fn continued(queue: &Queue, recorded: &Recorded) -> Result<i64, Fault> {
     })
 }
 
-fn object<'a>(node: &'a str, hashed: &HashedTraffic) -> TrafficHashed<'a> {
+fn object<'a>(node: &'a str, hashed: &HashedTraffic, is_restarted: bool) -> TrafficHashed<'a> {
     TrafficHashed {
         node,
         from: hashed.from,
@@ -121,5 +131,6 @@ fn object<'a>(node: &'a str, hashed: &HashedTraffic) -> TrafficHashed<'a> {
         sha256: hex(&hashed.root.0),
         first: hashed.first,
         last: hashed.last,
+        is_restarted,
     }
 }

@@ -166,14 +166,15 @@ impl ServerWatch {
             log.end_holds(wall).await?;
             seen.looked_for_holds = Some(now);
         }
-        if is_due(seen.looked_for_traffic, TRAFFIC_EVERY) && !all {
-            let queue = self.control.events.statistics.queue();
-            log.record_traffic(&self.facts.node, queue, wall).await?;
-            seen.looked_for_traffic = Some(now);
-        }
         if is_due(seen.looked_for_expiry, EXPIRY_EVERY) && !all {
             log.watch_expiry(wall, self.key_unused_after).await?;
             seen.looked_for_expiry = Some(now);
+        }
+        // Last, so that a traffic log that cannot be read keeps nothing else from being reported.
+        if is_due(seen.looked_for_traffic, TRAFFIC_EVERY) && !all {
+            let queue = self.control.events.statistics.queue();
+            seen.looked_for_traffic = Some(now);
+            log.record_traffic(&self.facts.node, queue, wall).await?;
         }
         Ok(())
     }

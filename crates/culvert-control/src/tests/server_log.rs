@@ -701,7 +701,7 @@ async fn the_traffic_log_is_recorded_each_hour() {
     let object = last(&rig).await["object"].clone();
     let hashed = rig.queue.hash_traffic(0, 2, 9).await.unwrap().unwrap();
     let expected = json!({
-        "node": "n1", "first": 1, "last": 2, "count": 2,
+        "node": "n1", "first": 1, "last": 2, "count": 2, "is_restarted": false,
         "from": began_at.to_string(), "to": began_at.plus(hour / 2).to_string(),
         "sha256": culvert_base::text::hex(&hashed.root.0),
     });
@@ -725,6 +725,7 @@ async fn the_traffic_log_is_recorded_each_hour() {
     assert_eq!(record(&other).await, ["traffic_log_hashed"]);
     let object = last(&rig).await["object"].clone();
     assert_eq!((&object["first"], &object["count"]), (&json!(1), &json!(4)));
+    assert_eq!(object["is_restarted"], true);
     other.close().await;
 }
 

@@ -573,8 +573,9 @@ pub(crate) mod events {
     pub(crate) const TRAFFIC_HASHED: &str = "SELECT t.id, t.first_at, t.last_at, h.hash \
          FROM traffic t LEFT JOIN traffic_hash h ON h.piece = t.id \
          WHERE t.id > $1 AND t.id <= $2 ORDER BY t.id LIMIT $3";
-    pub(crate) const TRAFFIC_BEGINS_AT: &str =
-        "SELECT first_at FROM traffic WHERE id > $1 ORDER BY id LIMIT 1";
+    pub(crate) const TRAFFIC_BEGINS_AT: &str = "SELECT MIN(first_at) FROM traffic WHERE id > $1";
+    pub(crate) const TRAFFIC_WHOLE: &str = "SELECT id, first_at, last_at, body FROM traffic \
+         WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3";
     /// Two hours after their pieces.
     pub(crate) const PRUNE_TRAFFIC_HASHES: &str = "DELETE FROM traffic_hash WHERE piece <= $1 AND last_at < \
          (SELECT MAX(last_at) FROM traffic WHERE id <= $1) - 7200000000000";

@@ -14,7 +14,7 @@ mod nodes;
 mod queue_log;
 mod statistics;
 mod traffic;
-mod traffic_hashes;
+pub(crate) mod traffic_hashes;
 
 use std::collections::BTreeMap;
 use std::path::Path;

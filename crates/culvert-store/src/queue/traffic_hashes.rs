@@ -1,4 +1,4 @@
-//! Hashes of the pieces of the traffic log: each piece is a leaf, and the audit log has the root over each hour of them. So a
+//! Hashes of the pieces of the traffic log: each piece, with the times of its first and last event, is a leaf, and the audit log has the root over each hour of them. So a
 //! changed piece is found, although retention removes the oldest.
 //!
 //! A hash is stored with its piece, and outlives it by two hours: until then a record may cover both removed and retained
@@ -37,7 +37,7 @@ pub struct HashedTraffic {
     pub from: Timestamp,
     /// Time of the last event.
     pub to: Timestamp,
-    /// The root of the tree over the stored bytes of the pieces, in order (RFC 6962, section 2.1).
+    /// The root of the tree over the pieces ([`leaf`]), in order (RFC 6962, section 2.1).
     pub root: TreeHash,
 }
 
@@ -52,6 +52,12 @@ pub enum TrafficState {
     Incomplete,
     /// A retained piece was changed, added or removed.
     Changed,
+}
+
+/// The leaf of a piece: its times in nanoseconds since 1970, 8 bytes each, big-endian, and its stored bytes.
+pub(crate) fn leaf(first_at: i64, last_at: i64, body: &[u8]) -> TreeHash {
+    let [first_at, last_at] = [first_at, last_at].map(i64::to_be_bytes);
+    TreeHash::leaf(&[&first_at[..], &last_at[..], body].concat())
 }
 
 /// A piece without its body.
@@ -72,15 +78,16 @@ impl Queue {
         text.map(|text| hash_of(&text)).transpose()
     }
 
-    /// The time of the first event of the first piece after `after`; `None` if there is no piece.
+    /// The earliest time of an event in the pieces after `after`; `None` if there is no piece.
     pub async fn traffic_begins_at(&self, after: i64) -> Result<Option<Timestamp>, Fault> {
         let doing = "reading the beginning of the traffic log";
         let arguments = [Arg::Int(after)];
         let row = self
             .pool()
             .row(doing, events::TRAFFIC_BEGINS_AT, &arguments);
-        let at: Option<i64> = row.await?.map(|row| row.get(0)).transpose().during(doing)?;
-        Ok(at.map(Timestamp::from_unix_nanos))
+        let at = row.await?.map(|row| row.get(0)).transpose();
+        let at: Option<Option<i64>> = at.during(doing)?;
+        Ok(at.flatten().map(Timestamp::from_unix_nanos))
     }
 
     /// Hashes the pieces after `after` up to `last`, at most about `pieces_max`. `None` if there are none.
@@ -127,8 +134,8 @@ impl Queue {
                 Ok::<_, sqlx::Error>((row.get(0)?, row.get(1)?, row.get(2)?, hash))
             };
             let (id, first_at, last_at, hash) = read(&row).during(doing)?;
-            let hash = match hash {
-                Some(text) => hash_of(&text)?,
+            let hash = match hash.and_then(|text| text.parse().ok()) {
+                Some(hash) => hash,
                 None => self.hash_of_body(id).await?,
             };
             pieces.push(HashedPiece {
@@ -141,15 +148,22 @@ impl Queue {
         Ok(pieces)
     }
 
-    /// The hash of a piece that a node of an earlier version wrote.
+    /// The hash of a piece that a node of an earlier version wrote, or whose stored hash is malformed.
     async fn hash_of_body(&self, piece: i64) -> Result<TreeHash, Fault> {
         let doing = "reading a piece of the traffic log";
         let arguments = [Arg::Int(piece - 1), Arg::Int(piece), Arg::Int(1)];
-        let row = self.pool().row(doing, events::TRAFFIC_PIECES, &arguments);
-        let body: Option<Vec<u8>> = row.await?.map(|row| row.get(2)).transpose().during(doing)?;
-        body.map(|body| TreeHash::leaf(&body))
-            .ok_or_else(|| Fault::bare(format!("{doing}: it was removed meanwhile")))
+        let row = self.pool().row(doing, events::TRAFFIC_WHOLE, &arguments);
+        let row = row
+            .await?
+            .ok_or_else(|| Fault::bare(format!("{doing}: it was removed meanwhile")))?;
+        leaf_of(&row).during(doing)
     }
+}
+
+/// The leaf of a piece that was read whole.
+fn leaf_of(row: &Row) -> Result<TreeHash, sqlx::Error> {
+    let body: Vec<u8> = row.get(3)?;
+    Ok(leaf(row.get(1)?, row.get(2)?, &body))
 }
 
 fn hash_of(text: &str) -> Result<TreeHash, Fault> {
@@ -222,23 +236,23 @@ impl TrafficLog {
         loop {
             let doing = "reading the traffic log";
             let arguments = [Arg::Int(after), Arg::Int(last), Arg::Int(STEP)];
-            let rows = self.pool.rows(doing, events::TRAFFIC_PIECES, &arguments);
+            let rows = self.pool.rows(doing, events::TRAFFIC_WHOLE, &arguments);
             let rows = rows.await?;
             let Some(end) = rows.last() else { break };
             after = end.get(0).during(doing)?;
             for row in &rows {
-                let body: Vec<u8> = row.get(2).during(doing)?;
-                edge.push(TreeHash::leaf(&body));
+                edge.push(leaf_of(row).during(doing)?);
             }
             edge.take_changed();
         }
         // Retention may have gone on meanwhile.
-        let (first_retained_now, _) = self.ends().await?;
+        let (first_now, last_now) = self.ends().await?;
         if edge.size() == count && hex(&edge.root().0) == sha256 {
             return Ok(TrafficState::Same);
         }
-        let is_cut = first < first_retained_now && edge.size() < count;
+        let is_cut = first < first_now && edge.size() < count;
         Ok(match is_cut {
+            _ if last_now < first_now || first_now > last => TrafficState::Removed,
             true => TrafficState::Incomplete,
             false => TrafficState::Changed,
         })

@@ -26,6 +26,7 @@ struct Record {
     sha256: String,
     from: String,
     to: String,
+    is_restarted: bool,
 }
 
 /// How many records are in each state.
@@ -34,16 +35,28 @@ struct Counts {
     same: usize,
     removed: usize,
     incomplete: usize,
-    /// Of a file of events that was replaced.
+    /// Before the file of events was replaced, restored or changed.
     former: usize,
 }
 
-pub(super) async fn verify(log: &AuditLog, url: &StoreUrl) -> Result<(), Failure> {
+/// Compares all. Records of a former file cannot be compared: that fails unless `accepts_former`.
+pub(super) async fn verify(
+    log: &AuditLog,
+    url: &StoreUrl,
+    accepts_former: bool,
+) -> Result<(), Failure> {
     let (records, former) = records(log).await?;
     let mut counts = Counts {
         former,
         ..Counts::default()
     };
+    if let (1.., false, Some((id, record))) = (former, accepts_former, records.first()) {
+        return Err(Failure::Failed(format!(
+            "the traffic log was replaced, restored or changed before {}: {former} records before {id} have other pieces; \
+             if you know of that loss, add `--accept-former`",
+            record.to
+        )));
+    }
     let Some(traffic) = TrafficLog::open(url).await.map_err(failed)? else {
         return say("the traffic log has no hashes yet");
     };
@@ -78,8 +91,9 @@ async fn records(log: &AuditLog) -> Result<(Vec<(String, Record)>, usize), Failu
             let record: Record = serde_json::from_value(object).map_err(unreadable)?;
             let before = records.last().map(|(_, before)| before.last);
             // Positions begin again in another file of events.
-            if record.first == 1 {
-                former += std::mem::take(&mut records).len();
+            if record.is_restarted {
+                former += records.len();
+                records.clear();
             } else if let Some(before) = before.filter(|before| before + 1 != record.first) {
                 return Err(Failure::Failed(format!(
                     "the audit log has no record of the pieces {} to {} of the traffic log",
@@ -118,8 +132,21 @@ async fn compare(
             }
         }
     }
-    let recorded_to = records.last().map_or(0, |(_, record)| record.last);
     let (first, last) = traffic.ends().await.map_err(failed)?;
+    let recorded_from = records.first().map_or(1, |(_, record)| record.first);
+    if first < recorded_from && first <= last {
+        // The server numbers pieces from 1; records of older pieces may have been deleted with their events.
+        if first < 1 || recorded_from == 1 {
+            return Err(Failure::Failed(format!(
+                "the traffic log was changed: it has a piece {first}, before all that it had"
+            )));
+        }
+        say(format_args!(
+            "unknown: the records of the pieces {first} to {} are not retained",
+            recorded_from - 1
+        ))?;
+    }
+    let recorded_to = records.last().map_or(0, |(_, record)| record.last);
     let positions = last.saturating_sub(recorded_to.max(first - 1)).max(0);
     say(format_args!(
         "the traffic log is that of its records: verified={} removed={} incomplete={} former={} positions_without_record={positions}",

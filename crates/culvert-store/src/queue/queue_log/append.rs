@@ -1,7 +1,6 @@
 //! Writes at the end: batches, cursors and pieces of the traffic log.
 
 use culvert_base::Timestamp;
-use culvert_tlog::TreeHash;
 
 use super::{QueueLog, QueueOutcome, written};
 use crate::commit::writer::Outcome;
@@ -10,6 +9,7 @@ use crate::database::statements::{BEGIN_KEEPING, INDEX_PIECE, events};
 use crate::queue::batch::{
     Body, CursorMove, Lease, NewBatch, NewPiece, QueueError, checksum, class_number, counted,
 };
+use crate::queue::traffic_hashes::leaf;
 
 pub(super) async fn append(
     connection: &mut Connection,
@@ -108,9 +108,9 @@ pub(super) async fn keep_traffic(
         let row = connection.row(events::KEEP_TRAFFIC, &arguments).await?;
         let id: i64 = row.ok_or(sqlx::Error::RowNotFound)?.get(0)?;
         index_piece(connection, id, &piece.endpoints).await?;
-        let hash = TreeHash::leaf(&piece.body).to_string();
-        let last_at = Arg::Int(piece.last_at.unix_nanos());
-        let arguments = [Arg::Int(id), last_at, Arg::Text(&hash)];
+        let times = (piece.first_at.unix_nanos(), piece.last_at.unix_nanos());
+        let hash = leaf(times.0, times.1, &piece.body).to_string();
+        let arguments = [Arg::Int(id), Arg::Int(times.1), Arg::Text(&hash)];
         connection.run(events::HASH_TRAFFIC, &arguments).await?;
         n += 1;
     }

@@ -9,6 +9,7 @@ use crate::database::Database;
 use crate::database::dialect::{Access, Arg};
 use crate::database::statements::{BEGIN_KEEPING, events, transaction};
 use crate::queue::EVENTS;
+use crate::queue::traffic_hashes::leaf;
 use crate::tests::on_both_engines;
 use crate::tests::test_database::TestDatabase;
 use crate::{NewPiece, NewTrafficBody, RetainedTraffic, TrafficLog, TrafficState};
@@ -170,8 +171,10 @@ async fn a_change_of_the_traffic_log_is_found_by_its_record(db: &TestDatabase) {
     for n in 1..=6 {
         keep(n).await;
     }
-    let [one, two] = [1, 2].map(|n| format!("piece {n}").into_bytes());
-    let [one, two] = [one, two].map(|body| TreeHash::leaf(&body));
+    let [one, two] = [1, 2].map(|n| {
+        let at = started_at.plus(n * hour).unix_nanos();
+        leaf(at, at, format!("piece {n}").as_bytes())
+    });
     let both = queue.hash_traffic(0, 2, 99).await.unwrap().unwrap();
     assert_eq!(both.root, TreeHash::node(one, two));
     let last = queue.settled_traffic().await.unwrap().last;
@@ -203,6 +206,8 @@ async fn a_change_of_the_traffic_log_is_found_by_its_record(db: &TestDatabase) {
     for change in [
         format!("UPDATE traffic SET body = {body}, crc = {crc} WHERE id = 3"),
         "DELETE FROM traffic WHERE id = 4".to_owned(),
+        "UPDATE traffic SET first_at = 1 WHERE id = 2".to_owned(),
+        "UPDATE traffic SET last_at = last_at + 1 WHERE id = 2".to_owned(),
         "UPDATE traffic SET id = 99 WHERE id = 5".to_owned(),
     ] {
         let keep = "CREATE TABLE kept AS SELECT * FROM traffic".to_owned();
