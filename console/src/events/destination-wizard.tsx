@@ -59,9 +59,14 @@ function Targets({ onPick }: { onPick: (kind: string) => void }) {
     }))
     .toSorted((a, b) => a.label.localeCompare(b.label));
   const wanted = search.trim().toLowerCase();
-  const shown = kinds.filter(({ kind, label, text: why }) =>
-    `${kind} ${label} ${why}`.toLowerCase().includes(wanted),
-  );
+  const isNamed = ({ kind, label }: { kind: string; label: string }) =>
+    [kind, label.toLowerCase()].some((name) => name.startsWith(wanted));
+  const shown = kinds
+    .filter(({ kind, label, text: why }) =>
+      `${kind} ${label} ${why}`.toLowerCase().includes(wanted),
+    )
+    // Others have the word in their sentence only.
+    .toSorted((a, b) => Number(isNamed(b)) - Number(isNamed(a)));
   return (
     <>
       <TextInput

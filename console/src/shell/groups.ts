@@ -39,10 +39,10 @@ const GROUPS: { label: string; icon: IconName; resources: string[] }[] = [
     label: 'Events',
     icon: 'events',
     resources: [
-      'alerts',
-      'alert_rules',
       'event_destinations',
       'event_subscriptions',
+      'alerts',
+      'alert_rules',
       'audit_holds',
     ],
   },
