@@ -55,10 +55,10 @@ ATTRIBUTES = {
 }
 
 # Collections that the package does not have.
-NOT_IN_THE_PACKAGE = {"alert_rules", "audit_holds", "grants", "kubernetes_operators", "users"}
+NOT_IN_THE_PACKAGE = {"alert_rules", "alerts", "audit_holds", "grants", "kubernetes_operators", "users"}
 
 # Collections that are only read, or made by something else than a create of the package.
-READ_ONLY = {"alerts", "application_sessions", "application_users", "tunnel_sessions", "tunnels"}
+READ_ONLY = {"application_sessions", "application_users", "tunnel_sessions", "tunnels"}
 
 _number = itertools.count(1)
 

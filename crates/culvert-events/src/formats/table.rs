@@ -148,7 +148,7 @@ const KINDS: [OfKind; 53] = [
     ("agent_session_commanded", ApiActivity, OTHER, Informational, Success, &["session"], &["info"]),
     ("agent_session_start", Authentication, LOGON, Informational, OfObject, &["authentication", "session"], &["start"]),
     ("agent_session_stop", Authentication, LOGOFF, Informational, Success, &["authentication", "session"], &["end"]),
-    ("alert_fired", DetectionFinding, CREATE, Medium, Failure, &["host"], &["error"]),
+    ("alert_fired", DetectionFinding, CREATE, Medium, Failure, &["host"], &["info"]),
     ("alert_resolved", DetectionFinding, END, Medium, Success, &["host"], &["info"]),
     ("api_key_expiring", EntityManagement, OTHER, Low, Success, &["iam"], &["info"]),
     ("api_key_restricted", EntityManagement, UPDATE, Low, Success, &["iam"], &["change"]),
