@@ -169,10 +169,12 @@ impl<P: Posts> SendsPieces for Posting<'_, P> {
             let intake = self.to.intake();
             let request = intake.json_request(url, &body, REQUEST_DEADLINE);
             let response = intake.send(request).await?;
+            let is_page = response.text.trim_start().starts_with('<');
             self.to.judge(&response).map_err(|failure| Failure {
-                // The receiver may have the message: it is not repeated because its response is unknown here.
+                // The receiver may have the message: it is not repeated because its response is unknown here. The page of a
+                // proxy is another one.
                 class: match response.status {
-                    200..300 => FailureClass::Permanent,
+                    200..300 if !is_page => FailureClass::Permanent,
                     _ => failure.class,
                 },
                 ..failure
