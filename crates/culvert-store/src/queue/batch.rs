@@ -4,6 +4,7 @@ use std::time::Duration;
 
 pub use culvert_base::batch::{BatchClass, Body, Gathering};
 use culvert_base::{Fault, Timestamp};
+use culvert_tlog::TreeHash;
 
 use crate::database::dialect::Row;
 
@@ -258,6 +259,12 @@ pub(super) fn counted(body: &Body) -> i64 {
 
 pub(crate) fn checksum(body: &[u8]) -> i64 {
     i64::from(crc32fast::hash(body))
+}
+
+/// The leaf of a piece of the traffic log: its times in nanoseconds since 1970, 8 bytes each, big-endian, and its stored bytes.
+pub(crate) fn leaf(first_at: i64, last_at: i64, body: &[u8]) -> TreeHash {
+    let [first_at, last_at] = [first_at, last_at].map(i64::to_be_bytes);
+    TreeHash::leaf(&[&first_at[..], &last_at[..], body].concat())
 }
 
 /// The longest prefix of `text` with at most `max` bytes that ends at a character boundary.

@@ -14,7 +14,7 @@ mod nodes;
 mod queue_log;
 mod statistics;
 mod traffic;
-pub(crate) mod traffic_hashes;
+mod traffic_hashes;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub use self::batch::{
     DEAD_LETTERS_MAX, DeadBatch, DeadLetter, DeadLetterReason, Gathering, Lease, NewBatch,
     NewPiece, QueueError, Run, WHY_BYTES_MAX,
 };
-pub(crate) use self::batch::{DeadLetterBounds, checksum};
+pub(crate) use self::batch::{DeadLetterBounds, checksum, leaf};
 use self::batch::{cut, read_class, unsigned};
 pub use self::nodes::{NodeNote, OpenTail, TailPiece};
 pub use self::queue_log::bodies::NewTrafficBody;

@@ -13,6 +13,7 @@ use culvert_base::{Fault, Timestamp};
 use culvert_tlog::{Edge, TreeHash};
 
 use super::Queue;
+use super::leaf;
 use crate::database::dialect::{Access, Arg, Row, Site, While};
 use crate::database::pool::Pool;
 use crate::database::statements::{HAS_META, events, meta};
@@ -37,7 +38,7 @@ pub struct HashedTraffic {
     pub from: Timestamp,
     /// Time of the last event.
     pub to: Timestamp,
-    /// The root of the tree over the pieces ([`leaf`]), in order (RFC 6962, section 2.1).
+    /// The root of the tree over the pieces, each with its times, in order (RFC 6962, section 2.1).
     pub root: TreeHash,
 }
 
@@ -52,12 +53,6 @@ pub enum TrafficState {
     Incomplete,
     /// A retained piece was changed, added or removed.
     Changed,
-}
-
-/// The leaf of a piece: its times in nanoseconds since 1970, 8 bytes each, big-endian, and its stored bytes.
-pub(crate) fn leaf(first_at: i64, last_at: i64, body: &[u8]) -> TreeHash {
-    let [first_at, last_at] = [first_at, last_at].map(i64::to_be_bytes);
-    TreeHash::leaf(&[&first_at[..], &last_at[..], body].concat())
 }
 
 /// A piece without its body.

@@ -7,9 +7,8 @@ use crate::commit::writer::Outcome;
 use crate::database::dialect::{Arg, Connection, Row};
 use crate::database::statements::{BEGIN_KEEPING, INDEX_PIECE, events};
 use crate::queue::batch::{
-    Body, CursorMove, Lease, NewBatch, NewPiece, QueueError, checksum, class_number, counted,
+    Body, CursorMove, Lease, NewBatch, NewPiece, QueueError, checksum, class_number, counted, leaf,
 };
-use crate::queue::traffic_hashes::leaf;
 
 pub(super) async fn append(
     connection: &mut Connection,
