@@ -416,7 +416,7 @@ impl SignIns {
         begin: Timestamp,
         now: Timestamp,
     ) -> (u64, Option<&str>) {
-        // Another node's clock may be a little ahead. What is later than that was written by a clock that was wrong.
+        // Another node's clock may be a little ahead. Events later than that were written by a clock that was wrong.
         let end = now.plus(std::time::Duration::from_secs(60));
         let is_in = |one: &&Refused| one.account == account && one.at > begin && one.at <= end;
         let seen = self.seen.iter().filter(is_in);

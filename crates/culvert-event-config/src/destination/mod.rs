@@ -317,7 +317,7 @@ fn sent(target: &Value) -> Value {
 
 /// The fields of a stored target that decide where it sends, and how well that is protected, in its objects too. A stored
 /// secret is kept only while they are unchanged: it must not be sent to an address, or in a way, that it was not given for.
-/// An absent field is the same as `null`.
+/// An absent field counts as `null`.
 fn addresses<'a>(name: &str, target: &'a Value) -> Vec<(&'a String, &'a Value)> {
     const MARKS: [&str; 12] = [
         "url",

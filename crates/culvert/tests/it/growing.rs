@@ -477,6 +477,7 @@ const BY_SERVER: &[&str] = &[
     "agents/state.rs Agents.removed",
     "certificates/authority.rs Authority.made",
     "control/alerting/agents.rs Agents.marks",
+    "control/alerting/facts.rs Facts.failing_since",
     "control/alerting/facts.rs Facts.health",
     "control/alerting/facts.rs Facts.key_uses",
     "control/alerting/facts.rs Facts.objects",
