@@ -150,6 +150,7 @@ fn an_idle_connection_through_an_agent_is_small() {
     settings.edge.connections_per_source_max = 4 * CONNECTIONS as u32;
     settings.agents.addr = "127.0.0.1:0".into();
     settings.agents.ssh_addr = String::new();
+    settings.metrics.addr = "127.0.0.1:0".into();
     settings.log.level = "warn".into();
 
     let runtime = tokio::runtime::Runtime::new().unwrap();
