@@ -1,6 +1,6 @@
 //! Alerts: what the rules of an account found to be wrong, until it is right again.
 //!
-//! A [`rule`] has a [`condition`] on agents, certificates, destinations, traffic, keys or sign-ins. An [`alert`] is about one
+//! A [`rule`] has a [`condition`] on agents, certificates, destinations, traffic, keys or sign-ins. An `alert` is about one
 //! object for which the condition of a rule is true. Whether it is true, and what follows, is decided in
 //! `crates/culvert-control/src/alerting`, which sees all subjects.
 
