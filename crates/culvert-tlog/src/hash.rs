@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use sha2::{Digest, Sha256};
 
 /// Bytes of a hash.
 pub const HASH_BYTES: usize = 32;
@@ -17,24 +17,27 @@ pub struct TreeHash(pub [u8; HASH_BYTES]);
 impl TreeHash {
     /// The hash of a leaf with this content: SHA-256 of a zero byte and the content.
     pub fn leaf(content: &[u8]) -> Self {
-        let mut hasher = Sha256::new();
-        hasher.update([0]);
-        hasher.update(content);
-        Self(hasher.finalize().into())
+        Self::of_parts(&[&[0], content])
     }
 
     /// The hash of a node with these children: SHA-256 of a byte with the value 1 and both hashes.
     pub fn node(left: Self, right: Self) -> Self {
-        let mut hasher = Sha256::new();
-        hasher.update([1]);
-        hasher.update(left.0);
-        hasher.update(right.0);
-        Self(hasher.finalize().into())
+        Self::of_parts(&[&[1], &left.0, &right.0])
     }
 
     /// The hash of a tree without leaves: SHA-256 of nothing.
     pub fn empty() -> Self {
-        Self(Sha256::digest([]).into())
+        Self::of_parts(&[])
+    }
+
+    fn of_parts(parts: &[&[u8]]) -> Self {
+        let mut context = Context::new(&SHA256);
+        for part in parts {
+            context.update(part);
+        }
+        let mut hash = [0; HASH_BYTES];
+        hash.copy_from_slice(context.finish().as_ref());
+        Self(hash)
     }
 }
 
