@@ -72,7 +72,9 @@ impl ServerLog {
                 Some(recorded) => continued(queue, recorded).await?,
                 None => 0,
             };
-            let is_restarted = recorded.is_some_and(|recorded| after < recorded.last);
+            // So does a mark that cannot be read: the records before it are not continued.
+            let is_unknown = known.is_some() && recorded.is_none();
+            let is_restarted = is_unknown || recorded.is_some_and(|recorded| after < recorded.last);
             let begins_at = queue.traffic_begins_at(after).await?;
             if begins_at.is_none_or(|at| now.since(at) < EVERY) {
                 return Ok(());

@@ -259,15 +259,60 @@ async fn the_traffic_log_is_that_of_its_records() {
     .await;
     assert_eq!(server.terminate(), 0);
     let events = format!("sqlite://{}", data.join("events.db").display());
-    let mut database = SqliteConnection::connect(&events).await.unwrap();
-    let sql = "UPDATE traffic SET body = CAST('own' AS BLOB) WHERE id = 2";
-    let forging = sqlx::raw_sql(sql).execute(&mut database);
-    forging.await.unwrap();
-    database.close().await.unwrap();
-    let (code, _, error) = verify();
-    assert_eq!(code, 1);
-    assert!(error.contains("its pieces 1 to 2"), "{error}");
-    assert_eq!(offline(&settings, &["audit", "verify"]).0, 0);
+    let change = async |sql: &'static str| {
+        let mut database = SqliteConnection::connect(&events).await.unwrap();
+        sqlx::raw_sql(sql).execute(&mut database).await.unwrap();
+        database.close().await.unwrap();
+    };
+    let fails = |with: &str| {
+        let (code, _, error) = verify();
+        assert_eq!(code, 1);
+        assert!(error.contains(with), "{error}");
+    };
+    for (forge, undo, with) in [
+        (
+            "UPDATE traffic SET body = CAST('own' AS BLOB) WHERE id = 2",
+            "UPDATE traffic SET body = CAST('two' AS BLOB) WHERE id = 2",
+            "its pieces 1 to 2",
+        ),
+        (
+            "INSERT INTO traffic SELECT -5, first_at, last_at, bytes, crc, body, 1 FROM traffic WHERE id = 1",
+            "DELETE FROM traffic WHERE id = -5",
+            "it has a piece -5",
+        ),
+    ] {
+        change(forge).await;
+        fails(with);
+        assert_eq!(offline(&settings, &["audit", "verify"]).0, 0);
+        change(undo).await;
+        assert_eq!(verify().0, 0);
+    }
+
+    // Without the file nothing can be compared, and a new one is said to be another.
+    for ending in ["", "-wal", "-shm"] {
+        drop(std::fs::remove_file(
+            data.join(format!("events.db{ending}")),
+        ));
+    }
+    fails("the traffic log is missing");
+    let server = Process::start(&data, "");
+    let queue = Queue::open(&url, clock.clone()).await.unwrap();
+    queue.keep_traffic(vec![piece(b"three")]).await.unwrap();
+    queue.close().await;
+    assert_eq!(server.terminate(), 0);
+    let server = Process::start(&data, "");
+    eventually("a record of the new file is made", async || {
+        verify().2.contains("add `--accept-former`")
+    })
+    .await;
+    assert_eq!(server.terminate(), 0);
+    let accepted = ["audit", "verify", "--traffic", "--accept-former"];
+    let (code, out, error) = offline(&settings, &accepted);
+    assert_eq!(code, 0, "{error}");
+    assert!(
+        out.contains("verified=1 removed=0 incomplete=0 former=1"),
+        "{out}"
+    );
 }
 
 async fn metrics_of(address: std::net::SocketAddr) -> String {

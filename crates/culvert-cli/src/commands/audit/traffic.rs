@@ -58,7 +58,13 @@ pub(super) async fn verify(
         )));
     }
     let Some(traffic) = TrafficLog::open(url).await.map_err(failed)? else {
-        return say("the traffic log has no hashes yet");
+        return match records.last() {
+            None => say("the traffic log has no hashes yet"),
+            Some((id, record)) => Err(Failure::Failed(format!(
+                "the traffic log is missing, and {id} records it up to {}",
+                record.to
+            ))),
+        };
     };
     let compared = compare(&traffic, &records, &mut counts).await;
     traffic.close().await;
@@ -95,10 +101,9 @@ async fn records(log: &AuditLog) -> Result<(Vec<(String, Record)>, usize), Failu
                 former += records.len();
                 records.clear();
             } else if let Some(before) = before.filter(|before| before + 1 != record.first) {
+                let (id, first) = (event.event_id, record.first);
                 return Err(Failure::Failed(format!(
-                    "the audit log has no record of the pieces {} to {} of the traffic log",
-                    before + 1,
-                    record.first - 1
+                    "the records of the traffic log do not continue each other: one ends with the piece {before}, and {id} begins with {first}"
                 )));
             }
             records.push((event.event_id, record));
