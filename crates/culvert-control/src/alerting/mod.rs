@@ -121,10 +121,13 @@ impl AlertEvaluator {
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         loop {
             tokio::select! {
+                () = self.tick() => {}
+                () = stop.cancelled() => return,
+            }
+            tokio::select! {
                 () = tokio::time::sleep(self.settings.interval) => {}
                 () = stop.cancelled() => return,
             }
-            self.tick().await;
         }
     }
 

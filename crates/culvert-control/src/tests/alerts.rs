@@ -603,6 +603,68 @@ async fn one_node_evaluates_and_another_takes_over() {
     assert_eq!(rig.alerted().await, [fired(&key)]);
 }
 
+/// A node whose clock is wrong keeps its turn: the others see that its time goes on.
+#[tokio::test]
+async fn a_node_with_another_clock_keeps_its_turn() {
+    let rig = Rig::start().await;
+    let key = rig.key_until(rig.clock.now().plus(100 * DAY)).await;
+    let condition = json!({"type": "key_expiring", "within": "30d"});
+    rig.alert_rule(condition, json!({})).await;
+    let shared = AlertSettings {
+        is_shared: true,
+        ..settings(false)
+    };
+    let alerts = AlertEvaluator::new(rig.control.clone(), shared);
+    for (skew, expected) in [(10 * MINUTE, vec![]), (MINUTE / 2, vec![])] {
+        let note = NodeNote {
+            node: "a first node".to_owned(),
+            at: rig.clock.now().plus(skew),
+            body: "{}".to_owned(),
+        };
+        rig.queue.note_node(note).await.unwrap();
+        alerts.tick().await;
+        assert_eq!(rig.alerted().await, expected);
+    }
+    // Its last note is years old by the clock of this node, and another one than at the last look.
+    rig.clock.advance(80 * DAY);
+    let note = NodeNote {
+        node: "a first node".to_owned(),
+        at: rig.clock.now().plus(10 * MINUTE),
+        body: "{}".to_owned(),
+    };
+    rig.queue.note_node(note).await.unwrap();
+    alerts.tick().await;
+    assert_eq!(rig.alerted().await, []);
+    let alone = evaluator(&rig);
+    alone.tick().await;
+    assert_eq!(rig.alerted().await, [fired(&key)]);
+}
+
+/// An object that cannot be read, such as one of a later version, keeps its alert.
+#[tokio::test]
+async fn the_alert_of_an_unreadable_object_stays() {
+    let Some(database) = Database::new("alerts_unreadable").await else {
+        return;
+    };
+    let rig = Rig::on(Some(database.url.clone()), None, AGENTS).await;
+    let key = rig.key_until(rig.clock.now().plus(100 * DAY)).await;
+    let condition = json!({"type": "key_expiring", "within": "30d"});
+    rig.alert_rule(condition, json!({})).await;
+    rig.clock.advance(80 * DAY);
+    evaluator(&rig).tick().await;
+    assert_eq!(rig.alerted().await, [fired(&key)]);
+    let body = |body: &str| format!("UPDATE culvert.document SET body = {body} WHERE id = '{key}'");
+    database.run(&body("'[' || body || ']'")).await;
+    evaluator(&rig).tick().await;
+    assert_eq!(rig.alerted().await, []);
+    database.run(&body("trim(body, '[]')")).await;
+    evaluator(&rig).tick().await;
+    assert_eq!(rig.alerted().await, []);
+    rig.store.close().await;
+    rig.queue.close().await;
+    database.remove().await;
+}
+
 #[tokio::test]
 async fn default_rules_are_made_once_and_switched_off_together() {
     let rig = Rig::start().await;
