@@ -254,6 +254,18 @@ impl HttpIntake {
     }
 }
 
+/// Checks a URL that is itself a secret, in `webhook_url`, which is required.
+pub(super) fn checked_webhook(
+    target: &str,
+    url: &Option<String>,
+    rules: &Rules,
+) -> Result<Url, Refusal> {
+    let Some(url) = given(url) else {
+        return Err(invalid(target, "`webhook_url` is required"));
+    };
+    Ok(checked_url(target, "webhook_url", url, rules)?.url)
+}
+
 /// Checks a base URL in `url`: it has no query.
 pub(super) fn checked_base(target: &str, url: &str, rules: &Rules) -> Result<Url, Refusal> {
     let url = checked_url(target, "url", url, rules)?.url;

@@ -16,10 +16,10 @@ use culvert_base::{BoxFuture, Entropy, Refusal};
 use crate::batch::{Batch, BatchLimits};
 use crate::client::net::HttpResponse;
 use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, checked_url, hide, invalid, keep_secret, parse, stored};
+use crate::config::{Checked, hide, keep_secret, parse, stored};
 use crate::failure::{Failure, FailureClass};
 use crate::target::context::TargetContext;
-use crate::target::http_intake::{Classes, HttpIntake, VendorError, class_of, given};
+use crate::target::http_intake::{Classes, HttpIntake, VendorError, checked_webhook, class_of};
 use crate::target::message::{Message, escaped};
 use crate::target::message_pieces::{Posts, post_messages};
 use crate::target::settings::TargetSettings;
@@ -94,15 +94,8 @@ struct Config {
 
 fn check(value: &Value, settings: &TargetSettings, _: &dyn Entropy) -> Result<Checked, Refusal> {
     let config: Config = parse(NAME, value)?;
-    webhook(&config, settings)?;
+    checked_webhook(NAME, &config.webhook_url, &settings.rules)?;
     Ok(stored(&config))
-}
-
-fn webhook(config: &Config, settings: &TargetSettings) -> Result<Url, Refusal> {
-    let Some(url) = given(&config.webhook_url) else {
-        return Err(invalid(NAME, "`webhook_url` is required"));
-    };
-    Ok(checked_url(NAME, "webhook_url", url, &settings.rules)?.url)
 }
 
 fn open(
@@ -111,7 +104,7 @@ fn open(
     _: DestinationIds<'_>,
 ) -> Result<Arc<dyn Target>, Refusal> {
     let config: Config = parse(NAME, stored)?;
-    let url = webhook(&config, context.settings())?;
+    let url = checked_webhook(NAME, &config.webhook_url, &context.settings().rules)?;
     Ok(Arc::new(Slack {
         intake: HttpIntake::of_json(url, context).with_secret_url(),
         public_base: context.settings().public_base.clone(),

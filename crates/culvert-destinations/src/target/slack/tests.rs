@@ -50,6 +50,26 @@ async fn each_event_is_a_message_without_markup_of_strangers() {
     assert!(text.contains("&lt;!channel&gt;"), "{text}");
 }
 
+/// A receiver that repeats what it got shows no part of the URL.
+#[tokio::test]
+async fn a_secret_in_the_query_is_not_shown() {
+    let fake = Fake::start().await;
+    let path = "/hook?key=tok3n&team=t3am7";
+    let config = json!({"webhook_url": fake.url(path)});
+    let slack = target(&TYPE, &config, |_| {});
+    let [one, _] = pair();
+    let one = batch(BatchClass::Audit, &[&one]);
+    for said in [path, "tok3n", "team=t3am7", "key=tok3n&team=t3am7"] {
+        fake.script([Reply::with(403, format!("no {said}"))]);
+        let failure = failure(slack.send(&one).await);
+        let shown = format!("{} {}", failure.code, failure.text);
+        assert!(
+            !shown.contains("tok3n") && !shown.contains("t3am7"),
+            "{said}: {shown}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn the_word_of_a_response_decides_before_the_status() {
     let fake = Fake::start().await;
