@@ -142,6 +142,20 @@ async fn the_class_of_a_refusal_depends_on_the_command() {
     );
 }
 
+/// The server takes the mail and ends the connection each time.
+#[tokio::test]
+async fn a_mail_without_a_confirmation_is_sent_three_times() {
+    const OK: &str = "250 ok\r\n";
+    let taken = vec!["220 mx\r\n", HELLO, OK, OK, OK, "354 go\r\n"];
+    let server = Scripted::start(vec![taken; 3]).await;
+    let smtp = server.smtp(json!({}));
+    for class in [Unknown, Unknown, Permanent] {
+        assert_eq!(failure(smtp.send(&one()).await).class, class);
+    }
+    let heard = server.heard().await;
+    assert_eq!(heard.matches("DATA\r\n").count(), 3);
+}
+
 #[tokio::test]
 async fn no_response_after_the_mail_is_unknown_and_before_it_is_not() {
     const OK: &str = "250 ok\r\n";

@@ -27,6 +27,11 @@ struct Trouble {
     n_unconfirmed: u32,
 }
 
+/// Whether the server has the trouble, and not the mail: it shuts down, or its disk is full (RFC 5321, 4.2.3).
+fn is_about_server(failure: &Failure) -> bool {
+    matches!(failure.code.as_ref(), "421" | "452")
+}
+
 impl Troubles {
     /// Forgets a mail that was accepted.
     pub(super) fn settle(&mut self, id: &str) {
@@ -36,7 +41,8 @@ impl Troubles {
     /// The failure of a mail that was sent: it is permanent if the mail was repeated often or long enough.
     pub(super) fn failed(&mut self, id: &str, failure: Failure, now: Timestamp) -> Failure {
         let is_unconfirmed = failure.class == FailureClass::Unknown;
-        if !is_unconfirmed && failure.class != FailureClass::Retryable {
+        let is_put_off = failure.class == FailureClass::Retryable && !is_about_server(&failure);
+        if !is_unconfirmed && !is_put_off {
             return failure;
         }
         if !self.0.iter().any(|trouble| trouble.id == id) {
@@ -81,7 +87,8 @@ mod tests {
         let mut troubles = Troubles::default();
         let at = |minutes: i64| Timestamp::from_unix_seconds(1_800_000_000 + 60 * minutes);
         let mut fail = |id: &str, class, minutes| {
-            let failure = Failure::new(class, "c", "t");
+            let code = if id == "full" { "452" } else { "451" };
+            let failure = Failure::new(class, code, "t");
             troubles.failed(id, failure, at(minutes)).class
         };
         let [unknown, retryable] = [FailureClass::Unknown, FailureClass::Retryable];
@@ -93,6 +100,8 @@ mod tests {
         assert_eq!(fail("c", retryable, 0), retryable);
         assert_eq!(fail("c", retryable, 14), retryable);
         assert_eq!(fail("c", retryable, 15), FailureClass::Permanent);
+        assert_eq!(fail("full", retryable, 0), retryable);
+        assert_eq!(fail("full", retryable, 99), retryable);
         // Such as credentials: the whole destination waits.
         assert_eq!(fail("c", FailureClass::Auth, 99), FailureClass::Auth);
         for n in 0..200 {
