@@ -167,7 +167,7 @@ fn of_class(event: &Event<'_>) -> Map<String, Value> {
     }
 }
 
-/// An alert: what was found, and about what.
+/// The finding of an alert, and the object that it is about.
 fn finding(event: &Event<'_>) -> Map<String, Value> {
     let time = |pointer: &str| event.time(pointer).map(Timestamp::unix_millis);
     fields(json!({
