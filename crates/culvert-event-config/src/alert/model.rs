@@ -95,12 +95,12 @@ pub struct Alert {
     pub destination_ids: Vec<String>,
 }
 
-/// An alert as its events show it.
+/// An alert as its events and the API show it.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct AlertObject<'a> {
     /// ID of the alert, the same until it is resolved.
     id: &'a str,
-    /// ID of the rule.
+    /// ID of the rule, which may be gone.
     rule_id: &'a str,
     /// Name of the rule.
     rule_name: &'a str,
@@ -128,39 +128,16 @@ pub struct AlertObject<'a> {
     repetition: u32,
 }
 
-/// An alert as the API shows it.
+/// An alert in the API.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Alert")]
 pub struct View<'a> {
-    id: &'a str,
     #[schemars(with = "String")]
     uri: Uri<'a>,
     #[schemars(with = "String", extend("format" = "date-time"))]
     created_at: Timestamp,
-    /// ID of the rule, which may be gone.
-    rule_id: &'a str,
-    rule_name: &'a str,
-    /// The kind of the rule's condition.
-    condition: &'a str,
-    severity: Severity,
-    state: State,
-    /// One sentence: what, which object, the measured value and the bound.
-    summary: &'a str,
-    /// The object that it is about.
-    subject: &'a Subject,
-    /// What was measured when its last event was written or withheld: seconds, a share, milliseconds or a count.
-    value: f64,
-    /// The bound, in the same unit.
-    threshold: f64,
-    #[schemars(with = "String", extend("format" = "date-time"))]
-    fired_at: Timestamp,
-    /// `null` while it fires.
-    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
-    resolved_at: Option<Timestamp>,
-    /// Why it was resolved; `null` while it fires.
-    reason: Option<Reason>,
-    /// How often it was repeated.
-    repetition: u32,
+    #[serde(flatten)]
+    alert: AlertObject<'a>,
     /// When its last event was written; `null` if a silence withholds the first one.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     sent_at: Option<Timestamp>,
@@ -211,26 +188,13 @@ impl Model for Alert {
 
     fn view<'a>(&'a self, head: &'a Head, base: Base<'a>) -> View<'a> {
         View {
-            id: &head.id,
             uri: Uri {
                 base,
                 collection: Self::COLLECTION,
                 id: &head.id,
             },
             created_at: head.created_at,
-            rule_id: &self.rule_id,
-            rule_name: &self.rule_name,
-            condition: &self.condition,
-            severity: self.severity,
-            state: self.state,
-            summary: &self.summary,
-            subject: &self.subject,
-            value: self.value,
-            threshold: self.threshold,
-            fired_at: self.fired_at,
-            resolved_at: self.resolved_at,
-            reason: self.reason,
-            repetition: self.repetition,
+            alert: self.object(&head.id),
             sent_at: self.sent_at,
         }
     }
