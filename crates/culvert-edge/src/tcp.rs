@@ -48,6 +48,9 @@ pub(crate) async fn endpoint<S>(
     // In a box, so that a connection keeps no room for it while bytes pass.
     let connecting = Box::pin(reach(ahead, member, timeouts, down));
     let Some((mut wire, stand_in)) = connecting.await else {
+        for member in passed {
+            member.counters(&down.conn.edge).unreached();
+        }
         return;
     };
     let count = RelayCount::of_connection(passed, stand_in, &down.conn.edge);

@@ -95,6 +95,23 @@ impl Reason {
         }
     }
 
+    /// Whether it means that no upstream could be reached.
+    pub const fn is_unreached(self) -> bool {
+        matches!(
+            self,
+            Self::NoInternal
+                | Self::NoUpstream
+                | Self::AgentAway
+                | Self::AgentSilent
+                | Self::NoAddress
+                | Self::AddressForbidden
+                | Self::ConnectFailed
+                | Self::ConnectTimeout
+                | Self::ProxyFailed
+                | Self::UpstreamTls
+        )
+    }
+
     /// The reason with this position among [`Self::ALL`].
     pub fn at(position: usize) -> Option<Self> {
         Self::ALL.get(position).copied()

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use culvert_statistics::{Frame, Slot, Traffic};
+use culvert_statistics::{Frame, Slot, Traffic, UpstreamUse};
 
 const REQUESTS: u32 = 5_000_000;
 
@@ -18,7 +18,7 @@ fn count(traffic: &Traffic, slot: &Slot, account: &Arc<str>, endpoint: &Arc<str>
     for nth in 0..REQUESTS {
         let counters = Arc::clone(slot.counters(traffic, account, endpoint));
         let latency = Duration::from_micros(u64::from(nth & 0xffff));
-        counters.request(Some((200, black_box(latency))));
+        counters.request(Some((200, black_box(latency))), UpstreamUse::Reached);
         counters.bytes(black_box(0), black_box(512));
     }
 }
@@ -83,7 +83,10 @@ fn main() {
         let slot = Slot::default();
         let endpoint = format!("ep_{nth}").into();
         let counters = slot.counters(&traffic, &account, &endpoint);
-        counters.request(Some((200, Duration::from_millis(nth))));
+        counters.request(
+            Some((200, Duration::from_millis(nth))),
+            UpstreamUse::Reached,
+        );
     }
     println!("first traffic of 10,000 endpoints: {:?}", began.elapsed());
     let began = Instant::now();

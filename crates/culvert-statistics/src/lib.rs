@@ -29,4 +29,4 @@ pub use codec::Malformed;
 pub use frame::{Chunk, Frame, Key, SubjectKind};
 pub use histogram::{AtomicHistogram, BUCKETS, Histogram, upper_bound};
 pub use point::{Field, Merge, Point, REFUSED};
-pub use traffic::{EndpointCounters, Slot, Traffic, TrafficTotals};
+pub use traffic::{EndpointCounters, Slot, Traffic, TrafficTotals, UpstreamUse};

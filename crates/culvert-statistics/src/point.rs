@@ -67,6 +67,10 @@ fields! {
     Connections = 8, Sum;
     /// Sum of the durations in the histogram, in microseconds.
     LatencyMicros = 9, Sum;
+    /// Requests that reached an upstream.
+    Reached = 10, Sum;
+    /// Requests and connections that needed an upstream and reached none.
+    Unreached = 11, Sum;
     /// Events that a destination accepted.
     Delivered = 16, Sum;
     /// Sends to a destination, including retries.

@@ -35,11 +35,25 @@ const OUTCOMES: [Field; 6] = [
     Field::Aborted,
 ];
 
+/// Whether a request reached an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpstreamUse {
+    /// It needed none, such as one that a policy denies.
+    Unneeded,
+    /// It was sent to one.
+    Reached,
+    /// It needed one, and none could be reached.
+    Unreached,
+}
+
 /// The counts of one thread for an endpoint, in separate cache lines.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Stripe {
     outcomes: [AtomicU64; OUTCOMES.len()],
+    /// Of requests that reached an upstream, which are counted here only.
+    reached: [AtomicU64; OUTCOMES.len()],
+    unreached: AtomicU64,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     connections: AtomicU64,
@@ -54,6 +68,12 @@ impl Stripe {
         for (field, count) in OUTCOMES.iter().zip(&self.outcomes) {
             point.add(*field, count.swap(0, Ordering::Relaxed));
         }
+        for (field, count) in OUTCOMES.iter().zip(&self.reached) {
+            let count = count.swap(0, Ordering::Relaxed);
+            point.add(*field, count);
+            point.add(Field::Reached, count);
+        }
+        point.add(Field::Unreached, self.unreached.swap(0, Ordering::Relaxed));
         point.add(Field::BytesIn, self.bytes_in.swap(0, Ordering::Relaxed));
         point.add(Field::BytesOut, self.bytes_out.swap(0, Ordering::Relaxed));
         let connections = self.connections.swap(0, Ordering::Relaxed);
@@ -105,7 +125,7 @@ impl EndpointCounters {
     }
 
     /// Counts a request with the status of its response and the time until its head; `None` if there was no response.
-    pub fn request(&self, response: Option<(u16, Duration)>) {
+    pub fn request(&self, response: Option<(u16, Duration)>, upstream: UpstreamUse) {
         let Some(stripe) = self.stripe() else { return };
         let outcome = match response {
             Some((status, latency)) => {
@@ -114,8 +134,22 @@ impl EndpointCounters {
             }
             None => OUTCOMES.len() - 1,
         };
-        if let Some(count) = stripe.outcomes.get(outcome) {
+        let outcomes = match upstream {
+            UpstreamUse::Reached => &stripe.reached,
+            UpstreamUse::Unneeded | UpstreamUse::Unreached => &stripe.outcomes,
+        };
+        if let Some(count) = outcomes.get(outcome) {
             count.fetch_add(1, Ordering::Relaxed);
+        }
+        if upstream == UpstreamUse::Unreached {
+            stripe.unreached.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a connection that needed an upstream and reached none.
+    pub fn unreached(&self) {
+        if let Some(stripe) = self.stripe() {
+            stripe.unreached.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -373,10 +407,15 @@ mod tests {
         let (account, endpoint) = ("ac_1".into(), "ep_1".into());
         let slot = Slot::default();
         let counters = slot.counters(&traffic, &account, &endpoint);
-        for status in [101, 200, 204, 302, 404, 503, 999, 0] {
-            counters.request(Some((status, MILLI)));
+        for status in [101, 200, 204, 302, 404] {
+            counters.request(Some((status, MILLI)), UpstreamUse::Reached);
         }
-        counters.request(None);
+        for status in [999, 0] {
+            counters.request(Some((status, MILLI)), UpstreamUse::Unneeded);
+        }
+        counters.request(Some((503, MILLI)), UpstreamUse::Unreached);
+        counters.request(None, UpstreamUse::Unneeded);
+        counters.unreached();
         counters.bytes(10, 0);
         counters.bytes(0, 20);
         counters.connection();
@@ -404,6 +443,8 @@ mod tests {
             (Field::BytesOut, 20),
             (Field::Connections, 1),
             (Field::LatencyMicros, 8_000),
+            (Field::Reached, 5),
+            (Field::Unreached, 2),
             (Field::RefusedMalformed, 1),
             (Field::RefusedConnectionLimit, 1),
         ];
@@ -430,7 +471,7 @@ mod tests {
                         let slot = Slot::default();
                         for _ in 0..1_000 {
                             slot.counters(&traffic, &account, &endpoint)
-                                .request(Some((200, MILLI)));
+                                .request(Some((200, MILLI)), UpstreamUse::Reached);
                         }
                     }
                 })
@@ -457,7 +498,7 @@ mod tests {
             let slot = Slot::default();
             let endpoint = format!("ep_{nth}").into();
             slot.counters(&traffic, &account, &endpoint)
-                .request(Some((200, MILLI)));
+                .request(Some((200, MILLI)), UpstreamUse::Reached);
             slots.push(slot);
         }
         let expected = counted(&[("a/ac_1/", 5), ("e/ac_1/ep_0", 1), ("e/ac_1/ep_1", 1)]);
@@ -480,7 +521,7 @@ mod tests {
 
         let slot = Slot::default();
         slot.counters(&traffic, &account, &"ep_9".into())
-            .request(None);
+            .request(None, UpstreamUse::Reached);
         let expected = counted(&[("a/ac_1/", 1), ("e/ac_1/ep_9", 1)]);
         assert_eq!(read(&traffic), expected);
     }

@@ -137,7 +137,8 @@ async fn internal(
     let PendingResponse {
         head, mut source, ..
     } = response.map_err(|_| NotCalled::Closed)?;
-    exchange.count.answer(head.status);
+    let upstream = exchange.recording.upstream_use();
+    exchange.count.answer(head.status, upstream);
     let held = source.hold(share, ANSWER_BYTES_MAX, &down.conn);
     let (body, room) = held.await.map_err(not_called)?;
     exchange.count.sent(body.len());

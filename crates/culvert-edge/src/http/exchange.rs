@@ -287,7 +287,8 @@ impl HttpExchange {
 
     /// Records the final head of a response that is not captured.
     pub(crate) fn answer_with<'x>(&mut self, status: StatusCode, fields: impl FieldLines<'x>) {
-        let answer = (status, self.count.answer(status));
+        let upstream = self.recording.upstream_use();
+        let answer = (status, self.count.answer(status, upstream));
         let conn = &self.down.conn;
         let (rules, handed_out) = (&conn.rules.header_rules, conn.counters.handed_out());
         self.recording

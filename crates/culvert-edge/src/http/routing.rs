@@ -19,6 +19,7 @@ use culvert_http::target::{self, Received};
 use culvert_policy::conn::TlsInfo;
 use culvert_policy::problem::Problem;
 use culvert_policy::{own_cookies, reply};
+use culvert_statistics::UpstreamUse;
 use http::header::{HOST, HeaderMap, HeaderValue, LOCATION, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode, Version, request, response};
@@ -492,7 +493,8 @@ impl RefusedRecord {
                 RefusedRequest::of_head(&head).begin(down, reason, Instant::now(), &mut recording);
             if let Some(group) = group {
                 let response = response.map(|status| (status.as_u16(), Duration::ZERO));
-                group.first().counters(&down.conn.edge).request(response);
+                let counters = group.first().counters(&down.conn.edge);
+                counters.request(response, UpstreamUse::Unneeded);
             }
         }
         Self {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_statistics::EndpointCounters;
+use culvert_statistics::{EndpointCounters, UpstreamUse};
 use futures_util::future::FusedFuture;
 use http::StatusCode;
 use tokio::time::Instant;
@@ -83,13 +83,13 @@ impl ExchangeCount {
     }
 
     /// Counts the request with the status of its response. Returns the time until then, the first time.
-    pub(crate) fn answer(&mut self, status: StatusCode) -> Option<Duration> {
+    pub(crate) fn answer(&mut self, status: StatusCode, upstream: UpstreamUse) -> Option<Duration> {
         if self.first.is_none() || std::mem::replace(&mut self.is_answered, true) {
             return None;
         }
         let latency = self.began.elapsed();
         for counters in self.each() {
-            counters.request(Some((status.as_u16(), latency)));
+            counters.request(Some((status.as_u16(), latency)), upstream);
         }
         Some(latency)
     }
@@ -118,7 +118,7 @@ impl ExchangeCount {
     pub(crate) fn end(&mut self, received: u64) {
         if !self.is_answered {
             for counters in self.each() {
-                counters.request(None);
+                counters.request(None, UpstreamUse::Unneeded);
             }
         }
         self.count_bytes(received);

@@ -33,6 +33,7 @@ use culvert_policy::conn::ConnInfo;
 use culvert_policy::event::EventDraft;
 use culvert_policy::own_cookies::recorded_value;
 use culvert_policy::policy::conn_state::PolicyConnState;
+use culvert_statistics::UpstreamUse;
 use http::header::{HOST, HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode, request};
 use http_body::Frame;
@@ -284,6 +285,15 @@ impl Recording {
     pub(crate) fn blocked(&mut self) {
         if let Some(record) = &mut self.event.record {
             record.set(event_slots::http::IP_POLICY_DECISION, "block");
+        }
+    }
+
+    /// Whether the request was sent to an upstream, as it is known before its response.
+    pub(crate) fn upstream_use(&self) -> UpstreamUse {
+        match self.reason() {
+            Some(reason) if reason.is_unreached() => UpstreamUse::Unreached,
+            _ if self.attempts > 0 => UpstreamUse::Reached,
+            _ => UpstreamUse::Unneeded,
         }
     }
 

@@ -208,3 +208,46 @@ async fn http2_and_internal_endpoints_count() {
         assert_eq!(found.unwrap().1.get(Field::Status2xx), 1, "{endpoint}");
     }
 }
+
+/// Counted apart from the status, and without events too.
+#[tokio::test]
+async fn requests_count_by_whether_they_reach_an_upstream() {
+    let mut rig = Rig::start().await;
+    rig.recorder
+        .is_off
+        .store(true, std::sync::atomic::Ordering::SeqCst);
+    let origin = hello(&mut rig.tasks).await;
+    let deny = "on_http_request: [{expressions: [\"req.url.path == '/denied'\"], actions: [{type: deny}]}]";
+    let to_internal = "on_http_request: [{actions: [{type: forward-internal, config: {url: http://gone.internal}}]}]";
+    let refused = "http://127.0.0.1:1";
+    let up = format!("http://{origin}");
+    let port = free_port().await;
+    let all = [
+        ("up", Scheme::Http, up.as_str(), deny, 80),
+        ("down", Scheme::Http, refused, deny, 80),
+        ("internal", Scheme::Http, "", to_internal, 80),
+        ("tcp", Scheme::Tcp, "tcp://127.0.0.1:1", "", port),
+    ];
+    let endpoints = all.map(|(name, scheme, upstream, policy, port)| {
+        let mut endpoint = named(scheme, &format!("{name}.example"), port, upstream, policy);
+        endpoint.id = format!("ep_{name}").into();
+        endpoint
+    });
+    publish(&rig, endpoints).await;
+    for (name, reached, unreached) in [("up", 1, 0), ("down", 0, 1), ("internal", 0, 2)] {
+        for path in ["/denied", "/"] {
+            rig.ask(&format!(
+                "GET {path} HTTP/1.1\r\nHost: {name}.example\r\n\r\n"
+            ))
+            .await;
+        }
+        let is_whole = |point: &Point| point.requests() == 2;
+        let point = counted(&rig, &format!("ep_{name}"), is_whole).await;
+        let fields = [Field::Reached, Field::Unreached];
+        assert_eq!(values(&point, &fields), [reached, unreached], "{name}");
+    }
+    let address = (std::net::Ipv4Addr::LOCALHOST, port);
+    let _client = tokio::net::TcpStream::connect(address).await.unwrap();
+    let point = counted(&rig, "ep_tcp", |point| point.get(Field::Unreached) > 0).await;
+    assert_eq!(point.get(Field::Connections), 0);
+}
