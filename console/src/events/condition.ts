@@ -15,6 +15,8 @@ export function inWords(condition: Json | undefined): string {
       return `A certificate expires within ${of('within')}.`;
     case 'destination_failing':
       return `An event destination accepts nothing for ${of('for')}.`;
+    case 'endpoint_without_upstream':
+      return `None of at least ${String(condition.min_requests)} requests and connections to an endpoint in ${of('over')} reaches an upstream.`;
     case 'error_rate':
       return `More than ${percent(condition.above)} ${requests} fail.`;
     case 'key_expiring':

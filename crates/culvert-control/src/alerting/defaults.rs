@@ -31,7 +31,7 @@ const MINUTE: u64 = 60;
 const DAY: u64 = 24 * 60 * MINUTE;
 
 /// Name, severity and condition of each.
-fn rules() -> [(&'static str, Severity, Condition); 6] {
+fn rules() -> [(&'static str, Severity, Condition); 7] {
     let minutes = |n: u64| Period::of_seconds(n * MINUTE);
     let days = |n: u64| Period::of_seconds(n * DAY);
     [
@@ -52,6 +52,14 @@ fn rules() -> [(&'static str, Severity, Condition); 6] {
             Severity::Critical,
             Condition::DestinationFailing {
                 lasting: minutes(10),
+            },
+        ),
+        (
+            "Endpoint without upstream",
+            Severity::Critical,
+            Condition::EndpointWithoutUpstream {
+                over: minutes(5),
+                min_requests: 5,
             },
         ),
         (

@@ -282,7 +282,10 @@ impl Facts {
     ) {
         let mut windows: HashMap<&str, u64> = HashMap::new();
         for (account, condition) in watched {
-            if let Condition::ErrorRate { over, .. } | Condition::Latency { over, .. } = condition {
+            if let Condition::EndpointWithoutUpstream { over, .. }
+            | Condition::ErrorRate { over, .. }
+            | Condition::Latency { over, .. } = condition
+            {
                 let longest = windows.entry(account).or_default();
                 *longest = (*longest).max(over.seconds());
             }
@@ -310,7 +313,9 @@ fn kinds_of(condition: &Condition) -> &'static [&'static str] {
         ],
         Condition::CertificateExpiring { .. } => &Facts::CERTIFICATES,
         Condition::DestinationFailing { .. } => &[Facts::DESTINATION],
-        Condition::ErrorRate { .. } | Condition::Latency { .. } => &[Facts::ENDPOINT],
+        Condition::EndpointWithoutUpstream { .. }
+        | Condition::ErrorRate { .. }
+        | Condition::Latency { .. } => &[Facts::ENDPOINT],
         Condition::KeyExpiring { .. } | Condition::KeyUnused { .. } => &[Facts::KEY],
         Condition::SignInsFailed { .. } => &[],
     }

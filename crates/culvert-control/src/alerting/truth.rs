@@ -60,6 +60,9 @@ pub(super) fn of(
         Condition::AgentOffline { lasting } => Ok(asked.offline(*lasting)),
         Condition::CertificateExpiring { within } => Ok(asked.certificates(*within)),
         Condition::DestinationFailing { lasting } => asked.destinations(*lasting),
+        Condition::EndpointWithoutUpstream { over, min_requests } => {
+            asked.without_upstream(*over, *min_requests)
+        }
         Condition::ErrorRate {
             above,
             over,
@@ -235,34 +238,66 @@ impl<'a> Asked<'a> {
         Ok(truths)
     }
 
+    /// The sums of the windows of all endpoints.
+    fn sums(
+        &self,
+        over: Period,
+    ) -> Result<impl Iterator<Item = (&'a str, &'a Fact, Point)>, String> {
+        let points = self.facts.points_of(self.account)?;
+        let begin = self.now.minus(over.time()).unix_seconds();
+        let endpoints = self.objects(Facts::ENDPOINT);
+        Ok(endpoints.map(move |(id, fact)| {
+            let mut sum = Point::default();
+            for (_, point) in points
+                .get(id)
+                .into_iter()
+                .flat_map(|steps| steps.range(begin..))
+            {
+                sum.merge_step(point);
+            }
+            (id, fact, sum)
+        }))
+    }
+
     /// The sums of the windows of endpoints that have enough requests. One with an open alert needs only one request, so
     /// that traffic which becomes less does not end it.
     fn windows(
         &self,
         over: Period,
         min_requests: u64,
-    ) -> Result<Vec<(&'a str, &'a Fact, Point)>, String> {
-        let points = self.facts.points_of(self.account)?;
-        let begin = self.now.minus(over.time()).unix_seconds();
-        let mut windows = Vec::new();
-        for (id, fact) in self.objects(Facts::ENDPOINT) {
-            let Some(steps) = points.get(id) else {
+    ) -> Result<impl Iterator<Item = (&'a str, &'a Fact, Point)>, String> {
+        let sums = self.sums(over)?;
+        Ok(sums.filter(move |(id, _, sum)| {
+            let is_open = self.open.contains(id);
+            sum.requests() >= if is_open { 1 } else { min_requests }
+        }))
+    }
+
+    fn without_upstream(&self, over: Period, min_requests: u64) -> Result<Truths, String> {
+        let mut truths = Truths::default();
+        for (id, fact, sum) in self.sums(over)? {
+            // A connection without HTTP is counted when it has reached its upstream.
+            let reached = sum
+                .get(Field::Reached)
+                .saturating_add(sum.get(Field::Connections));
+            let unreached = sum.get(Field::Unreached);
+            let is_open = self.open.contains(id);
+            if reached > 0 || unreached < min_requests && !is_open {
                 continue;
-            };
-            let mut sum = Point::default();
-            for (_, point) in steps.range(begin..) {
-                sum.merge_step(point);
             }
-            let min_requests = if self.open.contains(id) {
-                1
-            } else {
-                min_requests
-            };
-            if sum.requests() >= min_requests {
-                windows.push((id, fact, sum));
+            if unreached == 0 {
+                truths.unknown.insert(id.to_owned());
+                continue;
             }
+            let summary = format!(
+                "None of the {unreached} requests and connections to {} that needed an upstream in {over} reached one; the bound is {min_requests}.",
+                fact.name
+            );
+            let numbers = (unreached as f64, min_requests as f64);
+            let object = (Facts::ENDPOINT, id, fact);
+            truths.found.push(self.truth(object, numbers, summary));
         }
-        Ok(windows)
+        Ok(truths)
     }
 
     fn errors(&self, above: f64, over: Period, min_requests: u64) -> Result<Truths, String> {

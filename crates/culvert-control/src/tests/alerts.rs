@@ -377,6 +377,48 @@ async fn errors_are_alerted_above_the_share_and_with_enough_requests() {
     assert_eq!(step(requests(9, 0, 0)).await, [resolved(&endpoint)]);
 }
 
+/// Responses of the policy say nothing about the upstream, and the end of traffic is no recovery.
+#[tokio::test]
+async fn an_endpoint_is_without_upstream_until_a_request_reaches_one() {
+    let rig = Rig::start().await;
+    let endpoint = rig.made("endpoints", 1).await;
+    let other = rig.made("endpoints", 2).await;
+    let condition = json!({"type": "endpoint_without_upstream", "over": "1m", "min_requests": 3});
+    rig.alert_rule(condition, json!({})).await;
+    let alerts = evaluator(&rig);
+    let counts = |values: &[(Field, u64)]| {
+        let mut point = Point::default();
+        for (field, count) in values {
+            point.add(*field, *count);
+        }
+        point
+    };
+    let step = async |values: &[(Field, u64)]| {
+        rig.clock.advance(Duration::from_secs(10));
+        rig.counts(&endpoint, counts(values)).await;
+        alerts.tick().await;
+        rig.alerted().await
+    };
+    rig.clock.set(Timestamp::from_unix_seconds(1_800_000_000));
+    let one_works = [(Field::Unreached, 9), (Field::Reached, 1)];
+    rig.counts(&other, counts(&one_works)).await;
+    let two = [(Field::Status4xx, 50), (Field::Unreached, 2)];
+    assert_eq!(step(&two).await, []);
+    assert_eq!(step(&[(Field::Unreached, 1)]).await, [fired(&endpoint)]);
+    let [alert] = &rig.alerts().await[..] else {
+        panic!("one alert");
+    };
+    let (value, threshold) = (alert["value"].as_f64(), alert["threshold"].as_f64());
+    assert_eq!((value, threshold), (Some(3.0), Some(3.0)));
+    rig.clock.advance(2 * MINUTE);
+    assert_eq!(step(&[]).await, []);
+    assert_eq!(step(&[(Field::Status4xx, 5)]).await, []);
+    assert_eq!(
+        step(&[(Field::Connections, 1)]).await,
+        [resolved(&endpoint)]
+    );
+}
+
 #[tokio::test]
 async fn slow_requests_are_alerted_by_their_percentile() {
     let rig = Rig::start().await;
@@ -543,7 +585,7 @@ async fn two_evaluators_fire_once(rig: Rig) {
     };
     assert_eq!(both().await, []);
     let rules = rig.get("/alert_rules").await.body();
-    assert_eq!(rules["alert_rules"].as_array().unwrap().len(), 7, "{rules}");
+    assert_eq!(rules["alert_rules"].as_array().unwrap().len(), 8, "{rules}");
     rig.clock.advance(80 * DAY);
     assert_eq!(both().await, [fired(&key)]);
     rig.clock.advance(Duration::from_secs(3_600));
@@ -689,6 +731,7 @@ async fn default_rules_are_made_once_and_switched_off_together() {
         "agent_offline",
         "certificate_expiring",
         "destination_failing",
+        "endpoint_without_upstream",
         "error_rate",
         "key_expiring",
         "sign_ins_failed",
@@ -698,7 +741,7 @@ async fn default_rules_are_made_once_and_switched_off_together() {
     let made = events
         .iter()
         .filter(|event| event["event_type"] == "alert_rule_created.v0");
-    assert_eq!(made.count(), 6);
+    assert_eq!(made.count(), 7);
     // A deleted one does not come back.
     for rule in rules.as_array().unwrap() {
         if rule["condition"]["type"] == "error_rate" {
@@ -711,7 +754,7 @@ async fn default_rules_are_made_once_and_switched_off_together() {
     on.tick().await;
     assert_eq!(rig.alerted().await, [fired(&key)]);
     let rules = rig.get("/alert_rules").await.body()["alert_rules"].clone();
-    assert_eq!(rules.as_array().unwrap().len(), 5);
+    assert_eq!(rules.as_array().unwrap().len(), 6);
     off.tick().await;
     assert_eq!(rig.alerted().await, [resolved(&key)]);
 }

@@ -25,6 +25,7 @@ const NUMBERS: RangeInclusive<u64> = 1..=1_000_000_000;
 const LATENCIES: RangeInclusive<u64> = 1..=3_600_000;
 /// The requests below which a window says nothing, by default.
 const REQUESTS: u64 = 100;
+const UNREACHED: u64 = 5;
 
 /// A percentile of durations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -85,6 +86,14 @@ pub enum Condition {
         #[schemars(with = "String")]
         lasting: Period,
     },
+    /// No request or connection to an endpoint reaches an upstream. While there are none, an alert stays.
+    EndpointWithoutUpstream {
+        /// The window.
+        #[schemars(with = "String")]
+        over: Period,
+        /// Fewer requests and connections in the window say nothing.
+        min_requests: u64,
+    },
     /// A share of the requests of an endpoint fail: responses with status 5xx, and requests without a response.
     ErrorRate {
         /// The share above which it is true, from 0 to 1.
@@ -131,10 +140,11 @@ pub enum Condition {
 }
 
 /// The kinds of conditions.
-pub const KINDS: [&str; 8] = [
+pub const KINDS: [&str; 9] = [
     "agent_offline",
     "certificate_expiring",
     "destination_failing",
+    "endpoint_without_upstream",
     "error_rate",
     "key_expiring",
     "key_unused",
@@ -149,6 +159,7 @@ impl Condition {
             Self::AgentOffline { .. } => "agent_offline",
             Self::CertificateExpiring { .. } => "certificate_expiring",
             Self::DestinationFailing { .. } => "destination_failing",
+            Self::EndpointWithoutUpstream { .. } => "endpoint_without_upstream",
             Self::ErrorRate { .. } => "error_rate",
             Self::Latency { .. } => "latency",
             Self::KeyExpiring { .. } => "key_expiring",
@@ -163,7 +174,9 @@ impl Condition {
             Self::AgentOffline { .. } => &["cr", "sshcr"],
             Self::CertificateExpiring { .. } => &["cert", "ca", "shcrt", "sucrt"],
             Self::DestinationFailing { .. } => &["ed"],
-            Self::ErrorRate { .. } | Self::Latency { .. } => &["ep"],
+            Self::EndpointWithoutUpstream { .. }
+            | Self::ErrorRate { .. }
+            | Self::Latency { .. } => &["ep"],
             Self::KeyExpiring { .. } | Self::KeyUnused { .. } => &["ak"],
             Self::SignInsFailed { .. } => &[],
         }
@@ -175,9 +188,10 @@ impl Condition {
 #[serde(default)]
 #[schemars(rename = "AlertConditionCreate", extend("required" = ["type"]), transform = input::create_schema)]
 pub(super) struct ConditionInput {
-    /// `agent_offline` (with `for`), `certificate_expiring` (`within`), `destination_failing` (`for`), `error_rate` (`above`,
-    /// `over`, `min_requests`), `key_expiring` (`within`), `key_unused` (`for`), `latency` (`quantile`, `above_ms`, `over`,
-    /// `min_requests`) or `sign_ins_failed` (`count`, `over`). Other fields are refused.
+    /// `agent_offline` (with `for`), `certificate_expiring` (`within`), `destination_failing` (`for`),
+    /// `endpoint_without_upstream` (`over`, `min_requests`), `error_rate` (`above`, `over`, `min_requests`), `key_expiring`
+    /// (`within`), `key_unused` (`for`), `latency` (`quantile`, `above_ms`, `over`, `min_requests`) or `sign_ins_failed`
+    /// (`count`, `over`). Other fields are refused.
     #[serde(rename = "type")]
     #[schemars(extend("enum" = KINDS))]
     kind: String,
@@ -194,7 +208,7 @@ pub(super) struct ConditionInput {
     above_ms: Option<u64>,
     /// `p50`, `p95` or `p99`.
     quantile: Option<String>,
-    /// Requests of the window without which it says nothing; default: 100.
+    /// Requests of the window without which it says nothing; default: 100, and 5 for `endpoint_without_upstream`.
     min_requests: Option<u64>,
     /// Number of refused sign-ins.
     count: Option<u64>,
@@ -213,10 +227,14 @@ impl ConditionInput {
             "destination_failing" => Condition::DestinationFailing {
                 lasting: period("for", self.lasting.take(), LASTS)?,
             },
+            "endpoint_without_upstream" => Condition::EndpointWithoutUpstream {
+                over: period("over", self.over.take(), WINDOW)?,
+                min_requests: self.requests(UNREACHED)?,
+            },
             "error_rate" => Condition::ErrorRate {
                 above: share(self.above.take())?,
                 over: period("over", self.over.take(), WINDOW)?,
-                min_requests: self.requests()?,
+                min_requests: self.requests(REQUESTS)?,
             },
             "key_expiring" => Condition::KeyExpiring {
                 within: period("within", self.within.take(), AHEAD)?,
@@ -228,7 +246,7 @@ impl ConditionInput {
                 quantile: quantile(self.quantile.take())?,
                 above_ms: number("above_ms", self.above_ms.take(), LATENCIES)?,
                 over: period("over", self.over.take(), WINDOW)?,
-                min_requests: self.requests()?,
+                min_requests: self.requests(REQUESTS)?,
             },
             "sign_ins_failed" => Condition::SignInsFailed {
                 count: number("count", self.count.take(), NUMBERS)?,
@@ -250,8 +268,8 @@ impl ConditionInput {
         }
     }
 
-    fn requests(&mut self) -> Result<u64, Refusal> {
-        let given = self.min_requests.take().unwrap_or(REQUESTS);
+    fn requests(&mut self, default: u64) -> Result<u64, Refusal> {
+        let given = self.min_requests.take().unwrap_or(default);
         number("min_requests", Some(given), NUMBERS)
     }
 

@@ -105,10 +105,10 @@ async fn a_new_installation_has_the_default_rules() {
         settings.alerts.interval = "1s".to_owned().try_into().unwrap();
     })
     .await;
-    eventually("six rules", async || {
+    eventually("seven rules", async || {
         let list = call(&culvert, Method::GET, "/alert_rules", None).await;
         let rules = list["alert_rules"].as_array().unwrap();
-        rules.len() == 6 && rules.iter().all(|rule| rule["is_default"] == true)
+        rules.len() == 7 && rules.iter().all(|rule| rule["is_default"] == true)
     })
     .await;
     culvert.stop().await;
