@@ -137,39 +137,58 @@ impl Control {
                 continue;
             }
             state.opened.remove(&id);
-            let destination = document.and_then(|document| {
-                let opened = self.open_destination(document);
-                let report = |fault: &Fault| error!(cause = %fault.chain(), "destination skipped");
-                opened.inspect_err(report).ok()
-            });
-            if let Some(revision) = revision.filter(|_| destination.is_some()) {
+            let opened = document.map(|document| self.open_destination(document));
+            if let (Some(revision), Some(Ok(_))) = (revision, &opened) {
                 state.opened.insert(id.clone(), revision);
             }
+            let destination = opened.map(|opened| match opened {
+                Ok(destination) => destination,
+                Err((destination, fault)) => {
+                    error!(destination.id = %id, cause = %fault.chain(), "a destination does not open");
+                    *destination
+                }
+            });
             change.destinations.insert(id, destination);
         }
         Some(change)
     }
 
-    fn open_destination(&self, document: &Document) -> Result<Destination, Fault> {
+    /// Opens the target of a destination. If that fails, also returns the destination with a target that says so.
+    fn open_destination(
+        &self,
+        document: &Document,
+    ) -> Result<Destination, (Box<Destination>, Fault)> {
+        const UNREADABLE: &str = "this version cannot read the stored settings";
         let head = &document.head;
-        let destination: EventDestination = stored::read(document)?;
-        let (ty, configuration) = destination.target(&self.kernel.seal, head)?;
+        let with = |target| Destination {
+            id: head.id.clone(),
+            account: head.account.clone(),
+            revision: head.revision,
+            target,
+        };
+        let unreadable = |fault: Fault| {
+            let target = target::unopened(UNREADABLE, None);
+            (Box::new(with(target)), fault)
+        };
+        let destination: EventDestination = stored::read(document).map_err(unreadable)?;
+        let (ty, configuration) = destination
+            .target(&self.kernel.seal, head)
+            .map_err(unreadable)?;
+        let format = destination
+            .event_format()
+            .ok_or_else(|| unreadable(Fault::bare("its format is unknown")))?;
         let ids = DestinationIds {
             destination: &head.id,
             account: &head.account,
         };
-        let target = (ty.open)(&configuration, self.events.delivery.targets(), ids)
-            .map_err(|refusal| Fault::new(format!("opening destination {}", head.id), refusal))?;
-        let format = destination.event_format().ok_or_else(|| {
-            let what = format!("opening destination {}: unknown format", head.id);
-            Fault::bare(what)
-        })?;
-        Ok(Destination {
-            id: head.id.clone(),
-            account: head.account.clone(),
-            revision: head.revision,
-            target: target::formatted(target, format),
-        })
+        match (ty.open)(&configuration, self.events.delivery.targets(), ids) {
+            Ok(target) => Ok(with(target::formatted(target, format))),
+            Err(refusal) => {
+                let target = target::unopened(&refusal.message, Some(ty));
+                let fault = Fault::new("opening its target", refusal);
+                Err((Box::new(with(target)), fault))
+            }
+        }
     }
 }
 

@@ -120,9 +120,7 @@ pub(crate) fn scrub(text: &str, secrets: &[&str]) -> String {
     // Truncated at the end, so a secret across the limit is found; bounded first, against very long text.
     let mut clean: String = text.chars().take(8 * FAILURE_TEXT_MAX).collect();
     for secret in secrets.iter().filter(|secret| secret.len() >= 4) {
-        if clean.contains(secret) {
-            clean = clean.replace(secret, "[redacted]");
-        }
+        clean = without(&clean, secret);
     }
     let mut shown = String::new();
     let mut in_url = false;
@@ -142,6 +140,20 @@ pub(crate) fn scrub(text: &str, secrets: &[&str]) -> String {
         }
     }
     shown.trim().chars().take(FAILURE_TEXT_MAX).collect()
+}
+
+/// Text in which a secret is replaced, in any case of its ASCII letters.
+fn without(text: &str, secret: &str) -> String {
+    let (lower, secret) = (text.to_ascii_lowercase(), secret.to_ascii_lowercase());
+    let mut clean = String::new();
+    let mut after = 0;
+    for (at, found) in lower.match_indices(&secret) {
+        clean.push_str(&text[after..at]);
+        clean.push_str("[redacted]");
+        after = at + found.len();
+    }
+    clean.push_str(&text[after..]);
+    clean
 }
 
 /// An error and its causes in one line.

@@ -3,7 +3,7 @@
 //! Facts of the protocol: Discord's reference, "Execute Webhook", "Embed Limits", "Allowed Mentions Object" and "Rate
 //! Limits". No mention notifies anyone, because `allowed_mentions` is empty; the texts of events are escaped too.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -24,6 +24,7 @@ use crate::target::message::{Message, Severity, escaped};
 use crate::target::message_pieces::{Posts, post_messages};
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
+use crate::target::troubles::Troubles;
 use crate::target::verdict::Verdict;
 
 const NAME: &str = "discord";
@@ -98,6 +99,7 @@ fn open(
     Ok(Arc::new(Discord {
         intake: HttpIntake::of_json(url, context).with_secret_url(),
         public_base: context.settings().public_base.clone(),
+        troubles: Mutex::default(),
     }))
 }
 
@@ -105,6 +107,7 @@ fn open(
 struct Discord {
     intake: HttpIntake,
     public_base: String,
+    troubles: Mutex<Troubles>,
 }
 
 impl Target for Discord {
@@ -147,7 +150,15 @@ impl Posts for Discord {
         before.len() < EMBEDS_MAX && used + size(&next) <= MESSAGE_MAX
     }
 
+    fn troubles(&self) -> Option<&Mutex<Troubles>> {
+        Some(&self.troubles)
+    }
+
     fn judge(&self, response: &HttpResponse) -> Result<(), Failure> {
+        if response.status == 204 {
+            // A receiver that does not know `wait`.
+            return Ok(());
+        }
         if (200..300).contains(&response.status) {
             let said: Value = serde_json::from_slice(&response.body).unwrap_or_default();
             let is_message = said["id"].is_string() && said["channel_id"].is_string();

@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use serde_json::Value;
-use url::Url;
+use url::{Url, form_urlencoded};
 
 use culvert_base::{Refusal, Secret};
 
@@ -114,27 +114,38 @@ impl HttpIntake {
         self
     }
 
-    /// Hides the parts of a URL that is itself a secret.
+    /// Hides the parts of a URL that is itself a secret, as they are written and as they are read.
     pub(super) fn with_secret_url(mut self) -> Self {
-        /// Shorter parts of a path are words.
-        const TOKEN_MIN: usize = 16;
-        let parts = self.url.path_segments().into_iter().flatten();
-        let tokens = parts.filter(|part| part.len() >= TOKEN_MIN);
-        let query = self.url.query().unwrap_or_default();
-        let target = format!("{}?{query}", self.url.path());
+        /// Shorter parts are no secrets, such as `api` or `true`.
+        const TOKEN_MIN: usize = 5;
+        /// Parts of the paths of known receivers.
+        const WORDS: [&str; 6] = [
+            "hooks",
+            "incoming",
+            "services",
+            "webhook",
+            "webhooks",
+            "workflows",
+        ];
+        let (path, query) = (self.url.path(), self.url.query().unwrap_or_default());
         let values = query
             .split('&')
             .filter_map(|pair| Some(pair.split_once('=')?.1));
-        let whole = [self.url.as_str(), &target, self.url.path(), query];
-        // One letter or `true` is no secret.
-        let secrets = whole
-            .into_iter()
-            .chain(values)
-            .filter(|part| part.len() > 4);
-        let secrets = secrets
-            .chain(tokens)
-            .map(|part| Secret::new(part.to_owned()));
-        self.secrets = secrets.collect();
+        let tokens = path.split('/').filter(|part| !WORDS.contains(part));
+        let tokens: Vec<&str> = tokens.chain(values).collect();
+        let target = format!("{path}?{query}");
+        let whole = [self.url.as_str(), &target, path, query];
+        let written = whole.iter().chain(&tokens).map(|part| (*part).to_owned());
+        let read = tokens.iter().flat_map(|part| {
+            let decoded = form_urlencoded::parse(part.as_bytes());
+            decoded.map(|(part, _)| part.into_owned())
+        });
+        let mut secrets: Vec<String> = written.chain(read).collect();
+        secrets.retain(|part| part.len() >= TOKEN_MIN);
+        // The longest first, so that no part of one is left.
+        secrets.sort_by_key(|part| std::cmp::Reverse(part.len()));
+        secrets.dedup();
+        self.secrets = secrets.into_iter().map(Secret::new).collect();
         self
     }
 

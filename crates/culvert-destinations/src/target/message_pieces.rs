@@ -1,10 +1,12 @@
 //! Sends the events of a batch in several requests, one after the other, as receivers of messages want.
 //!
-//! A request has one event or a few. If the receiver rejects one of several for its content, its halves are sent. The rest
-//! of a batch waits for the next attempt after any other failure, and when the time is over.
+//! A request has one event or a few. If the receiver rejects one of several for its content, its halves are sent. A message
+//! that may have arrived is repeated as a whole, a few times ([`Troubles`]). The rest of a batch waits for the next attempt
+//! after any other failure, and when the time is over.
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,12 +15,14 @@ use serde_json::Value;
 use url::Url;
 
 use culvert_base::BoxFuture;
+use culvert_base::sync::lock;
 
 use crate::batch::Batch;
 use crate::client::net::HttpResponse;
 use crate::failure::{Failure, FailureClass};
 use crate::target::http_intake::HttpIntake;
 use crate::target::message::Message;
+use crate::target::troubles::{NotAccepted, Troubles};
 use crate::target::verdict::{Outcome, Verdict, is_stuck, verdict, verdict_of_line};
 
 /// Time after which no request of a batch begins. With [`REQUEST_DEADLINE`], it is below the worker's limit.
@@ -29,7 +33,7 @@ pub(crate) const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 /// Sends the events of some positions of a batch in one request.
 pub(crate) trait SendsPieces: Sync {
     /// Sends them once.
-    fn send_piece<'a>(&'a self, events: &'a [usize]) -> BoxFuture<'a, Result<(), Failure>>;
+    fn send_piece<'a>(&'a self, events: &'a [usize]) -> BoxFuture<'a, Result<(), NotAccepted>>;
 }
 
 /// Sends pieces in order. Each event of the batch is in one of them.
@@ -43,15 +47,16 @@ pub(crate) async fn send_pieces(
     let mut left = VecDeque::from(pieces);
     while let Some(piece) = left.pop_front() {
         let sent = to.send_piece(&piece).await;
-        let failure = match sent {
-            Ok(()) => {
-                set(&mut outcomes, &piece, &Outcome::Delivered);
-                None
-            }
-            Err(failure) => Some(failure),
-        };
-        if let Some(mut failure) = failure {
-            let is_content = matches!(failure.class, FailureClass::Permanent | FailureClass::Split);
+        if sent.is_ok() {
+            set(&mut outcomes, &piece, &Outcome::Delivered);
+        }
+        if let Err(NotAccepted {
+            mut failure,
+            is_given_up,
+        }) = sent
+        {
+            let is_content = !is_given_up
+                && matches!(failure.class, FailureClass::Permanent | FailureClass::Split);
             if is_content && piece.len() == n_events && n_events > 1 {
                 // The worker divides the batch, and notes when every part fails alike.
                 return Verdict::Failed(failure);
@@ -130,6 +135,9 @@ pub(crate) trait Posts: Sync {
         false
     }
 
+    /// The messages that it may have. `None` if it knows repetitions.
+    fn troubles(&self) -> Option<&Mutex<Troubles>>;
+
     /// The result that a response reports.
     fn judge(&self, response: &HttpResponse) -> Result<(), Failure>;
 }
@@ -141,6 +149,10 @@ pub(crate) async fn post_messages(to: &impl Posts, batch: &Batch, public_base: &
     let posting = Posting {
         to,
         messages: messages.collect(),
+        keys: batch
+            .deliveries()
+            .map(|one| one.idempotency_key())
+            .collect(),
     };
     let groups = grouped(0..posting.messages.len(), |group, next| {
         let before = posting.messages_at(group);
@@ -153,6 +165,8 @@ pub(crate) async fn post_messages(to: &impl Posts, batch: &Batch, public_base: &
 struct Posting<'a, P> {
     to: &'a P,
     messages: Vec<Message>,
+    /// Their idempotency keys.
+    keys: Vec<String>,
 }
 
 impl<P> Posting<'_, P> {
@@ -162,23 +176,51 @@ impl<P> Posting<'_, P> {
     }
 }
 
+impl<P: Posts> Posting<'_, P> {
+    /// Posts a message. A failure has whether the receiver may have it.
+    async fn post(&self, events: &[usize]) -> Result<(), (Failure, bool)> {
+        let untried = |failure| (failure, false);
+        let (url, body) = self
+            .to
+            .written(&self.messages_at(events))
+            .map_err(untried)?;
+        let intake = self.to.intake();
+        let request = intake.json_request(url, &body, REQUEST_DEADLINE);
+        let response = intake.send(request).await.map_err(|failure| {
+            let may_have_it = failure.class == FailureClass::Unknown;
+            (failure, may_have_it)
+        })?;
+        self.to.judge(&response).map_err(|failure| {
+            let may_have_it = match response.status {
+                // A page is that of something before the receiver.
+                200..300 => !response.text.trim_start().starts_with('<'),
+                // Of a proxy that asked the receiver.
+                502 | 504 => true,
+                _ => false,
+            };
+            (failure, may_have_it)
+        })
+    }
+}
+
 impl<P: Posts> SendsPieces for Posting<'_, P> {
-    fn send_piece<'a>(&'a self, events: &'a [usize]) -> BoxFuture<'a, Result<(), Failure>> {
+    fn send_piece<'a>(&'a self, events: &'a [usize]) -> BoxFuture<'a, Result<(), NotAccepted>> {
         Box::pin(async move {
-            let (url, body) = self.to.written(&self.messages_at(events))?;
-            let intake = self.to.intake();
-            let request = intake.json_request(url, &body, REQUEST_DEADLINE);
-            let response = intake.send(request).await?;
-            let is_page = response.text.trim_start().starts_with('<');
-            self.to.judge(&response).map_err(|failure| Failure {
-                // The receiver may have the message: it is not repeated because its response is unknown here. The page of a
-                // proxy is another one.
-                class: match response.status {
-                    200..300 if !is_page => FailureClass::Permanent,
-                    _ => failure.class,
-                },
-                ..failure
-            })
+            let sent = self.post(events).await;
+            let Some(troubles) = self.to.troubles() else {
+                return sent.map_err(|(failure, _)| failure.into());
+            };
+            let keys = events.iter().filter_map(|at| self.keys.get(*at));
+            let keys: Vec<String> = keys.cloned().collect();
+            let mut troubles = lock(troubles);
+            match sent {
+                Ok(()) => {
+                    troubles.settle(&keys);
+                    Ok(())
+                }
+                Err((failure, true)) => Err(troubles.unconfirmed(&keys, failure)),
+                Err((failure, false)) => Err(failure.into()),
+            }
         })
     }
 }

@@ -40,6 +40,8 @@ pub mod splunk_hec;
 pub mod sqs;
 pub mod syslog;
 pub(crate) mod target_type;
+mod troubles;
+mod unopened;
 pub(crate) mod verdict;
 pub mod webhook;
 
@@ -50,6 +52,7 @@ pub use context::TargetContext;
 pub use formatted::formatted;
 pub use settings::TargetSettings;
 pub use target_type::{Gathers, Open, Run, Target, TargetType};
+pub use unopened::unopened;
 pub use verdict::{Outcome, Verdict};
 
 /// Every target, sorted by name.

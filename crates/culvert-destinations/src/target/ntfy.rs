@@ -3,7 +3,7 @@
 //! Facts of the protocol: ntfy's documentation, "Publishing", sections "Publish as JSON", "Message priority", "Access
 //! tokens" and "Limitations".
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,7 @@ use crate::target::message::{Message, Severity, cut, cut_bytes};
 use crate::target::message_pieces::{Posts, post_messages};
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
+use crate::target::troubles::Troubles;
 use crate::target::verdict::Verdict;
 
 const NAME: &str = "ntfy";
@@ -89,6 +90,7 @@ fn open(
         intake: HttpIntake::of_json(url, context).authenticated(NAME, credentials)?,
         topic: config.topic,
         public_base: context.settings().public_base.clone(),
+        troubles: Mutex::default(),
     }))
 }
 
@@ -97,6 +99,7 @@ struct Ntfy {
     intake: HttpIntake,
     topic: String,
     public_base: String,
+    troubles: Mutex<Troubles>,
 }
 
 impl Target for Ntfy {
@@ -119,6 +122,10 @@ impl Posts for Ntfy {
             .first()
             .map_or(Value::Null, |message| self.body(message));
         Ok((self.intake.url.clone(), body))
+    }
+
+    fn troubles(&self) -> Option<&Mutex<Troubles>> {
+        Some(&self.troubles)
     }
 
     fn judge(&self, response: &HttpResponse) -> Result<(), Failure> {

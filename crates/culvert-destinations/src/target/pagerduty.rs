@@ -3,13 +3,15 @@
 //! Facts of the protocol: PagerDuty's developer documentation, "Events API v2": "Send an Alert Event", "Send a Change Event"
 //! and the table of their responses.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use url::Url;
 
+use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Entropy, Refusal};
 
 use crate::batch::{Batch, BatchLimits};
@@ -23,12 +25,15 @@ use crate::target::message::{Alert, Message, cut};
 use crate::target::message_pieces::{Posts, post_messages};
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
+use crate::target::troubles::Troubles;
 use crate::target::verdict::Verdict;
 
 const NAME: &str = "pagerduty";
 const BASE: &str = "https://events.pagerduty.com";
 const KEY_LENGTH: usize = 32;
 const SUMMARY_MAX: usize = 1024;
+/// Resolved alerts that are remembered, until a restart.
+const RESOLVED_MAX: usize = 1_024;
 const DEDUP_KEY_MAX: usize = 255;
 
 /// This target.
@@ -97,6 +102,7 @@ fn open(
         routing_key: culvert_base::Secret::new(routing_key),
         source: source.unwrap_or("culvert").to_owned(),
         public_base: context.settings().public_base.clone(),
+        resolved: Mutex::default(),
     }))
 }
 
@@ -108,6 +114,9 @@ struct Pagerduty {
     /// The system that has the problem: the host of this server's API.
     source: String,
     public_base: String,
+    /// IDs of the last resolved alerts, oldest first. An event about the beginning of one that is sent again must not open
+    /// its incident: no end follows.
+    resolved: Mutex<VecDeque<String>>,
 }
 
 impl Target for Pagerduty {
@@ -146,6 +155,11 @@ impl Posts for Pagerduty {
         }
     }
 
+    fn troubles(&self) -> Option<&Mutex<Troubles>> {
+        // It has one incident for each `dedup_key`.
+        None
+    }
+
     fn judge(&self, response: &HttpResponse) -> Result<(), Failure> {
         let report: Report = serde_json::from_slice(&response.body).unwrap_or_default();
         if (200..300).contains(&response.status) {
@@ -175,17 +189,31 @@ impl Posts for Pagerduty {
 }
 
 impl Pagerduty {
+    /// Whether an alert is resolved, by this event or an earlier one.
+    fn is_resolved(&self, alert: &Alert) -> bool {
+        let mut resolved = lock(&self.resolved);
+        let is_known = resolved.contains(&alert.id);
+        if alert.is_resolved && !is_known {
+            if resolved.len() >= RESOLVED_MAX {
+                resolved.pop_front();
+            }
+            resolved.push_back(alert.id.clone());
+        }
+        alert.is_resolved || is_known
+    }
+
     fn alert(&self, alert: &Alert, message: &Message) -> Result<Value, Failure> {
         if alert.id.is_empty() {
             let text = "the alert has no ID, so it cannot be resolved later";
             return Err(Failure::new(FailureClass::Permanent, "alert", text));
         }
+        let is_resolved = self.is_resolved(alert);
         let mut event = json!({
             "routing_key": self.routing_key.reveal(),
-            "event_action": if alert.is_resolved { "resolve" } else { "trigger" },
+            "event_action": if is_resolved { "resolve" } else { "trigger" },
             "dedup_key": cut(&alert.id, DEDUP_KEY_MAX),
         });
-        if !alert.is_resolved {
+        if !is_resolved {
             let mut payload = self.payload(message);
             payload["severity"] = message.severity.name().into();
             payload["class"] = message.kind.as_str().into();

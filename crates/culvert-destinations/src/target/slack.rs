@@ -4,7 +4,7 @@
 //! "Formatting text for app surfaces" (`&`, `<` and `>` are markup, also that of mentions). The texts of events are in
 //! objects of type `plain_text`, which have neither formatting nor links.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,7 @@ use crate::target::message::{Message, escaped};
 use crate::target::message_pieces::{Posts, post_messages};
 use crate::target::settings::TargetSettings;
 use crate::target::target_type::{Target, TargetType};
+use crate::target::troubles::Troubles;
 use crate::target::verdict::Verdict;
 
 const NAME: &str = "slack";
@@ -108,6 +109,7 @@ fn open(
     Ok(Arc::new(Slack {
         intake: HttpIntake::of_json(url, context).with_secret_url(),
         public_base: context.settings().public_base.clone(),
+        troubles: Mutex::default(),
     }))
 }
 
@@ -115,6 +117,7 @@ fn open(
 struct Slack {
     intake: HttpIntake,
     public_base: String,
+    troubles: Mutex<Troubles>,
 }
 
 impl Target for Slack {
@@ -137,6 +140,10 @@ impl Posts for Slack {
             .first()
             .map_or(Value::Null, |message| body(message));
         Ok((self.intake.url.clone(), body))
+    }
+
+    fn troubles(&self) -> Option<&Mutex<Troubles>> {
+        Some(&self.troubles)
     }
 
     fn judge(&self, response: &HttpResponse) -> Result<(), Failure> {

@@ -8,7 +8,6 @@
 //! owner, and no event is lost. The `Message-ID` is that of the events, so a mail that is sent again can be recognised.
 
 mod connection;
-mod troubles;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -16,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lettre::message::header::ContentType;
+use lettre::message::header::{ContentType, HeaderName, HeaderValue};
 use lettre::message::{Attachment, Mailbox, MultiPart, SinglePart};
 use lettre::transport::smtp::authentication::Credentials;
 use lettre::transport::smtp::client::AsyncSmtpConnection;
@@ -45,8 +44,8 @@ use crate::target::message::Message;
 use crate::target::message_pieces::{SendsPieces, send_pieces};
 use crate::target::settings::TargetSettings;
 use crate::target::smtp::connection::{Connector, Sending};
-use crate::target::smtp::troubles::Troubles;
 use crate::target::target_type::{Target, TargetType};
+use crate::target::troubles::{NotAccepted, Troubles};
 use crate::target::verdict::Verdict;
 
 const NAME: &str = "smtp";
@@ -333,7 +332,7 @@ struct Post<'a> {
 }
 
 impl SendsPieces for Post<'_> {
-    fn send_piece<'a>(&'a self, events: &'a [usize]) -> BoxFuture<'a, Result<(), Failure>> {
+    fn send_piece<'a>(&'a self, events: &'a [usize]) -> BoxFuture<'a, Result<(), NotAccepted>> {
         Box::pin(async move {
             let letters: Vec<_> = events
                 .iter()
@@ -353,16 +352,21 @@ impl SendsPieces for Post<'_> {
             };
             let (connection, sent) = connector.send(kept.take(), mail).await;
             *kept = connection;
+            let keys = letters.iter().map(|one| one.delivery.idempotency_key());
+            let keys: Vec<String> = keys.collect();
             let mut troubles = lock(&self.smtp.troubles);
             match sent {
                 Ok(()) => {
-                    troubles.settle(&id);
+                    troubles.settle(&keys);
                     Ok(())
                 }
-                Err(failure) if is_begun.into_inner() => {
-                    Err(troubles.failed(&id, failure, self.smtp.net.now()))
+                Err(failure) if failure.class == FailureClass::Unknown => {
+                    Err(troubles.unconfirmed(&keys, failure))
                 }
-                Err(failure) => Err(failure),
+                Err(failure) if is_begun.into_inner() && is_put_off(&failure) => {
+                    Err(troubles.put_off(&keys, failure, self.smtp.net.now()))
+                }
+                Err(failure) => Err(failure.into()),
             }
         })
     }
@@ -412,9 +416,25 @@ impl Smtp {
         let parts = MultiPart::mixed()
             .singlepart(SinglePart::plain(text))
             .singlepart(attached);
-        let mail = mail.multipart(parts).map_err(|_| ()).map_err(unfit)?;
+        let mut mail = mail.multipart(parts).map_err(|_| ()).map_err(unfit)?;
+        // So that no absence note responds to it (RFC 3834, section 5).
+        mail.headers_mut().insert_raw(HeaderValue::new(
+            HeaderName::new_from_ascii_str("Auto-Submitted"),
+            "auto-generated".to_owned(),
+        ));
         Ok(mail.formatted())
     }
+}
+
+/// Whether the server puts off the mail, and not all mails: it shuts down (421), or its disk is full (452 without the code of
+/// a full mailbox; RFC 5321, 4.2.3, and RFC 3463, 3.3).
+fn is_put_off(failure: &Failure) -> bool {
+    let is_about_server = match &*failure.code {
+        "421" => true,
+        "452" => !failure.text.contains("4.2.2"),
+        _ => false,
+    };
+    failure.class == FailureClass::Retryable && !is_about_server
 }
 
 /// The part of the text about one event.

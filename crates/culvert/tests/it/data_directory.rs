@@ -421,3 +421,45 @@ fn run_for_its_log(data: &Path) -> String {
     assert_eq!(Process::start_as(command, data, "", &[]).terminate(), 0);
     std::fs::read_to_string(log).unwrap()
 }
+
+/// A destination at a port that the operator denies afterwards fails, and its events wait for its return.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_destination_whose_settings_are_denied_later_says_so_and_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let hook = Receiver::start().await;
+    let client = |server: &Process| {
+        let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+        Client::new(&server.api, token).unwrap()
+    };
+    let make_key = async |server: &Process| {
+        let key = json!({});
+        let client = client(server);
+        let made = client.expect(Method::POST, "/api_keys", Some(&key));
+        made.await.unwrap();
+    };
+    let server = Process::start(&data, "");
+    let kinds = json!([{"type": "api_key_created.v0"}]);
+    let subscription = subscribe(&client(&server), &hook, kinds).await;
+    assert_eq!(server.terminate(), 0);
+    let port = hook.address.port().to_string();
+    let denied = ["--destinations-deny-ports", &port];
+    let server = Process::start_as(binary(), &data, "", &denied);
+    make_key(&server).await;
+    let id = subscription["destinations"][0]["id"].as_str().unwrap();
+    let path = format!("/event_destinations/{id}/health");
+    eventually("the destination says what is wrong", async || {
+        let health = client(&server)
+            .expect(Method::GET, &path, None)
+            .await
+            .unwrap();
+        let error = &health["last_error"];
+        health["state"] == "unhealthy" && error["code"] == "settings"
+    })
+    .await;
+    assert_eq!(server.terminate(), 0);
+    let server = Process::start(&data, "");
+    make_key(&server).await;
+    assert_eq!(hook.wait_for("api_key_created.v0", 2).await.len(), 2);
+    assert_eq!(server.terminate(), 0);
+}

@@ -577,6 +577,7 @@ const BY_SERVER: &[&str] = &[
     "destinations/target/loki.rs Config.labels",
     "destinations/target/loki.rs Loki.labels",
     "destinations/target/loki.rs Stream.stream",
+    "destinations/target/pagerduty.rs Pagerduty.resolved",
     "delivery/worker/mod.rs Worker.rejected",
     "delivery/worker/worker_notifier.rs WorkerNotifier.asleep",
     "edge/edge/mod.rs Ports.failed",

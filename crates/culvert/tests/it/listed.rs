@@ -30,6 +30,8 @@ const SHARED: &[&str] = &[
     "settings",
     "table",
     "target_type",
+    "troubles",
+    "unopened",
     "verdict",
 ];
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::failure::FailureClass::*;
 use crate::target::message::tests::{HOSTILE, alert, alerts, event};
 use crate::tests::fake::{
-    Fake, Reply, assert_refused, batch, failure, pair, stored_and_shown, target,
+    Fake, Reply, assert_refused, batch, classes, failure, pair, stored_and_shown, target,
 };
 
 const PATH: &str = "/api/webhooks/1/s3cr3tXXXXXXXXXXXXXXXXXX";
@@ -124,14 +124,41 @@ async fn a_rate_limit_in_the_body_is_followed_and_codes_decide() {
         let failure = failure(discord.send(&one).await);
         assert_eq!((failure.class, failure.code), (class, code.to_string()));
     }
-    // It may have the message, which is not posted again and again.
-    for (page, class) in [("", Permanent), (" <html>", Config), ("{}", Permanent)] {
-        fake.script([Reply::with(200, page)]);
-        assert_eq!(failure(discord.send(&one).await).class, class, "{page}");
-    }
     fake.script([Reply::with(403, format!("no {PATH}"))]);
     let refused = failure(discord.send(&one).await);
     assert!(!refused.text.contains("s3cr3t"), "{}", refused.text);
+}
+
+/// It may have the message, which is not posted again and again, and no part of it alone.
+#[tokio::test]
+async fn a_message_without_a_known_response_is_posted_five_times() {
+    let fake = Fake::start().await;
+    let [one, two] = pair();
+    let both = batch(BatchClass::Audit, &[&one, &two]);
+    for (reply, class) in [
+        (Reply::with(200, ""), Config),
+        (Reply::with(200, "{}"), Config),
+        (Reply::with(502, "bad gateway"), Retryable),
+        (Reply::with(504, "timeout"), Retryable),
+    ] {
+        let discord = discord(&fake);
+        let n_before = fake.seen().len();
+        fake.otherwise(reply);
+        for _ in 0..4 {
+            let failure = failure(discord.send(&both).await);
+            assert!(failure.class == class && failure.after.is_some());
+        }
+        let last = discord.send(&both).await;
+        assert_eq!(classes(last), [Some(Permanent), Some(Permanent)]);
+        assert_eq!(fake.seen().len() - n_before, 5);
+    }
+    // The page of something else, which did not pass it on.
+    fake.otherwise(Reply::with(200, " <html>"));
+    let page = failure(discord(&fake).send(&both).await);
+    assert_eq!((page.class, page.after), (Config, None));
+    // The response of a webhook without `wait`.
+    fake.otherwise(Reply::with(204, ""));
+    assert_eq!(discord(&fake).send(&both).await, Verdict::Delivered);
 }
 
 #[tokio::test]

@@ -70,13 +70,9 @@ async fn errors_have_the_code_of_the_server() {
         assert_eq!((failure.class, failure.code), (class, code.to_string()));
         assert_eq!(failure.text, "said of [redacted]");
     }
-    for (page, class) in [
-        ("<html>", Config),
-        ("{}", Permanent),
-        (r#"{"event":"message"}"#, Permanent),
-    ] {
+    for page in ["<html>", "{}", r#"{"event":"message"}"#] {
         fake.script([Reply::with(200, page)]);
-        assert_eq!(failure(ntfy.send(&one).await).class, class, "{page}");
+        assert_eq!(failure(ntfy.send(&one).await).class, Config, "{page}");
     }
 }
 

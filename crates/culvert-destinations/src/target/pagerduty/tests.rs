@@ -61,6 +61,22 @@ async fn alerts_trigger_and_resolve_and_others_are_changes() {
     assert!(change["payload"].get("severity").is_none() && change.get("dedup_key").is_none());
 }
 
+/// A dead letter that is sent again after the end of its alert opens no incident.
+#[tokio::test]
+async fn the_beginning_of_a_resolved_alert_resolves_again() {
+    let fake = Fake::start().await;
+    fake.otherwise(taken());
+    let pagerduty = pagerduty(&fake);
+    let [fired, resolved] = alerts();
+    for event in [&resolved, &fired] {
+        let sent = pagerduty.send(&batch(BatchClass::Audit, &[event])).await;
+        assert_eq!(sent, Verdict::Delivered);
+    }
+    for request in fake.seen() {
+        assert_eq!(request.json()["event_action"], "resolve");
+    }
+}
+
 #[tokio::test]
 async fn a_long_summary_is_cut_and_an_alert_without_id_is_refused_here() {
     let fake = Fake::start().await;

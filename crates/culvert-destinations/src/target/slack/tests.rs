@@ -59,15 +59,30 @@ async fn a_secret_in_the_query_is_not_shown() {
     let slack = target(&TYPE, &config, |_| {});
     let [one, _] = pair();
     let one = batch(BatchClass::Audit, &[&one]);
-    for said in [path, "tok3n", "team=t3am7", "key=tok3n&team=t3am7"] {
+    for said in [path, "tok3n", "team=t3am7", "key=tok3n&team=t3am7", "TOK3N"] {
         fake.script([Reply::with(403, format!("no {said}"))]);
         let failure = failure(slack.send(&one).await);
         let shown = format!("{} {}", failure.code, failure.text);
         assert!(
-            !shown.contains("tok3n") && !shown.contains("t3am7"),
+            !shown.to_lowercase().contains("tok3n") && !shown.contains("t3am7"),
             "{said}: {shown}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_short_secret_and_a_decoded_one_are_not_shown() {
+    let fake = Fake::start().await;
+    let config = json!({"webhook_url": fake.url("/hooks/abcDEF?key=tok%2Fen%2Bsecret")});
+    let slack = target(&TYPE, &config, |_| {});
+    let [one, _] = pair();
+    let one = batch(BatchClass::Audit, &[&one]);
+    fake.script([Reply::with(
+        403,
+        "no hook abcDEF, key tok/en+secret of hooks",
+    )]);
+    let failure = failure(slack.send(&one).await);
+    assert_eq!(failure.text, "no hook [redacted], key [redacted] of hooks");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use super::*;
 use crate::failure::FailureClass::*;
 use crate::target::message::tests::{HOSTILE, alerts, event};
-use crate::tests::fake::{assert_refused, batch, failure, pair, stored_and_shown, target};
+use crate::tests::fake::{assert_refused, batch, classes, failure, pair, stored_and_shown, target};
 
 /// A server that says the next line of its script after each line of the client, and then hangs.
 struct Scripted {
@@ -144,16 +144,25 @@ async fn the_class_of_a_refusal_depends_on_the_command() {
 
 /// The server takes the mail and ends the connection each time.
 #[tokio::test]
-async fn a_mail_without_a_confirmation_is_sent_three_times() {
+async fn a_mail_without_a_confirmation_is_sent_five_times() {
     const OK: &str = "250 ok\r\n";
     let taken = vec!["220 mx\r\n", HELLO, OK, OK, OK, "354 go\r\n"];
-    let server = Scripted::start(vec![taken; 3]).await;
+    let server = Scripted::start(vec![taken; 5]).await;
     let smtp = server.smtp(json!({}));
-    for class in [Unknown, Unknown, Permanent] {
-        assert_eq!(failure(smtp.send(&one()).await).class, class);
+    let both = batch(BatchClass::Audit, &[&pair()[0], &pair()[1]]);
+    for _ in 0..4 {
+        let failure = failure(smtp.send(&both).await);
+        assert!(failure.class == Unknown && failure.after.is_some());
     }
+    // Each event is given up, so that none of them is sent alone.
+    let last = smtp.send(&both).await;
+    assert_eq!(classes(last), [Some(Permanent), Some(Permanent)]);
     let heard = server.heard().await;
-    assert_eq!(heard.matches("DATA\r\n").count(), 3);
+    assert_eq!(heard.matches("DATA\r\n").count(), 5);
+    assert_eq!(
+        heard.matches("Auto-Submitted: auto-generated\r\n").count(),
+        5
+    );
 }
 
 #[tokio::test]
@@ -240,6 +249,7 @@ fn no_text_of_an_event_or_a_setting_becomes_a_header() {
             .collect();
         names.sort_unstable();
         let expected = [
+            "auto-submitted",
             "content-type",
             "date",
             "from",
