@@ -252,6 +252,15 @@ async fn destination_secrets_are_shown_once_encrypted_and_kept_by_updates() {
         "https://hooks.example/y"
     );
     hidden(&changed);
+    // With a template, the kept secret would sign any text.
+    let template = |secrets: Value| {
+        let webhook = json!({
+            "url": "https://hooks.example/y", "body_template": "{'type': event.event_type}", "secrets": secrets,
+        });
+        json!({"target": {"webhook": webhook}})
+    };
+    let refused = rig.patch(&one, template(json!([]))).await;
+    assert_eq!(refused.code(), Some(215));
     let document = rig
         .store
         .get("event_destination", id)
@@ -266,6 +275,16 @@ async fn destination_secrets_are_shown_once_encrypted_and_kept_by_updates() {
     assert_eq!(whole["secrets"][0], *secret);
     let (reported, _) = rig.events_after(0).await;
     hidden(&Value::from(reported));
+    let own = "whsec_QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFB";
+    rig.patch(&one, template(json!([own]))).await.body();
+    let mut moved = template(json!([]));
+    let changed = rig.patch(&one, moved.clone()).await.body();
+    assert_eq!(
+        changed["target"]["webhook"]["url"],
+        "https://hooks.example/y"
+    );
+    moved["target"]["webhook"]["url"] = "https://hooks.example/z".into();
+    assert_eq!(rig.patch(&one, moved).await.code(), Some(215));
 }
 
 #[tokio::test]

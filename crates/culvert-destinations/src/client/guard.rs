@@ -138,6 +138,13 @@ impl Denied {
 impl Rules {
     /// Checks a URL without resolving its host. A host that is an address is checked as an address.
     pub fn url(&self, text: &str) -> Result<CheckedUrl, Denied> {
+        let checked = self.url_on_any_port(text)?;
+        self.port(checked.port)?;
+        Ok(checked)
+    }
+
+    /// Checks everything of a URL but its port.
+    pub(crate) fn url_on_any_port(&self, text: &str) -> Result<CheckedUrl, Denied> {
         if text.len() > URL_BYTES_MAX
             || text
                 .chars()
@@ -171,7 +178,6 @@ impl Rules {
         })?;
         url.set_fragment(None);
         let port = url.port_or_known_default().ok_or(Denied::Port)?;
-        self.port(port)?;
         match url.host().ok_or(Denied::Host)? {
             Host::Ipv4(address) => self.address(address.into())?,
             Host::Ipv6(address) => self.address(address.into())?,

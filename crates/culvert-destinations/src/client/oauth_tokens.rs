@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 use url::Url;
@@ -17,6 +18,9 @@ use crate::failure::{Failure, FailureClass};
 
 /// How long before its expiry a token is renewed.
 const RENEWED_BEFORE: Duration = Duration::from_secs(300);
+/// How long a token is used if the endpoint does not say it (RFC 6749, 5.1 only recommends that), and at most.
+const VALID_FOR: Duration = Duration::from_secs(3_600);
+const VALID_FOR_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// The tokens of one client.
 pub(crate) struct OauthTokens {
@@ -37,7 +41,7 @@ impl fmt::Debug for OauthTokens {
 #[derive(Deserialize)]
 struct Token {
     access_token: Secret,
-    expires_in: u64,
+    expires_in: Option<f64>,
 }
 
 impl OauthTokens {
@@ -79,14 +83,21 @@ impl OauthTokens {
             };
             return Err(failed(&answer, class, &[secret.reveal()]));
         }
-        let made: Token = serde_json::from_str(&answer.text).map_err(|_| {
-            Failure::new(
-                FailureClass::Retryable,
-                "token",
-                "the token response is invalid",
-            )
-        })?;
-        let until = now.plus(Duration::from_secs(made.expires_in));
+        let invalid = || {
+            let text = "the token response is invalid";
+            Failure::new(FailureClass::Retryable, "token", text)
+        };
+        let made: Token = serde_json::from_str(&answer.text).map_err(|_| invalid())?;
+        // One that cannot be sent is not kept: no response would ever refuse it.
+        let is_token = HeaderValue::from_str(made.access_token.reveal()).is_ok();
+        if !is_token || made.access_token.reveal().is_empty() {
+            return Err(invalid());
+        }
+        let valid_for = match made.expires_in {
+            None => VALID_FOR,
+            Some(seconds) => Duration::try_from_secs_f64(seconds).unwrap_or(VALID_FOR_MAX),
+        };
+        let until = now.plus(valid_for.min(VALID_FOR_MAX));
         *cached = Some((made.access_token.clone(), until));
         Ok(made.access_token)
     }

@@ -63,7 +63,7 @@ impl Peer {
         };
         // All rules of URLs apply; only the scheme and its default port differ.
         let checked = rules
-            .url(&format!("https://{rest}"))
+            .url_on_any_port(&format!("https://{rest}"))
             .map_err(|denied| denied.to_string())?;
         if checked.url.query().is_some() {
             return Err("it must not have a query".to_owned());

@@ -39,10 +39,20 @@ pub(crate) fn parse<C: DeserializeOwned>(target: &str, given: &Value) -> Result<
     C::deserialize(given).map_err(|error| invalid(target, unquoted(&error.to_string())))
 }
 
+/// Maximum bytes of the name of a field that an error quotes.
+const FIELD_BYTES_MAX: usize = 64;
+
 /// The error without the value that the parser quotes: it may be a secret in the wrong field.
 fn unquoted(message: &str) -> String {
     let said = match message.rsplit_once(", expected ") {
-        Some((found, _)) if found.starts_with("unknown field") => message.to_owned(),
+        Some((found, _)) if found.starts_with("unknown field") => {
+            // A name that is no name may be a secret.
+            let name = found.split('`').nth(1).unwrap_or_default();
+            match name.len() <= FIELD_BYTES_MAX {
+                true => message.to_owned(),
+                false => "unknown field".to_owned(),
+            }
+        }
         Some((_, "struct Config")) => "it must be an object".to_owned(),
         Some((_, expected)) => {
             format!("a value has the wrong type; expected {expected}")

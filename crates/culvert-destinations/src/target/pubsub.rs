@@ -36,7 +36,7 @@ use crate::target::target_type::{Target, TargetType};
 use crate::target::verdict::Verdict;
 
 const NAME: &str = "pubsub";
-const DEADLINE: Duration = Duration::from_secs(12);
+const DEADLINE: Duration = Duration::from_secs(7);
 const GOOGLE: &str = "https://pubsub.googleapis.com";
 const SCOPE: &str = "https://www.googleapis.com/auth/pubsub";
 /// How long an assertion is valid; the endpoint accepts at most an hour.

@@ -119,6 +119,8 @@ impl Resource for EventDestination {
         input: Update,
     ) -> Result<Draft<Self>, Error> {
         const SECRETS_AGAIN: &str = "The address in `target` changed; send its secrets again. A stored secret is only used with its original address.";
+        const SIGNS_ANY_TEXT: &str =
+            "With `body_template`, the stored secrets would sign any text; send `secrets` again.";
         if let Some(format) = input.format {
             check_format(&format)?;
             self.format = format;
@@ -139,6 +141,10 @@ impl Resource for EventDestination {
             let is_moved = addresses(ty.name, &after) != addresses(ty.name, &stored);
             if is_moved && sent(&merged) != sent(&given) {
                 return Err(Refusal::new(code::BODY_FIELD_INVALID, SECRETS_AGAIN).into());
+            }
+            let begins_template = !has_template(&stored) && has_template(&after);
+            if begins_template && secrets(&merged) != secrets(&given) {
+                return Err(Refusal::new(code::BODY_FIELD_INVALID, SIGNS_ANY_TEXT).into());
             }
         }
         self.description = input.description.unwrap_or(self.description);
@@ -306,13 +312,25 @@ fn target_schema(generator: &mut SchemaGenerator) -> Schema {
     schema
 }
 
-/// A target without the secrets that only sign and are never sent.
+/// A target without the secrets that only sign our events and are never sent. A template writes any text, so its signature
+/// counts as sent.
 fn sent(target: &Value) -> Value {
     let mut target = target.clone();
-    if let Some(fields) = target.as_object_mut() {
+    let is_unsent = !has_template(&target) || secrets(&target).is_none();
+    if let Some(fields) = target.as_object_mut().filter(|_| is_unsent) {
         fields.remove("secrets");
     }
     target
+}
+
+fn secrets(target: &Value) -> Option<&Value> {
+    target.get("secrets").filter(|secrets| !secrets.is_null())
+}
+
+fn has_template(target: &Value) -> bool {
+    target
+        .get("body_template")
+        .is_some_and(|one| !one.is_null())
 }
 
 /// The fields of a stored target that decide where it sends, and how well that is protected, in its objects too. A stored

@@ -35,6 +35,43 @@ fn published(n: usize) -> Reply {
     Reply::with(200, json!({"messageIds": ids}).to_string())
 }
 
+/// A token that no request can carry is asked for again, and so is one that is older than a day.
+#[tokio::test]
+async fn a_useless_token_is_not_kept() {
+    let (tokens, topic) = (Fake::start().await, Fake::start().await);
+    topic.otherwise(published(1));
+    let (_, file) = key_file(&tokens);
+    let config = json!({"topic": TOPIC, "service_account_key": file, "url": topic.url("")});
+    let pubsub = target(&TYPE, &config, |_| {});
+    let [one, _] = pair();
+    let one = batch(BatchClass::Audit, &[&one]);
+    let with = |more: &str| Reply::with(200, format!(r#"{{"token_type":"Bearer",{more}}}"#));
+    for useless in [
+        r#""access_token":"bad\ntoken","expires_in":999999999999999999"#,
+        r#""access_token":"","expires_in":60"#,
+        r#""expires_in":60"#,
+    ] {
+        tokens.script([with(useless)]);
+        let failure = failure(pubsub.send(&one).await);
+        assert_eq!(
+            (failure.class, &*failure.code),
+            (FailureClass::Retryable, "token")
+        );
+    }
+    // The endpoint need not say how long it is valid, and a long time is a number too.
+    for useful in [
+        r#""access_token":"a""#,
+        r#""access_token":"a","expires_in":3599.5"#,
+        r#""access_token":"a","expires_in":1e300"#,
+    ] {
+        let pubsub = target(&TYPE, &config, |_| {});
+        tokens.script([with(useful)]);
+        for _ in 0..2 {
+            assert_eq!(pubsub.send(&one).await, Verdict::Delivered, "{useful}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn events_are_messages_and_the_key_signs_the_request_for_a_token() {
     let (tokens, topic) = (Fake::start().await, Fake::start().await);
