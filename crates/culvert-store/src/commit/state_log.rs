@@ -22,6 +22,7 @@ use crate::document::text_index::{self, IndexProgress, Texts};
 use crate::document::{Document, Head, Key, OnDelete};
 use crate::feed::Feed;
 use crate::feed::notifications;
+use crate::node::broadcast::Channel;
 
 /// Writes `Changes` in the order of the ledger, whose one row every transaction locks first. So revisions and outbox
 /// positions are in commit order on every node.
@@ -36,7 +37,7 @@ pub(crate) struct StateLog {
     /// Documents that recent commits touched.
     pub(crate) feed: Feed,
     /// The channel that notifies other processes of commits; `None` if there are none.
-    pub(crate) channel: Option<String>,
+    pub(crate) channel: Option<Channel>,
     /// When the latest revision was read.
     pub(crate) confirmed_at: Mutex<Instant>,
 }
@@ -300,8 +301,8 @@ impl WriteBackend for StateLog {
                 connection.run(state::PRUNE_WRITERS, &arguments).await?;
             }
             if let Some(channel) = &self.channel {
-                let messages = notifications::messages(&commits);
-                let (channel, messages) = (Arg::Text(channel), Arg::Text(&messages));
+                let messages = notifications::messages(channel, &commits);
+                let (channel, messages) = (Arg::Text(channel.name()), Arg::Text(&messages));
                 let arguments = [
                     revision, outbox, chained, head, texts, writer, channel, messages,
                 ];

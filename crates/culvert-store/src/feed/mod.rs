@@ -9,6 +9,7 @@ pub(crate) mod ledger_watch;
 pub(crate) mod notifications;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -163,8 +164,18 @@ impl Feed {
 
 impl State {
     fn put(&mut self, revision: i64, commit: Commit) {
-        // A commit of this process may also come as a notification, which has no documents if it would be too long.
-        self.commits.entry(revision).or_insert(commit);
+        match self.commits.entry(revision) {
+            Entry::Vacant(place) => {
+                place.insert(commit);
+            }
+            // A commit of this process may also come as a notification, which has no documents if it would be too long.
+            // Two that differ are no knowledge: one of them may be an old message that was sent again.
+            Entry::Occupied(mut known) => {
+                if commit.is_some() && known.get().is_some() && *known.get() != commit {
+                    known.insert(None);
+                }
+            }
+        }
         while self.commits.len() > COMMITS_MAX {
             self.commits.pop_first();
         }

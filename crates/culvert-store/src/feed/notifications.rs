@@ -17,13 +17,13 @@ use crate::commit::state_log::StateLog;
 use crate::database::dialect::Site;
 use crate::database::pool::Pool;
 use crate::feed::{Commit, Touched};
-use crate::node::broadcast::{BYTES_MAX, Broadcast};
+use crate::node::broadcast::{BYTES_MAX, Broadcast, Channel};
 
 /// Delay before a lost connection is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// The notifications of a transaction, as a JSON list of texts.
-pub(crate) fn messages(commits: &[(i64, Commit)]) -> String {
+/// The notifications of a transaction on a channel, as a JSON list of texts.
+pub(crate) fn messages(channel: &Channel, commits: &[(i64, Commit)]) -> String {
     let message = |(revision, commit): &(i64, Commit)| {
         let pairs = |touched: &Vec<Touched>| -> Vec<[String; 2]> {
             let pair = |one: &Touched| [one.kind.clone(), one.id.clone()];
@@ -35,7 +35,8 @@ pub(crate) fn messages(commits: &[(i64, Commit)]) -> String {
             false => serde_json::json!([revision, null]).to_string(),
         }
     };
-    let messages: Vec<String> = commits.iter().map(message).collect();
+    let messages = commits.iter().map(message);
+    let messages: Vec<String> = messages.map(|message| channel.sealed(&message)).collect();
     serde_json::json!(messages).to_string()
 }
 
@@ -78,7 +79,7 @@ async fn listen_once(
     pool: &Pool,
     state_log: &StateLog,
     heard: &Notify,
-    channel: &str,
+    channel: &Channel,
 ) -> Result<std::convert::Infallible, Fault> {
     let doing = "listening for commits of other nodes";
     let listener = Listener::new(state_log);
@@ -158,9 +159,21 @@ mod tests {
             // Larger than a notification may be.
             (4, Some(touched(64, 200))),
         ];
-        let written: Vec<String> = serde_json::from_str(&messages(&commits)).unwrap();
-        assert!(written.iter().all(|message| message.len() <= BYTES_MAX));
-        let heard: Vec<_> = written.iter().filter_map(|message| read(message)).collect();
+        let channel = Channel::new("c".to_owned(), "key");
+        let written: Vec<String> = serde_json::from_str(&messages(&channel, &commits)).unwrap();
+        // The database's limit.
+        assert!(written.iter().all(|message| message.len() < 8000));
+        let other = Channel::new("c".to_owned(), "another key");
+        assert!(
+            written
+                .iter()
+                .all(|message| other.opened(message).is_none())
+        );
+        for message in ["", "[1,[]]", "é".repeat(40).as_str()] {
+            assert_eq!(channel.opened(message), None);
+        }
+        let opened = written.iter().filter_map(|message| channel.opened(message));
+        let heard: Vec<_> = opened.filter_map(read).collect();
         let [one, two, three, _] = commits;
         assert_eq!(heard, [one, two, three, (4, None)]);
         for other in ["", "[]", "[1]", "[1,[[\"a\"]]]", "{}"] {

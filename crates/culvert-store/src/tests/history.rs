@@ -8,6 +8,7 @@ use super::store::{document, event};
 use super::test_database::TestDatabase;
 use crate::feed::Touched;
 use crate::feed::notifications::{Listener, messages};
+use crate::node::broadcast::Channel;
 use crate::{AuditEvent, Changes, CommitError, Revision, Store};
 
 on_both_engines!(
@@ -132,8 +133,10 @@ async fn notifications_of_lost_commits_are_not_taken(db: &TestDatabase) {
         kind: "item".to_owned(),
         id: id.to_owned(),
     };
-    let lost = messages(&[(3, Some(vec![document("c")]))]);
+    let channel = Channel::new("c".to_owned(), "key");
+    let lost = messages(&channel, &[(3, Some(vec![document("c")]))]);
     let [lost]: [String; 1] = serde_json::from_str(&lost).unwrap();
+    let lost = channel.opened(&lost).unwrap();
     lose_all_after(&store, 2).await;
     let found = until(&store, |revision| revision.epoch == 1).await;
     while store.touched(found).await.1.is_none() {
@@ -142,7 +145,7 @@ async fn notifications_of_lost_commits_are_not_taken(db: &TestDatabase) {
 
     // The connection was opened before the loss, and the ledger was read after it.
     listening.begin(found).unwrap_err();
-    listening.take(&lost).unwrap_err();
+    listening.take(lost).unwrap_err();
     let next = store.commit(insert("d")).await.unwrap();
     assert_eq!((next.epoch, next.number), (1, 3));
     assert_eq!(

@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::audit::script;
 use super::on_both_engines;
 use super::store::document;
 use super::test_database::{TestDatabase, run};
@@ -122,6 +123,16 @@ async fn what_a_commit_touched_is_known_to_every_process(db: &TestDatabase) {
             break;
         }
     }
+    // Any role may notify a channel that it has seen, and say that the next commits touch nothing.
+    let channel = one.shared.state_log.channel.as_ref().unwrap().name();
+    let forged = (last.number + 1..last.number + 20).map(|number| {
+        let message = format!("[{number},[]]");
+        let code = "0".repeat(32);
+        format!(
+            "SELECT pg_notify('{channel}', '{message}'), pg_notify('{channel}', '{code}{message}')"
+        )
+    });
+    script(&one, &forged.collect::<Vec<_>>().join(";")).await;
     let added = one.commit(insert("b")).await.unwrap();
     assert_eq!(known(&other, last, added).await, touched(&["b"]));
     let head = other.get("item", "a").await.unwrap().unwrap().head;
