@@ -8,6 +8,8 @@ use culvert_event_config::alert::rule_model::Severity;
 pub struct AlertMeters {
     /// Open alerts, by severity, in the order of [`Severity::ALL`].
     pub open: [Meter; Severity::ALL.len()],
+    /// Passes that did not fail, with or without an evaluation, which is the turn of one node.
+    pub passes: Meter,
     /// Evaluations of all rules.
     pub evaluations: Meter,
     /// Evaluations that failed, of one rule or of all.

@@ -6,8 +6,8 @@
 //!
 //! An open alert is a document with a unique key of its rule and object, and a change names the revision that it was decided
 //! with. So an alert fires once, even if two nodes evaluate, and a restart or another node continues with the stored state. Of
-//! several nodes, the first by name that describes itself evaluates. What cannot be read or evaluated changes nothing: the
-//! rule says why in its `error`.
+//! several nodes, the first by name evaluates whose passes go on, as its description says. What cannot be read or evaluated
+//! changes nothing: the rule says why in its `error`.
 
 mod agents;
 mod defaults;
@@ -19,7 +19,7 @@ mod truth;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
 use culvert_event_config::alert::model::{Alert, Reason, State};
@@ -28,6 +28,7 @@ use culvert_resources::resource::model::Model;
 use culvert_resources::stored;
 use culvert_resources::stored::informer_cache::InformerCache;
 use culvert_store::{AuditEvent, Changes, Document};
+use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -36,7 +37,7 @@ use self::transition::Pending;
 use crate::control::Control;
 use crate::server_log::ServerLog;
 
-/// A node that did not describe itself for so long does not evaluate.
+/// A node whose passes did not go on for so long does not evaluate.
 const SILENT_AFTER: Duration = Duration::from_secs(60);
 /// Longest time of an evaluation.
 const EVALUATED_WITHIN: Duration = Duration::from_secs(120);
@@ -76,8 +77,14 @@ struct Memory {
     others: OtherNodes,
 }
 
-/// What the other nodes say of themselves: the last time in their own clock, and when another one was seen.
-type OtherNodes = HashMap<String, (Timestamp, Option<Instant>)>;
+/// The other nodes that evaluate alert rules: the number of their passes, and when it changed, by the clock of this node.
+type OtherNodes = HashMap<String, (u64, Option<Timestamp>)>;
+
+/// What the description of a node says of its evaluator.
+#[derive(Debug, Deserialize)]
+struct PassesOfNode {
+    alert_passes: u64,
+}
 
 /// Evaluates the alert rules of all accounts.
 #[derive(Debug)]
@@ -142,7 +149,10 @@ impl AlertEvaluator {
             ))
         });
         match evaluated {
-            Ok(()) => memory.has_failed = false,
+            Ok(()) => {
+                meters.passes.up();
+                memory.has_failed = false;
+            }
             Err(fault) => {
                 meters.errors.up();
                 if !std::mem::replace(&mut memory.has_failed, true) {
@@ -152,25 +162,32 @@ impl AlertEvaluator {
         }
     }
 
-    /// Whether this node evaluates: the first by name of those that describe themselves.
-    /// Their clocks may differ, so one that goes on describing itself is alive too.
+    /// Whether this node evaluates: the first by name of those whose passes go on. Clocks may differ, so the time of a
+    /// description only counts when it is seen first. A node without an evaluator has no passes.
     async fn is_first(&self, seen: &mut OtherNodes, now: Timestamp) -> Result<bool, Fault> {
         if !self.settings.is_shared {
             return Ok(true);
         }
         let own = self.control.node();
+        let silent_after = SILENT_AFTER.max(3 * self.settings.interval);
         let notes = self.control.events.statistics.queue().node_notes().await?;
         seen.retain(|node, _| notes.iter().any(|note| note.node == *node));
         let mut is_first = true;
         for note in notes {
+            let Ok(PassesOfNode { alert_passes }) = serde_json::from_str(&note.body) else {
+                continue;
+            };
             let is_before = note.node.as_str() < own;
-            let (at, moved_at) = seen.entry(note.node).or_insert((note.at, None));
-            if *at != note.at {
-                (*at, *moved_at) = (note.at, Some(Instant::now()));
+            let is_near = now.since(note.at) < silent_after && note.at.since(now) < silent_after;
+            let first_look = (alert_passes, is_near.then_some(now));
+            let (passes, moved_at) = seen.entry(note.node).or_insert(first_look);
+            if *passes != alert_passes {
+                (*passes, *moved_at) = (alert_passes, Some(now));
             }
-            let is_near = now.since(*at) < SILENT_AFTER && at.since(now) < SILENT_AFTER;
-            let is_alive = is_near || moved_at.is_some_and(|at| at.elapsed() < SILENT_AFTER);
-            is_first &= !(is_before && is_alive);
+            // The clock may have been set back.
+            *moved_at = moved_at.map(|at| at.min(now));
+            let goes_on = moved_at.is_some_and(|at| now.since(at) < silent_after);
+            is_first &= !(is_before && goes_on);
         }
         Ok(is_first)
     }
@@ -210,13 +227,16 @@ impl AlertEvaluator {
             of_rule.entry(&alert.form.rule_id).or_default().push(alert);
             *n_open.entry(&alert.document.head.account).or_default() += 1;
         }
+        // An end that was withheld comes before the beginnings of this pass.
+        self.settle(&rules, &alerts, now).await?;
         // A rule that fails keeps no other from its turn.
         let mut failed = None;
         for rule in &rules {
             let head = &rule.document.head;
             let open = of_rule.remove(&*head.id).unwrap_or_default();
             let n_open = n_open.entry(&head.account).or_default();
-            let known = (&mut memory.pending, &memory.facts, n_open);
+            let fired = fired_within_hour(&alerts, &head.id, now);
+            let known = (&mut memory.pending, &memory.facts, n_open, fired);
             if let Err(fault) = self.apply(rule, &open, known, now).await {
                 failed.get_or_insert(fault);
             }
@@ -227,12 +247,10 @@ impl AlertEvaluator {
                 continue;
             }
             for alert in open {
-                let why = (Reason::RuleDeleted, false);
-                self.end(alert, None, why, now).await?;
+                self.end(alert, (Reason::RuleDeleted, false), now).await?;
             }
             memory.pending.forget(rule_id);
         }
-        self.settle(&rules, &alerts, now).await?;
         self.count(&alerts);
         match failed {
             Some(fault) => Err(fault),
@@ -248,7 +266,7 @@ impl AlertEvaluator {
         &self,
         rule: &Known<AlertRule>,
         open: &[&Arc<Known<Alert>>],
-        (pending, facts, n_open): (&mut Pending, &Facts, &mut usize),
+        (pending, facts, n_open, fired): (&mut Pending, &Facts, &mut usize, ByOwner),
         now: Timestamp,
     ) -> Result<(), Fault> {
         if !self.is_active(rule) {
@@ -257,7 +275,7 @@ impl AlertEvaluator {
         }
         let error = match truth::of(rule, facts, open, now) {
             Ok(truths) => {
-                let known = (pending, facts, n_open);
+                let known = (pending, facts, n_open, fired);
                 self.follow(rule, open, truths, known, now).await?;
                 None
             }
@@ -312,6 +330,21 @@ impl AlertEvaluator {
             meter.set(u64::try_from(n_open).unwrap_or(u64::MAX));
         }
     }
+}
+
+/// Numbers by the ID of an owner.
+type ByOwner = HashMap<String, usize>;
+
+/// How many alerts of a rule began in the last hour.
+fn fired_within_hour(alerts: &[Arc<Known<Alert>>], rule_id: &str, now: Timestamp) -> ByOwner {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let mut fired = ByOwner::new();
+    for alert in alerts.iter().map(|known| &known.form) {
+        if alert.rule_id == rule_id && now.since(alert.fired_at) < HOUR {
+            *fired.entry(alert.owner_id.clone()).or_default() += 1;
+        }
+    }
+    fired
 }
 
 /// The IDs of the objects of open alerts.

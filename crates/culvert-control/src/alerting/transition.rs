@@ -14,13 +14,15 @@ use culvert_store::{AuditEvent, Changes, Document, Head};
 
 use super::facts::Facts;
 use super::truth::{Truth, Truths};
-use super::{AlertEvaluator, Known};
+use super::{AlertEvaluator, ByOwner, Known};
 
 /// Limit of the open alerts of a rule, and of an account. The objects of an owner beyond it have one alert together.
 const OF_RULE_MAX: usize = 100;
 const OF_ACCOUNT_MAX: usize = 1_000;
 /// How many objects of an owner have an alert of a rule, however many others have, up to twice the limit of the account.
 const OF_OWNER_MIN: usize = 10;
+/// How many alerts of a rule begin in an hour for the objects of an owner. So making and deleting objects makes few events.
+const OF_OWNER_HOURLY: usize = OF_RULE_MAX;
 /// Owners with an alert about their objects beyond the limit. Those of further owners have one together.
 const OWNERS_MAX: usize = 100;
 /// The ID of the subject of the alert about the objects beyond the limit; with the ID of the owner behind it, if there is one.
@@ -73,7 +75,7 @@ impl AlertEvaluator {
         rule: &Known<AlertRule>,
         open: &[&Arc<Known<Alert>>],
         truths: Truths,
-        (pending, facts, n_open): (&mut Pending, &Facts, &mut usize),
+        (pending, facts, n_open, fired): (&mut Pending, &Facts, &mut usize, ByOwner),
         now: Timestamp,
     ) -> Result<(), Fault> {
         let since = pending.note(&rule.document.head.id, &truths.found, now);
@@ -89,7 +91,7 @@ impl AlertEvaluator {
             .filter(lasts)
             .partition(|truth| is_open(&truth.subject.id));
         // Those that have an alert keep it; then in the order of their IDs.
-        let (fresh, beyond) = admitted(open, new, n_open);
+        let (fresh, beyond) = admitted(open, new, n_open, fired);
         there.extend(fresh);
         there.extend(beyond);
         let mut known: BTreeMap<&str, &Arc<Known<Alert>>> = open
@@ -116,8 +118,7 @@ impl AlertEvaluator {
             } else {
                 Reason::Recovered
             };
-            self.end(alert, Some(&rule.form), (reason, silenced), now)
-                .await?;
+            self.end(alert, (reason, silenced), now).await?;
         }
         Ok(())
     }
@@ -178,9 +179,11 @@ impl AlertEvaluator {
         now: Timestamp,
     ) -> Result<(), Fault> {
         let (form, before) = (&rule.form, &known.form);
-        if before.condition != form.condition.kind() {
+        // Another destination gets the beginning of another alert, and the former one the end of this.
+        let has_moved = !is_same_set(&before.destination_ids, &form.destination_ids);
+        if before.condition != form.condition.kind() || has_moved {
             let why = (Reason::RuleChanged, is_silenced(form, now));
-            return self.end(known, Some(form), why, now).await;
+            return self.end(known, why, now).await;
         }
         let every = form.repeat_every.time();
         let is_repeated = |at: Timestamp| !every.is_zero() && (at > now || now.since(at) >= every);
@@ -197,7 +200,6 @@ impl AlertEvaluator {
             threshold: truth.threshold,
             repetition: before.repetition + u32::from(before.sent_at.is_some()),
             sent_at: Some(now),
-            destination_ids: form.destination_ids.clone(),
             ..before.clone()
         };
         self.replace(known, &alert, true, truth.cause.as_deref(), now)
@@ -214,17 +216,15 @@ impl AlertEvaluator {
     ) -> Result<(), Fault> {
         for alert in open {
             let why = (reason, is_silenced(&rule.form, now));
-            self.end(alert, Some(&rule.form), why, now).await?;
+            self.end(alert, why, now).await?;
         }
         Ok(())
     }
 
-    /// Ends an alert. Its event is written if it has one of its beginning; in a silence, afterwards. It goes to the destinations
-    /// that the rule has now, if there is one.
+    /// Ends an alert. Its event is written if it has one of its beginning; in a silence, afterwards.
     pub(super) async fn end(
         &self,
         known: &Known<Alert>,
-        rule: Option<&AlertRule>,
         (reason, silenced): (Reason, bool),
         now: Timestamp,
     ) -> Result<(), Fault> {
@@ -234,10 +234,6 @@ impl AlertEvaluator {
             resolved_at: Some(now),
             reason: Some(reason),
             owes_end: is_sent && silenced,
-            destination_ids: rule.map_or_else(
-                || known.form.destination_ids.clone(),
-                |rule| rule.destination_ids.clone(),
-            ),
             ..known.form.clone()
         };
         self.replace(known, &alert, is_sent && !silenced, None, now)
@@ -262,11 +258,8 @@ impl AlertEvaluator {
                 let mut rules = rules.iter();
                 let rule = rules.find(|rule| rule.document.head.id == alert.rule_id);
                 if rule.is_none_or(|rule| !is_silenced(&rule.form, now)) {
-                    let known_ids = &alert.destination_ids;
-                    let ids = rule.map_or(known_ids, |rule| &rule.form.destination_ids);
                     let ended = Alert {
                         owes_end: false,
-                        destination_ids: ids.clone(),
                         ..alert.clone()
                     };
                     self.replace(known, &ended, true, None, now).await?;
@@ -329,6 +322,10 @@ impl AlertEvaluator {
     }
 }
 
+fn is_same_set(one: &[String], other: &[String]) -> bool {
+    one.iter().all(|id| other.contains(id)) && other.iter().all(|id| one.contains(id))
+}
+
 fn document(head: Head, alert: &Alert) -> Result<Document, Fault> {
     let Links { keys, refs, topics } = alert.links(&head);
     Ok(Document {
@@ -351,8 +348,9 @@ fn admitted(
     open: &[&Arc<Known<Alert>>],
     new: Vec<Truth>,
     n_open: &mut usize,
+    mut fired: ByOwner,
 ) -> (Vec<Truth>, Vec<Truth>) {
-    let mut of_owner: HashMap<String, usize> = HashMap::new();
+    let mut of_owner = ByOwner::new();
     let own = open
         .iter()
         .filter(|alert| !is_others(&alert.form.subject.id));
@@ -366,7 +364,9 @@ fn admitted(
         let n_mine = of_owner.entry(truth.owner_id.clone()).or_default();
         let has_room = n_of_rule < OF_RULE_MAX && *n_open < OF_ACCOUNT_MAX;
         let has_share = *n_mine < OF_OWNER_MIN && *n_open < 2 * OF_ACCOUNT_MAX;
-        if has_room || has_share {
+        let n_fired = fired.entry(truth.owner_id.clone()).or_default();
+        if (has_room || has_share) && *n_fired < OF_OWNER_HOURLY {
+            *n_fired += 1;
             *n_mine += 1;
             n_of_rule += 1;
             *n_open += 1;
@@ -381,7 +381,8 @@ fn admitted(
     }
     let others = beyond.into_iter().filter_map(|(owner_id, beyond)| {
         let first = beyond.first()?;
-        Some(others(owner_id, first, beyond.len(), n_of_rule))
+        let n_shown = of_owner.get(&owner_id).copied().unwrap_or_default();
+        Some(others(owner_id, first, beyond.len(), n_shown))
     });
     (fresh, others.collect())
 }
@@ -402,7 +403,7 @@ fn others(owner_id: String, first: &Truth, count: usize, shown: usize) -> Truth 
         value: count as f64,
         threshold: shown as f64,
         summary: format!(
-            "The condition is true of {count} more objects than the {shown} that have alerts of this rule."
+            "The condition is true of {count} more objects than the {shown} of the same owner that have alerts of this rule."
         ),
         cause: None,
     }

@@ -83,6 +83,9 @@ struct Stored {
     /// The revision of the configuration that its edge runs, and the last one that it knows of.
     revision: i64,
     known: i64,
+    /// The passes of its alert evaluator that did not fail. A number that grows no more is that of one that hangs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    alert_passes: Option<u64>,
 }
 
 pub(crate) fn operations() -> [Operation<Control>; 1] {
@@ -214,6 +217,7 @@ impl Control {
             // Numbers of an earlier epoch say nothing about this one.
             revision: if is_current { published.number } else { 0 },
             known: known.number,
+            alert_passes: Some(self.alerts.passes.get()).filter(|passes| *passes > 0),
         };
         let note = NodeNote {
             node: self.events.statistics.node().to_owned(),

@@ -617,7 +617,7 @@ async fn two_evaluators_fire_once_on_postgres() {
     database.remove().await;
 }
 
-/// The first node by name evaluates. When it is silent, the next one continues.
+/// The first node by name evaluates whose passes go on. When they end, the next one continues.
 #[tokio::test]
 async fn one_node_evaluates_and_another_takes_over() {
     let rig = Rig::start().await;
@@ -625,13 +625,17 @@ async fn one_node_evaluates_and_another_takes_over() {
     let condition = json!({"type": "key_expiring", "within": "30d"});
     rig.alert_rule(condition, json!({})).await;
     rig.clock.advance(80 * DAY);
-    let note = |node: &str| NodeNote {
-        node: node.to_owned(),
-        at: rig.clock.now(),
-        body: "{}".to_owned(),
+    let note = async |node: &str, body: &str| {
+        let note = NodeNote {
+            node: node.to_owned(),
+            at: rig.clock.now(),
+            body: body.to_owned(),
+        };
+        rig.queue.note_node(note).await.unwrap();
     };
-    for node in ["a first node", "b", "a node"] {
-        rig.queue.note_node(note(node)).await.unwrap();
+    let passes = r#"{"alert_passes":7}"#;
+    for node in ["a first node", "b"] {
+        note(node, passes).await;
     }
     let shared = AlertSettings {
         is_shared: true,
@@ -640,12 +644,15 @@ async fn one_node_evaluates_and_another_takes_over() {
     let alerts = AlertEvaluator::new(rig.control.clone(), shared);
     alerts.tick().await;
     assert_eq!(rig.alerted().await, []);
+    // It goes on describing itself, and its evaluator hangs. Another one has none, such as that of an earlier version.
     rig.clock.advance(MINUTE);
+    note("a first node", passes).await;
+    note("a node of before", "{}").await;
     alerts.tick().await;
     assert_eq!(rig.alerted().await, [fired(&key)]);
 }
 
-/// A node whose clock is wrong keeps its turn: the others see that its time goes on.
+/// A node whose clock is wrong keeps its turn: the others see that its passes go on.
 #[tokio::test]
 async fn a_node_with_another_clock_keeps_its_turn() {
     let rig = Rig::start().await;
@@ -657,26 +664,23 @@ async fn a_node_with_another_clock_keeps_its_turn() {
         ..settings(false)
     };
     let alerts = AlertEvaluator::new(rig.control.clone(), shared);
-    for (skew, expected) in [(10 * MINUTE, vec![]), (MINUTE / 2, vec![])] {
+    rig.clock.advance(80 * DAY);
+    let note = async |passes: u32| {
         let note = NodeNote {
             node: "a first node".to_owned(),
-            at: rig.clock.now().plus(skew),
-            body: "{}".to_owned(),
+            at: rig.clock.now().plus(passes * DAY),
+            body: json!({"alert_passes": passes}).to_string(),
         };
         rig.queue.note_node(note).await.unwrap();
-        alerts.tick().await;
-        assert_eq!(rig.alerted().await, expected);
-    }
-    // Its last note is years old by the clock of this node, and another one than at the last look.
-    rig.clock.advance(80 * DAY);
-    let note = NodeNote {
-        node: "a first node".to_owned(),
-        at: rig.clock.now().plus(10 * MINUTE),
-        body: "{}".to_owned(),
     };
-    rig.queue.note_node(note).await.unwrap();
+    note(0).await;
     alerts.tick().await;
-    assert_eq!(rig.alerted().await, []);
+    for passes in 1..4 {
+        rig.clock.advance(MINUTE);
+        note(passes).await;
+        alerts.tick().await;
+        assert_eq!(rig.alerted().await, []);
+    }
     let alone = evaluator(&rig);
     alone.tick().await;
     assert_eq!(rig.alerted().await, [fired(&key)]);
@@ -851,6 +855,90 @@ async fn destinations_of_a_rule_get_its_alerts_only() {
     assert_eq!(rig.delete(&path).await, Answered::NoContent);
     cancel.cancel();
     while tasks.join_next().await.is_some() {}
+}
+
+/// The destination that got the beginning of an alert gets its end too, and the new one of the rule gets another alert.
+#[tokio::test]
+async fn a_changed_destination_ends_the_alert_at_the_former_one() {
+    let rig = Rig::start().await;
+    let key = rig.key_until(rig.clock.now().plus(100 * DAY)).await;
+    let (former, new) = (
+        rig.made("event_destinations", 1).await,
+        rig.made("event_destinations", 2).await,
+    );
+    let condition = json!({"type": "key_expiring", "within": "30d"});
+    let rule = rig
+        .alert_rule(condition, json!({"destination_ids": [former]}))
+        .await;
+    let alerts = evaluator(&rig);
+    rig.clock.advance(80 * DAY);
+    alerts.tick().await;
+    assert_eq!(rig.alerted().await, [fired(&key)]);
+    let path = format!("/alert_rules/{rule}");
+    rig.patch(&path, json!({"destination_ids": [new]}))
+        .await
+        .body();
+    for _ in 0..3 {
+        alerts.tick().await;
+    }
+    assert_eq!(rig.alerted().await, [resolved(&key), fired(&key)]);
+    let rows = rig.store.outbox_after(0, 1_000).await.unwrap();
+    let rows = rows.iter().filter(|row| {
+        let kind = &row.event.kind;
+        kind.starts_with("alert_fired") || kind.starts_with("alert_resolved")
+    });
+    let to: Vec<&str> = rows.map(|row| &*row.audience[0].1).collect();
+    assert_eq!(to, [&*former, &*former, &*new]);
+}
+
+/// An end that a silence withheld comes before what began since.
+#[tokio::test]
+async fn the_last_word_after_a_silence_is_the_state() {
+    let rig = Rig::start().await;
+    let end = |days: u32| rig.clock.now().plus(days * DAY);
+    let (one, other) = (rig.key_until(end(100)).await, rig.key_until(end(115)).await);
+    let condition = json!({"type": "key_expiring", "within": "30d"});
+    let rule = rig.alert_rule(condition, json!({})).await;
+    let path = format!("/alert_rules/{rule}");
+    let alerts = evaluator(&rig);
+    rig.clock.advance(80 * DAY);
+    alerts.tick().await;
+    assert_eq!(rig.alerted().await, [fired(&one)]);
+    let until = end(10).to_string();
+    rig.patch(&path, json!({"silenced_until": until}))
+        .await
+        .body();
+    rig.delete(&format!("/api_keys/{one}")).await;
+    alerts.tick().await;
+    rig.clock.advance(11 * DAY);
+    alerts.tick().await;
+    assert_eq!(rig.alerted().await, [resolved(&one), fired(&other)]);
+}
+
+/// Objects that are made and deleted again and again make few events.
+#[tokio::test]
+async fn new_alerts_of_an_owner_are_limited_by_the_hour() {
+    let rig = Rig::start().await;
+    rig.alert_rule(json!({"type": "key_expiring", "within": "30d"}), json!({}))
+        .await;
+    let alerts = evaluator(&rig);
+    let mut n_fired = 0;
+    for _ in 0..4 {
+        let mut keys = Vec::new();
+        for _ in 0..40 {
+            keys.push(rig.key_until(rig.clock.now().plus(MINUTE)).await);
+        }
+        rig.clock.advance(MINUTE);
+        alerts.tick().await;
+        for key in keys {
+            rig.delete(&format!("/api_keys/{key}")).await;
+        }
+        alerts.tick().await;
+        let alerted = rig.alerted().await;
+        let fired = alerted.iter().filter(|(kind, ..)| kind == "alert_fired");
+        n_fired += fired.filter(|(_, id, _)| !id.starts_with("others")).count();
+    }
+    assert_eq!(n_fired, 100);
 }
 
 /// An alert is seen by the owner of its object and by admins; rules, by admins.
