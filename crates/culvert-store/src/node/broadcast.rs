@@ -8,6 +8,7 @@
 //! the documents. Others are ignored. A message that was seen can be sent again: receivers must bear that.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
@@ -48,7 +49,7 @@ impl fmt::Debug for Broadcast {
 #[derive(Clone)]
 pub(crate) struct Channel {
     name: String,
-    key: hmac::Key,
+    key: Arc<hmac::Key>,
 }
 
 impl fmt::Debug for Channel {
@@ -59,7 +60,7 @@ impl fmt::Debug for Channel {
 
 impl Channel {
     pub(crate) fn new(name: String, key: &str) -> Self {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
+        let key = Arc::new(hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()));
         Self { name, key }
     }
 
