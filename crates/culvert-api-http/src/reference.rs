@@ -247,7 +247,15 @@ fn kind(schema: &Value) -> String {
                 None => format!("`{name}`"),
             })
             .collect();
-        return names.join(" or ");
+        // A cell with all event types is no cell.
+        const NAMES_MAX: usize = 40;
+        return match &names[..] {
+            [first, second, ..] if names.len() > NAMES_MAX => format!(
+                "{first}, {second} or one of {} others of the [document](../openapi.json)",
+                names.len() - 2
+            ),
+            _ => names.join(" or "),
+        };
     }
     let items = || {
         schema
@@ -313,6 +321,7 @@ mod tests {
                 serde_json::json!({"anyOf": [{"$ref": "#/x/Target"}, {"type": "null"}]}),
                 "Target or null",
             ),
+            (serde_json::json!({"enum": ["a", ""]}), "`a` or empty"),
             (serde_json::json!(true), "anything"),
         ] {
             assert_eq!(kind(&schema), expected);

@@ -95,12 +95,11 @@ impl Reason {
         }
     }
 
-    /// Whether it means that no upstream could be reached.
+    /// Whether it means that no upstream could be reached. Not whether an internal endpoint was: its name may be the client's.
     pub const fn is_unreached(self) -> bool {
         matches!(
             self,
-            Self::NoInternal
-                | Self::NoUpstream
+            Self::NoUpstream
                 | Self::AgentAway
                 | Self::AgentSilent
                 | Self::NoAddress

@@ -227,10 +227,8 @@ impl AlertEvaluator {
             of_rule.entry(&alert.form.rule_id).or_default().push(alert);
             *n_open.entry(&alert.document.head.account).or_default() += 1;
         }
-        // An end that was withheld comes before the beginnings of this pass.
-        self.settle(&rules, &alerts, now).await?;
-        // A rule that fails keeps no other from its turn.
-        let mut failed = None;
+        // An end that was withheld comes before the beginnings of this pass. What fails keeps nothing else from its turn.
+        let mut failed = self.settle(&rules, &alerts, now).await.err();
         for rule in &rules {
             let head = &rule.document.head;
             let open = of_rule.remove(&*head.id).unwrap_or_default();
@@ -335,12 +333,15 @@ impl AlertEvaluator {
 /// Numbers by the ID of an owner.
 type ByOwner = HashMap<String, usize>;
 
-/// How many alerts of a rule began in the last hour.
+/// How many alerts of a rule began in the last hour, without those that a change of the rule ended.
 fn fired_within_hour(alerts: &[Arc<Known<Alert>>], rule_id: &str, now: Timestamp) -> ByOwner {
     const HOUR: Duration = Duration::from_secs(3_600);
+    // Of a clock that was wrong.
+    const MINUTE: Duration = Duration::from_secs(60);
     let mut fired = ByOwner::new();
     for alert in alerts.iter().map(|known| &known.form) {
-        if alert.rule_id == rule_id && now.since(alert.fired_at) < HOUR {
+        let is_recent = now.since(alert.fired_at) < HOUR && alert.fired_at.since(now) < MINUTE;
+        if alert.rule_id == rule_id && is_recent && alert.reason != Some(Reason::RuleChanged) {
             *fired.entry(alert.owner_id.clone()).or_default() += 1;
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::Mutex;
 use url::Url;
 
@@ -41,7 +42,9 @@ impl fmt::Debug for OauthTokens {
 #[derive(Deserialize)]
 struct Token {
     access_token: Secret,
-    expires_in: Option<f64>,
+    /// A number, which some endpoints write as text.
+    #[serde(default)]
+    expires_in: Value,
 }
 
 impl OauthTokens {
@@ -93,8 +96,13 @@ impl OauthTokens {
         if !is_token || made.access_token.reveal().is_empty() {
             return Err(invalid());
         }
-        let valid_for = match made.expires_in {
+        let seconds = match &made.expires_in {
+            Value::String(text) => text.parse().ok(),
+            number => number.as_f64(),
+        };
+        let valid_for = match seconds {
             None => VALID_FOR,
+            Some(seconds) if seconds < 0.0 => return Err(invalid()),
             Some(seconds) => Duration::try_from_secs_f64(seconds).unwrap_or(VALID_FOR_MAX),
         };
         let until = now.plus(valid_for.min(VALID_FOR_MAX));

@@ -74,6 +74,8 @@ pub struct Failure {
 
 /// Maximum number of bytes of a failure's code.
 const CODE_BYTES_MAX: usize = 64;
+/// Bytes of the shortest text that is treated as a secret.
+const SECRET_MIN: usize = 4;
 /// Maximum number of characters of a failure's text.
 pub const FAILURE_TEXT_MAX: usize = 200;
 
@@ -109,7 +111,7 @@ fn is_code(text: &str) -> bool {
 
 /// The error code that a receiver wrote. `None` if it cannot be shown: it is no code, or has a secret.
 pub(crate) fn vendor_code(code: &str, secrets: &[&str]) -> Option<String> {
-    let has_secret = |secret: &&str| !secret.is_empty() && code.contains(secret);
+    let has_secret = |secret: &&str| secret.len() >= SECRET_MIN && without(code, secret) != code;
     let can_be_shown = is_code(code) && !secrets.iter().any(has_secret);
     can_be_shown.then(|| code.to_owned())
 }
@@ -119,7 +121,7 @@ pub(crate) fn vendor_code(code: &str, secrets: &[&str]) -> Option<String> {
 pub(crate) fn scrub(text: &str, secrets: &[&str]) -> String {
     // Truncated at the end, so a secret across the limit is found; bounded first, against very long text.
     let mut clean: String = text.chars().take(8 * FAILURE_TEXT_MAX).collect();
-    for secret in secrets.iter().filter(|secret| secret.len() >= 4) {
+    for secret in secrets.iter().filter(|secret| secret.len() >= SECRET_MIN) {
         clean = without(&clean, secret);
     }
     let mut shown = String::new();

@@ -130,7 +130,7 @@ impl HttpIntake {
         let (path, query) = (self.url.path(), self.url.query().unwrap_or_default());
         let values = query
             .split('&')
-            .filter_map(|pair| Some(pair.split_once('=')?.1));
+            .map(|pair| pair.split_once('=').map_or(pair, |(_, value)| value));
         let tokens = path.split('/').filter(|part| !WORDS.contains(part));
         let tokens: Vec<&str> = tokens.chain(values).collect();
         let target = format!("{path}?{query}");

@@ -32,6 +32,9 @@ pub(crate) const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Sends the events of some positions of a batch in one request.
 pub(crate) trait SendsPieces: Sync {
+    /// The idempotency key of the event at a position.
+    fn key(&self, at: usize) -> String;
+
     /// Sends them once.
     fn send_piece<'a>(&'a self, events: &'a [usize]) -> BoxFuture<'a, Result<(), NotAccepted>>;
 }
@@ -51,12 +54,19 @@ pub(crate) async fn send_pieces(
             set(&mut outcomes, &piece, &Outcome::Delivered);
         }
         if let Err(NotAccepted {
-            mut failure,
-            is_given_up,
-        }) = sent
+            failure,
+            given_up: Some((keys, why)),
+        }) = &sent
         {
-            let is_content = !is_given_up
-                && matches!(failure.class, FailureClass::Permanent | FailureClass::Split);
+            let is_given_up = |at: &usize| keys.contains(&to.key(*at));
+            let (last, others): (Vec<_>, Vec<_>) = piece.iter().partition(|at| is_given_up(at));
+            set(&mut outcomes, &last, &Outcome::Failed(why.clone()));
+            set(&mut outcomes, &others, &Outcome::Failed(failure.clone()));
+            if !others.is_empty() {
+                break;
+            }
+        } else if let Err(NotAccepted { mut failure, .. }) = sent {
+            let is_content = matches!(failure.class, FailureClass::Permanent | FailureClass::Split);
             if is_content && piece.len() == n_events && n_events > 1 {
                 // The worker divides the batch, and notes when every part fails alike.
                 return Verdict::Failed(failure);
@@ -195,7 +205,7 @@ impl<P: Posts> Posting<'_, P> {
                 // A page is that of something before the receiver.
                 200..300 => !response.text.trim_start().starts_with('<'),
                 // Of a proxy that asked the receiver.
-                502 | 504 => true,
+                504 => true,
                 _ => false,
             };
             (failure, may_have_it)
@@ -204,6 +214,10 @@ impl<P: Posts> Posting<'_, P> {
 }
 
 impl<P: Posts> SendsPieces for Posting<'_, P> {
+    fn key(&self, at: usize) -> String {
+        self.keys.get(at).cloned().unwrap_or_default()
+    }
+
     fn send_piece<'a>(&'a self, events: &'a [usize]) -> BoxFuture<'a, Result<(), NotAccepted>> {
         Box::pin(async move {
             let sent = self.post(events).await;

@@ -332,6 +332,11 @@ struct Post<'a> {
 }
 
 impl SendsPieces for Post<'_> {
+    fn key(&self, at: usize) -> String {
+        let letter = self.letters.get(at);
+        letter.map_or_else(String::new, |one| one.delivery.idempotency_key())
+    }
+
     fn send_piece<'a>(&'a self, events: &'a [usize]) -> BoxFuture<'a, Result<(), NotAccepted>> {
         Box::pin(async move {
             let letters: Vec<_> = events

@@ -10,13 +10,10 @@ use crate::failure::{Failure, FailureClass};
 
 /// Events that are remembered; the oldest are forgotten first. Some batches of the largest size.
 const EVENTS_MAX: usize = 1_024;
-/// The waits after each message that the receiver may have. After as many, the next one is the last.
-const UNCONFIRMED_WAITS: [Duration; 4] = [
-    Duration::from_secs(10),
-    Duration::from_secs(60),
-    Duration::from_secs(300),
-    Duration::from_secs(900),
-];
+/// How often a message is sent that the receiver may have, and the waits in between. They are short: others wait behind it.
+const UNCONFIRMED_MAX: usize = 8;
+const UNCONFIRMED_FIRST_WAIT: Duration = Duration::from_secs(10);
+const UNCONFIRMED_WAIT: Duration = Duration::from_secs(60);
 /// How long, and at least how often, a message is repeated whose content the receiver puts off. Mail servers that put off
 /// the mails of unknown senders accept them within five minutes.
 const PUT_OFF_FOR: Duration = Duration::from_secs(900);
@@ -26,15 +23,15 @@ const PUT_OFF_MIN: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct NotAccepted {
     pub(crate) failure: Failure,
-    /// Its events are not sent again, alone neither.
-    pub(crate) is_given_up: bool,
+    /// Keys of its events that are not sent again, alone neither, and why.
+    pub(crate) given_up: Option<(Vec<String>, Failure)>,
 }
 
 impl From<Failure> for NotAccepted {
     fn from(failure: Failure) -> Self {
         Self {
             failure,
-            is_given_up: false,
+            given_up: None,
         }
     }
 }
@@ -61,23 +58,27 @@ impl Troubles {
 
     /// A message about these events was sent, and the receiver may have it: it is repeated a few times only, after a while.
     pub(crate) fn unconfirmed(&mut self, keys: &[String], failure: Failure) -> NotAccepted {
-        let mut n_before = 0;
+        let mut n_before = usize::MAX;
+        let mut last = Vec::new();
         for key in keys {
             let trouble = self.of(key);
-            n_before = n_before.max(trouble.n_unconfirmed);
+            n_before = n_before.min(trouble.n_unconfirmed);
             trouble.n_unconfirmed += 1;
+            if trouble.n_unconfirmed >= UNCONFIRMED_MAX {
+                last.push(key.clone());
+            }
         }
-        match UNCONFIRMED_WAITS.get(n_before) {
-            Some(wait) => NotAccepted::from(Failure {
-                after: failure.after.or(Some(RetryAfter::new(*wait))),
-                ..failure
-            }),
-            None => self.given_up(
-                keys,
-                failure,
-                "the receiver may have the message, and never confirmed it",
-            ),
-        }
+        let wait = match n_before {
+            0 => UNCONFIRMED_FIRST_WAIT,
+            _ => UNCONFIRMED_WAIT,
+        };
+        let failure = Failure {
+            // The longer one.
+            after: failure.after.max(Some(RetryAfter::new(wait))),
+            ..failure
+        };
+        let why = "the receiver may have the message, and never confirmed it";
+        self.without(last, failure, why)
     }
 
     /// The receiver puts off a message about these events.
@@ -87,33 +88,34 @@ impl Troubles {
         failure: Failure,
         now: Timestamp,
     ) -> NotAccepted {
-        let mut is_over = false;
+        let mut last = Vec::new();
         for key in keys {
             let trouble = self.of(key);
             trouble.n_put_off += 1;
             let since = *trouble.put_off_since.get_or_insert(now);
-            is_over |= trouble.n_put_off >= PUT_OFF_MIN && now.since(since) >= PUT_OFF_FOR;
+            if trouble.n_put_off >= PUT_OFF_MIN && now.since(since) >= PUT_OFF_FOR {
+                last.push(key.clone());
+            }
         }
-        match is_over {
-            false => failure.into(),
-            true => self.given_up(
-                keys,
-                failure,
-                "the receiver put off the message for its content",
-            ),
-        }
+        let why = "the receiver put off the message for its content";
+        self.without(last, failure, why)
     }
 
-    fn given_up(&mut self, keys: &[String], failure: Failure, why: &str) -> NotAccepted {
-        self.settle(keys);
+    /// Gives up these events.
+    fn without(&mut self, last: Vec<String>, failure: Failure, why: &str) -> NotAccepted {
+        if last.is_empty() {
+            return failure.into();
+        }
+        self.settle(&last);
+        let given_up = Failure {
+            class: FailureClass::Permanent,
+            text: format!("{why}: {}", failure.text),
+            after: None,
+            ..failure.clone()
+        };
         NotAccepted {
-            failure: Failure {
-                class: FailureClass::Permanent,
-                text: format!("{why}: {}", failure.text),
-                after: None,
-                ..failure
-            },
-            is_given_up: true,
+            failure,
+            given_up: Some((last, given_up)),
         }
     }
 
@@ -145,29 +147,45 @@ mod tests {
         Failure::new(FailureClass::Unknown, "c", "t")
     }
 
+    fn given_up(sent: &NotAccepted) -> Vec<&str> {
+        let keys = sent.given_up.iter().flat_map(|(keys, _)| keys);
+        keys.map(String::as_str).collect()
+    }
+
     #[test]
-    fn a_message_that_may_have_arrived_is_sent_five_times() {
+    fn a_message_that_may_have_arrived_is_sent_a_few_times() {
         let mut troubles = Troubles::default();
         let (one, both) = (keys(&["a"]), keys(&["a", "b"]));
-        for wait in UNCONFIRMED_WAITS {
-            let sent = troubles.unconfirmed(&both, failure());
-            assert!(!sent.is_given_up);
+        for n in 1..UNCONFIRMED_MAX {
+            let sent = troubles.unconfirmed(&one, failure());
+            assert!(given_up(&sent).is_empty());
+            let wait = if n == 1 {
+                UNCONFIRMED_FIRST_WAIT
+            } else {
+                UNCONFIRMED_WAIT
+            };
             assert_eq!(sent.failure.after, Some(RetryAfter::new(wait)));
         }
-        // In another message too.
-        let last = troubles.unconfirmed(&one, failure());
-        assert!(last.is_given_up && last.failure.class == FailureClass::Permanent);
-        assert_eq!(last.failure.after, None);
-        assert!(
-            troubles
-                .unconfirmed(&keys(&["b", "c"]), failure())
-                .is_given_up
-        );
-        assert!(
-            !troubles.unconfirmed(&one, failure()).is_given_up,
-            "settled"
-        );
-        troubles.settle(&one);
+        // An event that joined it has its own count.
+        let last = troubles.unconfirmed(&both, failure());
+        assert_eq!(given_up(&last), ["a"]);
+        let (_, why) = last.given_up.unwrap();
+        assert_eq!((why.class, why.after), (FailureClass::Permanent, None));
+        assert_eq!(troubles.0.len(), 1);
+        // What the receiver asks for counts if it is longer.
+        for (asked, waits) in [(1, 10), (99, 99)] {
+            let asked = Failure {
+                after: Some(RetryAfter::new(Duration::from_secs(asked))),
+                ..failure()
+            };
+            let sent = troubles.unconfirmed(&keys(&["new", "b"]), asked);
+            assert_eq!(
+                sent.failure.after,
+                Some(RetryAfter::new(Duration::from_secs(waits)))
+            );
+            troubles.settle(&keys(&["new"]));
+        }
+        troubles.settle(&both);
         assert!(troubles.0.is_empty());
         for n in 0..3 * EVENTS_MAX {
             troubles.unconfirmed(&keys(&[&n.to_string()]), failure());
@@ -180,7 +198,8 @@ mod tests {
         let mut troubles = Troubles::default();
         let at = |minutes: i64| Timestamp::from_unix_seconds(1_800_000_000 + 60 * minutes);
         let one = keys(&["a"]);
-        let mut is_over = |minutes| troubles.put_off(&one, failure(), at(minutes)).is_given_up;
+        let mut is_over =
+            |minutes| !given_up(&troubles.put_off(&one, failure(), at(minutes))).is_empty();
         assert!(!is_over(0) && !is_over(1) && !is_over(14) && is_over(15));
         // Time alone is not enough: nothing was sent in the meantime.
         assert!(!is_over(20) && !is_over(99) && !is_over(100) && is_over(101));

@@ -221,8 +221,9 @@ fn reason_of(failure: &UpstreamError) -> Reason {
         UpstreamError::ClientTooSlow => Reason::TooSlow,
         UpstreamError::TooSlow => Reason::ResponseTimeout,
         UpstreamError::Unsuited => Reason::Unsuited,
-        UpstreamError::Silent(_)
-        | UpstreamError::Closed
+        // An agent that cannot connect to its service closes the stream.
+        UpstreamError::Silent(_) => Reason::ConnectFailed,
+        UpstreamError::Closed
         | UpstreamError::Http1(Http1ClientError::Io(_) | Http1ClientError::Ended) => {
             Reason::Aborted
         }

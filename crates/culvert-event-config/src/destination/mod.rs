@@ -328,9 +328,8 @@ fn secrets(target: &Value) -> Option<&Value> {
 }
 
 fn has_template(target: &Value) -> bool {
-    target
-        .get("body_template")
-        .is_some_and(|one| !one.is_null())
+    let template = target.get("body_template").and_then(Value::as_str);
+    template.is_some_and(|text| !text.is_empty())
 }
 
 /// The fields of a stored target that decide where it sends, and how well that is protected, in its objects too. A stored

@@ -4,8 +4,8 @@
 //! when a message is sent never gets it. A SQLite file has one process, so there is no channel.
 //!
 //! Any role that may connect to the database can send notifications, and one that monitors it sees the names of channels. So
-//! each message has a code that authenticates it (HMAC-SHA-256, RFC 2104), with a key that only roles can read that can write
-//! the documents. Others are ignored. A message that was seen can be sent again: receivers must bear that.
+//! each message has a code that authenticates it (HMAC-SHA-256, RFC 2104), with a key in the database. Others are ignored. A role
+//! that reads the documents reads the key too, and a message that was seen can be sent again: receivers must bear that.
 
 use std::fmt;
 use std::sync::Arc;

@@ -64,7 +64,21 @@ async fn a_running_server_is_healthy() {
         let url = database.as_ref().map_or("", |database| &database.url);
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
-        let process = Process::start(&data, url);
+        // An address for this test: no other one takes its ports when the server has stopped.
+        let listeners = [
+            "--api-addr",
+            "--edge-http-addr",
+            "--edge-https-addr",
+            "--agents-addr",
+            "--agents-ssh-addr",
+            "--nodes-addr",
+            "--metrics-addr",
+        ];
+        let listeners: Vec<_> = listeners
+            .into_iter()
+            .flat_map(|flag| [flag, "127.0.61.1:0"])
+            .collect();
+        let process = Process::start_as(binary(), &data, url, &listeners);
         let flags = flags(&process, &data, url);
         assert_eq!(
             run(&with(&["health"], &flags)),
@@ -97,7 +111,7 @@ async fn a_running_server_is_healthy() {
         assert_eq!(process.terminate(), 0);
         let (code, out, error) = run(&with(&["health"], &flags));
         assert_eq!((code, out.as_str()), (1, ""));
-        assert!(error.contains("no connection to 127.0.0.1:"), "{error}");
+        assert!(error.contains("no connection to 127.0.61.1:"), "{error}");
         let (code, report, _) = run(&with(&["doctor", "--json"], &flags));
         assert_eq!(code, 0, "{report}");
         assert!(report.contains("the port is free"), "{report}");

@@ -169,6 +169,7 @@ async fn mail_arrives_whole_with_and_without_tls() {
             let to = json!(["ops@example.com", "anna@example.com"]);
             assert_eq!((&mail["to"], &mail["header_to"]), (&to, &to));
             let headers = json!([
+                "auto-submitted",
                 "content-type",
                 "date",
                 "from",

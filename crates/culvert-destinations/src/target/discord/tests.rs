@@ -131,27 +131,29 @@ async fn a_rate_limit_in_the_body_is_followed_and_codes_decide() {
 
 /// It may have the message, which is not posted again and again, and no part of it alone.
 #[tokio::test]
-async fn a_message_without_a_known_response_is_posted_five_times() {
+async fn a_message_without_a_known_response_is_posted_eight_times() {
     let fake = Fake::start().await;
     let [one, two] = pair();
     let both = batch(BatchClass::Audit, &[&one, &two]);
     for (reply, class) in [
         (Reply::with(200, ""), Config),
         (Reply::with(200, "{}"), Config),
-        (Reply::with(502, "bad gateway"), Retryable),
         (Reply::with(504, "timeout"), Retryable),
     ] {
         let discord = discord(&fake);
         let n_before = fake.seen().len();
         fake.otherwise(reply);
-        for _ in 0..4 {
+        for _ in 0..7 {
             let failure = failure(discord.send(&both).await);
             assert!(failure.class == class && failure.after.is_some());
         }
         let last = discord.send(&both).await;
         assert_eq!(classes(last), [Some(Permanent), Some(Permanent)]);
-        assert_eq!(fake.seen().len() - n_before, 5);
+        assert_eq!(fake.seen().len() - n_before, 8);
     }
+    // A proxy that did not reach it.
+    fake.otherwise(Reply::with(502, "bad gateway"));
+    assert_eq!(failure(discord(&fake).send(&both).await).after, None);
     // The page of something else, which did not pass it on.
     fake.otherwise(Reply::with(200, " <html>"));
     let page = failure(discord(&fake).send(&both).await);

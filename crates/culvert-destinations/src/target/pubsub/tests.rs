@@ -50,6 +50,7 @@ async fn a_useless_token_is_not_kept() {
         r#""access_token":"bad\ntoken","expires_in":999999999999999999"#,
         r#""access_token":"","expires_in":60"#,
         r#""expires_in":60"#,
+        r#""access_token":"a","expires_in":-1"#,
     ] {
         tokens.script([with(useless)]);
         let failure = failure(pubsub.send(&one).await);
@@ -63,6 +64,7 @@ async fn a_useless_token_is_not_kept() {
         r#""access_token":"a""#,
         r#""access_token":"a","expires_in":3599.5"#,
         r#""access_token":"a","expires_in":1e300"#,
+        r#""access_token":"a","expires_in":"3599""#,
     ] {
         let pubsub = target(&TYPE, &config, |_| {});
         tokens.script([with(useful)]);

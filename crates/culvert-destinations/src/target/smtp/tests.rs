@@ -144,13 +144,13 @@ async fn the_class_of_a_refusal_depends_on_the_command() {
 
 /// The server takes the mail and ends the connection each time.
 #[tokio::test]
-async fn a_mail_without_a_confirmation_is_sent_five_times() {
+async fn a_mail_without_a_confirmation_is_sent_eight_times() {
     const OK: &str = "250 ok\r\n";
     let taken = vec!["220 mx\r\n", HELLO, OK, OK, OK, "354 go\r\n"];
-    let server = Scripted::start(vec![taken; 5]).await;
+    let server = Scripted::start(vec![taken; 8]).await;
     let smtp = server.smtp(json!({}));
     let both = batch(BatchClass::Audit, &[&pair()[0], &pair()[1]]);
-    for _ in 0..4 {
+    for _ in 0..7 {
         let failure = failure(smtp.send(&both).await);
         assert!(failure.class == Unknown && failure.after.is_some());
     }
@@ -158,10 +158,10 @@ async fn a_mail_without_a_confirmation_is_sent_five_times() {
     let last = smtp.send(&both).await;
     assert_eq!(classes(last), [Some(Permanent), Some(Permanent)]);
     let heard = server.heard().await;
-    assert_eq!(heard.matches("DATA\r\n").count(), 5);
+    assert_eq!(heard.matches("DATA\r\n").count(), 8);
     assert_eq!(
         heard.matches("Auto-Submitted: auto-generated\r\n").count(),
-        5
+        8
     );
 }
 
