@@ -911,15 +911,20 @@ pub(crate) const BEGIN_KEEPING: Pair = Pair {
     ),
 };
 
-/// The position behind which pieces are being written; null if none is.
+/// The position behind which pieces are being written; null if none is. Every role of the database can take such a lock.
+/// Those of roles that cannot write pieces do not count.
 pub(crate) const UNSETTLED: Pair = Pair {
     sqlite: "SELECT CAST(NULL AS INTEGER)",
     postgres: concat!(
-        "SELECT MIN(((CAST(classid AS BIGINT) & 255) << 32) + CAST(objid AS BIGINT)) FROM pg_locks \
-         WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ShareLock' \
-         AND CAST(classid AS BIGINT) >> 8 = ",
+        "SELECT MIN(((CAST(l.classid AS BIGINT) & 255) << 32) + CAST(l.objid AS BIGINT)) FROM pg_locks l \
+         JOIN pg_stat_activity a ON a.pid = l.pid JOIN pg_class c ON c.oid = to_regclass('traffic') \
+         WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ShareLock' \
+         AND CAST(l.classid AS BIGINT) >> 8 = ",
         keeping!(),
-        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+         AND (pg_has_role(a.usesysid, c.relowner, 'MEMBER') \
+         OR has_schema_privilege(a.usesysid, c.relnamespace, 'USAGE') \
+         AND has_table_privilege(a.usesysid, c.oid, 'INSERT'))"
     ),
 };
 
