@@ -4,10 +4,15 @@
 //! one node migrate while the others wait. SQLite files are copied before the first step. A
 //! database that requires a newer program is refused.
 
+use std::time::Duration;
+
 use culvert_base::{Clock, Fault};
 
 use crate::database::dialect::{Access, Arg, Connection, Site, While};
-use crate::database::statements::{HAS_META, meta, transaction};
+use crate::database::statements::{HAS_META, MIGRATION_LOCK_HOLDER, meta, transaction};
+
+/// A wait for the lock is logged each time that it lasts for so long.
+const LOGGED_AFTER: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 10 });
 
 /// A migration: one numbered SQL file.
 #[derive(Clone, Copy, Debug)]
@@ -113,6 +118,43 @@ pub(crate) async fn check(site: &Site, steps: &[Step], clock: &dyn Clock) -> Res
     }
 }
 
+/// Takes the lock of migrations, and creates the schema if it is missing. A second node waits here until the first has
+/// finished. Every role of the database can take such a lock, so a long wait is logged with its cause.
+async fn lock_schema(connection: &mut Connection, schema: &str) -> Result<(), Fault> {
+    let doing = "preparing the database schema";
+    let wait = format!(
+        "SET statement_timeout = 0; SET lock_timeout = {}; SET client_min_messages = warning",
+        LOGGED_AFTER.as_millis()
+    );
+    connection.script(wait).await.during(doing)?;
+    let lock = format!("SELECT pg_advisory_lock(hashtext('{schema}'))");
+    loop {
+        match connection.script(lock.clone()).await {
+            Ok(()) => break,
+            Err(error) if is_lock_timeout(&error) => {
+                let row = connection
+                    .row(MIGRATION_LOCK_HOLDER, &[Arg::Text(schema)])
+                    .await;
+                let holder = row.and_then(|row| row.map(|row| row.get(0)).transpose());
+                let holder: Option<String> = holder.during(doing)?;
+                tracing::warn!(
+                    schema,
+                    holder,
+                    "the start waits for the migration lock of the database: another node migrates it, or another process holds the lock"
+                );
+            }
+            failed => return failed.during(doing),
+        }
+    }
+    let create = format!("SET lock_timeout = 0; CREATE SCHEMA IF NOT EXISTS {schema}");
+    connection.script(create).await.during(doing)
+}
+
+fn is_lock_timeout(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.as_deref() == Some("55P03")
+}
+
 struct Migration<'a> {
     site: &'a Site,
     steps: &'a [Step],
@@ -122,16 +164,7 @@ struct Migration<'a> {
 impl Migration<'_> {
     async fn run(&self, connection: &mut Connection) -> Result<(), Fault> {
         if let Site::Postgres(schema) = self.site {
-            // A second node waits here until the first has finished.
-            let prepare = format!(
-                "SET statement_timeout = 0; SET lock_timeout = 0; SET client_min_messages = warning; \
-                 SELECT pg_advisory_lock(hashtext('{0}')); CREATE SCHEMA IF NOT EXISTS {0}",
-                schema.name
-            );
-            connection
-                .script(prepare)
-                .await
-                .during("preparing the database schema")?;
+            lock_schema(connection, &schema.name).await?;
         }
         let mut is_saved = false;
         loop {

@@ -843,6 +843,13 @@ pub(crate) const HAS_META: Pair = Pair {
          WHERE table_schema = current_schema() AND table_name = 'meta'",
 };
 
+/// The process and the role that hold the lock of migrations of a schema. PostgreSQL only.
+pub(crate) const MIGRATION_LOCK_HOLDER: &str = "SELECT 'process ' || CAST(a.pid AS TEXT) || ' of role ' || a.usename \
+     FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid \
+     WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted \
+     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+     AND (CAST(l.classid AS BIGINT) << 32) + CAST(l.objid AS BIGINT) = CAST(hashtext($1) AS BIGINT) LIMIT 1";
+
 /// A machine that disappears without closing its connection is noticed after half a minute, not
 /// after hours.
 pub(crate) const KEEP_ALIVE: &str = "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; \

@@ -1,14 +1,17 @@
 //! Formats: upgrades with a backup, refusal of newer formats, and files that are not databases.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use culvert_base::Clock;
+use sqlx::Connection as _;
 
 use super::on_both_engines;
 use super::test_database::{TestDatabase, texts};
+use crate::Queue;
 use crate::database::dialect::{Access, Arg};
 use crate::database::migrate::{self, Step};
-use crate::database::statements::meta;
+use crate::database::statements::{MIGRATION_LOCK_HOLDER, meta};
 use crate::database::store_url::StoreUrl;
 use crate::database::{Database, DatabasePart};
 use crate::store::Store;
@@ -223,4 +226,42 @@ async fn an_inspection_says_what_a_start_would_do_and_does_nothing(db: &TestData
     let [newer, _] = inspect().await;
     assert!(!newer.is_readable() && !newer.is_migrated());
     store.close().await;
+}
+
+/// Every role that may connect can take the lock of migrations. A start then waits, and says for whom.
+#[tokio::test]
+async fn a_migration_waits_for_its_lock_and_knows_who_has_it() {
+    let Some(db) = TestDatabase::postgres().await else {
+        return;
+    };
+    let StoreUrl::Postgres(url) = db.url.clone() else {
+        return;
+    };
+    let mut holder = sqlx::PgConnection::connect(&url).await.unwrap();
+    let lock = "SELECT pg_advisory_lock(hashtext('culvert_events'))";
+    sqlx::raw_sql(lock).execute(&mut holder).await.unwrap();
+    let mut running = tokio::task::JoinSet::new();
+    let (to, clock) = (db.url.clone(), db.clock.clone());
+    running.spawn(async move { Queue::open(&to, clock).await.unwrap().close().await });
+    let found = sqlx::query_scalar(MIGRATION_LOCK_HOLDER).bind("culvert_events");
+    let found: String = found.fetch_one(&mut holder).await.unwrap();
+    // It waits again after each time-out.
+    let waiting = "SELECT CAST(extract(epoch FROM query_start) * 1000000 AS BIGINT) FROM pg_stat_activity \
+         WHERE datname = current_database() AND wait_event = 'advisory'";
+    let mut waits = BTreeSet::<i64>::new();
+    while waits.len() < 3 {
+        let since: Vec<i64> = sqlx::query_scalar(waiting)
+            .fetch_all(&mut holder)
+            .await
+            .unwrap();
+        waits.extend(since);
+    }
+    let own: String =
+        sqlx::query_scalar("SELECT 'process ' || pg_backend_pid() || ' of role ' || session_user")
+            .fetch_one(&mut holder)
+            .await
+            .unwrap();
+    assert_eq!(found, own);
+    holder.close().await.unwrap();
+    running.join_next().await.unwrap().unwrap();
 }
