@@ -64,8 +64,8 @@ pub use node::heartbeat::Heartbeat;
 pub use queue::{
     Backlog, BatchClass, Body, CursorMove, DEAD_LETTERS_BYTES_MAX, DEAD_LETTERS_FOR,
     DEAD_LETTERS_MAX, DeadBatch, DeadLetter, DeadLetterReason, FrameRange, Gathering,
-    HashedTraffic, Lease, NewBatch, NewPiece, NewTrafficBody, NodeNote, OpenTail, Piece, Queue,
-    QueueError, RetainedTraffic, Run, StatisticChunk, StatisticFrame, TailPiece, TrafficLog,
-    TrafficState, WHY_BYTES_MAX,
+    HashedTraffic, Lease, NewBatch, NewPiece, NewTrafficBody, NodeNote, OpenTail, Piece,
+    PieceFound, Queue, QueueError, RetainedTraffic, Run, StatisticChunk, StatisticFrame, TailPiece,
+    TrafficLog, TrafficState, UnrecordedTraffic, WHY_BYTES_MAX,
 };
 pub use store::Store;

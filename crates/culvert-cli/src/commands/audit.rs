@@ -59,6 +59,13 @@ fn arguments(command: Command) -> Command {
                     .action(ArgAction::SetTrue)
                     .requires("traffic")
                     .help("Accept that earlier records are of a file of events that was replaced or restored, and cannot be compared"),
+            )
+            .arg(
+                Arg::new("accept-removed")
+                    .long("accept-removed")
+                    .action(ArgAction::SetTrue)
+                    .requires("traffic")
+                    .help("Accept that pieces of the traffic log were removed earlier than the retention in the settings removes them"),
             ),
         )
         .subcommand(
@@ -151,8 +158,11 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
                 match given.get_flag("traffic") {
                     true => match verified {
                         Ok(()) => {
-                            let accepts_former = given.get_flag("accept-former");
-                            traffic::verify(&log, &url, accepts_former).await
+                            let accepted = traffic::Accepted {
+                                former: given.get_flag("accept-former"),
+                                removed: given.get_flag("accept-removed"),
+                            };
+                            traffic::verify(&log, &url, &settings, accepted).await
                         }
                         failure => failure,
                     },

@@ -17,7 +17,7 @@ pub(crate) mod names;
 pub(crate) mod pruning;
 pub(crate) mod reload;
 pub(crate) mod run;
-mod traffic_log;
+pub(crate) mod traffic_log;
 pub(crate) mod watch;
 
 use std::collections::BTreeSet;

@@ -19,6 +19,7 @@ use super::destinations::FailingSince;
 use super::members::Members;
 use super::reload::Reloaded;
 use super::run::RunFacts;
+use super::traffic_log::TrafficRecords;
 use crate::control::Control;
 
 /// How often it looks.
@@ -42,6 +43,7 @@ pub struct ServerWatch {
     facts: RunFacts,
     /// How long a key is not used until it is reported; zero for never.
     key_unused_after: Duration,
+    traffic: TrafficRecords,
     reloads: Mutex<Vec<Reloaded>>,
     is_reloaded: Notify,
     seen: tokio::sync::Mutex<Seen>,
@@ -80,6 +82,7 @@ impl ServerWatch {
             control,
             facts,
             key_unused_after,
+            traffic: TrafficRecords::default(),
             reloads: Mutex::default(),
             is_reloaded: Notify::new(),
             seen: tokio::sync::Mutex::default(),
@@ -89,6 +92,16 @@ impl ServerWatch {
     /// What this process says of itself.
     pub fn facts(&self) -> &RunFacts {
         &self.facts
+    }
+
+    /// How far the records of the traffic log in the audit log are behind; zero if none is missing.
+    pub fn traffic_behind(&self) -> Duration {
+        self.traffic.behind()
+    }
+
+    /// A disturbance of these records, for a public page.
+    pub fn traffic_notice(&self) -> Option<&'static str> {
+        self.traffic.notice()
     }
 
     /// Writes the events of a process that stops.
@@ -171,10 +184,12 @@ impl ServerWatch {
             seen.looked_for_expiry = Some(now);
         }
         // Last, so that a traffic log that cannot be read keeps nothing else from being reported.
-        if is_due(seen.looked_for_traffic, TRAFFIC_EVERY) && !all {
+        if is_due(seen.looked_for_traffic, TRAFFIC_EVERY) || all {
             let queue = self.control.events.statistics.queue();
             seen.looked_for_traffic = Some(now);
-            log.record_traffic(&self.facts.node, queue, wall).await?;
+            let (traffic, node) = (&self.traffic, &self.facts.node);
+            log.record_traffic(traffic, node, queue, (wall, all))
+                .await?;
         }
         Ok(())
     }

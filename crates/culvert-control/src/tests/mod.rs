@@ -100,7 +100,7 @@ pub(crate) struct Rig {
     entries: Mutex<Option<tokio::sync::mpsc::Receiver<culvert_login::JournalEntry>>>,
     /// The position of the last event that a test has seen.
     last_seq: Mutex<i64>,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 /// An edge that keeps its snapshot.
@@ -312,7 +312,7 @@ impl Rig {
             edge,
             entries: Mutex::new(Some(entries)),
             last_seq: Mutex::new(0),
-            _folder: folder,
+            folder,
         }
     }
 

@@ -10,6 +10,7 @@ use culvert_delivery::meters::Dropped;
 use culvert_store::{
     AuditError, AuditEvent, Changes, LostCommits, NewPiece, NodeNote, NotedHead, Revision,
 };
+use sqlx::Connection as _;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +18,7 @@ use super::uses::Database;
 use super::*;
 use crate::server_log::destinations::FailingSince;
 use crate::server_log::members::Members;
+use crate::server_log::traffic_log::TrafficRecords;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
@@ -666,67 +668,185 @@ async fn dropped_events_are_reported_when_that_begins_and_while_it_goes_on() {
     assert_eq!(object["node"], "n1");
 }
 
+const HOUR: Duration = Duration::from_secs(3_600);
+
+async fn keep_piece(rig: &Rig, queue: &Queue, text: &str) {
+    let piece = NewPiece {
+        first_at: rig.clock.now(),
+        last_at: rig.clock.now(),
+        endpoints: Vec::new(),
+        body: text.as_bytes().to_vec(),
+    };
+    queue.keep_traffic(vec![piece]).await.unwrap();
+}
+
+/// The object of the record that a look makes, or of none. Another node then makes no second one.
+async fn recorded(rig: &Rig, records: &TrafficRecords, queue: &Queue) -> Option<Value> {
+    let log = rig.control.server_log();
+    reported(rig).await;
+    let now = rig.clock.now();
+    log.record_traffic(records, "n1", queue, (now, false))
+        .await
+        .unwrap();
+    let other = TrafficRecords::default();
+    log.record_traffic(&other, "n2", queue, (now, false))
+        .await
+        .unwrap();
+    match reported(rig).await.as_slice() {
+        [] => None,
+        [one] if one == "traffic_log_hashed" => Some(last(rig).await["object"].clone()),
+        others => panic!("{others:?}"),
+    }
+}
+
+/// Changes the file of events, as who has the disk may.
+async fn change_events(rig: &Rig, sql: &str) {
+    let file = rig.folder.path().join("events.db");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(file);
+    let mut database = sqlx::SqliteConnection::connect_with(&options)
+        .await
+        .unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()))
+        .execute(&mut database)
+        .await
+        .unwrap();
+    database.close().await.unwrap();
+}
+
 /// The traffic log is recorded when its oldest piece without a record is an hour old, once, and from the beginning in
 /// another file of events.
 #[tokio::test]
 async fn the_traffic_log_is_recorded_each_hour() {
     let rig = Rig::start().await;
-    let log = rig.control.server_log();
-    let hour = Duration::from_secs(3_600);
-    let keep = async |queue: &Queue, text: &str| {
-        let piece = NewPiece {
-            first_at: rig.clock.now(),
-            last_at: rig.clock.now(),
-            endpoints: Vec::new(),
-            body: text.as_bytes().to_vec(),
-        };
-        queue.keep_traffic(vec![piece]).await.unwrap();
-    };
-    let record = async |queue: &Queue| {
-        let now = rig.clock.now();
-        log.record_traffic("n1", queue, now).await.unwrap();
-        log.record_traffic("n2", queue, now).await.unwrap();
-        reported(&rig).await
-    };
-    let none = Vec::<String>::new();
-    reported(&rig).await;
-    assert_eq!(record(&rig.queue).await, none);
+    let records = TrafficRecords::default();
+    assert_eq!(recorded(&rig, &records, &rig.queue).await, None);
     let began_at = rig.clock.now();
-    keep(&rig.queue, "a").await;
-    rig.clock.advance(hour / 2);
-    keep(&rig.queue, "b").await;
-    assert_eq!(record(&rig.queue).await, none);
-    rig.clock.advance(hour / 2);
-    assert_eq!(record(&rig.queue).await, ["traffic_log_hashed"]);
-    let object = last(&rig).await["object"].clone();
+    keep_piece(&rig, &rig.queue, "a").await;
+    rig.clock.advance(HOUR / 2);
+    keep_piece(&rig, &rig.queue, "b").await;
+    assert_eq!(recorded(&rig, &records, &rig.queue).await, None);
+    rig.clock.advance(HOUR / 2);
+    let object = recorded(&rig, &records, &rig.queue).await;
     let hashed = rig.queue.hash_traffic(0, 2, 9).await.unwrap().unwrap();
     let expected = json!({
         "node": "n1", "first": 1, "last": 2, "count": 2, "is_restarted": false,
-        "from": began_at.to_string(), "to": began_at.plus(hour / 2).to_string(),
+        "from": began_at.to_string(), "to": began_at.plus(HOUR / 2).to_string(),
         "sha256": culvert_base::text::hex(&hashed.root.0),
     });
-    assert_eq!(object, expected);
+    assert_eq!(object, Some(expected));
 
-    keep(&rig.queue, "c").await;
-    assert_eq!(record(&rig.queue).await, none);
-    rig.clock.advance(hour);
-    assert_eq!(record(&rig.queue).await, ["traffic_log_hashed"]);
-    let object = last(&rig).await["object"].clone();
+    keep_piece(&rig, &rig.queue, "c").await;
+    assert_eq!(recorded(&rig, &records, &rig.queue).await, None);
+    rig.clock.advance(HOUR);
+    let object = recorded(&rig, &records, &rig.queue).await.unwrap();
     assert_eq!((&object["first"], &object["last"]), (&json!(3), &json!(3)));
+    // Retention may remove the last recorded piece.
+    let end = rig.clock.now();
+    assert_eq!(rig.queue.prune_traffic(end, 0).await.unwrap(), 3);
+    rig.clock.advance(3 * HOUR);
+    keep_piece(&rig, &rig.queue, "d").await;
+    rig.clock.advance(HOUR);
+    let object = recorded(&rig, &records, &rig.queue).await.unwrap();
+    assert_eq!((&object["first"], &object["count"]), (&json!(4), &json!(1)));
+    assert_eq!(object["is_restarted"], false);
 
     let folder = tempfile::tempdir().unwrap();
     let url = StoreUrl::Sqlite(folder.path().join("state.db"));
     let other = Queue::open(&url, rig.clock.clone());
     let other = other.await.unwrap();
-    for text in ["d", "e", "f", "g"] {
-        keep(&other, text).await;
+    for text in ["d", "e", "f", "g", "h"] {
+        keep_piece(&rig, &other, text).await;
     }
-    rig.clock.advance(hour);
-    assert_eq!(record(&other).await, ["traffic_log_hashed"]);
-    let object = last(&rig).await["object"].clone();
-    assert_eq!((&object["first"], &object["count"]), (&json!(1), &json!(4)));
+    rig.clock.advance(HOUR);
+    let object = recorded(&rig, &records, &other).await.unwrap();
+    assert_eq!((&object["first"], &object["count"]), (&json!(1), &json!(5)));
     assert_eq!(object["is_restarted"], true);
     other.close().await;
+}
+
+/// What someone changes in the events database does not stop the records: they go on, or say that the log was changed.
+#[tokio::test]
+async fn the_events_database_does_not_stop_the_records() {
+    let rig = Rig::start().await;
+    let records = TrafficRecords::default();
+    keep_piece(&rig, &rig.queue, "a").await;
+    rig.clock.advance(HOUR);
+    assert!(recorded(&rig, &records, &rig.queue).await.is_some());
+
+    // Times in the future.
+    keep_piece(&rig, &rig.queue, "b").await;
+    rig.clock.advance(HOUR);
+    let future = "UPDATE traffic SET first_at = 4000000000000000000, last_at = 4000000000000000000; \
+         UPDATE traffic_hash SET last_at = 4000000000000000000";
+    change_events(&rig, future).await;
+    let object = recorded(&rig, &records, &rig.queue).await.unwrap();
+    assert_eq!((&object["first"], &object["last"]), (&json!(2), &json!(2)));
+
+    // A hash that is none.
+    let now = rig.clock.now().unix_nanos();
+    let malformed = format!(
+        "UPDATE traffic_hash SET last_at = {now}; UPDATE traffic_hash SET hash = 'x' WHERE piece = 2"
+    );
+    change_events(&rig, &malformed).await;
+    keep_piece(&rig, &rig.queue, "c").await;
+    rig.clock.advance(HOUR);
+    let object = recorded(&rig, &records, &rig.queue).await.unwrap();
+    assert_eq!(object["is_restarted"], true);
+    // One of a piece that is gone, behind the latest record.
+    let lost = "INSERT INTO traffic_hash (piece, last_at, hash) VALUES (4, 1, 'x')";
+    change_events(&rig, lost).await;
+    assert_eq!(recorded(&rig, &records, &rig.queue).await, None);
+    change_events(&rig, "DELETE FROM traffic_hash WHERE piece = 4").await;
+
+    // Anything else is said after two hours, by the clock.
+    let break_it = "ALTER TABLE traffic_hash RENAME TO hidden";
+    change_events(&rig, break_it).await;
+    let log = rig.control.server_log();
+    for (hours, is_said) in [(2, false), (1, true)] {
+        rig.clock.advance(hours * HOUR);
+        let now = rig.clock.now();
+        let failed = log.record_traffic(&records, "n1", &rig.queue, (now, false));
+        assert!(failed.await.is_err());
+        assert_eq!(records.notice().is_some(), is_said, "{hours}");
+    }
+    assert_eq!(records.behind(), 3 * HOUR);
+    change_events(&rig, "ALTER TABLE hidden RENAME TO traffic_hash").await;
+    recorded(&rig, &records, &rig.queue).await;
+    assert_eq!((records.notice(), records.behind()), (None, Duration::ZERO));
+}
+
+/// A record without its mark is not continued, and says so.
+#[tokio::test]
+async fn a_record_of_the_traffic_log_without_its_mark_is_not_continued() {
+    let rig = Rig::start().await;
+    let records = TrafficRecords::default();
+    keep_piece(&rig, &rig.queue, "a").await;
+    rig.clock.advance(HOUR);
+    assert!(recorded(&rig, &records, &rig.queue).await.is_some());
+    let mark = rig.store.all("hashed_traffic").await.unwrap().remove(0);
+    let event = AuditEvent::Suppress { reason: "a test" };
+    let removal = Changes::remove(mark.head, event);
+    rig.store.commit(removal).await.unwrap();
+    rig.clock.advance(HOUR);
+    let object = recorded(&rig, &records, &rig.queue).await.unwrap();
+    assert_eq!(
+        (&object["first"], &object["is_restarted"]),
+        (&json!(1), &json!(true))
+    );
+}
+
+/// An orderly stop records the pieces of the last hour.
+#[tokio::test]
+async fn a_stop_records_the_traffic_log() {
+    let rig = Rig::start().await;
+    let facts = facts(&rig, "n1", false);
+    let watch = ServerWatch::new(rig.control.clone(), facts, Duration::ZERO);
+    keep_piece(&rig, &rig.queue, "a").await;
+    watch.check(false).await;
+    reported(&rig).await;
+    watch.check(true).await;
+    assert_eq!(reported(&rig).await, ["traffic_log_hashed"]);
+    assert_eq!(watch.traffic_notice(), None);
 }
 
 /// Strangers with many networks cause a bounded number of events, which count all refusals.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use culvert_api::{Health, Serves};
 use culvert_base::{BoxFuture, Fault};
-use culvert_control::Control;
+use culvert_control::{Control, ServerWatch};
 use culvert_delivery::Delivery;
 use culvert_edge::Edge;
 use culvert_policy::IpDatabases;
@@ -28,6 +28,7 @@ pub(super) struct Readiness {
     pub(super) edge: Option<Edge>,
     pub(super) ip_data: IpDatabases,
     pub(super) audit_tree: Arc<AuditTreeKeeper>,
+    pub(super) watch: Arc<ServerWatch>,
     pub(super) witnesses: Vec<Arc<WitnessClient>>,
 }
 
@@ -113,6 +114,9 @@ impl Health for Readiness {
         // Anyone may read it. The log has the cause.
         if let Some((part, notice)) = self.audit_tree.notice() {
             notices.push((part, notice.to_owned()));
+        }
+        if let Some(notice) = self.watch.traffic_notice() {
+            notices.push(("traffic_log", notice.to_owned()));
         }
         let of_witnesses = self.witnesses.iter().filter_map(|it| it.notice());
         // A refusal is said rather than an outage.

@@ -570,15 +570,34 @@ pub(crate) mod events {
     pub(crate) const TRAFFIC_HASH: &str = "SELECT hash FROM traffic_hash WHERE piece = $1";
     pub(crate) const TRAFFIC_HASHES: &str =
         "SELECT hash FROM traffic_hash WHERE piece >= $1 AND piece < $2 ORDER BY piece";
-    pub(crate) const TRAFFIC_HASHED: &str = "SELECT t.id, t.first_at, t.last_at, h.hash \
+    /// Of a removed piece, the time of its last event is known.
+    pub(crate) const TRAFFIC_HASHED: &str = "SELECT h.piece, COALESCE(t.first_at, h.last_at), h.last_at, h.hash \
+         FROM traffic_hash h LEFT JOIN traffic t ON t.id = h.piece WHERE h.piece > $1 AND h.piece <= $2 \
+         UNION ALL SELECT t.id, t.first_at, t.last_at, NULL FROM traffic t WHERE t.id > $1 AND t.id <= $2 \
+         AND NOT EXISTS (SELECT 1 FROM traffic_hash h WHERE h.piece = t.id) ORDER BY 1 LIMIT $3";
+    pub(crate) const HASH_TRAFFIC_LATER: &str = "INSERT INTO traffic_hash (piece, last_at, hash) \
+         VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
+    pub(crate) const TRAFFIC_BEGINS_AT: &str = "SELECT MIN(e.at) FROM \
+         (SELECT MIN(first_at) AS at FROM traffic WHERE id > $1 \
+         UNION ALL SELECT MIN(last_at) AS at FROM traffic_hash WHERE piece > $1) e";
+    pub(crate) const TRAFFIC_HASHED_ENDS: &str = "SELECT COALESCE(MIN(e.first), 1), COALESCE(MAX(e.last), 0) FROM \
+         (SELECT MIN(id) AS first, MAX(id) AS last FROM traffic \
+         UNION ALL SELECT MIN(piece) AS first, MAX(piece) AS last FROM traffic_hash) e";
+    /// Each piece with its own hash beside the stored one, also those that have only one of both.
+    pub(crate) const TRAFFIC_WITH_HASHES: &str = "SELECT t.id, t.first_at, t.last_at, t.body, h.hash \
          FROM traffic t LEFT JOIN traffic_hash h ON h.piece = t.id \
          WHERE t.id > $1 AND t.id <= $2 ORDER BY t.id LIMIT $3";
-    pub(crate) const TRAFFIC_BEGINS_AT: &str = "SELECT MIN(first_at) FROM traffic WHERE id > $1";
+    /// The first hash of a piece that is missing, although an earlier one is there.
+    pub(crate) const TRAFFIC_MISSING: &str = "SELECT MIN(h.piece) FROM traffic_hash h \
+         WHERE h.piece > $1 AND h.piece > (SELECT MIN(id) FROM traffic) \
+         AND NOT EXISTS (SELECT 1 FROM traffic t WHERE t.id = h.piece)";
+    pub(crate) const TRAFFIC_LARGEST: &str = "SELECT COALESCE(MAX(bytes), 0) FROM traffic";
     pub(crate) const TRAFFIC_WHOLE: &str = "SELECT id, first_at, last_at, body FROM traffic \
          WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3";
-    /// Two hours after their pieces.
+    /// Those two hours older than all retained pieces: longer than a record spans, so a record never has hashes of some
+    /// of its removed pieces only.
     pub(crate) const PRUNE_TRAFFIC_HASHES: &str = "DELETE FROM traffic_hash WHERE piece <= $1 AND last_at < \
-         (SELECT MAX(last_at) FROM traffic WHERE id <= $1) - 7200000000000";
+         COALESCE((SELECT MIN(last_at) FROM traffic), (SELECT MAX(last_at) FROM traffic_hash)) - 7200000000000";
     pub(crate) const TRAFFIC_EXTENT: &str = "SELECT COALESCE(MIN(id), 1), COALESCE(MAX(id), 0), \
          CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM traffic";
     pub(crate) const TRAFFIC_PIECES: &str = "SELECT id, crc, body FROM traffic \
@@ -709,6 +728,11 @@ pub(crate) mod events {
         TRAFFIC_HASHES,
         TRAFFIC_HASHED,
         TRAFFIC_BEGINS_AT,
+        HASH_TRAFFIC_LATER,
+        TRAFFIC_HASHED_ENDS,
+        TRAFFIC_WITH_HASHES,
+        TRAFFIC_MISSING,
+        TRAFFIC_LARGEST,
         TRAFFIC_WHOLE,
         PRUNE_TRAFFIC_HASHES,
         KEEP_TRAFFIC_BODY,

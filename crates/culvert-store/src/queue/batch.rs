@@ -77,6 +77,15 @@ pub struct NewPiece {
     pub body: Vec<u8>,
 }
 
+/// The hash of a piece that was written without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MissingHash {
+    pub(crate) piece: i64,
+    /// Time of the last event, in nanoseconds since 1970.
+    pub(crate) last_at: i64,
+    pub(crate) hash: TreeHash,
+}
+
 /// Why a batch was given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadLetterReason {

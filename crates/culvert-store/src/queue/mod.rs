@@ -37,7 +37,9 @@ pub use self::queue_log::bodies::NewTrafficBody;
 pub use self::queue_log::statistics::{FrameRange, StatisticChunk, StatisticFrame};
 use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, QueueWriter, Settlement};
 pub use self::traffic::{Piece, RetainedTraffic};
-pub use self::traffic_hashes::{HashedTraffic, TrafficLog, TrafficState};
+pub use self::traffic_hashes::{
+    HashedTraffic, PieceFound, TrafficLog, TrafficState, UnrecordedTraffic,
+};
 use crate::commit::writer::Writer;
 use crate::database::dialect::{Arg, Site, While};
 use crate::database::migrate;

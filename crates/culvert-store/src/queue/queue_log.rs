@@ -16,14 +16,14 @@ use culvert_base::{BoxFuture, Entropy, OsEntropy, Timestamp};
 use tokio::sync::watch;
 
 use super::batch::{
-    CursorMove, DeadBatch, DeadLetterBounds, DeadLetterReason, Gathering, Lease, NewBatch,
-    NewPiece, QueueError, Run, WHY_BYTES_MAX, checksum, class_number, counted, cut,
+    CursorMove, DeadBatch, DeadLetterBounds, DeadLetterReason, Gathering, Lease, MissingHash,
+    NewBatch, NewPiece, QueueError, Run, WHY_BYTES_MAX, checksum, class_number, counted, cut,
 };
 use crate::commit::writer::{Outcome, WriteBackend};
 use crate::database::dialect::{Arg, Connection};
 use crate::database::statements::{LOCK_HELD, LOCK_WRITER, events, transaction};
 
-use append::{append, append_leased, keep_traffic};
+use append::{append, append_leased, hash_traffic, keep_traffic};
 use bodies::NewTrafficBody;
 use lease::{lease, lease_run, lease_several};
 use settle::shrink;
@@ -174,6 +174,10 @@ pub(crate) enum QueueCommand {
     },
     KeepTraffic {
         pieces: Vec<NewPiece>,
+    },
+    /// Adds hashes to pieces that have none.
+    HashTraffic {
+        hashes: Vec<MissingHash>,
     },
     PruneTraffic {
         up_to: i64,
@@ -414,12 +418,14 @@ impl WriteBackend for QueueLog {
                     rows(connection, &[(events::DROP_TAIL_LINES, &arguments)]).await
                 }
                 QueueCommand::KeepTraffic { pieces } => keep_traffic(connection, pieces).await,
+                QueueCommand::HashTraffic { hashes } => hash_traffic(connection, hashes).await,
                 QueueCommand::PruneTraffic { up_to } => {
                     let arguments = [Arg::Int(*up_to)];
+                    let pruned = rows(connection, &[(events::PRUNE_TRAFFIC, &arguments)]).await?;
                     connection
                         .run(events::PRUNE_TRAFFIC_HASHES, &arguments)
                         .await?;
-                    rows(connection, &[(events::PRUNE_TRAFFIC, &arguments)]).await
+                    Ok(pruned)
                 }
                 QueueCommand::KeepBodies { bodies: new } => bodies::keep(connection, new).await,
                 QueueCommand::PruneBodies { up_to } => {

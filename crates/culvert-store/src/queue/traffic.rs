@@ -71,12 +71,18 @@ impl Queue {
     /// most a second for the pieces that are being written.
     pub async fn settled_traffic(&self) -> Result<RetainedTraffic, Fault> {
         let mut extent = self.traffic().await?;
+        extent.last = self.await_settled(extent.last).await?;
+        Ok(extent)
+    }
+
+    /// Waits at most a second until no piece up to `last` is being written. Returns the last position before which no
+    /// further piece can appear.
+    pub(super) async fn await_settled(&self, last: i64) -> Result<i64, Fault> {
         let until = Instant::now() + SETTLES_WITHIN;
         loop {
-            let settled = self.settled(extent.last).await?;
-            if settled == extent.last || Instant::now() >= until {
-                extent.last = settled;
-                return Ok(extent);
+            let settled = self.settled(last).await?;
+            if settled == last || Instant::now() >= until {
+                return Ok(settled);
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }

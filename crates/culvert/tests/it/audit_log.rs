@@ -222,53 +222,95 @@ async fn the_audit_log_is_verified_and_exported_beside_a_running_server() {
     assert!(!settings.data_dir.exists());
 }
 
+/// A data directory, whose events a test changes.
+struct TrafficData {
+    data: std::path::PathBuf,
+    settings: Settings,
+    now: Timestamp,
+}
+
+impl TrafficData {
+    fn new(folder: &tempfile::TempDir) -> Self {
+        let data = folder.path().join("data");
+        let settings = Settings {
+            data_dir: data.clone(),
+            ..Settings::default()
+        };
+        Self {
+            data,
+            settings,
+            now: SystemClock.now(),
+        }
+    }
+
+    /// Keeps pieces, beside the server, each with the number of minutes before now.
+    async fn keep(&self, pieces: &[(&str, i64)]) {
+        let clock: std::sync::Arc<dyn Clock> = std::sync::Arc::new(SystemClock);
+        let url = StoreUrl::Sqlite(self.data.join("state.db"));
+        let queue = Queue::open(&url, clock).await.unwrap();
+        let pieces = pieces.iter().map(|(body, minutes)| {
+            let at = self.now.unix_nanos() - minutes * 60_000_000_000;
+            let at = Timestamp::from_unix_nanos(at);
+            NewPiece {
+                first_at: at,
+                last_at: at,
+                endpoints: Vec::new(),
+                body: body.as_bytes().to_vec(),
+            }
+        });
+        queue.keep_traffic(pieces.collect()).await.unwrap();
+        queue.close().await;
+    }
+
+    /// A start and a stop, which records all pieces.
+    fn run(&self) {
+        let server = Process::start(&self.data, "");
+        assert_eq!(server.terminate(), 0);
+    }
+
+    async fn change(&self, sql: &'static str) {
+        let events = format!("sqlite://{}", self.data.join("events.db").display());
+        let mut database = SqliteConnection::connect(&events).await.unwrap();
+        sqlx::raw_sql(sql).execute(&mut database).await.unwrap();
+        database.close().await.unwrap();
+    }
+
+    fn verify(&self, further: &[&str]) -> (i32, String, String) {
+        let arguments = [&["audit", "verify", "--traffic"], further].concat();
+        offline(&self.settings, &arguments)
+    }
+
+    fn fails(&self, with: &str) {
+        let (code, _, error) = self.verify(&[]);
+        assert_eq!(code, 1, "{with}");
+        assert!(error.contains(with), "{error}");
+    }
+
+    fn succeeds(&self, further: &[&str], with: &str) {
+        let (code, out, error) = self.verify(further);
+        assert_eq!(code, 0, "{error}");
+        assert!(out.contains(with), "{out}");
+    }
+}
+
 /// The hourly record of the traffic log finds a forged piece.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_traffic_log_is_that_of_its_records() {
     let folder = tempfile::tempdir().unwrap();
-    let data = folder.path().join("data");
-    let settings = Settings {
-        data_dir: data.clone(),
-        ..Settings::default()
-    };
-    let server = Process::start(&data, "");
-    let clock: std::sync::Arc<dyn Clock> = std::sync::Arc::new(SystemClock);
-    let url = StoreUrl::Sqlite(data.join("state.db"));
-    let queue = Queue::open(&url, clock.clone()).await.unwrap();
-    let long_ago = Timestamp::from_unix_nanos(clock.now().unix_nanos() - 7_200_000_000_000);
-    let piece = |body: &[u8]| NewPiece {
-        first_at: long_ago,
-        last_at: long_ago,
-        endpoints: Vec::new(),
-        body: body.to_vec(),
-    };
-    let pieces = vec![piece(b"one"), piece(b"two")];
-    queue.keep_traffic(pieces).await.unwrap();
-    queue.close().await;
-    assert_eq!(server.terminate(), 0);
-    let verify = || offline(&settings, &["audit", "verify", "--traffic"]);
-    let (code, out, error) = verify();
-    assert_eq!(code, 0, "{error}");
-    assert!(out.contains("positions_without_record=2"), "{out}");
+    let traffic = TrafficData::new(&folder);
+    let server = Process::start(&traffic.data, "");
+    traffic.keep(&[("one", 110), ("two", 100)]).await;
+    server.kill();
+    traffic.succeeds(&[], "pieces_without_record=2");
+    assert!(traffic.verify(&[]).1.contains("2 pieces have no record"));
 
     // The next start finds pieces without a record that are older than an hour.
-    let server = Process::start(&data, "");
+    let server = Process::start(&traffic.data, "");
     eventually("the record is made", async || {
-        verify().1.contains("verified=1 removed=0")
+        traffic.verify(&[]).1.contains("verified=1 removed=0")
     })
     .await;
     assert_eq!(server.terminate(), 0);
-    let events = format!("sqlite://{}", data.join("events.db").display());
-    let change = async |sql: &'static str| {
-        let mut database = SqliteConnection::connect(&events).await.unwrap();
-        sqlx::raw_sql(sql).execute(&mut database).await.unwrap();
-        database.close().await.unwrap();
-    };
-    let fails = |with: &str| {
-        let (code, _, error) = verify();
-        assert_eq!(code, 1);
-        assert!(error.contains(with), "{error}");
-    };
     for (forge, undo, with) in [
         (
             "UPDATE traffic SET body = CAST('own' AS BLOB) WHERE id = 2",
@@ -281,38 +323,112 @@ async fn the_traffic_log_is_that_of_its_records() {
             "it has a piece -5",
         ),
     ] {
-        change(forge).await;
-        fails(with);
-        assert_eq!(offline(&settings, &["audit", "verify"]).0, 0);
-        change(undo).await;
-        assert_eq!(verify().0, 0);
+        traffic.change(forge).await;
+        traffic.fails(with);
+        assert_eq!(offline(&traffic.settings, &["audit", "verify"]).0, 0);
+        traffic.change(undo).await;
+        assert_eq!(traffic.verify(&[]).0, 0);
     }
 
     // Without the file nothing can be compared, and a new one is said to be another.
     for ending in ["", "-wal", "-shm"] {
-        drop(std::fs::remove_file(
-            data.join(format!("events.db{ending}")),
-        ));
+        let file = traffic.data.join(format!("events.db{ending}"));
+        drop(std::fs::remove_file(file));
     }
-    fails("the traffic log is missing");
-    let server = Process::start(&data, "");
-    let queue = Queue::open(&url, clock.clone()).await.unwrap();
-    queue.keep_traffic(vec![piece(b"three")]).await.unwrap();
-    queue.close().await;
+    traffic.fails("the traffic log is missing");
+    let server = Process::start(&traffic.data, "");
+    traffic.keep(&[("three", 100)]).await;
     assert_eq!(server.terminate(), 0);
-    let server = Process::start(&data, "");
-    eventually("a record of the new file is made", async || {
-        verify().2.contains("add `--accept-former`")
-    })
-    .await;
-    assert_eq!(server.terminate(), 0);
-    let accepted = ["audit", "verify", "--traffic", "--accept-former"];
-    let (code, out, error) = offline(&settings, &accepted);
-    assert_eq!(code, 0, "{error}");
-    assert!(
-        out.contains("verified=1 removed=0 incomplete=0 former=1"),
-        "{out}"
-    );
+    traffic.fails("add `--accept-former`");
+    let expected = "verified=1 removed=0 removed_early=0 former=1";
+    traffic.succeeds(&["--accept-former"], expected);
+}
+
+/// Records that are not made are missed, and so are pieces that were changed before theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_records_of_the_traffic_log_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let traffic = TrafficData::new(&folder);
+    let server = Process::start(&traffic.data, "");
+    traffic.keep(&[("one", 300), ("two", 200)]).await;
+    server.kill();
+    traffic.fails("has no record of its events since");
+    // Times that say otherwise are not those of the hashes.
+    traffic
+        .change("UPDATE traffic SET first_at = 4000000000000000000")
+        .await;
+    traffic.fails("its piece 1, which has no record yet, is not the one of its hash");
+    traffic
+        .change("DELETE FROM traffic; DELETE FROM traffic_hash")
+        .await;
+    traffic.keep(&[("three", -60)]).await;
+    traffic.fails("which is in the future");
+
+    // A hash that was changed neither stops the records nor hides that.
+    let folder = tempfile::tempdir().unwrap();
+    let traffic = TrafficData::new(&folder);
+    traffic.run();
+    traffic.keep(&[("one", 70), ("two", 65)]).await;
+    traffic.run();
+    traffic.succeeds(&[], "verified=1 removed=0");
+    traffic
+        .change("UPDATE traffic_hash SET hash = 'x' WHERE piece = 2")
+        .await;
+    traffic.keep(&[("three", 5)]).await;
+    traffic.run();
+    traffic.fails("add `--accept-former`");
+    traffic.succeeds(&["--accept-former"], "former=1 pieces_without_record=0");
+
+    // A lost mark is accepted too.
+    let state = format!("sqlite://{}", traffic.data.join("state.db").display());
+    let mut database = SqliteConnection::connect(&state).await.unwrap();
+    let forget = "DELETE FROM document_key WHERE kind = 'hashed_traffic'; \
+         DELETE FROM document WHERE kind = 'hashed_traffic'";
+    sqlx::raw_sql(forget).execute(&mut database).await.unwrap();
+    database.close().await.unwrap();
+    traffic.run();
+    traffic.fails("add `--accept-former`");
+    traffic.succeeds(&["--accept-former"], "former=2 pieces_without_record=0");
+}
+
+/// A removal by retention hides no change, and an earlier one is said.
+#[tokio::test(flavor = "multi_thread")]
+async fn retention_hides_no_change_of_the_traffic_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let traffic = TrafficData::new(&folder);
+    traffic.run();
+    let pieces = [("a", 70), ("b", 69), ("c", 68), ("d", 67), ("e", 66)];
+    traffic.keep(&pieces).await;
+    traffic.run();
+    traffic.keep(&[("f", 5)]).await;
+    traffic.run();
+    traffic.succeeds(&[], "verified=2 removed=0 removed_early=0 former=0");
+    traffic
+        .change("CREATE TABLE kept AS SELECT * FROM traffic; CREATE TABLE hashes AS SELECT * FROM traffic_hash")
+        .await;
+    traffic
+        .change(
+            "DELETE FROM traffic WHERE id < 5; DELETE FROM traffic_hash WHERE piece < 5; \
+             UPDATE traffic SET body = CAST('own' AS BLOB) WHERE id = 5",
+        )
+        .await;
+    traffic.fails("which retention keeps");
+    // Removed with all of its pieces, which retention would not have removed yet.
+    traffic
+        .change("DELETE FROM traffic WHERE id < 6; DELETE FROM traffic_hash WHERE piece < 6")
+        .await;
+    traffic.fails("before `events.traffic_retention` of the settings ended");
+    let accepted = ["--accept-removed"];
+    traffic.succeeds(&accepted, "verified=1 removed=1 removed_early=1 former=0");
+    // The oldest pieces only.
+    traffic
+        .change(
+            "DELETE FROM traffic; INSERT INTO traffic SELECT * FROM kept WHERE id > 2; \
+             DELETE FROM traffic_hash; INSERT INTO traffic_hash SELECT * FROM hashes",
+        )
+        .await;
+    traffic.fails("before `events.traffic_retention` of the settings ended");
+    traffic.succeeds(&accepted, "verified=2 removed=0 removed_early=1 former=0");
 }
 
 async fn metrics_of(address: std::net::SocketAddr) -> String {

@@ -37,6 +37,7 @@ pub(super) fn plane(foundation: &Foundation) -> Result<Option<Arc<Api>>> {
         edge: foundation.edge.clone(),
         ip_data: foundation.ip_data.clone(),
         audit_tree: foundation.audit_tree.clone(),
+        watch: foundation.watch.clone(),
         witnesses: foundation.witnesses.clone(),
     };
     let api = Api::new(

@@ -6,7 +6,7 @@ use anyhow::Result;
 use culvert_api::Api;
 use culvert_base::BoxFuture;
 use culvert_command::memory;
-use culvert_control::Control;
+use culvert_control::{Control, ServerWatch};
 use culvert_delivery::Delivery;
 use culvert_edge::{Edge, Inherited};
 use culvert_policy::SharedCounts;
@@ -30,6 +30,7 @@ struct Measured {
     counts: Option<SharedCounts>,
     edge: Option<Edge>,
     control: Arc<Control>,
+    watch: Arc<ServerWatch>,
     witnesses: Vec<Arc<WitnessClient>>,
     server: Option<Arc<Server>>,
     api: Option<Arc<Api>>,
@@ -48,6 +49,11 @@ impl Measured {
         rows.extend(statistics::process(&self.control));
         rows.extend(samples::certificate(&self.control));
         rows.extend(witnesses::samples(&self.witnesses));
+        rows.push(samples::gauge(
+            "traffic_log_behind_seconds",
+            "Time by which the records of the traffic log in the audit log are behind; 0 if none is missing",
+            self.watch.traffic_behind().as_secs(),
+        ));
         let agents = self.server.iter();
         rows.extend(agents.flat_map(|server| samples::agent(server, &self.control)));
         rows.extend(self.api.iter().flat_map(|api| samples::api(api.meters())));
@@ -85,6 +91,7 @@ impl Part {
                     .then(|| foundation.counts.clone()),
                 edge: foundation.edge.clone(),
                 control: foundation.control.clone(),
+                watch: foundation.watch.clone(),
                 witnesses: foundation.witnesses.clone(),
                 server,
                 api,

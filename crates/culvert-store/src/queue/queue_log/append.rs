@@ -7,7 +7,8 @@ use crate::commit::writer::Outcome;
 use crate::database::dialect::{Arg, Connection, Row};
 use crate::database::statements::{BEGIN_KEEPING, INDEX_PIECE, events};
 use crate::queue::batch::{
-    Body, CursorMove, Lease, NewBatch, NewPiece, QueueError, checksum, class_number, counted, leaf,
+    Body, CursorMove, Lease, MissingHash, NewBatch, NewPiece, QueueError, checksum, class_number,
+    counted, leaf,
 };
 
 pub(super) async fn append(
@@ -112,6 +113,27 @@ pub(super) async fn keep_traffic(
         let arguments = [Arg::Int(id), Arg::Int(times.1), Arg::Text(&hash)];
         connection.run(events::HASH_TRAFFIC, &arguments).await?;
         n += 1;
+    }
+    Ok(written(n))
+}
+
+/// Adds hashes to pieces that have none.
+pub(super) async fn hash_traffic(
+    connection: &mut Connection,
+    hashes: &[MissingHash],
+) -> Result<Outcome<QueueLog>, sqlx::Error> {
+    let mut n = 0;
+    for MissingHash {
+        piece,
+        last_at,
+        hash,
+    } in hashes
+    {
+        let hash = hash.to_string();
+        let arguments = [Arg::Int(*piece), Arg::Int(*last_at), Arg::Text(&hash)];
+        n += connection
+            .run(events::HASH_TRAFFIC_LATER, &arguments)
+            .await?;
     }
     Ok(written(n))
 }

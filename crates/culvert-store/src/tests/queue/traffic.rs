@@ -2,21 +2,28 @@
 
 use std::time::Duration;
 
-use culvert_base::Clock;
+use culvert_base::{Clock, Timestamp};
 use culvert_tlog::TreeHash;
+use sqlx::{Connection as _, PgConnection};
 
 use crate::database::Database;
-use crate::database::dialect::{Access, Arg};
+use crate::database::dialect::{Access, Arg, Connection};
 use crate::database::statements::{BEGIN_KEEPING, events, transaction};
 use crate::queue::{EVENTS, leaf};
 use crate::tests::on_both_engines;
 use crate::tests::test_database::TestDatabase;
-use crate::{NewPiece, NewTrafficBody, RetainedTraffic, TrafficLog, TrafficState};
+use crate::{
+    HashedTraffic, NewPiece, NewTrafficBody, PieceFound, Queue, RetainedTraffic, TrafficLog,
+    TrafficState, UnrecordedTraffic,
+};
 
 on_both_engines!(
     traffic_is_kept_found_by_time_and_pruned_by_age_and_size,
     captured_messages_are_found_by_event_and_pruned_by_age_and_size,
     a_change_of_the_traffic_log_is_found_by_its_record,
+    pieces_that_retention_removed_before_their_record_are_in_it,
+    hashes_outlive_all_pieces_of_their_record,
+    pieces_without_a_record_are_compared_with_their_hashes,
 );
 
 /// Only several nodes can commit in another order than they wrote. A SQLite file has one writer.
@@ -152,51 +159,68 @@ async fn captured_messages_are_found_by_event_and_pruned_by_age_and_size(db: &Te
     assert_eq!(queue.traffic_body_bytes().await.unwrap(), 0);
 }
 
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn piece_at(at: Timestamp, text: &str) -> NewPiece {
+    NewPiece {
+        first_at: at,
+        last_at: at,
+        endpoints: Vec::new(),
+        body: text.as_bytes().to_vec(),
+    }
+}
+
+/// Keeps the pieces of `range`, ten minutes apart.
+async fn keep_pieces(db: &TestDatabase, queue: &Queue, range: std::ops::RangeInclusive<u32>) {
+    let began_at = db.clock.now();
+    let pieces = range.map(|n| piece_at(began_at.plus(10 * n * MINUTE), &format!("piece {n}")));
+    queue.keep_traffic(pieces.collect()).await.unwrap();
+}
+
+/// A connection that changes the database.
+async fn attacker(db: &TestDatabase) -> (Database, Connection) {
+    let database = Database::open(&db.url, EVENTS, &*db.clock);
+    let database = database.await.unwrap();
+    let connection = database.site.connect(Access::Write).await.unwrap();
+    (database, connection)
+}
+
+async fn state_of(log: &TrafficLog, record: &HashedTraffic) -> TrafficState {
+    let sha256 = culvert_base::text::hex(&record.root.0);
+    let compared = log.compare((record.first, record.last), record.count, &sha256);
+    compared.await.unwrap()
+}
+
 async fn a_change_of_the_traffic_log_is_found_by_its_record(db: &TestDatabase) {
     let queue = db.queue().await;
     let started_at = db.clock.now();
-    let hour = Duration::from_secs(3_600);
     assert_eq!(queue.hash_traffic(0, 9, 9).await.unwrap(), None);
-    let keep = async |n: u32| {
-        let at = started_at.plus(n * hour);
-        let piece = NewPiece {
-            first_at: at,
-            last_at: at,
-            endpoints: Vec::new(),
-            body: format!("piece {n}").into_bytes(),
-        };
-        queue.keep_traffic(vec![piece]).await.unwrap();
-    };
-    for n in 1..=6 {
-        keep(n).await;
-    }
-    let [one, two] = [1, 2].map(|n| {
-        let at = started_at.plus(n * hour).unix_nanos();
+    keep_pieces(db, &queue, 1..=6).await;
+    let [one, two, six] = [1, 2, 6].map(|n| {
+        let at = started_at.plus(10 * n * MINUTE).unix_nanos();
         leaf(at, at, format!("piece {n}").as_bytes())
     });
     let both = queue.hash_traffic(0, 2, 99).await.unwrap().unwrap();
     assert_eq!(both.root, TreeHash::node(one, two));
-    let last = queue.settled_traffic().await.unwrap().last;
+    let last = queue.hashed_traffic_ends().await.unwrap().settled;
     let record = queue.hash_traffic(0, last, 99).await.unwrap().unwrap();
     assert_eq!((record.first, record.last, record.count), (1, last, 6));
-    let [from, to] = [1, 6].map(|n| started_at.plus(n * hour));
+    assert_eq!(record.last_leaf, six);
+    let [from, to] = [1, 6].map(|n| started_at.plus(10 * n * MINUTE));
     assert_eq!((record.from, record.to), (from, to));
-    // A piece of a node that writes no hashes counts as the others.
-    let database = Database::open(&db.url, EVENTS, &*db.clock);
-    let database = database.await.unwrap();
-    let mut other = database.site.connect(Access::Write).await.unwrap();
+    // A piece of a node that writes no hashes counts as the others, and gets its hash.
+    let (database, mut other) = attacker(db).await;
     let forget = "DELETE FROM traffic_hash WHERE piece = 2".to_owned();
     other.script(forget).await.unwrap();
     let again = queue.hash_traffic(0, last, 99).await.unwrap().unwrap();
     assert_eq!(again, record);
+    let row = other.row(events::TRAFFIC_HASH, &[Arg::Int(2)]).await;
+    let stored: String = row.unwrap().unwrap().get(0).unwrap();
+    assert_eq!(stored, two.to_string());
 
     let log = TrafficLog::open(&db.url).await.unwrap().unwrap();
-    let sha256 = culvert_base::text::hex(&record.root.0);
-    let state = async || {
-        let compared = log.compare((record.first, record.last), record.count, &sha256);
-        compared.await.unwrap()
-    };
-    assert_eq!(state().await, TrafficState::Same);
+    let same = TrafficState::Same { is_cut: false };
+    assert_eq!(state_of(&log, &record).await, same);
     let body = match &database.site {
         crate::database::dialect::Site::Sqlite(_) => "CAST('forged' AS BLOB)",
         crate::database::dialect::Site::Postgres(_) => "convert_to('forged', 'UTF8')",
@@ -212,32 +236,151 @@ async fn a_change_of_the_traffic_log_is_found_by_its_record(db: &TestDatabase) {
         let keep = "CREATE TABLE kept AS SELECT * FROM traffic".to_owned();
         other.script(keep).await.unwrap();
         other.script(change.clone()).await.unwrap();
-        assert_eq!(state().await, TrafficState::Changed, "{change}");
+        assert_eq!(
+            state_of(&log, &record).await,
+            TrafficState::Changed,
+            "{change}"
+        );
         let restore =
             "DELETE FROM traffic; INSERT INTO traffic SELECT * FROM kept; DROP TABLE kept";
         other.script(restore.to_owned()).await.unwrap();
-        assert_eq!(state().await, TrafficState::Same, "{change}");
-    }
-
-    // Retention removes the oldest, and their hashes two hours later.
-    let cutoff = |n: u32| started_at.plus(n * hour);
-    for (n, expected) in [
-        (2, TrafficState::Same),
-        (3, TrafficState::Same),
-        (6, TrafficState::Incomplete),
-        (7, TrafficState::Removed),
-    ] {
-        // The hash of the second was removed above.
-        if n == 2 {
-            let late = cutoff(2).unix_nanos();
-            let known = format!("INSERT INTO traffic_hash VALUES (2, {late}, '{two}')");
-            other.script(known).await.unwrap();
-        }
-        queue.prune_traffic(cutoff(n), u64::MAX).await.unwrap();
-        assert_eq!(state().await, expected, "{n}");
+        assert_eq!(state_of(&log, &record).await, same, "{change}");
     }
     log.close().await;
     other.close().await;
     database.close().await;
+    queue.close().await;
+}
+
+/// Anyone who fills the log makes retention remove pieces within the hour.
+async fn pieces_that_retention_removed_before_their_record_are_in_it(db: &TestDatabase) {
+    let queue = db.queue().await;
+    let began_at = db.clock.now();
+    keep_pieces(db, &queue, 1..=5).await;
+    assert_eq!(queue.prune_traffic(began_at, 14).await.unwrap(), 3);
+    assert_eq!(queue.traffic().await.unwrap().first, 4);
+    let first_at = began_at.plus(10 * MINUTE);
+    assert_eq!(queue.traffic_begins_at(0).await.unwrap(), Some(first_at));
+    let record = queue.hash_traffic(0, 5, 99).await.unwrap().unwrap();
+    assert_eq!((record.first, record.last, record.count), (1, 5, 5));
+    let log = TrafficLog::open(&db.url).await.unwrap().unwrap();
+    let cut = TrafficState::Same { is_cut: true };
+    assert_eq!(state_of(&log, &record).await, cut);
+
+    // Those of an empty log too.
+    assert_eq!(queue.prune_traffic(began_at, 0).await.unwrap(), 2);
+    let ends = queue.hashed_traffic_ends().await.unwrap();
+    assert_eq!((ends.first, ends.settled, ends.last), (1, 5, 5));
+    let again = queue.hash_traffic(0, ends.settled, 99).await.unwrap();
+    assert_eq!(again.unwrap().root, record.root);
+    let found = queue.traffic_piece(5).await.unwrap();
+    assert_eq!(found, PieceFound::Leaf(record.last_leaf));
+    log.close().await;
+    queue.close().await;
+}
+
+/// A record spans at most an hour, and its hashes are there as long as one of its pieces is.
+async fn hashes_outlive_all_pieces_of_their_record(db: &TestDatabase) {
+    let queue = db.queue().await;
+    let began_at = db.clock.now();
+    keep_pieces(db, &queue, 1..=30).await;
+    let record = queue.hash_traffic(0, 30, 99).await.unwrap().unwrap();
+    assert_eq!((record.first, record.last, record.count), (1, 7, 7));
+    let next = queue.hash_traffic(7, 30, 99).await.unwrap().unwrap();
+    assert_eq!((next.first, next.last, next.count), (8, 14, 7));
+    let log = TrafficLog::open(&db.url).await.unwrap().unwrap();
+    let cut = TrafficState::Same { is_cut: true };
+    for n in 2..=7 {
+        let cutoff = began_at.plus(10 * n * MINUTE);
+        queue.prune_traffic(cutoff, u64::MAX).await.unwrap();
+        assert_eq!(state_of(&log, &record).await, cut, "{n}");
+    }
+    // The removal of old pieces with their hashes hides no change of the next piece.
+    let (database, mut other) = attacker(db).await;
+    let forge = "DELETE FROM traffic_hash WHERE piece < 7; UPDATE traffic SET crc = 0 WHERE id = 7";
+    other.script(forge.to_owned()).await.unwrap();
+    assert_eq!(state_of(&log, &record).await, TrafficState::Incomplete);
+    let malformed = "UPDATE traffic_hash SET hash = 'x' WHERE piece = 7".to_owned();
+    other.script(malformed).await.unwrap();
+    let found = queue.traffic_piece(7).await.unwrap();
+    assert_eq!(found, PieceFound::Malformed);
+
+    let cutoff = began_at.plus(300 * MINUTE);
+    queue.prune_traffic(cutoff, u64::MAX).await.unwrap();
+    assert_eq!(state_of(&log, &record).await, TrafficState::Removed);
+    let found = queue.traffic_piece(7).await.unwrap();
+    assert_eq!(found, PieceFound::Removed);
+    // Within two hours of the retained piece.
+    let left = queue.hash_traffic(0, 30, 99).await.unwrap().unwrap();
+    assert_eq!(left.from, began_at.plus(180 * MINUTE));
+    log.close().await;
+    other.close().await;
+    database.close().await;
+    queue.close().await;
+}
+
+async fn pieces_without_a_record_are_compared_with_their_hashes(db: &TestDatabase) {
+    let queue = db.queue().await;
+    let began_at = db.clock.now();
+    keep_pieces(db, &queue, 1..=6).await;
+    queue
+        .prune_traffic(began_at.plus(15 * MINUTE), u64::MAX)
+        .await
+        .unwrap();
+    let log = TrafficLog::open(&db.url).await.unwrap().unwrap();
+    let times = [3, 6].map(|n| began_at.plus(10 * n * MINUTE));
+    let expected = UnrecordedTraffic {
+        count: 4,
+        times: Some((times[0], times[1])),
+        changed: None,
+    };
+    assert_eq!(log.unrecorded(2).await.unwrap(), expected);
+    assert_eq!(log.unrecorded(0).await.unwrap().changed, None);
+    let (database, mut other) = attacker(db).await;
+    for (change, piece) in [
+        ("UPDATE traffic SET first_at = first_at + 1 WHERE id = 5", 5),
+        ("DELETE FROM traffic WHERE id = 4", 4),
+    ] {
+        other.script(change.to_owned()).await.unwrap();
+        let changed = log.unrecorded(2).await.unwrap().changed;
+        assert_eq!(changed, Some(piece), "{change}");
+    }
+    log.close().await;
+    other.close().await;
+    database.close().await;
+    queue.close().await;
+}
+
+/// Every role that may connect can take any advisory lock.
+#[tokio::test]
+async fn a_lock_of_a_role_without_rights_hides_no_traffic() {
+    let Some(db) = TestDatabase::postgres().await else {
+        return;
+    };
+    let crate::database::store_url::StoreUrl::Postgres(url) = &db.url else {
+        return;
+    };
+    let queue = db.queue().await;
+    keep_pieces(&db, &queue, 1..=2).await;
+    let name = url.rsplit_once('/').unwrap().1.replace("test_", "role_");
+    let create = format!("CREATE ROLE {name} LOGIN PASSWORD 'x'");
+    crate::tests::test_database::run(url, create).await.unwrap();
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let (_, server) = rest.rsplit_once('@').unwrap();
+    let foreign = format!("{scheme}://{name}:x@{server}");
+    let mut foreign = PgConnection::connect(&foreign).await.unwrap();
+    let lock = "SELECT pg_advisory_lock_shared(CAST(6518124 AS BIGINT) << 40)";
+    sqlx::raw_sql(lock).execute(&mut foreign).await.unwrap();
+    let settled = queue.settled_traffic().await.unwrap().last;
+    // A role that may write pieces counts.
+    let grant = format!(
+        "GRANT USAGE ON SCHEMA culvert_events TO {name}; GRANT INSERT ON culvert_events.traffic TO {name}"
+    );
+    crate::tests::test_database::run(url, grant).await.unwrap();
+    let held_back = queue.settled_traffic().await.unwrap().last;
+    foreign.close().await.unwrap();
+    let drop = format!("DROP OWNED BY {name}; DROP ROLE {name}");
+    crate::tests::test_database::run(url, drop).await.unwrap();
+    assert_eq!((settled, held_back), (2, 0));
     queue.close().await;
 }
