@@ -4,12 +4,13 @@
 //! was replaced otherwise is recognised by the event queue, which has copied events that are not in the audit log any
 //! more, and by running nodes, which know of commits that are missing.
 
+use std::path::Path;
 use std::time::Duration;
 
 use culvert_base::{Event, Fault, Timestamp};
 use culvert_events::Principal;
 use culvert_resources::stored::Format;
-use culvert_store::{AuditEvent, Changes, LostCommits};
+use culvert_store::{AuditEvent, Changes, LostCommits, Queue};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,8 @@ const LOSS: MarkKind = MarkKind {
 };
 /// Nodes that notice a loss within this time may have noticed the same one.
 const ONE_LOSS: Duration = Duration::from_secs(600);
+/// How often a backup is made until no record of the traffic log was made meanwhile. The server makes one each hour.
+const COPIES_MAX: u32 = 3;
 /// Limit of the nodes in a mark.
 const NODES_MAX: usize = 256;
 
@@ -129,13 +132,51 @@ impl ReportedLoss {
 }
 
 impl ServerLog {
-    /// Copies the state to this file, which then knows that it is a backup.
+    /// Copies queue and state to these files. The state then knows that it is a backup.
+    ///
+    /// The queue is copied first: an event in both copies is delivered twice, but an event in neither would be lost. A record
+    /// of the traffic log between both would be of pieces that the copy has not, so both are copied again then. Returns
+    /// `false` if that happened each time.
     ///
     /// # Errors
-    /// If the database is not in a file, or the copy fails.
-    pub async fn back_up(&self, to: &std::path::Path) -> Result<(), Fault> {
+    /// If a database is not in a file, or the copy fails.
+    pub async fn back_up(
+        &self,
+        queue: &Queue,
+        (events, state): (&Path, &Path),
+    ) -> Result<bool, Fault> {
+        let doing = "removing an earlier copy";
+        self.between_traffic_records(async || {
+            for file in [events, state] {
+                if file.exists() {
+                    std::fs::remove_file(file).map_err(|error| Fault::new(doing, error))?;
+                }
+            }
+            queue.backup(events).await?;
+            self.back_up_state(state).await
+        })
+        .await
+    }
+
+    /// Copies the state to this file.
+    pub(crate) async fn back_up_state(&self, to: &Path) -> Result<(), Fault> {
         let made_at = self.clock.now().unix_millis().to_string();
         self.store.backup(to, &[(IS_BACKUP, &made_at)]).await
+    }
+
+    /// Runs `copy` again if a record of the traffic log was made meanwhile. Returns `false` if one was made each time.
+    pub(crate) async fn between_traffic_records(
+        &self,
+        copy: impl AsyncFn() -> Result<(), Fault>,
+    ) -> Result<bool, Fault> {
+        for _ in 0..COPIES_MAX {
+            let before = self.traffic_record().await?;
+            copy().await?;
+            if self.traffic_record().await? == before {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The event of a backup in this directory. It is written before the copy, which has it too.

@@ -232,6 +232,12 @@ impl ServerLog {
         }
     }
 
+    /// The revision of the latest record; `None` if there is none.
+    pub(crate) async fn traffic_record(&self) -> Result<Option<i64>, Fault> {
+        let mark = self.mark::<Recorded>(HASHED, TRAFFIC).await?;
+        Ok(mark.map(|mark| mark.document.head.revision))
+    }
+
     /// Whether the audit log has a record, though its mark is missing.
     async fn has_traffic_record(&self) -> Result<bool, Fault> {
         let log = self.store.audit_log();

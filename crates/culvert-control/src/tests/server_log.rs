@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use culvert_events::{Reason, RefusedTraffic};
@@ -9,6 +10,7 @@ use culvert_events::{Reason, RefusedTraffic};
 use culvert_delivery::meters::Dropped;
 use culvert_store::{
     AuditError, AuditEvent, Changes, LostCommits, NewPiece, NodeNote, NotedHead, Revision,
+    TrafficLog,
 };
 use sqlx::Connection as _;
 use tokio::task::JoinSet;
@@ -190,7 +192,7 @@ async fn a_restored_backup_and_a_lost_end_of_the_log_are_reported_once() {
     let log = rig.control.server_log();
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("state.db");
-    log.back_up(&copy).await.unwrap();
+    log.back_up_state(&copy).await.unwrap();
     let by = AdminCommand {
         user: "ada".to_owned(),
         ..AdminCommand::default()
@@ -847,6 +849,49 @@ async fn a_stop_records_the_traffic_log() {
     watch.check(true).await;
     assert_eq!(reported(&rig).await, ["traffic_log_hashed"]);
     assert_eq!(watch.traffic_notice(), None);
+}
+
+/// A backup is made again if a record of the traffic log was made between its two copies.
+#[tokio::test]
+async fn a_backup_has_the_pieces_of_its_records() {
+    let rig = Rig::start().await;
+    let log = rig.control.server_log();
+    let records = TrafficRecords::default();
+    keep_piece(&rig, &rig.queue, "a").await;
+    let folder = tempfile::tempdir().unwrap();
+    let made = AtomicU32::new(0);
+    let is_whole = log
+        .between_traffic_records(async || {
+            let n = made.fetch_add(1, Ordering::Relaxed);
+            let to = folder.path().join(n.to_string());
+            std::fs::create_dir(&to).unwrap();
+            rig.queue.backup(&to.join("events.db")).await?;
+            if n == 0 {
+                keep_piece(&rig, &rig.queue, "b").await;
+                rig.clock.advance(HOUR);
+                assert!(recorded(&rig, &records, &rig.queue).await.is_some());
+            }
+            log.back_up_state(&to.join("state.db")).await
+        })
+        .await
+        .unwrap();
+    assert_eq!((is_whole, made.into_inner()), (true, 2));
+    let pieces = async |n: &str| {
+        let url = StoreUrl::Sqlite(folder.path().join(n).join("state.db"));
+        let traffic = TrafficLog::open(&url).await.unwrap().unwrap();
+        let ends = traffic.ends().await.unwrap();
+        traffic.close().await;
+        ends
+    };
+    assert_eq!((pieces("0").await, pieces("1").await), ((1, 1), (1, 2)));
+    // A copy that is always overtaken is said to be.
+    let overtaken = log.between_traffic_records(async || {
+        keep_piece(&rig, &rig.queue, "c").await;
+        rig.clock.advance(HOUR);
+        assert!(recorded(&rig, &records, &rig.queue).await.is_some());
+        Ok(())
+    });
+    assert!(!overtaken.await.unwrap());
 }
 
 /// Strangers with many networks cause a bounded number of events, which count all refusals.
