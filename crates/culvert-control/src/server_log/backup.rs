@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use culvert_base::{Event, Fault, Timestamp};
+use culvert_base::{BoxFuture, Event, Fault, Timestamp};
 use culvert_events::Principal;
 use culvert_resources::stored::Format;
 use culvert_store::{AuditEvent, Changes, LostCommits, Queue};
@@ -146,14 +146,15 @@ impl ServerLog {
         (events, state): (&Path, &Path),
     ) -> Result<bool, Fault> {
         let doing = "removing an earlier copy";
-        self.between_traffic_records(async || {
-            for file in [events, state] {
-                if file.exists() {
+        self.between_traffic_records(|n_before| {
+            Box::pin(async move {
+                // Only what an earlier turn wrote.
+                for file in [events, state].iter().filter(|_| n_before > 0) {
                     std::fs::remove_file(file).map_err(|error| Fault::new(doing, error))?;
                 }
-            }
-            queue.backup(events).await?;
-            self.back_up_state(state).await
+                queue.backup(events).await?;
+                self.back_up_state(state).await
+            })
         })
         .await
     }
@@ -164,14 +165,15 @@ impl ServerLog {
         self.store.backup(to, &[(IS_BACKUP, &made_at)]).await
     }
 
-    /// Runs `copy` again if a record of the traffic log was made meanwhile. Returns `false` if one was made each time.
-    pub(crate) async fn between_traffic_records(
+    /// Runs `copy`, with the number of copies before, and again if a record of the traffic log was made meanwhile. Returns
+    /// `false` if one was made each time.
+    pub(crate) async fn between_traffic_records<'a>(
         &self,
-        copy: impl AsyncFn() -> Result<(), Fault>,
+        mut copy: impl FnMut(u32) -> BoxFuture<'a, Result<(), Fault>>,
     ) -> Result<bool, Fault> {
-        for _ in 0..COPIES_MAX {
+        for n_before in 0..COPIES_MAX {
             let before = self.traffic_record().await?;
-            copy().await?;
+            copy(n_before).await?;
             if self.traffic_record().await? == before {
                 return Ok(true);
             }

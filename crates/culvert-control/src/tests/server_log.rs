@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use culvert_events::{Reason, RefusedTraffic};
@@ -859,23 +858,24 @@ async fn a_backup_has_the_pieces_of_its_records() {
     let records = TrafficRecords::default();
     keep_piece(&rig, &rig.queue, "a").await;
     let folder = tempfile::tempdir().unwrap();
-    let made = AtomicU32::new(0);
-    let is_whole = log
-        .between_traffic_records(async || {
-            let n = made.fetch_add(1, Ordering::Relaxed);
-            let to = folder.path().join(n.to_string());
+    let mut n_made = 0;
+    let (rig, log, records, root) = (&rig, &log, &records, folder.path());
+    let is_whole = log.between_traffic_records(|n| {
+        n_made += 1;
+        Box::pin(async move {
+            let to = root.join(n.to_string());
             std::fs::create_dir(&to).unwrap();
             rig.queue.backup(&to.join("events.db")).await?;
             if n == 0 {
-                keep_piece(&rig, &rig.queue, "b").await;
+                keep_piece(rig, &rig.queue, "b").await;
                 rig.clock.advance(HOUR);
-                assert!(recorded(&rig, &records, &rig.queue).await.is_some());
+                assert!(recorded(rig, records, &rig.queue).await.is_some());
             }
             log.back_up_state(&to.join("state.db")).await
         })
-        .await
-        .unwrap();
-    assert_eq!((is_whole, made.into_inner()), (true, 2));
+    });
+    assert!(is_whole.await.unwrap());
+    assert_eq!(n_made, 2);
     let pieces = async |n: &str| {
         let url = StoreUrl::Sqlite(folder.path().join(n).join("state.db"));
         let traffic = TrafficLog::open(&url).await.unwrap().unwrap();
@@ -885,11 +885,13 @@ async fn a_backup_has_the_pieces_of_its_records() {
     };
     assert_eq!((pieces("0").await, pieces("1").await), ((1, 1), (1, 2)));
     // A copy that is always overtaken is said to be.
-    let overtaken = log.between_traffic_records(async || {
-        keep_piece(&rig, &rig.queue, "c").await;
-        rig.clock.advance(HOUR);
-        assert!(recorded(&rig, &records, &rig.queue).await.is_some());
-        Ok(())
+    let overtaken = log.between_traffic_records(|_| {
+        Box::pin(async move {
+            keep_piece(rig, &rig.queue, "c").await;
+            rig.clock.advance(HOUR);
+            assert!(recorded(rig, records, &rig.queue).await.is_some());
+            Ok(())
+        })
     });
     assert!(!overtaken.await.unwrap());
 }
