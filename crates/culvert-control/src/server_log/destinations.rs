@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use culvert_base::{Fault, Timestamp};
 use culvert_delivery::{DESTINATION_KIND, Delivery, Health};
-use culvert_destinations::failure::FailureClass;
 use culvert_event_config::destination::model::EventDestination;
 use culvert_resources::stored::{self, Format};
 use culvert_store::{AuditEvent, Document};
+use culvert_target::failure::FailureClass;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -259,7 +259,7 @@ impl ServerLog {
 
 #[cfg(test)]
 mod tests {
-    use culvert_destinations::failure::Failure;
+    use culvert_target::failure::Failure;
 
     use super::*;
 

@@ -140,6 +140,7 @@ impl Control {
                 Arc::clone(&kernel),
                 catalogue(),
                 parts.delivery,
+                parts.target_types,
                 parts.edge.clone(),
                 parts.statistics,
             )),

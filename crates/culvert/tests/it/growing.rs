@@ -539,7 +539,7 @@ const BY_SERVER: &[&str] = &[
     "endpoints/traffic_policy/mod.rs Compiled.secrets",
     "destinations/client/amqp.rs Window.ids",
     "destinations/client/amqp.rs Window.returned",
-    "destinations/client/aws/settings.rs AwsSettings.endpoints",
+    "target/settings/aws.rs AwsSettings.endpoints",
     "delivery/queue/buffer.rs State.batches",
     "delivery/plane/cluster.rs Note.failures",
     "delivery/plane/cluster.rs Sharing.noted",
@@ -623,7 +623,7 @@ const BY_SERVER: &[&str] = &[
 ];
 
 /// Crates whose collections a socket can reach.
-const CRATES: [&str; 27] = [
+const CRATES: [&str; 28] = [
     "access",
     "agents",
     "api",
@@ -646,6 +646,7 @@ const CRATES: [&str; 27] = [
     "policy",
     "resources",
     "ssh",
+    "target",
     "tls",
     "tunnel",
     "upstream",

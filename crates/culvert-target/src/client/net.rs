@@ -56,6 +56,8 @@ const HEADER_BYTES_MAX: u32 = 64 << 10;
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(2);
 /// Time limit of connecting to all allowed addresses in turn.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a connection is used. A broker or a proxy on the way may close one that was idle for longer.
+pub const CONNECTION_LIFE: Duration = Duration::from_secs(60);
 /// Idle connections are closed after this.
 const IDLE: Duration = Duration::from_secs(30);
 
@@ -105,7 +107,7 @@ impl Net {
     }
 
     /// A client with another resolver, for tests.
-    pub(crate) fn with_resolver(
+    pub fn with_resolver(
         settings: NetSettings,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
@@ -138,7 +140,7 @@ impl Net {
     }
 
     /// Rules of the address guard.
-    pub(crate) fn rules(&self) -> &Rules {
+    pub fn rules(&self) -> &Rules {
         &self.inner.settings.rules
     }
 
@@ -158,7 +160,7 @@ impl Net {
     }
 
     /// A client like [`Self::http`] that uses only HTTP/2, also without TLS.
-    pub(crate) fn http2(&self) -> Http {
+    pub fn http2(&self) -> Http {
         Http {
             is_http2: true,
             ..self.http_within(HostSource::Judged)
@@ -166,7 +168,7 @@ impl Net {
     }
 
     /// A client like [`Self::http`] for hosts that the operator configured: no rule applies.
-    pub(crate) fn http_to_named_by_operator(&self) -> Http {
+    pub fn http_to_named_by_operator(&self) -> Http {
         self.http_within(HostSource::NamedByOperator)
     }
 
@@ -197,18 +199,14 @@ impl Net {
 
     /// A connection to a host that a user named, for protocols other than HTTP. Resolved, checked, within the deadlines
     /// of every connection.
-    pub(crate) async fn dial(&self, host: &str, port: u16) -> Result<TcpStream, Failure> {
+    pub async fn dial(&self, host: &str, port: u16) -> Result<TcpStream, Failure> {
         self.connect_in_time(host, port, HostSource::Judged, None)
             .await
             .map_err(|error| blame(&error, true))
     }
 
     /// The checked addresses of a host that a user named, for libraries that open connections themselves.
-    pub(crate) async fn addresses(
-        &self,
-        host: &str,
-        port: u16,
-    ) -> Result<Vec<SocketAddr>, Failure> {
+    pub async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
         self.resolve(host, port, HostSource::Judged)
             .await
             .map_err(|error| blame(&error, true))
@@ -328,7 +326,7 @@ impl Net {
     }
 
     /// Like [`Self::tls_without_alpn`], for a library that connects to an address of the host `name`.
-    pub(crate) async fn tls_verified_for(
+    pub async fn tls_verified_for(
         &self,
         name: ServerName<'static>,
     ) -> Result<rustls::ClientConfig, Failure> {
@@ -430,29 +428,35 @@ pub struct HttpResponse {
 }
 
 /// The body of a request: whole, or in pieces that are produced while it is sent; then a header has its length.
-pub(crate) type Body = Either<Full<Bytes>, Pieces>;
-pub(crate) type Pieces = Channel<Bytes, io::Error>;
+pub type Body = Either<Full<Bytes>, Pieces>;
+/// A body in pieces.
+pub type Pieces = Channel<Bytes, io::Error>;
 
 /// The code of a failure that concerns only the connection.
 const MISDIRECTED: &str = "421";
 
 /// An HTTP request.
 #[derive(Debug)]
-pub(crate) struct HttpRequest {
-    pub(crate) method: Method,
-    pub(crate) url: Url,
-    pub(crate) headers: HeaderMap,
-    pub(crate) body: Body,
+pub struct HttpRequest {
+    /// Its method.
+    pub method: Method,
+    /// Its URL.
+    pub url: Url,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Body,
     /// Time limit until the response is complete.
-    pub(crate) deadline: Duration,
+    pub deadline: Duration,
     /// Maximum bytes of the response's body that are read.
-    pub(crate) answer_bytes_max: usize,
-    pub(crate) success: Success,
+    pub answer_bytes_max: usize,
+    /// How success is determined.
+    pub success: Success,
 }
 
 /// How success is determined after a status of 200 to 299.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Success {
+pub enum Success {
     /// By the status. The body is read for this long, to reuse the connection and for details; a slow or truncated body
     /// has no effect.
     Head(Duration),
@@ -461,7 +465,7 @@ pub(crate) enum Success {
 }
 
 /// How long an unused body is read.
-pub(crate) const EMPTY_BODY_FOR: Duration = Duration::from_millis(50);
+pub const EMPTY_BODY_FOR: Duration = Duration::from_millis(50);
 /// With less time left, a request is not sent again on a new connection.
 const CONNECT_FOR: Duration = Duration::from_secs(1);
 /// How long the body of an error response is read.
@@ -469,7 +473,7 @@ const REFUSAL_BODY_FOR: Duration = Duration::from_secs(2);
 
 impl HttpRequest {
     /// A POST with a short response.
-    pub(crate) fn post(url: Url, headers: HeaderMap, body: Bytes, deadline: Duration) -> Self {
+    pub fn post(url: Url, headers: HeaderMap, body: Bytes, deadline: Duration) -> Self {
         Self {
             method: Method::POST,
             url,
@@ -496,12 +500,12 @@ impl HttpRequest {
     }
 
     /// Sets that the status decides success.
-    pub(crate) fn succeeds_by_head(self) -> Self {
+    pub fn succeeds_by_head(self) -> Self {
         self.succeeds_by_head_within(EMPTY_BODY_FOR)
     }
 
     /// Like [`Self::succeeds_by_head`], with a body that is used if it arrives in time.
-    pub(crate) fn succeeds_by_head_within(self, body_for: Duration) -> Self {
+    pub fn succeeds_by_head_within(self, body_for: Duration) -> Self {
         Self {
             success: Success::Head(body_for),
             ..self
@@ -543,7 +547,7 @@ impl Http {
 
     /// Sends a request of any form. If the server says that it does not serve the host on this connection, the request is
     /// sent once more on another, unless its body was read from a file or the server asks for a wait.
-    pub(crate) async fn send(&self, order: HttpRequest) -> Result<HttpResponse, Failure> {
+    pub async fn send(&self, order: HttpRequest) -> Result<HttpResponse, Failure> {
         let until = Instant::now() + order.deadline;
         let again = order.repeated();
         let sent = self.send_once(order, until).await;
@@ -730,7 +734,7 @@ impl tower_service::Service<Uri> for Guarded {
 }
 
 /// The failure of an exchange. Its text has neither addresses nor the URL.
-pub(crate) fn blame(error: &(dyn Error + 'static), connecting: bool) -> Failure {
+pub fn blame(error: &(dyn Error + 'static), connecting: bool) -> Failure {
     let mut next = Some(error);
     while let Some(cause) = next {
         if let Some(denied) = cause.downcast_ref::<Denied>() {

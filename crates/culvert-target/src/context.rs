@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use culvert_base::{Clock, Entropy};
 
-use super::file::rotating_file::FileRoots;
-use super::settings::TargetSettings;
 use crate::client::net::Net;
+use crate::client::rotating_file::FileRoots;
+use crate::settings::TargetSettings;
 
 /// The network client, the settings and the open files that targets use.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ impl TargetContext {
     }
 
     /// A context with a given client.
-    pub(crate) fn with_net(settings: TargetSettings, net: Net) -> Self {
+    pub fn with_net(settings: TargetSettings, net: Net) -> Self {
         Self {
             net,
             settings: Arc::new(settings),
@@ -43,7 +43,7 @@ impl TargetContext {
     }
 
     /// Open files, by path. Destinations with the same path share a file.
-    pub(crate) fn files(&self) -> &FileRoots {
+    pub fn files(&self) -> &FileRoots {
         &self.files
     }
 }

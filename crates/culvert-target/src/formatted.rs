@@ -10,8 +10,8 @@ use culvert_events::EventFormat;
 
 use crate::batch::{Batch, BatchLimits, FORMAT_GROWTH};
 use crate::failure::{Failure, FailureClass};
-use crate::target::target_type::{Gathers, Run, Target};
-use crate::target::verdict::Verdict;
+use crate::target_type::{Gathers, Run, Target};
+use crate::verdict::Verdict;
 
 /// The target, which gets events in this format.
 pub fn formatted(target: Arc<dyn Target>, format: EventFormat) -> Arc<dyn Target> {

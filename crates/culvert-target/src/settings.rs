@@ -1,11 +1,13 @@
 //! The `destinations.*` settings of the server.
 
+pub mod aws;
+
 use std::path::PathBuf;
 
 use culvert_io::forward_proxy::Proxies;
 use url::Url;
 
-use crate::client::aws::settings::AwsSettings;
+use self::aws::AwsSettings;
 use crate::client::guard::Rules;
 use crate::client::net::NetSettings;
 

@@ -3,9 +3,9 @@ mod proxied;
 use std::net::SocketAddr;
 
 use culvert_base::{ManualClock, OsEntropy};
+use culvert_testing::http_server::{Fake, Reply};
 
 use super::*;
-use crate::tests::fake::{Fake, Reply};
 
 fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000)))
@@ -355,7 +355,7 @@ async fn a_busy_connection_ends_so_that_names_are_resolved_again() {
     post().await;
     assert_eq!(lookups(), before + 1, "after many requests");
     tokio::time::pause();
-    tokio::time::advance(crate::client::kept::LIFE).await;
+    tokio::time::advance(CONNECTION_LIFE).await;
     tokio::time::resume();
     post().await;
     assert_eq!(lookups(), before + 2, "after a while");

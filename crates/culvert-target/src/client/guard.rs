@@ -144,7 +144,7 @@ impl Rules {
     }
 
     /// Checks everything of a URL but its port.
-    pub(crate) fn url_on_any_port(&self, text: &str) -> Result<CheckedUrl, Denied> {
+    pub fn url_on_any_port(&self, text: &str) -> Result<CheckedUrl, Denied> {
         if text.len() > URL_BYTES_MAX
             || text
                 .chars()

@@ -6,8 +6,8 @@ use culvert_base::BoxFuture;
 
 use crate::batch::{Batch, BatchLimits};
 use crate::failure::{Failure, FailureClass};
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
+use crate::target_type::{Target, TargetType};
+use crate::verdict::Verdict;
 
 /// A target that sends nothing and says why in each attempt. So the health of the destination shows it, alerts tell of it,
 /// and its events wait and expire as those of any other destination that does not work. `ty` is its type, if that is known.

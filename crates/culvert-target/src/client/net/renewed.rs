@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use culvert_base::sync::lock;
 use tokio::time::Instant;
 
-use crate::client::kept::LIFE;
+use super::CONNECTION_LIFE;
 
 /// Requests that a pool is used for.
 pub(super) const REQUESTS_MAX: u32 = 1000;
@@ -32,7 +32,7 @@ impl<C: Clone> Renewed<C> {
         let mut pool = lock(&self.0);
         if let Some(pool) = &mut *pool
             && pool.requests < REQUESTS_MAX
-            && pool.began.elapsed() < LIFE
+            && pool.began.elapsed() < CONNECTION_LIFE
         {
             pool.requests += 1;
             return pool.client.clone();

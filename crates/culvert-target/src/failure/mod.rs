@@ -1,7 +1,5 @@
 //! Failures of deliveries: their class, which decides the retry schedule, and a text without secrets.
 
-pub(crate) mod http_failure;
-
 use std::error::Error;
 use std::fmt;
 
@@ -108,7 +106,7 @@ fn is_code(text: &str) -> bool {
 }
 
 /// The error code that a receiver wrote. `None` if it cannot be shown: it is no code, or has a secret.
-pub(crate) fn vendor_code(code: &str, secrets: &[&str]) -> Option<String> {
+pub fn vendor_code(code: &str, secrets: &[&str]) -> Option<String> {
     let has_secret = |secret: &&str| !secret.is_empty() && code.contains(secret);
     let can_be_shown = is_code(code) && !secrets.iter().any(has_secret);
     can_be_shown.then(|| code.to_owned())
@@ -116,7 +114,7 @@ pub(crate) fn vendor_code(code: &str, secrets: &[&str]) -> Option<String> {
 
 /// Prepares foreign text for display: removes secrets and URL queries, replaces control characters, and truncates to
 /// [`FAILURE_TEXT_MAX`] characters.
-pub(crate) fn scrub(text: &str, secrets: &[&str]) -> String {
+pub fn scrub(text: &str, secrets: &[&str]) -> String {
     // Truncated at the end, so a secret across the limit is found; bounded first, against very long text.
     let mut clean: String = text.chars().take(8 * FAILURE_TEXT_MAX).collect();
     for secret in secrets.iter().filter(|secret| secret.len() >= 4) {

@@ -468,7 +468,7 @@ impl Batch {
     }
 
     /// The payloads as one JSON array.
-    pub(crate) fn json_array(&self) -> Vec<u8> {
+    pub fn json_array(&self) -> Vec<u8> {
         let mut array = Vec::with_capacity(self.lines_end + 2);
         array.push(b'[');
         for (index, delivery) in self.deliveries().enumerate() {

@@ -15,24 +15,32 @@ use culvert_base::Timestamp;
 
 use crate::failure::{Failure, FailureClass};
 
+#[allow(
+    missing_docs,
+    reason = "the text would be in the API's reference, where the field has one"
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "FileTargetFsync")]
-pub(crate) enum Fsync {
+pub enum Fsync {
     /// Let the operating system sync; a power failure may lose delivered events.
     None,
     /// Sync to disk after every batch.
     Batch,
 }
 
-pub(crate) enum Escape {
+/// Why a path cannot be used.
+#[derive(Debug)]
+pub enum Escape {
+    /// A component of it is a symbolic link.
     Link,
+    /// It cannot be read.
     Io(io::Error),
 }
 
 /// Checks every path component from `root` down to the file: none may be a symbolic link.
 /// Components that do not exist are allowed.
-pub(crate) fn stays_inside(root: &Path, relative: &Path) -> Result<(), Escape> {
+pub fn stays_inside(root: &Path, relative: &Path) -> Result<(), Escape> {
     let mut path = root.to_owned();
     for part in relative.components() {
         path.push(part);
@@ -48,10 +56,11 @@ pub(crate) fn stays_inside(root: &Path, relative: &Path) -> Result<(), Escape> {
 
 /// The open files, by path. Destinations with the same path share one file and its lock.
 #[derive(Debug, Default)]
-pub(crate) struct FileRoots(Mutex<HashMap<PathBuf, Weak<Slot>>>);
+pub struct FileRoots(Mutex<HashMap<PathBuf, Weak<Slot>>>);
 
 impl FileRoots {
-    pub(crate) fn slot(&self, root: PathBuf, relative: PathBuf) -> Arc<Slot> {
+    /// The file at a path below `root`.
+    pub fn slot(&self, root: PathBuf, relative: PathBuf) -> Arc<Slot> {
         let path = root.join(&relative);
         let mut slots = self
             .0
@@ -71,8 +80,9 @@ impl FileRoots {
     }
 }
 
+/// A file of lines.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub struct Slot {
     root: PathBuf,
     relative: PathBuf,
     open: Mutex<Option<OpenFile>>,
@@ -88,15 +98,23 @@ struct OpenFile {
     suspect: bool,
 }
 
+/// When a file is rotated.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rotation {
-    pub(crate) max_bytes: u64,
-    pub(crate) max_age: Duration,
-    pub(crate) max_files: u32,
+pub struct Rotation {
+    /// Above this size in bytes.
+    pub max_bytes: u64,
+    /// At this age.
+    pub max_age: Duration,
+    /// Rotated files that are kept.
+    pub max_files: u32,
 }
 
 impl Slot {
-    pub(crate) fn append(
+    /// Appends whole lines.
+    ///
+    /// # Errors
+    /// The lines are not in the file.
+    pub fn append(
         &self,
         lines: &[u8],
         rotation: Rotation,
@@ -138,7 +156,8 @@ impl Slot {
         Ok(())
     }
 
-    pub(crate) fn path(&self) -> PathBuf {
+    /// Its path.
+    pub fn path(&self) -> PathBuf {
         self.root.join(&self.relative)
     }
 
@@ -248,8 +267,8 @@ impl Slot {
     }
 }
 
-/// `20261120T195318528374173Z`.
-pub(super) fn is_stamp(text: &str) -> bool {
+/// Whether a text is the time in the name of a rotated file, such as `20261120T195318528374173Z`.
+pub fn is_stamp(text: &str) -> bool {
     text.len() == 25
         && text.bytes().enumerate().all(|(at, byte)| match at {
             8 => byte == b'T',
@@ -298,7 +317,7 @@ fn escaped() -> Failure {
 }
 
 /// Classifies an I/O error. Errors that need action have their own class.
-pub(super) fn blame(error: io::Error) -> Failure {
+pub fn blame(error: io::Error) -> Failure {
     use io::ErrorKind::{
         IsADirectory, NotADirectory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem,
         StorageFull,

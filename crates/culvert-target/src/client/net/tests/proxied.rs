@@ -3,12 +3,12 @@
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
+use culvert_testing::{TlsFront, tls_front};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::tests::fake::{TlsFront, tls_front};
 
 const PASSWORD: &str = "a-long-password";
 

@@ -1,7 +1,7 @@
 //! Failures that an HTTP response reports.
 
-use crate::client::net::HttpResponse;
-use crate::failure::{Failure, FailureClass, scrub};
+use culvert_target::failure::{Failure, FailureClass, scrub};
+use culvert_target::net::HttpResponse;
 
 /// The failure class of an HTTP status (contract: destinations 1.3 and 6).
 pub(crate) fn class_of_status(status: u16) -> Result<(), FailureClass> {

@@ -9,13 +9,12 @@ use serde_json::Value;
 use culvert_base::batch::Gathering;
 use culvert_base::{BoxFuture, Entropy, Refusal};
 
-use super::context::TargetContext;
-use super::settings::TargetSettings;
-use super::verdict::Verdict;
 use crate::batch::{Batch, BatchLimits};
-use crate::config::Checked;
-use crate::config::destination_ids::DestinationIds;
+use crate::context::TargetContext;
+use crate::destination_ids::DestinationIds;
 use crate::failure::Failure;
+use crate::settings::TargetSettings;
+use crate::verdict::Verdict;
 
 /// An open target.
 pub trait Target: Send + Sync + fmt::Debug {
@@ -68,6 +67,15 @@ pub struct TargetType {
     pub redact: fn(&Value) -> Value,
     /// Opens the target. Makes no connection.
     pub open: Open,
+}
+
+/// A configuration that passed its checks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checked {
+    /// The stored form: every field present, normalised.
+    pub stored: Value,
+    /// Fields added to the redacted form in the response to the create call only: generated secrets.
+    pub shown_once: Option<Value>,
 }
 
 /// Opens a target with its stored configuration.
