@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::alerting::meters::AlertMeters;
-use crate::server_log::ServerLog;
+use culvert_server_log::ServerLog;
 
 /// The parts of the control plane.
 #[derive(Debug)]

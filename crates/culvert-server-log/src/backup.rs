@@ -202,7 +202,7 @@ impl ServerLog {
 
     /// The event of a loss that this running node noticed, together with `more`. Of several nodes one reports it, unless a
     /// later one knows of more lost commits.
-    pub(crate) async fn report_loss(
+    pub async fn report_loss(
         &self,
         account: &str,
         node: &str,

@@ -23,7 +23,7 @@ pub struct Reloaded {
 
 impl ServerLog {
     /// Writes the event of a reload.
-    pub(super) async fn reloaded(&self, reloaded: &Reloaded) -> Result<(), Fault> {
+    pub async fn reloaded(&self, reloaded: &Reloaded) -> Result<(), Fault> {
         let Some(account) = self.account().await? else {
             return Ok(());
         };

@@ -16,38 +16,39 @@ const UNREADABLE_MAX: usize = 1_000;
 
 /// A kind of marks, and the type of their contents.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct MarkKind {
+pub struct MarkKind {
     /// The kind of the documents.
-    pub(crate) kind: &'static str,
+    pub kind: &'static str,
     /// The prefix of their IDs.
-    pub(crate) prefix: &'static str,
+    pub prefix: &'static str,
 }
 
 /// A mark as it is stored.
 #[derive(Clone, Debug)]
-pub(crate) struct Mark<T> {
-    pub(crate) document: Document,
+pub struct Mark<T> {
+    /// Its document.
+    pub document: Document,
     /// `None` if it cannot be read: then what it is about may be reported a second time, which replaces the mark.
-    pub(crate) state: Option<T>,
+    pub state: Option<T>,
 }
 
 impl<T> Mark<T> {
     /// What it is about.
-    pub(crate) fn of(&self) -> &str {
+    pub fn of(&self) -> &str {
         let mut keys = self.document.keys.iter();
         keys.find(|key| key.name == OF)
             .map_or("", |key| key.value.as_str())
     }
 
     /// Removes it, with an event.
-    pub(crate) fn removal(self, event: AuditEvent) -> Changes {
+    pub fn removal(self, event: AuditEvent) -> Changes {
         Changes::remove(self.document.head, event)
     }
 }
 
 impl ServerLog {
     /// The mark about `of`.
-    pub(crate) async fn mark<T: DeserializeOwned>(
+    pub async fn mark<T: DeserializeOwned>(
         &self,
         ty: MarkKind,
         of: &str,
@@ -57,10 +58,7 @@ impl ServerLog {
     }
 
     /// All marks of a kind.
-    pub(crate) async fn marks<T: DeserializeOwned>(
-        &self,
-        ty: MarkKind,
-    ) -> Result<Vec<Mark<T>>, Fault> {
+    pub async fn marks<T: DeserializeOwned>(&self, ty: MarkKind) -> Result<Vec<Mark<T>>, Fault> {
         let all = self.store.all(ty.kind).await?;
         let all = all.into_iter().map(|document| self.read(document));
         Ok(all.collect())
@@ -88,7 +86,7 @@ impl ServerLog {
 
     /// Writes the mark about `of` with an event. `known` is the mark that the decision was made with: if there is another
     /// one, nothing is committed.
-    pub(crate) fn marking<T: Serialize>(
+    pub fn marking<T: Serialize>(
         &self,
         ty: MarkKind,
         of: &str,

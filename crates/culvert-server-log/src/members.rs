@@ -57,7 +57,7 @@ pub(super) struct NodeLeft<'a> {
 
 /// When each other node was last seen to describe itself.
 #[derive(Debug, Default)]
-pub(crate) struct Members {
+pub struct Members {
     looked_at: Option<Instant>,
     seen: BTreeMap<String, (Option<Timestamp>, Instant)>,
 }
@@ -101,7 +101,7 @@ pub(super) fn is_member(mark: &Mark<Running>) -> bool {
 
 impl ServerLog {
     /// Reports nodes that left, and this one if it is there again.
-    pub(crate) async fn watch_members(
+    pub async fn watch_members(
         &self,
         facts: &RunFacts,
         members: &mut Members,

@@ -83,7 +83,7 @@ struct Marked {
 
 /// Since when each destination fails, as this node sees it.
 #[derive(Debug, Default)]
-pub(crate) struct FailingSince(HashMap<String, Instant>);
+pub struct FailingSince(HashMap<String, Instant>);
 
 impl FailingSince {
     fn failing_for(&mut self, id: &str, is_failing: bool, now: Instant) -> Duration {
@@ -123,7 +123,7 @@ fn has_recovered(health: &Health, queue_percent: u64) -> bool {
 
 impl ServerLog {
     /// Reports destinations whose state changed.
-    pub(crate) async fn watch_destinations(
+    pub async fn watch_destinations(
         &self,
         delivery: &Delivery,
         since: &mut FailingSince,

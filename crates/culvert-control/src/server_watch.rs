@@ -10,15 +10,16 @@ use culvert_delivery::DESTINATION_KIND;
 use culvert_delivery::meters::DroppedFrom;
 use culvert_event_config::lost_events::DroppedEvents;
 use culvert_resources::stored::lost_events::Loss;
+use culvert_server_log::ServerLog;
+use culvert_server_log::destinations::FailingSince;
+use culvert_server_log::members::Members;
+use culvert_server_log::reload::Reloaded;
+use culvert_server_log::run::RunFacts;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::ServerLog;
-use super::destinations::FailingSince;
-use super::members::Members;
-use super::reload::Reloaded;
-use super::run::RunFacts;
+use crate::audit_hold::retention::end_holds;
 use crate::control::Control;
 
 /// How often it looks.
@@ -163,7 +164,7 @@ impl ServerWatch {
         let is_due =
             |at: Option<Instant>, every| at.is_none_or(|at| now.duration_since(at) >= every);
         if is_due(seen.looked_for_holds, HOLDS_EVERY) && !all {
-            log.end_holds(wall).await?;
+            end_holds(log, wall).await?;
             seen.looked_for_holds = Some(now);
         }
         if is_due(seen.looked_for_expiry, EXPIRY_EVERY) && !all {

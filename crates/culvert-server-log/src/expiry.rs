@@ -168,11 +168,7 @@ impl ExpiryMarks {
 
 impl ServerLog {
     /// Reports what expires, as of `now`. Keys that were not used for `unused_after` are reported too; zero for none.
-    pub(crate) async fn watch_expiry(
-        &self,
-        now: Timestamp,
-        unused_after: Duration,
-    ) -> Result<(), Fault> {
+    pub async fn watch_expiry(&self, now: Timestamp, unused_after: Duration) -> Result<(), Fault> {
         let Some(account) = self.account().await? else {
             return Ok(());
         };

@@ -7,7 +7,6 @@ pub(crate) const NODE_JOINED: &str = "node_joined.v0";
 pub(crate) const NODE_LEFT: &str = "node_left.v0";
 pub(crate) const MASTER_KEY_ROTATED: &str = "master_key_rotated.v0";
 pub(crate) const AUDIT_TREE_DAMAGED: &str = "audit_tree_damaged.v0";
-pub(crate) const AUDIT_HOLD_ENDED: &str = "audit_hold_ended.v0";
 pub(crate) const BACKUP_MADE: &str = "backup_made.v0";
 pub(crate) const RESTORED: &str = "restored.v0";
 pub(crate) const ADMIN_COMMAND: &str = "admin_command.v0";

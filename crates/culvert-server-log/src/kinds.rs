@@ -7,8 +7,6 @@ use culvert_events::catalogue::AuditKind;
 use culvert_resources::audit::schema_of;
 use serde_json::Value;
 
-use crate::audit_hold::retention::HoldEnded;
-
 use super::backup::{BackupMade, Restored};
 use super::command::{Commanded, MasterKeyRotated};
 use super::destinations::DestinationState;
@@ -16,10 +14,10 @@ use super::ended::TreeDamaged;
 use super::expiry::{CertificateExpiring, KeyExpiring, KeyUnused};
 use super::members::{NodeJoined, NodeLeft};
 use super::names::{
-    ADMIN_COMMAND, API_KEY_EXPIRING, API_KEY_UNUSED, AUDIT_HOLD_ENDED, AUDIT_TREE_DAMAGED,
-    BACKUP_MADE, CERTIFICATE_EXPIRING, DESTINATION_DISABLED, DESTINATION_FAILING,
-    DESTINATION_RECOVERED, EVENT_LOG_PRUNED, MASTER_KEY_ROTATED, NODE_JOINED, NODE_LEFT, RESTORED,
-    SERVER_STARTED, SERVER_STOPPED, SETTINGS_RELOADED, TRAFFIC_LOG_HASHED,
+    ADMIN_COMMAND, API_KEY_EXPIRING, API_KEY_UNUSED, AUDIT_TREE_DAMAGED, BACKUP_MADE,
+    CERTIFICATE_EXPIRING, DESTINATION_DISABLED, DESTINATION_FAILING, DESTINATION_RECOVERED,
+    EVENT_LOG_PRUNED, MASTER_KEY_ROTATED, NODE_JOINED, NODE_LEFT, RESTORED, SERVER_STARTED,
+    SERVER_STOPPED, SETTINGS_RELOADED, TRAFFIC_LOG_HASHED,
 };
 use super::pruning::Pruned;
 use super::reload::Reloaded;
@@ -29,7 +27,7 @@ use super::traffic_log::TrafficHashed;
 type Row = (&'static str, &'static str, fn() -> Value);
 
 /// Each kind, when it occurs, and the schema of its object.
-static ALL: [Row; 21] = [
+static ALL: [Row; 20] = [
     (
         SERVER_STARTED,
         "A server process started and is ready.",
@@ -67,11 +65,6 @@ static ALL: [Row; 21] = [
         "The tree over the audit log lacks hashes that its next leaves need. Until `culvert admin rebuild-audit-tree`, the log \
          is neither signed nor pruned. One event until then.",
         schema_of::<TreeDamaged<'static>>,
-    ),
-    (
-        AUDIT_HOLD_ENDED,
-        "The time of a hold on audit events is over. Until this event is written, the hold keeps them.",
-        schema_of::<HoldEnded<'static>>,
     ),
     (
         BACKUP_MADE,
@@ -147,7 +140,7 @@ static ALL: [Row; 21] = [
 ];
 
 /// The kinds, with the schemas of their objects.
-pub(crate) fn kinds() -> impl Iterator<Item = AuditKind> {
+pub fn kinds() -> impl Iterator<Item = AuditKind> {
     ALL.iter().map(|(name, doc, schema)| AuditKind {
         name: (*name).to_owned(),
         doc: (*doc).to_owned(),

@@ -4,21 +4,23 @@
 //! An event that occurs once has a mark, a document that is written in its commit: it is not repeated after a restart, and
 //! of several nodes one reports it. All these events belong to the first account, the account of the
 //! installation.
+//!
+//! Not here: the task that looks at the parts of the process (`crates/culvert-control/src/server_watch.rs`), and events of
+//! calls of the API (`crates/culvert-resources/src/audit`).
 
-pub(crate) mod backup;
-pub(crate) mod command;
-pub(crate) mod destinations;
-pub(crate) mod ended;
-pub(crate) mod expiry;
-pub(crate) mod kinds;
-pub(crate) mod mark;
-pub(crate) mod members;
-pub(crate) mod names;
-pub(crate) mod pruning;
-pub(crate) mod reload;
-pub(crate) mod run;
+mod backup;
+pub mod command;
+pub mod destinations;
+pub mod ended;
+mod expiry;
+pub mod kinds;
+pub mod mark;
+pub mod members;
+mod names;
+mod pruning;
+pub mod reload;
+pub mod run;
 mod traffic_log;
-pub(crate) mod watch;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -32,9 +34,12 @@ use serde::Serialize;
 /// Writes events of the server itself.
 #[derive(Clone, Debug)]
 pub struct ServerLog {
-    pub(crate) store: Store,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) entropy: Arc<dyn Entropy>,
+    /// Where events and marks are written.
+    pub store: Store,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness of IDs.
+    pub entropy: Arc<dyn Entropy>,
     /// IDs of marks that were logged because they cannot be read.
     unreadable: Arc<Mutex<BTreeSet<String>>>,
 }
@@ -51,14 +56,20 @@ impl ServerLog {
     }
 
     /// The account of the installation; `None` before the first start.
-    pub(crate) async fn account(&self) -> Result<Option<String>, Fault> {
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn account(&self) -> Result<Option<String>, Fault> {
         let (key, value) = Account::FIRST;
         let found = self.store.find(Account::KIND, key, value).await?;
         Ok(found.map(|account| account.head.id))
     }
 
     /// An event of the server, or of a command on its machine.
-    pub(crate) fn event(
+    ///
+    /// # Errors
+    /// The object cannot be written.
+    pub fn event(
         &self,
         account: &str,
         kind: &str,
@@ -75,11 +86,10 @@ impl ServerLog {
     }
 
     /// Commits, unless another node was faster: then `false`.
-    pub(crate) async fn commit_once(
-        &self,
-        doing: &'static str,
-        changes: Changes,
-    ) -> Result<bool, Fault> {
+    ///
+    /// # Errors
+    /// The store fails.
+    pub async fn commit_once(&self, doing: &'static str, changes: Changes) -> Result<bool, Fault> {
         match self.store.commit(changes).await {
             Ok(_) => Ok(true),
             Err(CommitError::Stale | CommitError::Duplicate { .. }) => Ok(false),

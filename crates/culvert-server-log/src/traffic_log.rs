@@ -59,7 +59,7 @@ struct Recorded {
 
 impl ServerLog {
     /// Records the pieces of the traffic log, if the oldest without a record is an hour old.
-    pub(crate) async fn record_traffic(
+    pub async fn record_traffic(
         &self,
         node: &str,
         queue: &Queue,

@@ -62,7 +62,7 @@ fn named(name: &str) -> Option<&str> {
 
 impl AdminCommand {
     /// Who runs it, as events show it.
-    pub(crate) fn principal(&self) -> Principal {
+    pub fn principal(&self) -> Principal {
         Principal {
             id: String::new(),
             subject: shortened(&self.user).to_owned(),
@@ -73,7 +73,7 @@ impl AdminCommand {
     }
 
     /// Its event.
-    pub(crate) fn event(
+    pub fn event(
         &self,
         by: (&dyn culvert_base::Clock, &dyn culvert_base::Entropy),
         account: &str,
