@@ -22,7 +22,7 @@ def stamp(nanos):
 
 
 def piece(account, first_at, last_at, number):
-    """A piece of the traffic log in the plain form of older versions (crates/culvert-destinations/src/batch.rs), each hundredth event of the wanted endpoint."""
+    """A piece of the traffic log in the plain form of older versions (crates/culvert-target/src/batch.rs), each hundredth event of the wanted endpoint."""
     lines, entries = [], b""
     for n in range(N_OF_PIECE):
         at = first_at + (last_at - first_at) * n // N_OF_PIECE

@@ -7,15 +7,20 @@ use std::fmt::Write;
 
 use culvert_base::refusal::CODES;
 use culvert_resources::operation::OperationSpec;
+use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
 use crate::openapi::{needs_of, openapi, tail_parameters};
 use crate::response::problem;
 use crate::route::TAIL_PATH;
 
-/// `docs/reference/api.md`: all operations with their inputs and responses.
-pub fn api(operations: &[OperationSpec]) -> String {
-    let document = openapi(operations);
+/// `docs/reference/api.md`: all operations with their inputs and responses. `targets` describes targets of event
+/// destinations.
+pub fn api(
+    operations: &[OperationSpec],
+    targets: impl FnOnce(&mut SchemaGenerator) -> Schema,
+) -> String {
+    let document = openapi(operations, targets);
     let mut page = String::from(
         "# Management API\n\nAll operations, generated from the server's route table. `GET \
          /openapi.json` and `culvert openapi` return the OpenAPI document.\n",
@@ -288,12 +293,13 @@ fn line(page: &mut String, text: std::fmt::Arguments<'_>) {
 #[cfg(test)]
 mod tests {
     use culvert_control::operation_specs as operations;
+    use culvert_destinations::TYPES;
 
     use super::*;
 
     #[test]
     fn every_operation_and_every_code_has_its_place() {
-        let page = api(operations());
+        let page = api(operations(), |generator| TYPES.schema(generator));
         for operation in operations() {
             let heading = format!("### `{} {}`", operation.method.as_str(), operation.path);
             assert_eq!(page.matches(&heading).count(), 1, "{heading}");

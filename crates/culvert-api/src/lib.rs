@@ -40,7 +40,7 @@ mod event_stream;
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -186,12 +186,6 @@ impl Meters {
     }
 }
 
-/// The OpenAPI document. Created at the first request for it, which most servers never get.
-static DOCUMENT: LazyLock<File> = LazyLock::new(|| {
-    let text = openapi(operation_specs()).to_string();
-    File::new("openapi.json", "application/json", text.leak().as_bytes())
-});
-
 /// The API of one process.
 #[derive(Debug)]
 pub struct Api {
@@ -218,6 +212,8 @@ pub struct Api {
     followers: follow::Followers,
     stopping: CancellationToken,
     meters: Arc<Meters>,
+    /// The OpenAPI document. Created at the first request for it, which most servers never get.
+    document: OnceLock<&'static File>,
 }
 
 impl Api {
@@ -259,8 +255,20 @@ impl Api {
             followers: follow::Followers::default(),
             stopping: CancellationToken::new(),
             meters: Arc::default(),
+            document: OnceLock::new(),
             settings,
         }))
+    }
+
+    /// The OpenAPI document.
+    fn document(&self) -> &'static File {
+        self.document.get_or_init(|| {
+            let targets = self.control.events.target_types;
+            let document = openapi(operation_specs(), |generator| targets.schema(generator));
+            let text = document.to_string().leak();
+            let file = File::new("openapi.json", "application/json", text.as_bytes());
+            Box::leak(Box::new(file))
+        })
     }
 
     /// The metrics.
@@ -421,7 +429,7 @@ impl Api {
             Route::AuditLog => Ok(Asked::AuditLog),
             Route::Retired(code) => Err(Refusal::of(code)),
             Route::OpenApi => {
-                return Ok(console::answer(&DOCUMENT, headers));
+                return Ok(console::answer(self.document(), headers));
             }
             Route::Alive => return Ok(health::alive()),
             Route::Ready => {

@@ -21,9 +21,9 @@ use culvert_control::{
     Reply, Seal, Settings, Statistics, operations, texts,
 };
 use culvert_delivery::Delivery;
-use culvert_destinations::TargetSettings;
 use culvert_edge::{Change, Edge, Snapshot};
 use culvert_store::{AuditEvent, Changes, Document, Queue, Revision, Store, StoreUrl};
+use culvert_target::TargetSettings;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -147,10 +147,14 @@ impl Node {
                 domains_of_owner: false,
                 allow_public_calls: false,
                 strict_rights: false,
-                targets: Arc::new(culvert_control::Targets(targets)),
+                targets: Arc::new(culvert_control::Targets {
+                    types: culvert_destinations::TYPES,
+                    settings: targets,
+                }),
                 base_url: BASE.to_owned(),
             },
             delivery,
+            target_types: culvert_destinations::TYPES,
             edge: Some(Arc::new(Port(edge))),
             policies: culvert_control::PolicyRuntime {
                 logins,

@@ -26,8 +26,8 @@ use culvert_resources::{audit, stored};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Key, OnDelete, Ref, Store};
 
 use crate::control::Control;
-use crate::server_log::command::AdminCommand;
 use crate::{PublicPorts, Role};
+use culvert_server_log::command::AdminCommand;
 
 /// Creates the first objects of an installation.
 #[derive(Debug)]

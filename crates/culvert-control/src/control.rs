@@ -26,13 +26,14 @@ use culvert_resources::operation::shown_id;
 use culvert_resources::settings::Settings;
 use culvert_resources::stored::seal::{Pepper, Seal};
 use culvert_store::{Revision, Store};
+use culvert_target::TargetTypes;
 use culvert_tunnel::nodes::Nodes;
 use culvert_tunnel::server::Bindings;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::alerting::meters::AlertMeters;
-use crate::server_log::ServerLog;
+use culvert_server_log::ServerLog;
 
 /// The parts of the control plane.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub struct Parts {
     pub settings: Settings,
     /// Runs subscriptions and destinations.
     pub delivery: Arc<Delivery>,
+    /// What destinations may be.
+    pub target_types: TargetTypes,
     /// Runs endpoints, if this process has an edge.
     pub edge: Option<Arc<dyn EdgePort>>,
     /// What traffic policies may use of this process.

@@ -14,7 +14,7 @@
 //! Here are:
 //!
 //! - `compile`: stored documents as the inputs of edge and delivery.
-//! - `server_log`: the events of the server itself.
+//! - `server_watch`: the task that reports what the server does; the events are in `crates/culvert-server-log`.
 //! - `alerting`: which alert rules are true, and the alerts that follow.
 //! - `upgrade`: the start of the control plane, which completes what older versions stored.
 //!
@@ -97,7 +97,7 @@ mod compile;
 mod control;
 mod grant;
 mod operations;
-mod server_log;
+mod server_watch;
 mod upgrade;
 
 pub use culvert_agents::AgentControl;
@@ -154,12 +154,12 @@ pub use crate::compile::copied::{CopySource, fill_from_copy};
 pub use crate::control::{Control, Parts};
 pub use crate::operations::node_list::{EventLogFacts, NodeFacts, StoreFacts};
 pub use crate::operations::{Operation, collection_doc, operation_specs, operations, texts};
-pub use crate::server_log::ServerLog;
-pub use crate::server_log::command::AdminCommand;
-pub use crate::server_log::ended::LostHead;
-pub use crate::server_log::reload::Reloaded;
-pub use crate::server_log::run::{RunFacts, StopReason};
-pub use crate::server_log::watch::ServerWatch;
+pub use crate::server_watch::ServerWatch;
+pub use culvert_server_log::ServerLog;
+pub use culvert_server_log::command::AdminCommand;
+pub use culvert_server_log::ended::LostHead;
+pub use culvert_server_log::reload::Reloaded;
+pub use culvert_server_log::run::{RunFacts, StopReason};
 
 #[cfg(test)]
 mod tests;

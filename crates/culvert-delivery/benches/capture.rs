@@ -18,12 +18,12 @@ use std::time::Duration;
 use culvert_base::{Clock, OsEntropy, SystemClock};
 use culvert_delivery::{Delivery, Destination, Settings, Source, Subscription, TableChange};
 use culvert_destinations::target::file;
-use culvert_destinations::{DestinationIds, TargetSettings};
 use culvert_events::{
     Bool, Capture, Cookies, Filter, HTTP_REQUEST_COMPLETE as HTTP, HeaderRules, Headers, Int32,
     Int64, Record, Selection, Slot, Text, Time,
 };
 use culvert_store::{Queue, Store, StoreUrl, Texts};
+use culvert_target::{DestinationIds, TargetSettings};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 

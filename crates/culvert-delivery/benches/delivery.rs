@@ -25,13 +25,13 @@ use culvert_delivery::{
     Delivery, Destination, JetStreamSettings, STREAM_LEASE, Settings, Source, Subscription,
     TableChange,
 };
-use culvert_destinations::guard::Rules;
 use culvert_destinations::target::webhook;
-use culvert_destinations::{DestinationIds, NatsServers, TargetSettings};
 use culvert_events::{
     Capture, HTTP_REQUEST_COMPLETE as HTTP, Int32, Record, Selection, Slot, Text,
 };
 use culvert_store::{Queue, Store, StoreUrl, Texts};
+use culvert_target::guard::Rules;
+use culvert_target::{DestinationIds, NatsServers, TargetSettings};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

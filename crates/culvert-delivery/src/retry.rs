@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use culvert_base::{RetryAfter, Timestamp};
-use culvert_destinations::failure::FailureClass;
+use culvert_target::failure::FailureClass;
 
 /// Delays and ages. The defaults are the contract's.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ use culvert_delivery::Delivery;
 use culvert_events::catalogue::Catalogue;
 use culvert_resources::Kernel;
 use culvert_resources::stored::lost_events::LostEvents;
+use culvert_target::TargetTypes;
 
 use crate::ports::EdgePort;
 use crate::refused_traffic::RefusedCounts;
@@ -20,6 +21,8 @@ pub struct EventConfig {
     pub catalogue: &'static Catalogue,
     /// Runs subscriptions and destinations.
     pub delivery: Arc<Delivery>,
+    /// What destinations may be.
+    pub target_types: TargetTypes,
     /// Sends requests again, if this process has an edge.
     pub(crate) edge: Option<Arc<dyn EdgePort>>,
     /// Limits on requests that are sent again.
@@ -38,6 +41,7 @@ impl EventConfig {
         kernel: Arc<Kernel>,
         catalogue: &'static Catalogue,
         delivery: Arc<Delivery>,
+        target_types: TargetTypes,
         edge: Option<Arc<dyn EdgePort>>,
         statistics: Statistics,
     ) -> Self {
@@ -45,6 +49,7 @@ impl EventConfig {
             kernel,
             catalogue,
             delivery,
+            target_types,
             edge,
             replays: ReplayLimits::default(),
             untold_losses: Mutex::default(),

@@ -13,7 +13,7 @@
 //! - [`operation`], [`input`], [`list`]: requests, bodies and pages, before and after a handler.
 //! - [`resource`], [`service`], [`audit`]: the behaviour of a resource and the write that it decides.
 //! - [`stored`]: reading, writing, encrypting and caching documents.
-//! - [`settings`], [`applied`], [`keyed_mutex`]: what the subjects share besides the store.
+//! - [`settings`], [`targets`], [`applied`], [`keyed_mutex`]: what the subjects share besides the store.
 
 pub mod access;
 pub mod applied;
@@ -28,6 +28,7 @@ pub mod resource;
 pub mod service;
 pub mod settings;
 pub mod stored;
+pub mod targets;
 
 use std::sync::Arc;
 

@@ -1,15 +1,13 @@
 //! The settings of the control plane.
 
-use std::fmt::Debug;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::net::HostName;
-use culvert_base::{Entropy, Refusal};
-use serde_json::Value;
 
 use crate::cx::base::PublicPorts;
+use crate::targets::TargetCheck;
 
 /// The settings of the control plane.
 #[derive(Clone, Debug)]
@@ -43,30 +41,6 @@ pub struct Settings {
     pub base_url: String,
     /// The announced minimum version of agents, if any (`agents.minimum_version`).
     pub agent_minimum: Option<AgentMinimum>,
-}
-
-/// Decides what destinations may be. The plane that sends events knows, and this crate does not depend on it.
-pub trait TargetCheck: Debug + Send + Sync {
-    /// Checks the configuration of a target of this type, such as `webhook`, without network, and generates its secrets.
-    ///
-    /// # Errors
-    ///
-    /// The refusal of the configuration, or of the type.
-    fn check(
-        &self,
-        target: &str,
-        given: &Value,
-        entropy: &dyn Entropy,
-    ) -> Result<CheckedTarget, Refusal>;
-}
-
-/// The configuration of a target that passed its check.
-#[derive(Debug)]
-pub struct CheckedTarget {
-    /// The whole configuration, with secrets.
-    pub stored: Value,
-    /// Fields with secrets that are shown only now.
-    pub shown_once: Option<Value>,
 }
 
 /// An announced minimum version of agents. Events of sessions with an older one contain a notice

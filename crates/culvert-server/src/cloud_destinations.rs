@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use culvert_base::Secret;
-use culvert_destinations::aws::settings::{AwsSettings, OwnKeys};
 use url::Url;
 
 use culvert_installation::config::AwsDestinations;
+use culvert_target::settings::aws::{AwsSettings, OwnKeys};
 
 /// Settings and variables for AWS. Settings take precedence.
 pub(crate) fn settings(

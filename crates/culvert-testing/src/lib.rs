@@ -5,6 +5,7 @@
 pub mod http_server;
 pub mod nats;
 mod postgres;
+mod tls_front;
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
@@ -12,6 +13,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 pub use postgres::Postgres;
+pub use tls_front::{TlsFront, tls_front};
 
 /// How long a test waits for something that must happen. A loaded machine needs a fraction of it; only a broken test
 /// takes as long.

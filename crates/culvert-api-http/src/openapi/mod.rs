@@ -12,8 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use culvert_resources::access::right::{Right, TAIL_RIGHT};
 use culvert_resources::list::page::Parameter;
 use culvert_resources::operation::{EVENTS_PATH, Method, OperationSpec, Status};
-use schemars::SchemaGenerator;
+use culvert_resources::targets::{define_targets, take_definitions};
 use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::body::BODY_BYTES_MAX;
@@ -21,9 +22,12 @@ use crate::route::TAIL_PATH;
 
 const SCHEMAS: &str = "#/components/schemas/";
 
-/// The document for `operations`.
-pub fn openapi(operations: &[OperationSpec]) -> Value {
-    let mut schemas = Schemas::collect(operations);
+/// The document for `operations`, with targets of event destinations as `targets` describes them.
+pub fn openapi(
+    operations: &[OperationSpec],
+    targets: impl FnOnce(&mut SchemaGenerator) -> Schema,
+) -> Value {
+    let mut schemas = Schemas::collect(operations, targets);
     let mut paths: BTreeMap<&str, BTreeMap<&str, Value>> = BTreeMap::new();
     for (index, operation) in operations.iter().enumerate() {
         let method = match operation.method {
@@ -258,12 +262,16 @@ struct Schemas {
 }
 
 impl Schemas {
-    fn collect(operations: &[OperationSpec]) -> Self {
+    fn collect(
+        operations: &[OperationSpec],
+        targets: impl FnOnce(&mut SchemaGenerator) -> Schema,
+    ) -> Self {
         let settings = SchemaSettings::draft2020_12().with(|settings| {
             settings.definitions_path = "/components/schemas".into();
             settings.meta_schema = None;
         });
         let mut reading = settings.clone().into_generator();
+        define_targets(&mut reading, targets);
         let mut writing = settings.for_serialize().into_generator();
         let mut inputs = BTreeMap::new();
         let mut views = BTreeMap::new();
@@ -300,7 +308,7 @@ impl Schemas {
 }
 
 fn definitions(mut generator: SchemaGenerator) -> BTreeMap<String, Value> {
-    generator.take_definitions(true).into_iter().collect()
+    take_definitions(&mut generator).into_iter().collect()
 }
 
 /// Components whose input and output schemas differ, directly or through a reference.

@@ -1,4 +1,5 @@
 use culvert_control::operation_specs as operations;
+use culvert_destinations::TYPES;
 
 use super::*;
 
@@ -7,7 +8,7 @@ use super::*;
 const OAS: &str = include_str!("oas-3.1.schema.json");
 
 fn document() -> Value {
-    openapi(operations())
+    openapi(operations(), |generator| TYPES.schema(generator))
 }
 
 #[test]

@@ -8,8 +8,8 @@ use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, OsEntropy, Secret, SystemClock};
 use culvert_control::{Pepper, Seal};
 use culvert_delivery::Delivery;
-use culvert_destinations::TargetSettings;
 use culvert_store::{Queue, Store, StoreUrl};
+use culvert_target::TargetSettings;
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -495,11 +495,15 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
             domains_of_owner: false,
             allow_public_calls: false,
             strict_rights: false,
-            targets: Arc::new(culvert_control::Targets(TargetSettings::default())),
+            targets: Arc::new(culvert_control::Targets {
+                types: culvert_destinations::TYPES,
+                settings: TargetSettings::default(),
+            }),
             base_url: "http://127.0.0.1:8420".to_owned(),
             agent_minimum: None,
         },
         delivery: delivery.clone(),
+        target_types: culvert_destinations::TYPES,
         edge: None,
         policies: culvert_control::PolicyRuntime {
             logins,

@@ -10,8 +10,8 @@ use culvert_resources::stored::Format;
 use culvert_store::{AuditEvent, Changes};
 use serde::{Deserialize, Serialize};
 
-use crate::server_log::ServerLog;
-use crate::server_log::mark::{Mark, MarkKind};
+use culvert_server_log::ServerLog;
+use culvert_server_log::mark::{Mark, MarkKind};
 
 const WATCHED: MarkKind = MarkKind {
     kind: "watched_agent",

@@ -13,7 +13,7 @@ use culvert_store::{AuditEvent, Changes, Document, Head};
 use serde::{Deserialize, Serialize};
 
 use super::AlertEvaluator;
-use crate::server_log::mark::{Mark, MarkKind};
+use culvert_server_log::mark::{Mark, MarkKind};
 
 /// The mark that they were made.
 const MADE: MarkKind = MarkKind {

@@ -25,7 +25,7 @@ use serde::Deserialize;
 use super::agents::Agents;
 use crate::control::Control;
 use crate::operations::resources;
-use crate::server_log::ServerLog;
+use culvert_server_log::ServerLog;
 
 /// Longest name of an object in an alert, in bytes.
 const NAME_MAX: usize = 255;

@@ -35,7 +35,7 @@ use tracing::warn;
 use self::facts::Facts;
 use self::transition::Pending;
 use crate::control::Control;
-use crate::server_log::ServerLog;
+use culvert_server_log::ServerLog;
 
 /// A node whose passes did not go on for so long does not evaluate.
 const SILENT_AFTER: Duration = Duration::from_secs(60);

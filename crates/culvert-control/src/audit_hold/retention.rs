@@ -10,20 +10,33 @@ use std::sync::{Arc, Mutex};
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Fault, Timestamp};
 use culvert_delivery::{PruningHolds, Released};
+use culvert_events::catalogue::AuditKind;
 use culvert_events::{LogFilter, Logged};
+use culvert_resources::audit::schema_of;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored;
+use culvert_server_log::ServerLog;
 use culvert_store::{AuditEvent, Changes, Deciding, Document, Revision, Store};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::model::AuditHold;
 use crate::catalogue::catalogue;
-use crate::server_log::ServerLog;
-use crate::server_log::names::AUDIT_HOLD_ENDED;
 
 /// Rows per read, of at most 256 KiB each.
 const ROWS: u32 = 64;
+
+const AUDIT_HOLD_ENDED: &str = "audit_hold_ended.v0";
+
+/// The kind of the event of a hold that ended because of its time.
+pub(crate) fn kind() -> AuditKind {
+    let doc = "The time of a hold on audit events is over. Until this event is written, the hold keeps them.";
+    AuditKind {
+        name: AUDIT_HOLD_ENDED.to_owned(),
+        doc: doc.to_owned(),
+        schema: schema_of::<HoldEnded<'static>>(),
+    }
+}
 
 /// The object of the event of a hold that ended because of its time.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -224,37 +237,35 @@ impl PruningHolds for HeldEvents {
     }
 }
 
-impl ServerLog {
-    /// Ends the holds whose time is over as of `now`, each with its event.
-    ///
-    /// # Errors
-    /// If the store fails.
-    pub(crate) async fn end_holds(&self, now: Timestamp) -> Result<(), Fault> {
-        for mut document in self.store.all(AuditHold::KIND).await? {
-            // One that cannot be read keeps events.
-            let Ok(mut hold) = stored::read::<AuditHold>(&document) else {
-                continue;
-            };
-            let Some(until) = hold.until else {
-                continue;
-            };
-            if hold.ended_at.is_some() || until > now {
-                continue;
-            }
-            let object = HoldEnded {
-                id: &document.head.id,
-                filter: &hold.filter,
-                until,
-                reason: &hold.reason,
-                created_at: document.head.created_at,
-            };
-            let event = self.event(&document.head.account, AUDIT_HOLD_ENDED, None, &object)?;
-            hold.ended_at = Some(now);
-            document.body = stored::write(&hold)?;
-            document.head.updated_at = self.clock.now();
-            let changes = Changes::replace(document, AuditEvent::Emit(event));
-            self.commit_once("ending a hold", changes).await?;
+/// Ends the holds whose time is over as of `now`, each with its event.
+///
+/// # Errors
+/// If the store fails.
+pub(crate) async fn end_holds(log: &ServerLog, now: Timestamp) -> Result<(), Fault> {
+    for mut document in log.store.all(AuditHold::KIND).await? {
+        // One that cannot be read keeps events.
+        let Ok(mut hold) = stored::read::<AuditHold>(&document) else {
+            continue;
+        };
+        let Some(until) = hold.until else {
+            continue;
+        };
+        if hold.ended_at.is_some() || until > now {
+            continue;
         }
-        Ok(())
+        let object = HoldEnded {
+            id: &document.head.id,
+            filter: &hold.filter,
+            until,
+            reason: &hold.reason,
+            created_at: document.head.created_at,
+        };
+        let event = log.event(&document.head.account, AUDIT_HOLD_ENDED, None, &object)?;
+        hold.ended_at = Some(now);
+        document.body = stored::write(&hold)?;
+        document.head.updated_at = log.clock.now();
+        let changes = Changes::replace(document, AuditEvent::Emit(event));
+        log.commit_once("ending a hold", changes).await?;
     }
+    Ok(())
 }

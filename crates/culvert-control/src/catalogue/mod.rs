@@ -17,7 +17,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
 use crate::operations::resources;
-use crate::{alerting, server_log};
+use crate::{alerting, audit_hold};
 
 /// Every kind of audit event, with the schema of its object.
 pub(crate) fn kinds() -> Vec<AuditKind> {
@@ -42,7 +42,8 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
         .chain(lost_commits::kinds())
         .chain(lost_events::kinds())
         .chain(refused_traffic::kinds())
-        .chain(server_log::kinds::kinds())
+        .chain(culvert_server_log::kinds::kinds())
+        .chain([audit_hold::retention::kind()])
         .chain(alerting::kinds::kinds())
         .collect()
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use culvert_base::Fault;
 use culvert_delivery::{Destination, Source, Subscription, TableChange};
-use culvert_destinations::{DestinationIds, target};
 use culvert_event_config::destination::model::EventDestination;
 use culvert_event_config::subscription::model::EventSubscription;
 use culvert_event_config::{destination, event_kinds, replay};
@@ -13,6 +12,7 @@ use culvert_events::{Filter, Selection};
 use culvert_resources::access::Referrer;
 use culvert_resources::stored;
 use culvert_store::{Document, Revision};
+use culvert_target::{DestinationIds, formatted, unopened};
 use tracing::error;
 
 use super::state::{CompileState, Subscribed};
@@ -167,12 +167,12 @@ impl Control {
             target,
         };
         let unreadable = |fault: Fault| {
-            let target = target::unopened(UNREADABLE, None);
+            let target = unopened(UNREADABLE, None);
             (Box::new(with(target)), fault)
         };
         let destination: EventDestination = stored::read(document).map_err(unreadable)?;
         let (ty, configuration) = destination
-            .target(&self.kernel.seal, head)
+            .target(self.events.target_types, &self.kernel.seal, head)
             .map_err(unreadable)?;
         let format = destination
             .event_format()
@@ -182,9 +182,9 @@ impl Control {
             account: &head.account,
         };
         match (ty.open)(&configuration, self.events.delivery.targets(), ids) {
-            Ok(target) => Ok(with(target::formatted(target, format))),
+            Ok(target) => Ok(with(formatted(target, format))),
             Err(refusal) => {
-                let target = target::unopened(&refusal.message, Some(ty));
+                let target = unopened(&refusal.message, Some(ty));
                 let fault = Fault::new("opening its target", refusal);
                 Err((Box::new(with(target)), fault))
             }

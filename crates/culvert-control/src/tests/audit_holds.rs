@@ -9,7 +9,7 @@ use culvert_delivery::PruningHolds;
 
 use super::uses::Database;
 use super::*;
-use crate::audit_hold::retention::{Cost, HeldEvents};
+use crate::audit_hold::retention::{Cost, HeldEvents, end_holds};
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
@@ -132,12 +132,12 @@ async fn holds_keep_events(rig: Rig) {
     assert!(rig.clock.now() > until);
     assert_eq!(running.prune().await, sixth - 1);
     let log = rig.control.server_log();
-    log.end_holds(until.minus(Duration::from_secs(1)))
+    end_holds(&log, until.minus(Duration::from_secs(1)))
         .await
         .unwrap();
     assert_eq!(running.reported().await, Vec::<Value>::new());
     for _ in 0..2 {
-        log.end_holds(rig.clock.now()).await.unwrap();
+        end_holds(&log, rig.clock.now()).await.unwrap();
     }
     let [ended] = &running.reported().await[..] else {
         panic!("one event");
@@ -209,7 +209,7 @@ async fn a_hold_that_cannot_be_evaluated_keeps_everything() {
         assert_eq!(running.prune().await, 0, "{damaged}");
         // Its end is not reported, and others are.
         let log = rig.control.server_log();
-        log.end_holds(rig.clock.now().plus(900 * DAY))
+        end_holds(&log, rig.clock.now().plus(900 * DAY))
             .await
             .unwrap();
         assert_eq!(running.prune().await, 0, "{damaged}");

@@ -270,7 +270,11 @@ async fn destination_secrets_are_shown_once_encrypted_and_kept_by_updates() {
     assert!(!document.body.contains(&secret) && !document.body.contains("hush"));
     let stored: EventDestination = stored::read(&document).unwrap();
     let (_, whole) = stored
-        .target(&rig.control.kernel.seal, &document.head)
+        .target(
+            culvert_destinations::TYPES,
+            &rig.control.kernel.seal,
+            &document.head,
+        )
         .unwrap();
     assert_eq!(whole["secrets"][0], *secret);
     let (reported, _) = rig.events_after(0).await;

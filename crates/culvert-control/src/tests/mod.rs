@@ -57,7 +57,6 @@ use std::sync::{Arc, Mutex};
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Code, IdMaker, ManualClock, Secret, SeededEntropy, Timestamp, code};
 use culvert_delivery::Delivery;
-use culvert_destinations::TargetSettings;
 use culvert_endpoints::host;
 use culvert_event_config::event_kinds;
 use culvert_event_config::replay;
@@ -67,6 +66,7 @@ use culvert_resources::keyed_mutex;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored::{self, Format};
 use culvert_store::{AuditEvent, Changes, Document, Head, Queue, Store, StoreUrl};
+use culvert_target::TargetSettings;
 use serde_json::{Value, json};
 
 use super::*;
@@ -253,7 +253,10 @@ impl Rig {
             strict_rights: false,
             own_names: vec!["own.example".to_owned()],
             kubernetes_ingress: "operators.culvert.example:8442".into(),
-            targets: Arc::new(Targets(targets)),
+            targets: Arc::new(Targets {
+                types: culvert_destinations::TYPES,
+                settings: targets,
+            }),
             base_url: BASE.to_owned(),
             agent_minimum: Some(AgentMinimum {
                 version: "3.5.0".to_owned(),
@@ -271,6 +274,7 @@ impl Rig {
             pepper: Pepper::new(&Secret::new("a pepper of the tests".into())),
             settings,
             delivery,
+            target_types: culvert_destinations::TYPES,
             edge: Some(edge.clone()),
             policies: PolicyRuntime {
                 logins,

@@ -1,9 +1,9 @@
 //! Privacy of objects that belong to one owner: no operation reveals them to another owner.
 
 use culvert_base::Refusal;
-use culvert_destinations::batch::OpenBatch;
 use culvert_event_config::event_kinds::event_types;
 use culvert_event_config::subscription;
+use culvert_target::batch::OpenBatch;
 use culvert_tunnel::server::{AgentAuthorizer, Proof};
 
 use super::agents::{Open, hello};

@@ -1,7 +1,9 @@
 //! Compares the schemas of bodies with the server: the server refuses what a schema refuses, and accepts the
 //! values that a schema lists. Generated from the table of operations.
 
+use culvert_destinations::TYPES;
 use culvert_resources::resource::Life;
+use culvert_resources::targets::{define_targets, take_definitions};
 use serde_json::Map;
 
 use crate::operations::resources::ALL;
@@ -139,8 +141,9 @@ fn violations(schema: &Map<String, Value>) -> Vec<(&'static str, Value)> {
 
 pub(super) fn schema_of(spec: &BodySpec) -> Vec<Place> {
     let mut generator = schemars::generate::SchemaSettings::draft2020_12().into_generator();
+    define_targets(&mut generator, |generator| TYPES.schema(generator));
     let schema = (spec.schema)(&mut generator).to_value();
-    let definitions = generator.take_definitions(true);
+    let definitions = take_definitions(&mut generator);
     let mut out = Vec::new();
     places(&schema, &definitions, &[], &mut out);
     out

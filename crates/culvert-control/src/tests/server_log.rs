@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::uses::Database;
 use super::*;
-use crate::server_log::destinations::FailingSince;
-use crate::server_log::members::Members;
-use crate::server_log::traffic_log::TrafficRecords;
+use culvert_server_log::destinations::FailingSince;
+use culvert_server_log::members::Members;
+use culvert_server_log::traffic_log::TrafficRecords;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 

@@ -25,9 +25,9 @@ use crate::catalogue::catalogue;
 use crate::control::{Control, Parts};
 use crate::operations::resources;
 use crate::operations::resources::MANAGED;
-use crate::server_log::ServerLog;
 use crate::upgrade::relink::relink;
 use crate::upgrade::upgrade_grants::Maker;
+use culvert_server_log::ServerLog;
 
 impl Control {
     /// Opens control over a store, and creates its certificate authority if it has none. The IP restrictions
@@ -140,6 +140,7 @@ impl Control {
                 Arc::clone(&kernel),
                 catalogue(),
                 parts.delivery,
+                parts.target_types,
                 parts.edge.clone(),
                 parts.statistics,
             )),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use culvert_base::Fault;
-use culvert_destinations::batch::{BatchLimits, OpenBatch};
 use culvert_store::{BatchClass, CursorMove, NewBatch, QueueError};
+use culvert_target::batch::{BatchLimits, OpenBatch};
 
 use crate::plane::Plane;
 

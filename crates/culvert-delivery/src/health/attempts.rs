@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use culvert_base::Timestamp;
-use culvert_destinations::failure::Failure;
+use culvert_target::failure::Failure;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of attempts of a destination that a node remembers, and that a list shows.
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn an_attempt_has_the_status_of_the_event_that_failed() {
-        use culvert_destinations::failure::FailureClass;
+        use culvert_target::failure::FailureClass;
 
         let of = |code: &str, status| Failure {
             status,

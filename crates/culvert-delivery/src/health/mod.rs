@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use culvert_base::Timestamp;
-use culvert_destinations::failure::{Failure, FailureClass};
 use culvert_store::{Backlog, BatchClass};
+use culvert_target::failure::{Failure, FailureClass};
 
 use crate::health::attempts::Attempts;
 use crate::health::destination_count::DestinationCount;

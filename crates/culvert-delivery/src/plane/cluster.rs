@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Timestamp};
-use culvert_destinations::failure::{Failure, FailureClass};
+use culvert_target::failure::{Failure, FailureClass};
 
 use crate::health::attempts::{ATTEMPTS_MAX, Attempt};
 use crate::health::{DestinationState, Health};

@@ -11,12 +11,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Clock, Entropy, Fault, Refusal, RetentionClock, Timestamp};
-use culvert_destinations::batch::Batch;
-use culvert_destinations::target::{Outcome, Verdict};
-use culvert_destinations::{Net, TargetContext};
 use culvert_events::bodies::{BodyBudget, CapturedMessages};
 use culvert_events::{EventIds, Recorder, encode};
 use culvert_store::{BatchClass, Bound, DeadLetter, Queue, Range, Revision, Store};
+use culvert_target::batch::Batch;
+use culvert_target::{Net, Outcome, TargetContext, Verdict};
 
 use crate::dispatch::dispatcher::{self, Dispatcher};
 use crate::dispatch::replay::{Replay, TrafficRange};

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 
 use culvert_base::sync::lock;
 use culvert_base::{Clock, Entropy, RetentionClock, Timestamp};
-use culvert_destinations::TargetContext;
 use culvert_store::{Queue, Revision, Store};
+use culvert_target::TargetContext;
 
 use crate::health::{AllCounters, DeliveryCounters};
 use crate::plane::meters::{Dropped, Meters};

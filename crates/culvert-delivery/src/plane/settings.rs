@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use culvert_base::Supervisor;
-use culvert_destinations::TargetSettings;
+use culvert_target::TargetSettings;
 
 use crate::queue::event_log::JetStreamSettings;
 use crate::retry;

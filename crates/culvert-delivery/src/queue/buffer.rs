@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
 use culvert_base::sync::lock;
-use culvert_destinations::batch::{BatchLimits, OpenBatch};
+use culvert_target::batch::{BatchLimits, OpenBatch};
 use tokio::time::Instant;
 
 /// The batches of one destination.

@@ -1,6 +1,6 @@
 //! Memory of delivered batches, for the next ones.
 
-use culvert_destinations::batch::Batch;
+use culvert_target::batch::Batch;
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -15,9 +15,9 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
-use culvert_destinations::Net;
-use culvert_destinations::batch::BatchLimits;
 use culvert_store::{Backlog, DeadLetterReason, Gathering, Lease, NewBatch, QueueError, Run};
+use culvert_target::Net;
+use culvert_target::batch::BatchLimits;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use jetstream::JetStream;

@@ -200,7 +200,7 @@ impl SpillTask {
             let Err(error) = appended else { break true };
             meters.flush_errors.add(1);
             if !std::mem::replace(&mut is_faulted, true) {
-                tracing::error!(cause = %culvert_destinations::failure::chain(&error), "cannot queue traffic events");
+                tracing::error!(cause = %culvert_target::failure::chain(&error), "cannot queue traffic events");
             }
             if cancel.is_cancelled() {
                 break false;

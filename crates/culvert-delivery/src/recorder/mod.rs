@@ -20,9 +20,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use culvert_destinations::batch::OpenBatch;
 use culvert_events::encode::{self, Truncated};
 use culvert_events::{EventIds, Record};
+use culvert_target::batch::OpenBatch;
 
 use crate::plane::Plane;
 use crate::plane::meters::{Dropped, Meters};

@@ -12,9 +12,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Timestamp};
-use culvert_destinations::batch;
 use culvert_events::bodies::{BodyShare, CapturedMessages};
 use culvert_store::NewTrafficBody;
+use culvert_target::batch;
 
 use crate::plane::Plane;
 use crate::retained_events::body_queue::Waiting;

@@ -11,9 +11,9 @@ use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use culvert_base::Timestamp;
-use culvert_destinations::batch::{Batch, Delivery, compressed, decompressed};
 use culvert_events::{EventKind, Record, Retained, Selection, Unpacked, encode, unpack};
 use culvert_store::BatchClass;
+use culvert_target::batch::{Batch, Delivery, compressed, decompressed};
 use serde::Deserialize;
 
 use crate::retained_events::retained_pieces;
@@ -214,7 +214,7 @@ mod tests {
     use culvert_events::{Capture, HTTP_REQUEST_COMPLETE as HTTP, Packer, Slot, Text};
 
     use super::*;
-    use culvert_destinations::batch::OpenBatch;
+    use culvert_target::batch::OpenBatch;
 
     const PATH: Slot<Text> = HTTP.slot("http.request.url.path");
 

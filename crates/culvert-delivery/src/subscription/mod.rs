@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use culvert_base::PersistentMap;
-use culvert_destinations::batch::{Batch, BatchLimits, Delivery};
-use culvert_destinations::target::Target;
 use culvert_events::{Capture, EventKind, Filter, Selection};
 use culvert_store::BatchClass;
+use culvert_target::Target;
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
 use serde::Deserialize;
 
 use crate::dispatch::replay::Replay;

@@ -3,8 +3,8 @@
 pub(crate) mod whole;
 
 use culvert_base::BoxFuture;
-use culvert_destinations::target::Verdict;
 use culvert_events::{HTTP_REQUEST_COMPLETE, TCP_CONNECTION_CLOSED};
+use culvert_target::Verdict;
 
 use super::*;
 

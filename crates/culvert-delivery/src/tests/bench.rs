@@ -5,15 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use culvert_base::{BoxFuture, Clock, Event, ManualClock, SeededEntropy, Timestamp};
-use culvert_destinations::batch::{Batch, BatchLimits, OpenBatch};
-use culvert_destinations::failure::{Failure, FailureClass};
-use culvert_destinations::guard::Rules;
-use culvert_destinations::target::{Target, TargetType, Verdict};
-use culvert_destinations::{DestinationIds, TargetSettings};
 use culvert_events::{Audit, Capture, HTTP_REQUEST_COMPLETE, Int32, Record, Selection, Slot, Text};
 use culvert_store::{
     AuditEvent, BatchClass, Changes, Document, Head, NewBatch, Queue, Store, StoreUrl, Texts, Topic,
 };
+use culvert_target::batch::{Batch, BatchLimits, OpenBatch};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::guard::Rules;
+use culvert_target::{DestinationIds, Target, TargetSettings, TargetType, Verdict};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{Clock, Ksuid, RetryAfter, Timestamp};
-use culvert_destinations::failure::{Failure, FailureClass};
-use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
+use culvert_target::Verdict;
+use culvert_target::failure::{Failure, FailureClass};
 use culvert_testing::until;
 
 use super::audit::replay;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use culvert_base::Clock;
-use culvert_destinations::failure::FailureClass;
-use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
+use culvert_target::Verdict;
+use culvert_target::failure::FailureClass;
 
 use super::bench::{Bench, Scripted, failure, record, source};
 use super::until;

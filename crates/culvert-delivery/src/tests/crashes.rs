@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use culvert_base::{Clock, Entropy, SeededEntropy};
-use culvert_destinations::failure::FailureClass;
-use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
+use culvert_target::Verdict;
+use culvert_target::failure::FailureClass;
 
 use super::bench::{Bench, Scripted, failure};
 use crate::worker::{Step, Worker};

@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use culvert_destinations::failure::FailureClass;
-use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
+use culvert_target::Verdict;
+use culvert_target::failure::FailureClass;
 use culvert_testing::until;
 
 use super::bench::{Bench, Scripted, failure, record, source};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use culvert_base::Clock;
-use culvert_destinations::failure::FailureClass;
-use culvert_destinations::target::{Outcome, Verdict};
 use culvert_store::BatchClass;
+use culvert_target::failure::FailureClass;
+use culvert_target::{Outcome, Verdict};
 
 use super::bench::{Bench, Scripted, failure};
 use crate::worker::{Step, Worker};

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::bench::{Bench, Scripted, failure, record, source};
-use culvert_destinations::failure::FailureClass;
-use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
+use culvert_target::Verdict;
+use culvert_target::failure::FailureClass;
 use culvert_testing::until;
 
 use crate::recorder::losses::{Losses, Lost};

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Clock};
-use culvert_destinations::batch::{Batch, BatchLimits, OpenBatch};
-use culvert_destinations::failure::{Failure, FailureClass};
-use culvert_destinations::target::{Gathers, Run, Target, Verdict, s3};
+use culvert_destinations::target::s3;
 use culvert_store::{BatchClass, Gathering, NewBatch};
+use culvert_target::batch::{Batch, BatchLimits, OpenBatch};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::{Gathers, Run, Target, Verdict};
 use culvert_testing::http_server::{Fake, Reply};
 use culvert_testing::until;
 use serde_json::{Value, json};

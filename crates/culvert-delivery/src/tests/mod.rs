@@ -21,9 +21,9 @@ use std::time::Duration;
 
 use bench::{Bench, Scripted, failure, record, source};
 use culvert_base::Clock;
-use culvert_destinations::failure::{Failure, FailureClass};
-use culvert_destinations::target::Verdict;
 use culvert_store::BatchClass;
+use culvert_target::Verdict;
+use culvert_target::failure::{Failure, FailureClass};
 use culvert_testing::http_server::{Fake, Reply};
 use culvert_testing::until;
 use serde_json::{Value, json};

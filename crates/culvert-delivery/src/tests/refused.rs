@@ -5,9 +5,9 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use culvert_base::Clock;
-use culvert_destinations::failure::FailureClass;
-use culvert_destinations::target::{Outcome, Verdict};
 use culvert_store::BatchClass;
+use culvert_target::failure::FailureClass;
+use culvert_target::{Outcome, Verdict};
 
 use super::bench::{Bench, Scripted, failure};
 use crate::worker::{Step, Worker};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::bench::{Bench, Scripted, failure};
 use culvert_base::{Clock, RetryAfter, Timestamp};
-use culvert_destinations::failure::{Failure, FailureClass};
-use culvert_destinations::target::{Outcome, Verdict};
 use culvert_store::BatchClass;
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::{Outcome, Verdict};
 use culvert_testing::until;
 
 use crate::DestinationState;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use culvert_base::Fault;
-use culvert_destinations::batch::Batch;
-use culvert_destinations::target::Verdict;
 use culvert_store::{BatchClass, Lease, NewBatch};
+use culvert_target::Verdict;
+use culvert_target::batch::Batch;
 use tokio::time::Instant;
 
 use super::{Step, Worker};

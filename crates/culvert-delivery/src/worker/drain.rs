@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
-use culvert_destinations::batch::{Batch, OpenBatch};
-use culvert_destinations::failure::{Failure, FailureClass};
-use culvert_destinations::target::{Outcome, Verdict};
 use culvert_store::Lease;
+use culvert_target::batch::{Batch, OpenBatch};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::{Outcome, Verdict};
 
 use super::{Step, Worker, bytes_of, is_final};
 use crate::queue::event_log::Settlement;

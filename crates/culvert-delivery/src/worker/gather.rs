@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
-use culvert_destinations::batch::Batch;
-use culvert_destinations::failure::{Failure, FailureClass};
-use culvert_destinations::target::{Gathers, Run};
 use culvert_store::{DeadLetterReason, Lease};
+use culvert_target::batch::Batch;
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::{Gathers, Run};
 use futures_util::FutureExt;
 
 use super::{AFTER_FAULT, SentEvents, Step, Worker, with_status};

@@ -25,11 +25,11 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use culvert_base::{Fault, Timestamp};
-use culvert_destinations::batch::{Batch, OpenBatch};
-use culvert_destinations::failure::{Failure, FailureClass};
-use culvert_destinations::net::LAST_STATUS;
-use culvert_destinations::target::{Outcome, Verdict};
 use culvert_store::{BatchClass, DeadLetterReason, Lease, NewBatch, QueueError};
+use culvert_target::batch::{Batch, OpenBatch};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::LAST_STATUS;
+use culvert_target::{Outcome, Verdict};
 
 use self::refused::{Refusing, SplitBatch, SplitMode};
 pub(crate) use self::supervise::supervise;

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use culvert_base::Timestamp;
-use culvert_destinations::failure::{Failure, FailureClass};
 use culvert_store::{BatchClass, Lease};
+use culvert_target::failure::{Failure, FailureClass};
 
 /// After this many events were rejected alike when sent alone, and none accepted, all of them probably are.
 const ALIKE: u32 = 8;

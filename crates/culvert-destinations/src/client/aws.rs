@@ -10,7 +10,6 @@ pub(crate) mod answer;
 pub(crate) mod arn;
 pub(crate) mod auth;
 mod keys;
-pub mod settings;
 
 use std::fmt;
 use std::io;
@@ -26,16 +25,16 @@ use http_body_util::{Either, Full};
 use url::Url;
 
 use culvert_base::{BoxFuture, Refusal, Timestamp};
-
-use crate::client::net::{
+use culvert_target::DestinationIds;
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::{
     ANSWER_BYTES_MAX, EMPTY_BODY_FOR, Http, HttpRequest, HttpResponse, Net, Success,
 };
-use crate::config::destination_ids::DestinationIds;
-use crate::failure::{Failure, FailureClass};
+use culvert_target::settings::aws::AwsSettings;
+
 use arn::Arn;
 use auth::Auth;
 use keys::Assumed;
-use settings::AwsSettings;
 
 /// Time limit of a call.
 const DEADLINE: Duration = Duration::from_secs(13);

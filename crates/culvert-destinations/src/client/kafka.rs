@@ -16,13 +16,13 @@ pub(crate) mod wire;
 use std::time::Duration;
 
 use culvert_base::{Entropy, Secret};
+use culvert_target::failure::{Failure, FailureClass, scrub};
+use culvert_target::net::Net;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::client::net::Net;
 use crate::client::tls_client::{Duplex, Peer};
-use crate::failure::{Failure, FailureClass, scrub};
 use scram::Scram;
 use wire::{Cut, In, Out};
 

@@ -6,10 +6,9 @@
 
 use std::time::Duration;
 
+use culvert_target::net::CONNECTION_LIFE;
 use tokio::time::Instant;
 
-/// How long a connection is used. A broker or a proxy on the way may close one that was idle for longer.
-pub(crate) const LIFE: Duration = Duration::from_secs(60);
 /// Sends that a connection is used for.
 pub(crate) const SENDS_MAX: u32 = 1000;
 /// How long a replaced connection may take to close.
@@ -35,7 +34,7 @@ impl<C> Kept<C> {
 
     /// The connection for one more send. The error is one that was used for long enough, for the caller to close.
     pub(crate) fn again(mut self) -> Result<Self, C> {
-        if self.opened.elapsed() >= LIFE || self.sends >= SENDS_MAX {
+        if self.opened.elapsed() >= CONNECTION_LIFE || self.sends >= SENDS_MAX {
             return Err(self.connection);
         }
         self.sends += 1;
@@ -56,10 +55,10 @@ mod tests {
         assert_eq!(kept.again().unwrap_err(), "old");
         let mut kept = Kept::opened("older");
         for _ in 0..2 {
-            tokio::time::advance(LIFE / 3).await;
+            tokio::time::advance(CONNECTION_LIFE / 3).await;
             kept = kept.again().unwrap();
         }
-        tokio::time::advance(LIFE / 3).await;
+        tokio::time::advance(CONNECTION_LIFE / 3).await;
         assert_eq!(kept.again().unwrap_err(), "older");
     }
 }

@@ -11,11 +11,11 @@ use tokio::sync::Mutex;
 use url::Url;
 
 use culvert_base::{Secret, Timestamp};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::{Http, HttpRequest, Net};
 
-use crate::client::net::{Http, HttpRequest, Net};
+use crate::client::http_failure::{class_of_status, failed};
 use crate::client::request_body::form_headers;
-use crate::failure::http_failure::{class_of_status, failed};
-use crate::failure::{Failure, FailureClass};
 
 /// How long before its expiry a token is renewed.
 const RENEWED_BEFORE: Duration = Duration::from_secs(300);

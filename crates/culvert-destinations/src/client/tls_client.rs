@@ -6,15 +6,15 @@
 use std::time::Duration;
 
 use culvert_base::Refusal;
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::guard::Rules;
+use culvert_target::net::{Net, blame};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use url::Url;
 
-use crate::client::guard::Rules;
-use crate::client::net::{Net, blame};
 use crate::config::invalid;
-use crate::failure::{Failure, FailureClass};
 
 /// Maximum number of servers of one cluster that a user may name.
 const PEERS_MAX: usize = 16;
@@ -144,3 +144,6 @@ impl Peer {
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,5 @@
 //! Reads, checks, merges and redacts configurations of targets.
 
-pub(crate) mod destination_ids;
 pub(crate) mod headers;
 
 use std::fmt;
@@ -11,17 +10,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use culvert_base::{Refusal, code};
-
-use crate::client::guard::{CheckedUrl, Rules};
-
-/// A configuration that passed its checks.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Checked {
-    /// The stored form: every field present, normalised.
-    pub stored: Value,
-    /// Fields added to the redacted form in the response to the create call only: generated secrets.
-    pub shown_once: Option<Value>,
-}
+use culvert_target::Checked;
+use culvert_target::guard::{CheckedUrl, Rules};
 
 /// The error for a target's field.
 pub(crate) fn invalid(target: &str, sentence: impl fmt::Display) -> Refusal {

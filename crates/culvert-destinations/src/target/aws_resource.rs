@@ -1,12 +1,11 @@
 //! Targets at one resource of Amazon, such as a stream: credentials, and the ARN of the resource.
 
 use culvert_base::Refusal;
+use culvert_target::{DestinationIds, TargetContext};
 
 use crate::client::aws::Aws;
 use crate::client::aws::arn::{Arn, ResourceType};
 use crate::client::aws::auth::Auth;
-use crate::config::destination_ids::DestinationIds;
-use crate::target::context::TargetContext;
 
 /// Checks the credentials and the ARN in a configuration.
 ///

@@ -11,19 +11,17 @@ use serde_json::Value;
 use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, code};
+use culvert_target::batch::{Batch, BatchLimits};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::{Http, HttpRequest, HttpResponse};
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits};
-use crate::client::net::{Http, HttpRequest, HttpResponse};
+use crate::client::http_failure::{class_of_status, failed};
 use crate::client::oauth_tokens::OauthTokens;
 use crate::client::request_body::{form, gzipped};
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, checked_url, hide, invalid, keep_secret, parse, stored};
-use crate::failure::http_failure::{class_of_status, failed};
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
+use crate::config::{checked_url, hide, invalid, keep_secret, parse, stored};
 
 const NAME: &str = "azure_logs_ingestion";
 const DEADLINE: Duration = Duration::from_secs(12);

@@ -14,19 +14,17 @@ use sha2::{Digest, Sha256};
 
 use culvert_base::text::hex;
 use culvert_base::{BoxFuture, Entropy, Refusal};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::HttpResponse;
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
-use crate::client::net::HttpResponse;
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, hide, keep_secret, parse, stored};
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::config::{hide, keep_secret, parse, stored};
 use crate::target::http_intake::{
     Classes, HttpIntake, VendorError, check_secret, check_text, checked_base, class_of, given,
 };
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
 
 const NAME: &str = "clickhouse";
 const NAME_BYTES_MAX: usize = 200;

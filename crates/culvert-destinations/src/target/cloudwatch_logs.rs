@@ -13,21 +13,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Timestamp};
+use culvert_target::batch::{Batch, BatchLimits};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::Net;
+use culvert_target::{
+    Checked, DestinationIds, Outcome, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits};
 use crate::client::aws::Aws;
 use crate::client::aws::arn::ResourceType;
 use crate::client::aws::auth::{self, Auth};
-use crate::client::net::Net;
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, parse, stored};
-use crate::failure::{Failure, FailureClass};
+use crate::config::{parse, stored};
 use crate::target::aws_resource;
-use crate::target::context::TargetContext;
 use crate::target::envelope::event_time;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::{Outcome, Verdict, verdict};
+use crate::target::verdict::verdict;
 
 const NAME: &str = "cloudwatch_logs";
 const GROUP: ResourceType = ResourceType {

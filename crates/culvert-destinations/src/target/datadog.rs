@@ -11,19 +11,17 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, code};
 use culvert_events::read_json;
+use culvert_target::batch::{Batch, BatchLimits};
+use culvert_target::failure::Failure;
+use culvert_target::net::{Http, HttpRequest};
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits};
-use crate::client::net::{Http, HttpRequest};
+use crate::client::http_failure::{class_of_status, failed};
 use crate::client::request_body::gzipped;
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::failure::Failure;
-use crate::failure::http_failure::{class_of_status, failed};
-use crate::target::context::TargetContext;
+use crate::config::{hide, invalid, keep_secret, parse, stored};
 use crate::target::envelope::event_time;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
 
 const NAME: &str = "datadog";
 const DEADLINE: Duration = Duration::from_secs(25);

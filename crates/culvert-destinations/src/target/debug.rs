@@ -10,17 +10,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
+use culvert_target::batch::{Batch, BatchLimits};
+use culvert_target::guard::CheckedUrl;
+use culvert_target::net::Http;
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits};
-use crate::client::guard::CheckedUrl;
-use crate::client::net::Http;
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, checked_url, invalid, parse};
-use crate::failure::http_failure::judge;
-use crate::target::context::TargetContext;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
+use crate::client::http_failure::judge;
+use crate::config::{checked_url, invalid, parse};
 
 const NAME: &str = "debug";
 const DEADLINE: Duration = Duration::from_secs(15);

@@ -12,20 +12,18 @@ use serde_json::{Value, json};
 use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, RetryAfter};
+use culvert_target::batch::{Batch, BatchLimits};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::HttpResponse;
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits};
-use crate::client::net::HttpResponse;
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, hide, keep_secret, parse, stored};
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::config::{hide, keep_secret, parse, stored};
 use crate::target::http_intake::{Classes, HttpIntake, VendorError, checked_webhook, class_of};
 use crate::target::message::{Message, Severity, escaped};
 use crate::target::message_pieces::{Posts, post_messages};
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
 use crate::target::troubles::Troubles;
-use crate::target::verdict::Verdict;
 
 const NAME: &str = "discord";
 /// Maximum embeds of a message, and characters of all their texts.

@@ -11,21 +11,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::{HttpRequest, HttpResponse};
+use culvert_target::{
+    Checked, DestinationIds, Outcome, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
-use crate::client::net::{HttpRequest, HttpResponse};
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, invalid, parse, stored};
-use crate::failure::http_failure::class_of_status;
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::client::http_failure::class_of_status;
+use crate::config::{invalid, parse, stored};
 use crate::target::envelope::event_time;
 use crate::target::http_intake::{
     Classes, HttpIntake, UserOrToken, VendorError, checked_base, class_of, given,
 };
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::{Outcome, Verdict, verdict};
+use crate::target::verdict::verdict;
 
 const NAME: &str = "elasticsearch";
 /// Members of the response that are used.

@@ -10,20 +10,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::client::aws::Aws;
 use crate::client::aws::arn::ResourceType;
 use crate::client::aws::auth::{self, Auth};
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, invalid, parse, stored};
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::config::{invalid, parse, stored};
 use crate::target::envelope::{event_time, event_type};
 use crate::target::http_intake::{check_name, given};
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
 use crate::target::{aws_resource, record_stream};
 
 const NAME: &str = "eventbridge";

@@ -5,8 +5,6 @@
 //! event and then the whole event again. If another program moves the file away, it is opened
 //! again. Paths stay under the operator's root: no `..` and no symbolic links.
 
-pub(super) mod rotating_file;
-
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,18 +14,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
+use culvert_target::batch::{Batch, BatchLimits};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::Net;
+use culvert_target::rotating_file::{Escape, Fsync, Rotation, Slot, stays_inside};
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use rotating_file::{Escape, Fsync, Rotation, Slot, stays_inside};
-
-use crate::batch::{Batch, BatchLimits};
-use crate::client::net::Net;
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, ConfigDuration, invalid, parse};
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
+use crate::config::{ConfigDuration, invalid, parse};
 
 const NAME: &str = "file";
 

@@ -14,14 +14,14 @@ use serde_json::Value;
 use url::{Url, form_urlencoded};
 
 use culvert_base::{Refusal, Secret};
+use culvert_target::TargetContext;
+use culvert_target::failure::{Failure, FailureClass, scrub, vendor_code};
+use culvert_target::guard::Rules;
+use culvert_target::net::{Http, HttpRequest, HttpResponse};
 
-use crate::client::guard::Rules;
-use crate::client::net::{Http, HttpRequest, HttpResponse};
+use crate::client::http_failure::{class_of_status, failed};
 use crate::client::request_body::gzipped;
 use crate::config::{checked_url, hide, invalid, keep_secret};
-use crate::failure::http_failure::{class_of_status, failed};
-use crate::failure::{Failure, FailureClass, scrub, vendor_code};
-use crate::target::context::TargetContext;
 
 const DEADLINE: Duration = Duration::from_secs(25);
 /// Maximum bytes of a user name, a password or a token.

@@ -15,22 +15,21 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::Net;
+use culvert_target::{
+    Checked, DestinationIds, Outcome, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::client::kafka::errors::{self, DUPLICATE_SEQUENCE_NUMBER};
 use crate::client::kafka::records::{self, Record};
 use crate::client::kafka::{Link, Login, Mechanism, ProducerId};
 use crate::client::kept::Kept;
-use crate::client::net::Net;
 use crate::client::tls_client::{Peer, Scheme};
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::config::{hide, invalid, keep_secret, parse, stored};
 use crate::target::envelope::{event_time, event_type};
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::{Outcome, Verdict, verdict};
+use crate::target::verdict::verdict;
 
 const NAME: &str = "kafka";
 const SCHEMES: &[Scheme] = &[Scheme {

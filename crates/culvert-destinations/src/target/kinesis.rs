@@ -10,17 +10,15 @@ use serde_json::Value;
 
 use culvert_base::batch::BatchClass;
 use culvert_base::{BoxFuture, Entropy, Refusal};
+use culvert_target::batch::{Batch, BatchLimits};
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits};
 use crate::client::aws::Aws;
 use crate::client::aws::arn::ResourceType;
 use crate::client::aws::auth::{self, Auth};
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, parse, stored};
-use crate::target::context::TargetContext;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
+use crate::config::{parse, stored};
 use crate::target::{aws_resource, record_stream};
 
 const NAME: &str = "kinesis";

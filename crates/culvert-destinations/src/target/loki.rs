@@ -13,21 +13,19 @@ use serde_json::Value;
 
 use culvert_base::batch::BatchClass;
 use culvert_base::{BoxFuture, Entropy, Refusal, Timestamp};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::{HttpResponse, Net};
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
-use crate::client::net::{HttpResponse, Net};
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, invalid, parse, stored};
-use crate::failure::http_failure::class_of_status;
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::client::http_failure::class_of_status;
+use crate::config::{invalid, parse, stored};
 use crate::target::envelope::{event_time, event_type};
 use crate::target::http_intake::{
     HttpIntake, UserOrToken, VendorError, check_name, check_text, checked_base, given,
 };
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
 
 const NAME: &str = "loki";
 const PATH: &str = "/loki/api/v1/push";

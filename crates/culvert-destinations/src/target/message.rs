@@ -8,8 +8,7 @@ use serde_json::Value;
 
 use culvert_base::Timestamp;
 use culvert_events::{EventSeverity, read_json, severity_of};
-
-use crate::batch::Delivery;
+use culvert_target::batch::Delivery;
 
 /// Maximum characters of a value that a message quotes.
 const VALUE_MAX: usize = 256;

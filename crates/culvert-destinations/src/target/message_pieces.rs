@@ -16,14 +16,15 @@ use url::Url;
 
 use culvert_base::BoxFuture;
 use culvert_base::sync::lock;
+use culvert_target::batch::Batch;
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::HttpResponse;
+use culvert_target::{Outcome, Verdict};
 
-use crate::batch::Batch;
-use crate::client::net::HttpResponse;
-use crate::failure::{Failure, FailureClass};
 use crate::target::http_intake::HttpIntake;
 use crate::target::message::Message;
 use crate::target::troubles::{NotAccepted, Troubles};
-use crate::target::verdict::{Outcome, Verdict, is_stuck, verdict, verdict_of_line};
+use crate::target::verdict::{is_stuck, verdict, verdict_of_line};
 
 /// Time after which no request of a batch begins. With [`REQUEST_DEADLINE`], it is below the worker's limit.
 const BEGIN_WITHIN: Duration = Duration::from_secs(15);

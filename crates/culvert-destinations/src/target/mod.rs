@@ -8,7 +8,6 @@ mod aws_resource;
 pub mod azure_logs_ingestion;
 pub mod clickhouse;
 pub mod cloudwatch_logs;
-pub(crate) mod context;
 pub mod datadog;
 pub mod debug;
 pub mod discord;
@@ -17,7 +16,6 @@ pub(crate) mod envelope;
 pub mod eventbridge;
 pub mod file;
 pub mod firehose;
-mod formatted;
 mod http_intake;
 pub mod kafka;
 pub mod kinesis;
@@ -33,30 +31,22 @@ pub mod pubsub;
 pub mod rabbitmq;
 mod record_stream;
 pub mod s3;
-pub(crate) mod settings;
 pub mod slack;
 pub mod smtp;
 pub mod splunk_hec;
 pub mod sqs;
 pub mod syslog;
-pub(crate) mod target_type;
 mod troubles;
-mod unopened;
 pub(crate) mod verdict;
 pub mod webhook;
 
-pub use crate::config::Checked;
-pub use crate::config::destination_ids::DestinationIds;
-pub use crate::failure::{FAILURE_TEXT_MAX, Failure};
-pub use context::TargetContext;
-pub use formatted::formatted;
-pub use settings::TargetSettings;
-pub use target_type::{Gathers, Open, Run, Target, TargetType};
-pub use unopened::unopened;
-pub use verdict::{Outcome, Verdict};
+use culvert_target::{TargetType, TargetTypes};
+
+/// The table of the targets.
+pub static TYPES: TargetTypes = TargetTypes::new(ALL);
 
 /// Every target, sorted by name.
-pub static ALL: &[&TargetType] = &[
+static ALL: &[&TargetType] = &[
     &azure_logs_ingestion::TYPE,
     &clickhouse::TYPE,
     &cloudwatch_logs::TYPE,
@@ -85,11 +75,6 @@ pub static ALL: &[&TargetType] = &[
     &syslog::TYPE,
     &webhook::TYPE,
 ];
-
-/// The target of that name.
-pub fn find(name: &str) -> Option<&'static TargetType> {
-    ALL.iter().copied().find(|ty| ty.name == name)
-}
 
 #[cfg(test)]
 mod tests;

@@ -19,19 +19,18 @@ use tokio::sync::Mutex;
 
 use culvert_base::batch::BatchClass;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass, scrub};
+use culvert_target::net::Net;
+use culvert_target::{
+    Checked, DestinationIds, Outcome, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::client::kept::Kept;
-use crate::client::net::Net;
 use crate::client::tls_client::{Peer, Scheme};
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::failure::{Failure, FailureClass, scrub};
-use crate::target::context::TargetContext;
+use crate::config::{hide, invalid, keep_secret, parse, stored};
 use crate::target::envelope::event_type;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::{Outcome, Verdict, is_stuck, verdict_of_line};
+use crate::target::verdict::{is_stuck, verdict_of_line};
 
 const NAME: &str = "nats";
 const PREFIX: &str = "culvert.events";

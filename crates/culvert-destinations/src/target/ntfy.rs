@@ -11,22 +11,20 @@ use serde_json::{Value, json};
 use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
+use culvert_target::batch::{Batch, BatchLimits};
+use culvert_target::failure::Failure;
+use culvert_target::net::HttpResponse;
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits};
-use crate::client::net::HttpResponse;
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, hide, keep_secret, parse, stored};
-use crate::failure::Failure;
-use crate::target::context::TargetContext;
+use crate::config::{hide, keep_secret, parse, stored};
 use crate::target::http_intake::{
     Credentials, HttpIntake, VendorError, check_name, check_secret, checked_base, given,
 };
 use crate::target::message::{Message, Severity, cut, cut_bytes};
 use crate::target::message_pieces::{Posts, post_messages};
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
 use crate::target::troubles::Troubles;
-use crate::target::verdict::Verdict;
 
 const NAME: &str = "ntfy";
 const TOPIC_BYTES_MAX: usize = 64;

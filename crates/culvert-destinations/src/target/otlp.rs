@@ -23,19 +23,17 @@ use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp};
 use culvert_events::read_json;
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::{Http, HttpRequest, HttpResponse, Net};
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
-use crate::client::net::{Http, HttpRequest, HttpResponse, Net};
+use crate::client::http_failure::failed;
 use crate::client::request_body::gzipped;
-use crate::config::destination_ids::DestinationIds;
 use crate::config::headers;
-use crate::config::{Checked, checked_url, invalid, parse, stored};
-use crate::failure::http_failure::failed;
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
+use crate::config::{checked_url, invalid, parse, stored};
 
 const NAME: &str = "otlp";
 const DEADLINE: Duration = Duration::from_secs(25);
@@ -281,7 +279,7 @@ impl Otlp {
             tracing::warn!(
                 rejected = partial.rejected_log_records,
                 "an OpenTelemetry receiver rejected events: {}",
-                crate::failure::scrub(&partial.error_message, &secrets)
+                culvert_target::failure::scrub(&partial.error_message, &secrets)
             );
         }
     }

@@ -29,18 +29,16 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
+use culvert_target::batch::{Batch, BatchLimits};
+use culvert_target::failure::{Failure, FailureClass, scrub, vendor_code};
+use culvert_target::net::Net;
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits};
 use crate::client::kept::{CLOSE_DEADLINE, Kept};
-use crate::client::net::Net;
 use crate::client::tls_client::{Peer, Scheme};
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::failure::{Failure, FailureClass, scrub, vendor_code};
-use crate::target::context::TargetContext;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
+use crate::config::{hide, invalid, keep_secret, parse, stored};
 
 const NAME: &str = "postgres";
 const TABLE: &str = "culvert_events";

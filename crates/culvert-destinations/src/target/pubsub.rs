@@ -19,21 +19,19 @@ use serde_json::{Value, json};
 use url::Url;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::{Http, HttpRequest, HttpResponse};
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
-use crate::client::net::{Http, HttpRequest, HttpResponse};
+use crate::client::http_failure::{class_of_status, failed};
 use crate::client::oauth_tokens::OauthTokens;
 use crate::client::request_body::form;
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, checked_url, hide, invalid, keep_secret, parse, stored};
-use crate::failure::http_failure::{class_of_status, failed};
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::config::{checked_url, hide, invalid, keep_secret, parse, stored};
 use crate::target::envelope::event_type;
 use crate::target::http_intake::{HttpIntake, checked_base, given};
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
 
 const NAME: &str = "pubsub";
 const DEADLINE: Duration = Duration::from_secs(7);

@@ -2,9 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::{Outcome, Verdict};
+
 use crate::client::aws::{Aws, answer};
-use crate::failure::{Failure, FailureClass};
-use crate::target::verdict::{Outcome, Verdict, verdict};
+use crate::target::verdict::verdict;
 
 /// Sends one call with the records of a batch.
 pub(super) async fn put(

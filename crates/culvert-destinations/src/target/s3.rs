@@ -30,20 +30,19 @@ use url::Url;
 use culvert_base::batch::Gathering;
 use culvert_base::text::hex;
 use culvert_base::{BoxFuture, Entropy, Refusal};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::ANSWER_BYTES_MAX;
+use culvert_target::{
+    Checked, DestinationIds, Gathers, Run, Target, TargetContext, TargetSettings, TargetType,
+    Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::client::aws::arn::{Arn, ResourceType};
 use crate::client::aws::auth::{self, Auth};
 use crate::client::aws::{Aws, Call, Feed, Payload};
-use crate::client::net::ANSWER_BYTES_MAX;
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, invalid, parse, stored};
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::config::{invalid, parse, stored};
 use crate::target::envelope::event_time;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Gathers, Run, Target, TargetType};
-use crate::target::verdict::Verdict;
 
 const NAME: &str = "s3";
 const BUCKET: ResourceType = ResourceType {

@@ -31,22 +31,20 @@ use url::{Host, Url};
 
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret, Timestamp};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::Net;
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
-use crate::client::net::Net;
 use crate::client::tls_client::{Peer, Scheme};
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::config::{hide, invalid, keep_secret, parse, stored};
 use crate::target::http_intake::{check_text, given};
 use crate::target::message::Message;
 use crate::target::message_pieces::{SendsPieces, send_pieces};
-use crate::target::settings::TargetSettings;
 use crate::target::smtp::connection::{Connector, Sending};
-use crate::target::target_type::{Target, TargetType};
 use crate::target::troubles::{NotAccepted, Troubles};
-use crate::target::verdict::Verdict;
 
 const NAME: &str = "smtp";
 const RECIPIENTS_MAX: usize = 20;

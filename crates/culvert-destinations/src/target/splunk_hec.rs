@@ -11,21 +11,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
+use culvert_target::batch::{Batch, BatchLimits};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::HttpResponse;
+use culvert_target::{
+    Checked, DestinationIds, Outcome, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits};
-use crate::client::net::HttpResponse;
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, hide, invalid, keep_secret, parse, stored};
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::config::{hide, invalid, keep_secret, parse, stored};
 use crate::target::envelope::event_time;
 use crate::target::http_intake::{
     Classes, Credentials, HttpIntake, VendorError, check_name, check_secret, check_text,
     checked_base, class_of, given,
 };
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::{Outcome, Verdict, verdict};
+use crate::target::verdict::verdict;
 
 const NAME: &str = "splunk_hec";
 const PATH: &str = "/services/collector/event";

@@ -11,20 +11,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use culvert_base::{BoxFuture, Entropy, Refusal};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::{
+    Checked, DestinationIds, Outcome, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::client::aws::arn::{Arn, ResourceType};
 use crate::client::aws::auth::{self, Auth};
 use crate::client::aws::{Aws, answer};
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, invalid, parse, stored};
-use crate::failure::{Failure, FailureClass};
+use crate::config::{invalid, parse, stored};
 use crate::target::aws_resource;
-use crate::target::context::TargetContext;
 use crate::target::envelope::event_type;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::{Outcome, Verdict, verdict};
+use crate::target::verdict::verdict;
 
 const NAME: &str = "sqs";
 const QUEUE: ResourceType = ResourceType {

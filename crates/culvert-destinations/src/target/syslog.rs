@@ -21,20 +21,18 @@ use tokio::sync::Mutex;
 use culvert_base::batch::BatchClass;
 use culvert_base::{BoxFuture, Entropy, Refusal};
 use culvert_events::{EventSeverity, severity_of};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::{Net, blame};
+use culvert_target::{
+    Checked, DestinationIds, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
 use crate::client::kept::Kept;
-use crate::client::net::{Net, blame};
 use crate::client::tls_client::{Duplex, Peer, Scheme};
-use crate::config::destination_ids::DestinationIds;
-use crate::config::{Checked, invalid, parse, stored};
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::config::{invalid, parse, stored};
 use crate::target::envelope::{event_time, event_type};
 use crate::target::http_intake::given;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
 
 const NAME: &str = "syslog";
 const TLS: Scheme = Scheme {

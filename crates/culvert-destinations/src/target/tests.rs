@@ -1,4 +1,5 @@
 use culvert_base::{Code, OsEntropy};
+use culvert_target::TargetSettings;
 use schemars::SchemaGenerator;
 use serde_json::json;
 
@@ -8,11 +9,11 @@ use super::*;
 fn targets_are_listed_in_order_and_found_by_name() {
     assert!(ALL.windows(2).all(|pair| pair[0].name < pair[1].name));
     for ty in ALL {
-        assert!(std::ptr::eq(*ty, find(ty.name).unwrap()));
+        assert!(std::ptr::eq(*ty, TYPES.find(ty.name).unwrap()));
         assert!(ty.doc.ends_with('.'));
         assert!(culvert_events::encode::EVENT_BYTES_MAX < ty.limits.bytes_max);
     }
-    assert!(find("nowhere").is_none());
+    assert!(TYPES.find("nowhere").is_none());
 }
 
 #[test]
@@ -80,7 +81,7 @@ fn addresses_inside_the_network_are_refused_by_every_target_with_a_url() {
         ("syslog", "tls"),
         ("webhook", "https"),
     ] {
-        let ty = find(name).unwrap();
+        let ty = TYPES.find(name).unwrap();
         let check = |url: &str| {
             let mut config = match name {
                 "clickhouse" => json!({"table": "t"}),

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use culvert_base::{RetryAfter, Timestamp};
-
-use crate::failure::{Failure, FailureClass};
+use culvert_target::failure::{Failure, FailureClass};
 
 /// Events that are remembered; the oldest are forgotten first. Some batches of the largest size.
 const EVENTS_MAX: usize = 1_024;

@@ -25,20 +25,18 @@ use sha2::Sha256;
 
 use culvert_base::{BoxFuture, Entropy, Refusal, Secret};
 use culvert_events::{BodyTemplate, TemplateBody};
+use culvert_target::batch::{Batch, BatchLimits, Delivery};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::guard::CheckedUrl;
+use culvert_target::net::{Http, Net};
+use culvert_target::{
+    Checked, DestinationIds, Outcome, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 
-use crate::batch::{Batch, BatchLimits, Delivery};
-use crate::client::guard::CheckedUrl;
-use crate::client::net::{Http, Net};
-use crate::config::destination_ids::DestinationIds;
+use crate::client::http_failure::judge;
 use crate::config::headers;
-use crate::config::{Checked, ConfigDuration, checked_url, invalid, parse};
-use crate::failure::http_failure::judge;
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
+use crate::config::{ConfigDuration, checked_url, invalid, parse};
 use crate::target::http_intake::given;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::{Outcome, Verdict};
 
 const NAME: &str = "webhook";
 

@@ -8,22 +8,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use culvert_base::batch::BatchClass;
 use culvert_base::{BoxFuture, ManualClock, OsEntropy, SystemClock, Timestamp};
+use culvert_target::batch::{Batch, OpenBatch};
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::guard::Rules;
+use culvert_target::net::{CONNECTION_LIFE, Net, Resolve};
+use culvert_target::{
+    DestinationIds, Outcome, Target, TargetContext, TargetSettings, TargetType, Verdict,
+};
 pub(crate) use culvert_testing::http_server::{Fake, RecordedRequest, Reply};
-pub(crate) use culvert_testing::{certificate, nats, until};
+pub(crate) use culvert_testing::{certificate, nats, tls_front, until};
 use serde_json::Value;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-
-use crate::batch::{Batch, OpenBatch};
-use crate::client::guard::Rules;
-use crate::client::kept::LIFE;
-use crate::client::net::{Net, Resolve};
-use crate::config::destination_ids::DestinationIds;
-use crate::failure::{Failure, FailureClass};
-use crate::target::context::TargetContext;
-use crate::target::settings::TargetSettings;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::{Outcome, Verdict};
 
 /// A batch of these envelopes.
 pub(crate) fn batch(class: BatchClass, envelopes: &[&str]) -> Batch {
@@ -183,7 +177,7 @@ pub(crate) async fn assert_connections_have_a_life(ty: &TargetType, config: &Val
     let second = send().await;
     assert_eq!(second, first, "the connection is used again");
     tokio::time::pause();
-    tokio::time::advance(LIFE).await;
+    tokio::time::advance(CONNECTION_LIFE).await;
     tokio::time::resume();
     let third = send().await;
     assert!(third > second, "the name was not resolved again");
@@ -199,39 +193,4 @@ impl Named {
     pub(crate) fn context(settings: &TargetSettings) -> TargetContext {
         TargetContext::with_net(settings.clone(), Self::net(settings))
     }
-}
-
-/// A proxy that terminates TLS for a server without TLS.
-pub(crate) struct TlsFront {
-    pub(crate) port: u16,
-    _task: JoinSet<()>,
-}
-
-/// Starts one with a certificate for `name`, which is in `cert.pem` in `folder`.
-pub(crate) async fn tls_front(folder: &tempfile::TempDir, name: &str, behind: String) -> TlsFront {
-    let made = certificate(folder, name);
-    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .unwrap();
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let mut task = JoinSet::new();
-    task.spawn(async move {
-        let mut links = JoinSet::new();
-        while let Ok((near, _)) = listener.accept().await {
-            let (acceptor, behind) = (acceptor.clone(), behind.clone());
-            links.spawn(async move {
-                let mut near = acceptor.accept(near).await?;
-                let mut far = TcpStream::connect(behind).await?;
-                tokio::io::copy_bidirectional(&mut near, &mut far).await
-            });
-        }
-    });
-    TlsFront { port, _task: task }
 }

@@ -1,6 +1,6 @@
 //! Event destination: one remote system that receives events (contract: management API 2.4).
 //!
-//! `culvert-delivery` defines the fields and allowed values of each target and runs it. A configuration is
+//! `crates/culvert-destinations` defines the fields and allowed values of each target and runs it. A configuration is
 //! stored twice: as shown, without secrets, and whole and encrypted.
 
 pub mod model;
@@ -8,7 +8,6 @@ pub mod operations;
 pub mod targets;
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
-use culvert_destinations::{TargetType, target};
 use culvert_events::EventFormat;
 use culvert_resources::cx::Cx;
 use culvert_resources::input;
@@ -17,13 +16,15 @@ use culvert_resources::resource::model::Model;
 use culvert_resources::resource::{Draft, Extra, Resource, ResourceType, Reveal};
 use culvert_resources::stored::seal::Seal;
 use culvert_resources::stored::{self, Format};
+use culvert_resources::targets::target_schema;
 use culvert_resources::{Error, Role};
 use culvert_store::{AuditEvent, Changes, Document, Head};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use culvert_target::{TargetType, TargetTypes};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::destination::model::{EventDestination, PUBLIC_TARGETS, StoredTarget};
+use crate::destination::model::{EventDestination, PUBLIC_TARGETS, StoredTarget, TARGETS};
 use crate::subscription::model::EventSubscription;
 use crate::{EventConfig, replay, subscription};
 
@@ -95,9 +96,9 @@ impl Resource for EventDestination {
 
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         check_format(&input.format)?;
-        let (ty, given) = only(input.target)?;
+        let (name, given) = only(input.target)?;
         let id = format!("{}_{id}", Self::ID_PREFIX);
-        let (target, reveal) = StoredTarget::check(cx, &id, ty, &given)?;
+        let (target, reveal) = StoredTarget::check(cx, &id, name, &given)?;
         Ok(Draft {
             reveal,
             ..Draft::of(Self {
@@ -129,16 +130,16 @@ impl Resource for EventDestination {
             self.may_redirect(cx, head).await?;
         }
         if let Some(target) = input.target {
-            let (ty, given) = only(target)?;
-            if ty.name != self.target.name {
+            let (name, given) = only(target)?;
+            if name != self.target.name {
                 return Err(Refusal::of(code::TARGET_TYPE_CHANGED).into());
             }
             let stored = self.target.open(cx.seal, &head.id)?;
-            let merged = (ty.merge)(&stored, given.clone());
+            let merged = cx.settings.targets.merge(name, &stored, given.clone())?;
             // Generated secrets are only shown on creation.
-            (self.target, _) = StoredTarget::check(cx, &head.id, ty, &merged)?;
+            (self.target, _) = StoredTarget::check(cx, &head.id, name, &merged)?;
             let after = self.target.open(cx.seal, &head.id)?;
-            let is_moved = addresses(ty.name, &after) != addresses(ty.name, &stored);
+            let is_moved = addresses(name, &after) != addresses(name, &stored);
             if is_moved && sent(&merged) != sent(&given) {
                 return Err(Refusal::new(code::BODY_FIELD_INVALID, SECRETS_AGAIN).into());
             }
@@ -209,9 +210,14 @@ impl EventDestination {
         EventFormat::find(&self.format)
     }
 
-    /// The target's entry and its decrypted configuration, for sending.
-    pub fn target(&self, seal: &Seal, head: &Head) -> Result<(&'static TargetType, Value), Fault> {
-        let ty = target::find(&self.target.name).ok_or_else(|| {
+    /// The type of its target, one of `types`, and the decrypted configuration, for sending.
+    pub fn target(
+        &self,
+        types: TargetTypes,
+        seal: &Seal,
+        head: &Head,
+    ) -> Result<(&'static TargetType, Value), Fault> {
+        let ty = types.find(&self.target.name).ok_or_else(|| {
             Fault::bare(format!(
                 "opening destination {}: this build has no target {}",
                 head.id, self.target.name
@@ -226,23 +232,23 @@ impl StoredTarget {
     fn check(
         cx: &Cx<'_>,
         id: &str,
-        ty: &'static TargetType,
+        name: &str,
         given: &Value,
     ) -> Result<(Self, Option<Reveal>), Error> {
-        let checked = cx.settings.targets.check(ty.name, given, cx.entropy)?;
-        let shown = (ty.redact)(&checked.stored);
+        let checked = cx.settings.targets.check(name, given, cx.entropy)?;
+        let shown = checked.shown;
         let reveal = checked.shown_once.map(|once| {
             let mut revealed = shown.clone();
             if let (Value::Object(revealed), Value::Object(once)) = (&mut revealed, once) {
                 revealed.extend(once);
             }
             Reveal {
-                pointer: format!("/target/{}", ty.name),
+                pointer: format!("/target/{name}"),
                 json: Secret::new(revealed.to_string()),
             }
         });
         let target = Self {
-            name: ty.name.to_owned(),
+            name: name.to_owned(),
             shown,
             sealed: cx.seal.seal(cx.entropy, id, &checked.stored.to_string())?,
         };
@@ -262,54 +268,32 @@ fn check_format(format: &str) -> Result<(), Refusal> {
 }
 
 /// The single target of a body, and its configuration.
-fn only(given: Map<String, Value>) -> Result<(&'static TargetType, Value), Refusal> {
+fn only(given: Map<String, Value>) -> Result<(&'static str, Value), Refusal> {
     let mut found = None;
     for (name, value) in given {
-        let ty = target::find(&name);
+        let known = TARGETS.into_iter().find(|known| *known == name);
         let is_public = PUBLIC_TARGETS.contains(&name.as_str());
-        match (ty, is_public) {
+        match (known, is_public) {
             (None, true) if value.is_null() => {}
             (None, _) => {
-                let names: Vec<_> = target::ALL.iter().map(|ty| ty.name).collect();
                 let name: String = name.chars().take(64).collect();
                 return Err(Refusal::new(
                     code::TARGET_TYPE_UNKNOWN,
                     format!(
                         "This build of culvert does not support the target `{name}`; supported targets: {}.",
-                        names.join(", ")
+                        TARGETS.join(", ")
                     ),
                 ));
             }
             (Some(_), _) if value.is_null() => {}
-            (Some(ty), _) => {
-                if found.replace((ty, value)).is_some() {
+            (Some(known), _) => {
+                if found.replace((known, value)).is_some() {
                     return Err(Refusal::of(code::TARGET_NOT_SINGLE));
                 }
             }
         }
     }
     found.ok_or_else(|| Refusal::of(code::TARGET_MISSING))
-}
-
-/// The schema of an object with one of the targets of this build.
-fn target_schema(generator: &mut SchemaGenerator) -> Schema {
-    let mut schema = json_schema!({
-        "type": "object",
-        "additionalProperties": false,
-        "minProperties": 1,
-        "maxProperties": 1,
-        "properties": {},
-    });
-    let properties: Map<String, Value> = target::ALL
-        .iter()
-        .map(|ty| {
-            let mut schema = (ty.schema)(generator);
-            schema.insert("description".to_owned(), ty.doc.into());
-            (ty.name.to_owned(), schema.to_value())
-        })
-        .collect();
-    schema.insert("properties".to_owned(), properties.into());
-    schema
 }
 
 /// A target without the secrets that only sign our events and are never sent. A template writes any text, so its signature
@@ -370,6 +354,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn the_names_are_those_of_the_table() {
+        let table = culvert_destinations::TYPES.all().iter();
+        assert_eq!(Vec::from_iter(table.map(|ty| ty.name)), TARGETS);
+    }
 
     #[test]
     fn metadata_of_events_is_no_address() {

@@ -3,8 +3,6 @@
 
 use culvert_base::{Fault, Refusal, Timestamp, code};
 use culvert_delivery::{ClusterHealth, NodeHealth};
-use culvert_destinations::batch::Batch;
-use culvert_destinations::target::Failure;
 use culvert_resources::access::rights::Access;
 use culvert_resources::audit::trace::{OperationKind, Trace};
 use culvert_resources::list::page;
@@ -14,6 +12,8 @@ use culvert_resources::resource::model::Model;
 use culvert_resources::resource::{Extra, Running, value_refusal};
 use culvert_resources::{Error, Role, input, service, stored};
 use culvert_store::DeadLetter;
+use culvert_target::batch::Batch;
+use culvert_target::failure::Failure;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

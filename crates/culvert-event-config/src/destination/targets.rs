@@ -1,13 +1,25 @@
-//! What destinations may be, as the delivery plane decides.
+//! What destinations may be, as the types of targets decide.
 
 use culvert_base::{Entropy, Refusal, code};
-use culvert_destinations::{TargetSettings, target};
-use culvert_resources::settings::{CheckedTarget, TargetCheck};
+use culvert_resources::targets::{CheckedTarget, TargetCheck};
+use culvert_target::{TargetSettings, TargetType, TargetTypes};
 use serde_json::Value;
 
-/// The targets of the delivery plane under these settings.
+/// The types of targets under the settings of the server.
 #[derive(Debug)]
-pub struct Targets(pub TargetSettings);
+pub struct Targets {
+    /// The types.
+    pub types: TargetTypes,
+    /// The settings.
+    pub settings: TargetSettings,
+}
+
+impl Targets {
+    fn find(&self, target: &str) -> Result<&'static TargetType, Refusal> {
+        let found = self.types.find(target);
+        found.ok_or_else(|| Refusal::of(code::TARGET_TYPE_UNKNOWN))
+    }
+}
 
 impl TargetCheck for Targets {
     fn check(
@@ -16,11 +28,16 @@ impl TargetCheck for Targets {
         given: &Value,
         entropy: &dyn Entropy,
     ) -> Result<CheckedTarget, Refusal> {
-        let ty = target::find(target).ok_or_else(|| Refusal::of(code::TARGET_TYPE_UNKNOWN))?;
-        let checked = (ty.check)(given, &self.0, entropy)?;
+        let ty = self.find(target)?;
+        let checked = (ty.check)(given, &self.settings, entropy)?;
         Ok(CheckedTarget {
+            shown: (ty.redact)(&checked.stored),
             stored: checked.stored,
             shown_once: checked.shown_once,
         })
+    }
+
+    fn merge(&self, target: &str, stored: &Value, given: Value) -> Result<Value, Refusal> {
+        Ok((self.find(target)?.merge)(stored, given))
     }
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use culvert_base::Fault;
 use culvert_base::sync::lock;
-use culvert_destinations::Net;
-use culvert_destinations::net::HttpResponse;
 use culvert_installation::config::Witness;
 use culvert_store::{SignedHead, Store};
+use culvert_target::Net;
+use culvert_target::net::HttpResponse;
 use culvert_tlog::{
     ADD_CHECKPOINT_PATH, AddCheckpoint, Checkpoint, SignatureLine, SignedCheckpoint, VerifierKey,
     consistency_ranges, continuation, continued, origin_digest,

@@ -2,6 +2,7 @@
 
 use clap::{ArgMatches, Command};
 use culvert_base::BoxFuture;
+use culvert_destinations::TYPES;
 
 use super::{CommandType, Failure, say};
 
@@ -18,7 +19,9 @@ fn arguments(command: Command) -> Command {
 
 fn run(_: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
-        let document = culvert_api::openapi(culvert_control::operation_specs());
+        let document = culvert_api::openapi(culvert_control::operation_specs(), |generator| {
+            TYPES.schema(generator)
+        });
         say(format_args!("{document:#}"))
     })
 }

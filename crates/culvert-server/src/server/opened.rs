@@ -7,13 +7,13 @@ use culvert_base::net::HostName;
 use culvert_base::{Clock, Entropy, IdMaker, Secret, SteadyClock, Supervisor, Timestamp};
 use culvert_command::with_causes;
 use culvert_control::{Bootstrap, LostEvents, Pepper, Seal};
-use culvert_destinations::TargetSettings;
 use culvert_edge::Inherited;
 use culvert_installation::config::{self, Role, Settings};
 use culvert_installation::data_dir_lock::DataDirLock;
 use culvert_installation::keys::{self, MasterKey};
 use culvert_installation::{ProcessContext, Unopened};
 use culvert_store::{Queue, Store};
+use culvert_target::TargetSettings;
 use tokio::net::TcpListener;
 
 use super::listening::listen;

@@ -11,8 +11,6 @@ use culvert_api::Window;
 use culvert_base::{OsEntropy, Supervisor};
 use culvert_control::{Pepper, PublicPorts};
 use culvert_delivery::{JetStreamSettings, STREAM_LEASE};
-use culvert_destinations::TargetSettings;
-use culvert_destinations::guard::Rules;
 use culvert_edge::{Edge, Inherited};
 use culvert_events::HeaderRules;
 use culvert_policy::{ErrorPages, IpDataFiles, IpDatabases};
@@ -23,6 +21,8 @@ use rustls_pki_types::pem::PemObject;
 use crate::cloud_destinations;
 use culvert_installation::config::{Invalid, ProxiedListener, Settings, networks};
 use culvert_installation::proxies;
+use culvert_target::TargetSettings;
+use culvert_target::guard::Rules;
 
 /// The configuration of the edge.
 pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Settings, Invalid> {

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::{ManualClock, OsEntropy, Secret, Timestamp};
-use culvert_destinations::aws::settings::OwnKeys;
-use culvert_destinations::batch::{Batch, OpenBatch};
-use culvert_destinations::failure::FailureClass;
-use culvert_destinations::guard::Rules;
-use culvert_destinations::target::{Outcome, Verdict, find};
-use culvert_destinations::{DestinationIds, TargetContext, TargetSettings};
+use culvert_destinations::TYPES;
 use culvert_store::BatchClass;
+use culvert_target::batch::{Batch, OpenBatch};
+use culvert_target::failure::FailureClass;
+use culvert_target::guard::Rules;
+use culvert_target::settings::aws::OwnKeys;
+use culvert_target::{DestinationIds, Outcome, TargetContext, TargetSettings, Verdict};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -221,7 +221,7 @@ impl Targets {
     }
 
     async fn send(&self, name: &str, config: &Value, batch: &Batch) -> Verdict {
-        let ty = find(name).unwrap();
+        let ty = TYPES.find(name).unwrap();
         let checked = (ty.check)(config, &self.settings, &OsEntropy).unwrap();
         let ids = DestinationIds {
             destination: "ed_1",
@@ -281,7 +281,7 @@ async fn queues_and_buses_of_amazon_take_the_largest_batches() {
         ("sqs", queue(&creds, QUEUE), "sqs"),
         ("eventbridge", bus(&creds, BUS), "bus"),
     ] {
-        let limits = find(name).unwrap().limits;
+        let limits = TYPES.find(name).unwrap().limits;
         let text = format!("\"{}\"", "x".repeat(limits.bytes_max / 10 - 180));
         let object = format!("{{\"text\":{text}}}");
         let full = batch_of(&[object.as_str(); 10]);
@@ -459,7 +459,7 @@ async fn assumed_roles_and_refusals_follow_amazons_authentication() {
     let unknown_key =
         json!({"creds": {"aws_access_key_id": "AKIAUNKNOWN", "aws_secret_access_key": "wrong"}});
     let send = async |name: &str, config: Value, account: &str, batch: &Batch| {
-        let ty = find(name).unwrap();
+        let ty = TYPES.find(name).unwrap();
         let stored = (ty.check)(&config, &settings, &OsEntropy).unwrap().stored;
         let ids = DestinationIds {
             destination: "ed_1",
@@ -621,7 +621,7 @@ async fn events_are_gathered_into_objects_of_a_bucket() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_millis(now_ms())));
     let context = TargetContext::new(settings.clone(), clock, Arc::new(OsEntropy));
     let send = async |config: Value, batch: &Batch| {
-        let ty = find("s3").unwrap();
+        let ty = TYPES.find("s3").unwrap();
         let stored = (ty.check)(&config, &settings, &OsEntropy).unwrap().stored;
         let ids = DestinationIds {
             destination: "ed_1",
@@ -727,7 +727,7 @@ async fn events_reach_a_consumer_of_kafka() {
     settings.rules.allow_plain_http = true;
     let clock = Arc::new(ManualClock::at(Timestamp::from_unix_millis(now_ms())));
     let context = TargetContext::new(settings.clone(), clock, Arc::new(OsEntropy));
-    let ty = find("kafka").unwrap();
+    let ty = TYPES.find("kafka").unwrap();
     let mut first = 0;
     for compression in ["none", "gzip"] {
         let mut config = config.clone();

@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use culvert_destinations::TYPES;
+
 use super::layers::root;
 
 #[test]
@@ -21,7 +23,9 @@ fn generated_documents_are_current() {
         ),
         (
             "docs/reference/api.md",
-            culvert_api::reference::api(culvert_control::operation_specs()),
+            culvert_api::reference::api(culvert_control::operation_specs(), |generator| {
+                TYPES.schema(generator)
+            }),
         ),
         (
             "docs/reference/edge-errors.md",
@@ -34,7 +38,8 @@ fn generated_documents_are_current() {
             "docs/openapi.json",
             format!(
                 "{:#}\n",
-                culvert_api::openapi(culvert_control::operation_specs())
+                culvert_api::openapi(culvert_control::operation_specs(), |generator| TYPES
+                    .schema(generator))
             ),
         ),
     ];
@@ -107,7 +112,7 @@ fn every_foreign_suite_is_listed() {
         let is_named = named.iter().any(|name| name.starts_with(&start));
         assert!(is_named, "{start} is not listed");
     }
-    for target in culvert_destinations::target::ALL {
+    for target in TYPES.all() {
         assert!(named.contains(target.name), "{} is not listed", target.name);
     }
 }

@@ -506,11 +506,11 @@ const BY_SERVER: &[&str] = &[
     "control/compile/state.rs CompileState.runs",
     "control/compile/state.rs CompileState.subscriptions",
     "control/compile/state.rs DueForDelivery.destinations",
-    "control/server_log/expiry.rs ExpiryMarks.marks",
-    "control/server_log/expiry.rs ExpiryMarks.there",
-    "control/server_log/members.rs Members.seen",
-    "control/server_log/mod.rs ServerLog.unreadable",
-    "control/server_log/watch.rs Seen.dropped",
+    "server-log/expiry.rs ExpiryMarks.marks",
+    "server-log/expiry.rs ExpiryMarks.there",
+    "server-log/members.rs Members.seen",
+    "server-log/lib.rs ServerLog.unreadable",
+    "control/server_watch.rs Seen.dropped",
     "control/compile/state.rs DueForDelivery.subscriptions",
     "identity/console/provider.rs ConsoleSignIn.roles",
     "event-config/destination/operations.rs HealthView.failures",
@@ -539,7 +539,7 @@ const BY_SERVER: &[&str] = &[
     "endpoints/traffic_policy/mod.rs Compiled.secrets",
     "destinations/client/amqp.rs Window.ids",
     "destinations/client/amqp.rs Window.returned",
-    "destinations/client/aws/settings.rs AwsSettings.endpoints",
+    "target/settings/aws.rs AwsSettings.endpoints",
     "delivery/queue/buffer.rs State.batches",
     "delivery/plane/cluster.rs Note.failures",
     "delivery/plane/cluster.rs Sharing.noted",
@@ -623,7 +623,7 @@ const BY_SERVER: &[&str] = &[
 ];
 
 /// Crates whose collections a socket can reach.
-const CRATES: [&str; 27] = [
+const CRATES: [&str; 29] = [
     "access",
     "agents",
     "api",
@@ -645,7 +645,9 @@ const CRATES: [&str; 27] = [
     "overload",
     "policy",
     "resources",
+    "server-log",
     "ssh",
+    "target",
     "tls",
     "tunnel",
     "upstream",

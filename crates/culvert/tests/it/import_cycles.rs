@@ -19,13 +19,13 @@ const LARGER: [(&str, usize); 5] = [
 ];
 
 /// Methods of foreign types that one of ours also has.
-const FOREIGN_METHODS: &str = "accept add all and append authority begin bytes cancel chain changed check chunks clear code collect commit complete contains \
+const FOREIGN_METHODS: &str = "accept add all and append authority batch begin bytes cancel chain changed check chunks clear code collect commit complete contains \
     content copy count data decode drain empty encode enter entry event expect extend fields fill filter find finish \
     first flush get grow host hop id insert is_closed is_connected is_done is_empty is_full is_none join keep last len level \
-    limits lines list listen load lock message metadata name names next now open parts path pause pending \
+    limits lines list listen load lock message metadata name names next now open parts path pause payload pending \
     poll_close poll_closed poll_next poll_read poll_write pop port position problem push read refresh register \
     remove replace reserve reset rest retry reverse run save search seek send set size spawn split start status store \
-    stream sum swap table take trim u64 u8 update upgrade values verify version wait wake with write zip";
+    stream sum swap table take trim u64 u8 update upgrade url values verify version wait wake with write zip";
 
 #[test]
 fn no_large_group_of_files_imports_in_a_cycle() {

@@ -111,10 +111,10 @@ const LAYERS: &[(&str, &[&str])] = &[
         "culvert-delivery",
         &[
             "culvert-base",
-            "culvert-destinations",
             "culvert-events",
             "culvert-statistics",
             "culvert-store",
+            "culvert-target",
         ],
     ),
     (
@@ -123,8 +123,12 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-aws",
             "culvert-base",
             "culvert-events",
-            "culvert-io",
+            "culvert-target",
         ],
+    ),
+    (
+        "culvert-target",
+        &["culvert-base", "culvert-events", "culvert-io"],
     ),
     (
         "culvert-resources",
@@ -198,13 +202,27 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "culvert-base",
             "culvert-delivery",
-            "culvert-destinations",
             "culvert-edge-config",
             "culvert-events",
             "culvert-policy",
             "culvert-resources",
             "culvert-statistics",
             "culvert-store",
+            "culvert-target",
+        ],
+    ),
+    (
+        "culvert-server-log",
+        &[
+            "culvert-base",
+            "culvert-certificates",
+            "culvert-delivery",
+            "culvert-event-config",
+            "culvert-events",
+            "culvert-identity",
+            "culvert-resources",
+            "culvert-store",
+            "culvert-target",
         ],
     ),
     (
@@ -215,7 +233,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-base",
             "culvert-certificates",
             "culvert-delivery",
-            "culvert-destinations",
             "culvert-edge-config",
             "culvert-endpoints",
             "culvert-event-config",
@@ -224,8 +241,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-login",
             "culvert-policy",
             "culvert-resources",
+            "culvert-server-log",
             "culvert-statistics",
             "culvert-store",
+            "culvert-target",
             "culvert-tunnel",
         ],
     ),
@@ -248,7 +267,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-aws",
             "culvert-base",
             "culvert-command",
-            "culvert-destinations",
             "culvert-dns",
             "culvert-edge-config",
             "culvert-events",
@@ -257,6 +275,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-policy",
             "culvert-resources",
             "culvert-store",
+            "culvert-target",
             "culvert-tlog",
             "culvert-tls",
             "culvert-tunnel",
@@ -299,6 +318,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-ssh",
             "culvert-statistics",
             "culvert-store",
+            "culvert-target",
             "culvert-tlog",
             "culvert-tls",
             "culvert-tunnel",
@@ -353,7 +373,8 @@ const NEVER: &[(&str, &[&str])] = &[
     ("culvert-tunnel", &["sqlx", "axum", "hyper", "russh"]),
     ("culvert-ssh", &["sqlx", "axum", "hyper"]),
     ("culvert-delivery", &["sqlx", "axum", "hyper"]),
-    ("culvert-destinations", &["sqlx", "axum"]),
+    ("culvert-destinations", &["sqlx", "axum", "hyper"]),
+    ("culvert-target", &["sqlx", "axum"]),
     (
         "culvert-access",
         &[
@@ -422,6 +443,17 @@ const NEVER: &[(&str, &[&str])] = &[
     ),
     (
         "culvert-resources",
+        &[
+            "sqlx",
+            "axum",
+            "hyper",
+            "hyper-util",
+            "hyper-rustls",
+            "tokio-rustls",
+        ],
+    ),
+    (
+        "culvert-server-log",
         &[
             "sqlx",
             "axum",
@@ -510,7 +542,7 @@ fn crates_depend_only_downwards() {
 }
 
 /// Crates that no program of an agent may contain, however deep.
-const SERVER: [&str; 22] = [
+const SERVER: [&str; 24] = [
     "culvert-access",
     "culvert-agents",
     "culvert-api",
@@ -530,7 +562,9 @@ const SERVER: [&str; 22] = [
     "culvert-policy",
     "culvert-resources",
     "culvert-server",
+    "culvert-server-log",
     "culvert-store",
+    "culvert-target",
     "culvert-tls",
     "culvert-upstream",
 ];

@@ -18,9 +18,7 @@ const SHARED: &[&str] = &[
     "action_type",
     "aws_resource",
     "command",
-    "context",
     "envelope",
-    "formatted",
     "http_intake",
     "message",
     "message_pieces",
@@ -29,9 +27,7 @@ const SHARED: &[&str] = &[
     "record_stream",
     "settings",
     "table",
-    "target_type",
     "troubles",
-    "unopened",
     "verdict",
 ];
 

@@ -4,12 +4,12 @@
 use std::sync::{Arc, Mutex};
 
 use culvert_base::{ManualClock, OsEntropy, Timestamp};
-use culvert_destinations::batch::{Batch, OpenBatch};
-use culvert_destinations::failure::FailureClass;
-use culvert_destinations::guard::Rules;
-use culvert_destinations::target::{Target, Verdict, find};
-use culvert_destinations::{DestinationIds, TargetContext, TargetSettings};
+use culvert_destinations::TYPES;
 use culvert_store::BatchClass;
+use culvert_target::batch::{Batch, OpenBatch};
+use culvert_target::failure::FailureClass;
+use culvert_target::guard::Rules;
+use culvert_target::{DestinationIds, Target, TargetContext, TargetSettings, Verdict};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
@@ -35,7 +35,7 @@ fn settings() -> TargetSettings {
 }
 
 fn opened(name: &str, config: &Value, settings: &TargetSettings) -> Arc<dyn Target> {
-    let ty = find(name).unwrap();
+    let ty = TYPES.find(name).unwrap();
     let stored = (ty.check)(config, settings, &OsEntropy).unwrap().stored;
     let clock = ManualClock::at(Timestamp::from_unix_seconds(1_800_000_000));
     let context = TargetContext::new(settings.clone(), Arc::new(clock), Arc::new(OsEntropy));

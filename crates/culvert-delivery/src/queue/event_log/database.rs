@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
-use culvert_destinations::batch::BatchLimits;
 use culvert_store::{Backlog, Gathering, Lease, NewBatch, Queue, QueueError, Run};
+use culvert_target::batch::BatchLimits;
 
 use super::{EventLog, Settlement};
 

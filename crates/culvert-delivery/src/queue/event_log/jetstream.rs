@@ -23,12 +23,12 @@ use std::time::Duration;
 
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, Fault, Timestamp};
-use culvert_destinations::batch::{Batch, BatchLimits};
-use culvert_destinations::{NatsServers, Net};
 use culvert_store::{
     Backlog, BatchClass, Body, CursorMove, DeadBatch, Gathering, Lease, NewBatch, Queue,
     QueueError, Run,
 };
+use culvert_target::batch::{Batch, BatchLimits};
+use culvert_target::{NatsServers, Net};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

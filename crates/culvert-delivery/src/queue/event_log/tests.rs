@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{Clock, ManualClock, OsEntropy, Timestamp};
-use culvert_destinations::batch::{Batch, BatchLimits, OpenBatch};
-use culvert_destinations::{NatsServers, Net, TargetSettings};
 use culvert_store::{
     BatchClass, DeadLetterReason, Gathering, Lease, NewBatch, Queue, QueueError, Run, StoreUrl,
 };
+use culvert_target::batch::{Batch, BatchLimits, OpenBatch};
+use culvert_target::{NatsServers, Net, TargetSettings};
 use culvert_testing::nats::NatsServer;
 use tokio_util::sync::CancellationToken;
 

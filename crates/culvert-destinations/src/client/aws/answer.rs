@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use crate::client::net::HttpResponse;
-use crate::failure::http_failure::class_of_status;
-use crate::failure::{Failure, FailureClass, scrub, vendor_code};
+use culvert_target::failure::{Failure, FailureClass, scrub, vendor_code};
+use culvert_target::net::HttpResponse;
+
+use crate::client::http_failure::class_of_status;
 
 /// Throttling.
 const THROTTLED: &[&str] = &[

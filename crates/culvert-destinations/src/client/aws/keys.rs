@@ -15,15 +15,15 @@ use url::Url;
 
 use culvert_aws::Keys;
 use culvert_base::{Secret, Timestamp};
+use culvert_target::DestinationIds;
+use culvert_target::failure::{Failure, FailureClass};
+use culvert_target::net::{ANSWER_BYTES_MAX, Http, HttpRequest, Net};
+use culvert_target::settings::aws::{AwsSettings, OwnKeys};
 
 use super::answer::{self, element};
 use super::arn::Arn;
-use super::settings::{AwsSettings, OwnKeys};
 use super::{Call, DEADLINE, Payload, endpoint, signed};
-use crate::client::net::{ANSWER_BYTES_MAX, Http, HttpRequest, Net};
 use crate::client::request_body::{form, form_headers};
-use crate::config::destination_ids::DestinationIds;
-use crate::failure::{Failure, FailureClass};
 
 /// Keys of a role are renewed this long before they expire.
 const RENEWED_BEFORE: Duration = Duration::from_secs(300);
@@ -115,7 +115,7 @@ fn refused_role(mut failure: Failure) -> Failure {
     }
     failure.text = format!("the role cannot be assumed: {}", failure.text)
         .chars()
-        .take(crate::failure::FAILURE_TEXT_MAX)
+        .take(culvert_target::failure::FAILURE_TEXT_MAX)
         .collect();
     failure
 }

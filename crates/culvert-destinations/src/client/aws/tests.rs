@@ -3,15 +3,13 @@ use std::time::Duration;
 
 use culvert_base::batch::BatchClass;
 use culvert_base::{ManualClock, OsEntropy, Secret, Timestamp};
+use culvert_target::settings::aws::OwnKeys;
+use culvert_target::{Target, TargetContext, TargetType, Verdict};
 use serde_json::{Value, json};
 
 use super::arn::{Arn, ResourceType, check_role};
-use super::settings::OwnKeys;
 use super::*;
-use crate::target::context::TargetContext;
-use crate::target::find;
-use crate::target::target_type::{Target, TargetType};
-use crate::target::verdict::Verdict;
+use crate::target::TYPES;
 use crate::tests::fake::{
     DESTINATION_IDS, Fake, Reply, batch, failure, local_settings, pair, target,
 };
@@ -88,7 +86,7 @@ fn a_patch_without_a_secret_keeps_it() {
 
 /// A target whose role is assumed with the server's keys, under a clock that the test moves.
 fn with_role(fake: &Fake, clock: Arc<ManualClock>) -> Arc<dyn Target> {
-    let ty: &TargetType = find("kinesis").unwrap();
+    let ty: &TargetType = TYPES.find("kinesis").unwrap();
     let mut settings = local_settings();
     settings.aws.endpoint = Some(fake.url("/").parse().unwrap());
     settings.aws.own_keys = OwnKeys::Given {
@@ -208,7 +206,7 @@ async fn a_clock_skew_is_corrected_from_the_response() {
         "stream_arn": "arn:aws:kinesis:us-east-1:123456789012:stream/events",
     });
     let url = fake.url("/").parse().unwrap();
-    let kinesis = target(find("kinesis").unwrap(), &config, |settings| {
+    let kinesis = target(TYPES.find("kinesis").unwrap(), &config, |settings| {
         settings.aws.endpoint = Some(url)
     });
     let body = r#"{"__type":"InvalidSignatureException","message":"Signature expired: 20270115T080000Z is now earlier than 20270116"}"#;
@@ -288,7 +286,7 @@ async fn credentials_of_the_server_are_fetched_from_their_source() {
             "stream_arn": "arn:aws:kinesis:us-east-1:123456789012:stream/events",
         });
         let url = sts.url("/").parse().unwrap();
-        let kinesis = target(find("kinesis").unwrap(), &config, |settings| {
+        let kinesis = target(TYPES.find("kinesis").unwrap(), &config, |settings| {
             settings.aws.endpoint = Some(url);
             settings.aws.own_keys = own_keys;
         });

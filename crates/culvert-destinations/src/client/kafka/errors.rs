@@ -1,7 +1,7 @@
 //! Broker error codes by name, and their failure classes.
 
-use crate::failure::FailureClass::{Auth, Config, Permanent, Retryable, Unknown};
-use crate::failure::{Failure, FailureClass};
+use culvert_target::failure::FailureClass::{Auth, Config, Permanent, Retryable, Unknown};
+use culvert_target::failure::{Failure, FailureClass};
 
 pub(crate) const NONE: i16 = 0;
 /// The broker already has this batch.

@@ -2,12 +2,12 @@ use std::collections::HashMap;
 
 use culvert_base::batch::BatchClass;
 use culvert_events::EventFormat;
+use culvert_target::failure::FailureClass::*;
+use culvert_target::formatted;
 use serde_json::json;
 use url::Url;
 
 use super::*;
-use crate::failure::FailureClass::*;
-use crate::target::formatted;
 use crate::tests::fake::{
     Fake, RecordedRequest, Reply, assert_refused, batch, failure, pair, stored_and_shown, target,
 };

@@ -1,8 +1,8 @@
 use culvert_base::batch::BatchClass;
 use culvert_events::EventFormat;
+use culvert_target::formatted;
 
 use super::*;
-use crate::target::formatted;
 use crate::tests::fake::{Fake, Reply, batch, failure, pair, target};
 
 fn datadog(fake: &Fake, more: Value) -> Arc<dyn Target> {
@@ -70,7 +70,7 @@ async fn a_member_of_the_format_is_not_written_twice() {
 
 #[tokio::test]
 async fn responses_are_classified() {
-    use crate::failure::FailureClass::*;
+    use culvert_target::failure::FailureClass::*;
     let fake = Fake::start().await;
     let datadog = datadog(&fake, json!({}));
     let [one, two] = pair();

@@ -1,11 +1,11 @@
 use culvert_base::batch::BatchClass;
 use culvert_base::{ManualClock, OsEntropy, Timestamp};
+use culvert_target::batch::OpenBatch;
+use culvert_target::failure::FailureClass;
+use culvert_target::guard::Rules;
 use serde_json::json;
 
 use super::*;
-use crate::batch::OpenBatch;
-use crate::client::guard::Rules;
-use crate::failure::FailureClass;
 use crate::tests::fake::{DESTINATION_IDS, Fake, Reply};
 
 fn settings() -> TargetSettings {

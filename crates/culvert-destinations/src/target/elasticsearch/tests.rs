@@ -1,9 +1,9 @@
 use culvert_base::batch::BatchClass;
 use culvert_events::EventFormat;
+use culvert_target::failure::FailureClass::*;
+use culvert_target::formatted;
 
 use super::*;
-use crate::failure::FailureClass::*;
-use crate::target::formatted;
 use crate::tests::fake::{
     Fake, Reply, assert_refused, batch, classes, failure, pair, stored_and_shown, target,
 };

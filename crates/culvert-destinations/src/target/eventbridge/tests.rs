@@ -1,9 +1,9 @@
 use culvert_base::OsEntropy;
 use culvert_base::batch::BatchClass;
+use culvert_target::failure::FailureClass::*;
 use serde_json::json;
 
 use super::*;
-use crate::failure::FailureClass::*;
 use crate::tests::fake::{
     Fake, Reply, batch, classes, envelope, failure, local_settings, pair, stored_and_shown, target,
 };

@@ -3,12 +3,12 @@ use std::{fs, io};
 
 use culvert_base::batch::BatchClass;
 use culvert_base::{Clock, ManualClock, OsEntropy, SystemClock};
+use culvert_target::batch::OpenBatch;
+use culvert_target::rotating_file::{blame, is_stamp};
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::rotating_file::{blame, is_stamp};
 use super::*;
-use crate::batch::OpenBatch;
 
 struct Bench {
     folder: tempfile::TempDir,

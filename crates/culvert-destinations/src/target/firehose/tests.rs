@@ -1,8 +1,8 @@
 use culvert_base::batch::BatchClass;
+use culvert_target::failure::FailureClass;
 use serde_json::json;
 
 use super::*;
-use crate::failure::FailureClass;
 use crate::tests::fake::{Fake, Reply, batch, classes, pair, target};
 
 #[tokio::test]

@@ -1,7 +1,8 @@
 use serde_json::json;
 
+use culvert_target::failure::FailureClass;
+
 use super::*;
-use crate::failure::FailureClass;
 use crate::tests::fake::{Fake, Reply, batch, classes, failure, pair, target};
 
 fn kinesis(fake: &Fake) -> Arc<dyn Target> {

@@ -1,7 +1,8 @@
 use serde_json::json;
 
+use culvert_target::failure::FailureClass::*;
+
 use super::*;
-use crate::failure::FailureClass::*;
 use crate::tests::fake::{
     Fake, Reply, assert_refused, batch, envelope, failure, pair, stored_and_shown, target,
 };

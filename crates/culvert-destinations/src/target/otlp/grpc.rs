@@ -7,12 +7,12 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use culvert_base::RetryAfter;
+use culvert_target::failure::{Failure, FailureClass, scrub};
+use culvert_target::net::HttpResponse;
 use http::{HeaderMap, HeaderValue, header};
 use prost::Message;
 
-use crate::client::net::HttpResponse;
-use crate::failure::http_failure::class_of_status;
-use crate::failure::{Failure, FailureClass, scrub};
+use crate::client::http_failure::class_of_status;
 
 /// Path of the method that accepts log records.
 pub(super) const PATH: &str = "/opentelemetry.proto.collector.logs.v1.LogsService/Export";

@@ -1,9 +1,9 @@
 use culvert_base::batch::BatchClass;
+use culvert_target::Outcome;
+use culvert_target::failure::FailureClass::*;
 
 use super::*;
-use crate::failure::FailureClass::*;
 use crate::target::message::tests::{HOSTILE, alerts, event};
-use crate::target::verdict::Outcome;
 use crate::tests::fake::{
     Fake, Reply, assert_refused, batch, failure, pair, stored_and_shown, target,
 };

@@ -26,10 +26,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use culvert_base::Secret;
+use culvert_target::failure::{Failure, FailureClass, scrub};
+use culvert_target::net::{Net, blame};
 
-use crate::client::net::{Net, blame};
 use crate::client::tls_client::Peer;
-use crate::failure::{Failure, FailureClass, scrub};
 
 /// How long the end of a connection may take. The server has accepted the mails before.
 const CLOSE_FOR: Duration = Duration::from_secs(1);

@@ -1,12 +1,12 @@
 use culvert_base::OsEntropy;
 use culvert_base::batch::BatchClass;
+use culvert_target::failure::FailureClass::*;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::failure::FailureClass::*;
 use crate::target::message::tests::{HOSTILE, alerts, event};
 use crate::tests::fake::{assert_refused, batch, classes, failure, pair, stored_and_shown, target};
 

@@ -1,7 +1,7 @@
 use culvert_base::batch::BatchClass;
+use culvert_target::failure::FailureClass::*;
 
 use super::*;
-use crate::failure::FailureClass::*;
 use crate::tests::fake::{
     Fake, Reply, assert_refused, batch, failure, pair, stored_and_shown, target,
 };

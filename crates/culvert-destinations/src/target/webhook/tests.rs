@@ -2,11 +2,11 @@ use std::sync::Arc;
 
 use culvert_base::batch::BatchClass;
 use culvert_base::{ManualClock, OsEntropy, RetryAfter, SeededEntropy, Timestamp};
+use culvert_target::batch::OpenBatch;
+use culvert_target::guard::Rules;
 use sha2::Digest;
 
 use super::*;
-use crate::batch::OpenBatch;
-use crate::client::guard::Rules;
 use crate::tests::fake::{DESTINATION_IDS, Fake, Reply};
 
 const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";

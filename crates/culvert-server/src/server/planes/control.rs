@@ -9,15 +9,16 @@ use culvert_command::{Invalid, with_causes};
 use culvert_control::{
     AgentSettings, AlertEvaluator, AlertSettings, ConsoleProvider, ConsoleSignIn, Control,
     EdgePort, LoginKeys, LoginSettings, Logins, Parts, PolicyRuntime, RunFacts, ServerWatch,
-    Statistics, login_key,
+    Statistics, Targets, login_key,
 };
 use culvert_delivery::Delivery;
-use culvert_destinations::TargetSettings;
+use culvert_destinations::TYPES;
 use culvert_edge::Edge;
 use culvert_installation::config::{DomainUse, Settings};
 use culvert_installation::keys::MasterKey;
 use culvert_login::JournalEntry;
 use culvert_policy::IpDatabases;
+use culvert_target::TargetSettings;
 use culvert_tunnel::server::Bindings;
 use tokio::sync::mpsc;
 
@@ -65,6 +66,7 @@ pub(crate) async fn plane(
             },
         )?,
         delivery: around.delivery.clone(),
+        target_types: TYPES,
         edge: around
             .published
             .cloned()
@@ -160,7 +162,10 @@ pub(crate) fn control_settings(
         strict_rights: settings.rights.strict,
         own_names,
         kubernetes_ingress: settings.kubernetes.ingress(domain, kubernetes_addr),
-        targets: Arc::new(culvert_control::Targets(public.targets)),
+        targets: Arc::new(Targets {
+            types: TYPES,
+            settings: public.targets,
+        }),
         base_url: public.base_url,
         agent_minimum: settings.agents.minimum(),
     })

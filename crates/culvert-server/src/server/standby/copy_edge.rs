@@ -15,6 +15,7 @@ use culvert_base::{Clock, Supervisor, Timestamp};
 use culvert_command::with_causes;
 use culvert_control::{Control, EdgePort, Parts, Pepper, Seal, Statistics, fill_from_copy};
 use culvert_delivery::Delivery;
+use culvert_destinations::TYPES;
 use culvert_edge::{Edge, Inherited};
 use culvert_installation::Unopened;
 use culvert_installation::config::{Role, Settings};
@@ -275,7 +276,7 @@ impl CopyCompiler<'_> {
         );
         let public = Public {
             names: ingress::names(settings, &domain),
-            targets: culvert_destinations::TargetSettings::default(),
+            targets: culvert_target::TargetSettings::default(),
             base_url: settings.base_url(),
         };
         let (policies, _) = policies(settings, master, self.ip_data)?;
@@ -289,6 +290,7 @@ impl CopyCompiler<'_> {
             pepper: Pepper::new(&master.current),
             settings: control_settings(settings, &domain, Some(edge), public)?,
             delivery,
+            target_types: TYPES,
             edge: Some(published),
             policies,
             console_sign_in: None,

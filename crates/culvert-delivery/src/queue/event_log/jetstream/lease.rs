@@ -18,8 +18,8 @@ use async_nats::HeaderMap;
 use bytes::Bytes;
 use culvert_base::Timestamp;
 use culvert_base::text::hex;
-use culvert_destinations::batch::BatchLimits;
 use culvert_store::{BatchClass, Gathering, Lease, NewBatch, Run};
+use culvert_target::batch::BatchLimits;
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 

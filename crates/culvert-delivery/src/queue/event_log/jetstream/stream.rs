@@ -27,8 +27,8 @@ use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{Client, ClientError, ConnectOptions, Event, HeaderMap, Request};
 use bytes::Bytes;
 use culvert_base::{Fault, Timestamp};
-use culvert_destinations::{NatsLogin, NatsServers, Net};
 use culvert_store::Body;
+use culvert_target::{NatsLogin, NatsServers, Net};
 use futures_util::TryStreamExt;
 use tokio::time::Instant;
 
@@ -297,7 +297,7 @@ impl Stream {
                     PublishErrorKind::TimedOut | PublishErrorKind::BrokenPipe => {
                         self.fails(error.to_string())
                     }
-                    _ => StreamError::Refused(culvert_destinations::failure::chain(&error)),
+                    _ => StreamError::Refused(culvert_target::failure::chain(&error)),
                 }),
                 Err(_) => Err(self.fails("a message was not acknowledged in time".to_owned())),
             });
@@ -619,7 +619,7 @@ impl Stream {
         let made = context.get_or_create_stream(config).await;
         let made = made.map_err(|error| {
             // The usual causes: missing permission, or JetStream is disabled.
-            let why = culvert_destinations::failure::chain(&error);
+            let why = culvert_target::failure::chain(&error);
             tracing::debug!(stream = self.name, why, "cannot create the stream");
             self.fails(format!("the stream `{}` is unusable: {why}", self.name))
         })?;
