@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
+use culvert_audit_tree::heads;
 use culvert_base::Clock;
 use culvert_command::with_causes;
 use culvert_control::AdminCommand;
@@ -12,7 +13,6 @@ use culvert_installation::{ProcessContext, audit_head};
 use culvert_tlog::{continuation, continued};
 
 use super::server_log;
-use crate::audit_tree::heads;
 
 /// Nodes add leaves and witnesses sign meanwhile.
 const TRIES: usize = 10;

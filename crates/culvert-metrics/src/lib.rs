@@ -1,9 +1,13 @@
 //! `/metrics`: the metrics of all parts in Prometheus text format.
 //!
 //! The parts count in plain structs. Only this file knows the export format.
+//!
+//! Not here: which parts a server has, and the metrics of its API and of witnesses
+//! (`crates/culvert-server/src/server/parts/metrics.rs`).
 
-pub(crate) mod samples;
-pub(crate) mod statistics;
+mod node_source;
+pub mod samples;
+pub mod statistics;
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -24,6 +28,8 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+pub use node_source::NodeSource;
 
 /// Maximum number of concurrent connections; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;

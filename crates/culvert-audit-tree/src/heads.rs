@@ -9,7 +9,7 @@ use culvert_tlog::{
 };
 
 /// The head to continue: that of the later continuation, and else that of the file, which no access to the database changes.
-pub(crate) fn latest<'a>(
+pub fn latest<'a>(
     file: Option<&'a SignedCheckpoint>,
     stored: Option<&'a SignedCheckpoint>,
 ) -> Option<&'a SignedCheckpoint> {
@@ -22,7 +22,7 @@ pub(crate) fn latest<'a>(
 }
 
 /// Whether a head is of this origin and signed by one of the keys of its log. No one else can make one.
-pub(crate) fn is_own(head: &SignedCheckpoint, origin: &str, keys: &[VerifierKey]) -> bool {
+pub fn is_own(head: &SignedCheckpoint, origin: &str, keys: &[VerifierKey]) -> bool {
     let is_by = |key: &VerifierKey| {
         key.name() == continuation(origin).0 && matches!(head.note().signed_by(key), Ok(Some(_)))
     };
@@ -30,13 +30,13 @@ pub(crate) fn is_own(head: &SignedCheckpoint, origin: &str, keys: &[VerifierKey]
 }
 
 /// Whether the end of one origin is that of another too: of the same one, or of an earlier part of the same log.
-pub(crate) fn ends(ended: &str, origin: &str) -> bool {
+pub fn ends(ended: &str, origin: &str) -> bool {
     let ((ended, n_ended), (log, n)) = (continuation(ended), continuation(origin));
     ended == log && n_ended >= n
 }
 
 /// Whether the tree begins with that of a head.
-pub(crate) async fn is_continued(
+pub async fn is_continued(
     log: &AuditLog,
     tree: &AuditTree,
     head: &SignedCheckpoint,
@@ -47,7 +47,7 @@ pub(crate) async fn is_continued(
 
 /// Whether a new head extends the tree of an older one, as a witness proves it. The stored hashes need not fit together:
 /// an attacker with the database can keep those of the old root and give others for the new one.
-pub(crate) async fn is_extended(
+pub async fn is_extended(
     log: &AuditLog,
     old: &Checkpoint,
     new: &Checkpoint,
@@ -61,7 +61,7 @@ pub(crate) async fn is_extended(
 
 /// Whether a head is of the beginning of the tree, and the whole tree extends it: the comparison and the next
 /// signature use different hashes of the database.
-pub(crate) async fn is_begun_by(
+pub async fn is_begun_by(
     log: &AuditLog,
     tree: &AuditTree,
     head: &SignedCheckpoint,
@@ -75,7 +75,7 @@ pub(crate) async fn is_begun_by(
 }
 
 /// The head of the whole tree, signed.
-pub(crate) async fn signed(
+pub async fn signed(
     log: &AuditLog,
     tree: &AuditTree,
     key: &SigningKey,

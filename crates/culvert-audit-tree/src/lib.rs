@@ -6,8 +6,8 @@
 //!
 //! Nothing is signed that does not continue the last head: see `heads`.
 
-pub(crate) mod heads;
-pub(crate) mod witnesses;
+pub mod heads;
+pub mod witnesses;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -53,16 +53,17 @@ impl From<Fault> for Trouble {
 
 /// Where the log of this node is, and its files.
 #[derive(Debug)]
-pub(crate) struct LogIdentity {
+pub struct LogIdentity {
     /// The name of this node.
-    pub(crate) node: String,
-    pub(crate) key: AuditKey,
+    pub node: String,
+    /// The key that signs heads.
+    pub key: AuditKey,
     /// The last head that this node knows to be signed.
-    pub(crate) head_file: PathBuf,
+    pub head_file: PathBuf,
     /// The identity of the log, if this node makes its key.
-    pub(crate) origin: String,
+    pub origin: String,
     /// Wakes the keeper: a witness showed a head that the log does not continue.
-    pub(crate) refused: Notify,
+    pub refused: Notify,
 }
 
 impl LogIdentity {
@@ -85,7 +86,7 @@ impl LogIdentity {
 
 /// Keeps the tree of this node's database.
 #[derive(Debug)]
-pub(crate) struct AuditTreeKeeper {
+pub struct AuditTreeKeeper {
     store: Store,
     /// The time that all nodes share.
     clock: Arc<dyn Clock>,
@@ -103,7 +104,8 @@ pub(crate) struct AuditTreeKeeper {
 }
 
 impl AuditTreeKeeper {
-    pub(crate) fn new(
+    /// The keeper of a database, with the clock that all its nodes share.
+    pub fn new(
         store: Store,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
@@ -124,7 +126,7 @@ impl AuditTreeKeeper {
     }
 
     /// Which part an operator should know about, and what; `None` if heads are signed. The log has the cause.
-    pub(crate) fn notice(&self) -> Option<(&'static str, &'static str)> {
+    pub fn notice(&self) -> Option<(&'static str, &'static str)> {
         match *lock(&self.trouble) {
             None => None,
             Some(Trouble::Damaged(_)) => Some((
@@ -140,12 +142,12 @@ impl AuditTreeKeeper {
     }
 
     /// Changes with each head that this node signs.
-    pub(crate) fn signed(&self) -> watch::Receiver<u64> {
+    pub fn signed(&self) -> watch::Receiver<u64> {
         self.signed.subscribe()
     }
 
     /// Runs until the stop.
-    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut revisions = self.store.watch();
         while !stop.is_cancelled() {
             revisions.mark_unchanged();
@@ -165,7 +167,7 @@ impl AuditTreeKeeper {
     }
 
     /// Signs a head with all that was written, after the last event of this process.
-    pub(crate) async fn sign_last(&self) {
+    pub async fn sign_last(&self) {
         let last = async { while !self.step(true).await && self.notice().is_none() {} };
         // The database may be away.
         drop(tokio::time::timeout(LAST_WITHIN, last).await);

@@ -23,17 +23,16 @@ use http::HeaderMap;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{LogIdentity, heads};
-use crate::metrics::{Sample, Value};
+use crate::{LogIdentity, heads};
 
 /// How long a witness may take.
-pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The pause after a failure.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// The pause while the log has neither a key nor a head.
 const KEY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The states of a witness in metrics.
-const STANDINGS: [&str; 4] = ["good", "away", "unproven", "refuses"];
+pub const STANDINGS: [&str; 4] = ["good", "away", "unproven", "refuses"];
 /// Requests for one head: one for the size that the witness knows, and one with the proof from there.
 const REQUESTS_MAX: u32 = 3;
 /// How long the first question may take: these requests, and one for the head that the witness shows.
@@ -45,10 +44,10 @@ const STORES_MAX: usize = 5;
 
 /// Asks one witness.
 #[derive(Debug)]
-pub(crate) struct WitnessClient {
-    pub(crate) store: Store,
-    pub(crate) net: Net,
-    pub(crate) witness: Witness,
+pub struct WitnessClient {
+    store: Store,
+    net: Net,
+    witness: Witness,
     identity: Arc<LogIdentity>,
     quorum: Arc<Quorum>,
     /// Origin and size of the last head that it signed, as far as this process knows.
@@ -75,25 +74,13 @@ enum State {
     Refuses(Box<SignedCheckpoint>),
 }
 
-/// The state of each witness, of which one is 1.
-pub(crate) fn samples(witnesses: &[Arc<WitnessClient>]) -> Vec<Sample> {
-    let of_witness = |client: &Arc<WitnessClient>| {
-        let (witness, now) = client.standing();
-        STANDINGS.map(|state| Sample {
-            name: "audit_witness",
-            help: "State of a witness of the audit log, 1 for the current one",
-            labels: vec![("witness", witness.to_owned()), ("state", state.to_owned())],
-            value: Value::Gauge(u64::from(state == now)),
-        })
-    };
-    witnesses.iter().flat_map(of_witness).collect()
-}
-
 /// How many witnesses have to have signed a head until it is published.
 #[derive(Debug)]
-pub(crate) struct Quorum {
-    pub(crate) keys: Vec<VerifierKey>,
-    pub(crate) n: usize,
+pub struct Quorum {
+    /// The keys of the witnesses.
+    pub keys: Vec<VerifierKey>,
+    /// How many of them.
+    pub n: usize,
 }
 
 impl Quorum {
@@ -104,7 +91,8 @@ impl Quorum {
 }
 
 impl WitnessClient {
-    pub(crate) fn new(
+    /// The client of one witness.
+    pub fn new(
         store: Store,
         net: Net,
         witness: Witness,
@@ -143,7 +131,7 @@ impl WitnessClient {
     }
 
     /// What an operator should know; `None` if the witness signs.
-    pub(crate) fn notice(&self) -> Option<&'static str> {
+    pub fn notice(&self) -> Option<&'static str> {
         match *lock(&self.state) {
             State::Good => None,
             State::Away(_) => Some("a witness does not answer"),
@@ -153,7 +141,7 @@ impl WitnessClient {
     }
 
     /// The name of the witness, and its state for metrics.
-    fn standing(&self) -> (&str, &'static str) {
+    pub fn standing(&self) -> (&str, &'static str) {
         let [good, away, unproven, refuses] = STANDINGS;
         let state = match *lock(&self.state) {
             State::Good => good,
@@ -165,11 +153,7 @@ impl WitnessClient {
     }
 
     /// Runs until the stop. Asks at the start, and for each head that this node signs.
-    pub(crate) async fn run(
-        self: Arc<Self>,
-        mut signed: watch::Receiver<u64>,
-        stop: CancellationToken,
-    ) {
+    pub async fn run(self: Arc<Self>, mut signed: watch::Receiver<u64>, stop: CancellationToken) {
         while !stop.is_cancelled() {
             signed.mark_unchanged();
             let asked = tokio::select! {

@@ -10,17 +10,23 @@ use culvert_statistics::{Field, Frame, Key, Point, REFUSED, SubjectKind};
 use culvert_store::{Queue, Store};
 
 /// The parts of a node that count.
-pub(crate) struct NodeSource {
-    pub(crate) node: String,
-    pub(crate) edge: Option<Edge>,
-    pub(crate) delivery: Arc<Delivery>,
-    pub(crate) control: Arc<Control>,
-    pub(crate) store: Store,
-    pub(crate) queue: Queue,
+pub struct NodeSource {
+    /// The name of this node.
+    pub node: String,
+    /// The edge, if this process has the role.
+    pub edge: Option<Edge>,
+    /// The plane of events.
+    pub delivery: Arc<Delivery>,
+    /// Control, with the sessions of agents.
+    pub control: Arc<Control>,
+    /// The database.
+    pub store: Store,
+    /// The queue of events.
+    pub queue: Queue,
     /// Processor time at the last reading, in milliseconds.
-    pub(crate) cpu: Mutex<u64>,
+    pub cpu: Mutex<u64>,
     /// Refused traffic without an endpoint at the last reading, by reason.
-    pub(crate) refused: Mutex<[u64; REFUSED]>,
+    pub refused: Mutex<[u64; REFUSED]>,
 }
 
 impl std::fmt::Debug for NodeSource {

@@ -6,9 +6,9 @@ use culvert_edge::Edge;
 use culvert_events::Reason;
 use culvert_statistics::{Field, Point, upper_bound};
 
-use super::samples::{counter, gauge};
-use super::{Sample, Value};
-use crate::statistics::Usage;
+use crate::node_source::Usage;
+use crate::samples::{counter, gauge};
+use crate::{Sample, Value};
 
 /// Powers of two of microseconds that bound the buckets of exported histograms: 0.5 ms to 134 s.
 const BOUNDS: std::ops::RangeInclusive<u32> = 9..=27;
@@ -26,7 +26,7 @@ const OUTCOMES: [(&str, Field); 6] = [
 ];
 
 /// Traffic of endpoints.
-pub(crate) fn endpoints(edge: &Edge) -> Vec<Sample> {
+pub fn endpoints(edge: &Edge) -> Vec<Sample> {
     let totals = edge.traffic().totals();
     let endpoints = totals.endpoints.iter().map(|(id, point)| (&**id, point));
     let all: Vec<(&str, &Point)> = endpoints.chain([(OTHER, &totals.others)]).collect();
@@ -84,7 +84,7 @@ pub(crate) fn endpoints(edge: &Edge) -> Vec<Sample> {
 }
 
 /// Latencies of destinations.
-pub(crate) fn destinations(delivery: &Delivery) -> Vec<Sample> {
+pub fn destinations(delivery: &Delivery) -> Vec<Sample> {
     let latencies = delivery.latencies().into_iter();
     latencies
         .map(|(id, point)| Sample {
@@ -120,7 +120,7 @@ fn alerts(meters: &AlertMeters) -> Vec<Sample> {
 }
 
 /// The process, and the statistics themselves.
-pub(crate) fn process(control: &Control) -> Vec<Sample> {
+pub fn process(control: &Control) -> Vec<Sample> {
     let meters = control.events.statistics_meters();
     let mut samples = vec![
         counter(

@@ -4,11 +4,15 @@ use culvert_control::Control;
 use culvert_delivery::{Delivery, DestinationState, Health as DestinationHealth};
 use culvert_edge::Edge;
 use culvert_events::Reason;
+use culvert_policy::SharedCounts;
 use culvert_store::BatchClass;
+use culvert_tunnel::nodes::Nodes;
+use culvert_tunnel::server::Server;
 
-use super::{Sample, Value};
+use crate::{Sample, Value};
 
-pub(crate) fn counter(name: &'static str, help: &'static str, value: u64) -> Sample {
+/// A metric without labels whose number only increases.
+pub fn counter(name: &'static str, help: &'static str, value: u64) -> Sample {
     Sample {
         name,
         help,
@@ -17,7 +21,8 @@ pub(crate) fn counter(name: &'static str, help: &'static str, value: u64) -> Sam
     }
 }
 
-pub(crate) fn gauge(name: &'static str, help: &'static str, value: u64) -> Sample {
+/// A metric without labels whose number changes.
+pub fn gauge(name: &'static str, help: &'static str, value: u64) -> Sample {
     Sample {
         name,
         help,
@@ -26,7 +31,8 @@ pub(crate) fn gauge(name: &'static str, help: &'static str, value: u64) -> Sampl
     }
 }
 
-pub(crate) fn edge(edge: &Edge) -> Vec<Sample> {
+/// The edge.
+pub fn edge(edge: &Edge) -> Vec<Sample> {
     let m = edge.meters();
     let mut samples = vec![
         gauge("edge_connections", "Open connections", m.connections.get()),
@@ -254,7 +260,8 @@ fn overload(edge: &Edge) -> Vec<Sample> {
     samples
 }
 
-pub(crate) fn agent(server: &culvert_tunnel::server::Server, control: &Control) -> Vec<Sample> {
+/// The sessions and connections of agents.
+pub fn agent(server: &Server, control: &Control) -> Vec<Sample> {
     let m = server.meters();
     let traffic = control.agents.agent_traffic();
     let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
@@ -323,7 +330,8 @@ pub(crate) fn agent(server: &culvert_tunnel::server::Server, control: &Control) 
     ]
 }
 
-pub(crate) fn certificate(control: &Control) -> Vec<Sample> {
+/// Managed certificates.
+pub fn certificate(control: &Control) -> Vec<Sample> {
     let m = control.certificates.certificate_meters();
     vec![
         counter(
@@ -339,7 +347,8 @@ pub(crate) fn certificate(control: &Control) -> Vec<Sample> {
     ]
 }
 
-pub(crate) fn delivery(delivery: &Delivery) -> Vec<Sample> {
+/// The recorder, the queue and the destinations.
+pub fn delivery(delivery: &Delivery) -> Vec<Sample> {
     let m = delivery.meters();
     let mut samples = vec![
         counter("events_offered", "Deliveries considered", m.offered.get()),
@@ -624,39 +633,61 @@ fn destination_samples(delivery: &Delivery) -> Vec<Sample> {
     samples
 }
 
-pub(crate) fn api(m: &culvert_api::Meters) -> Vec<Sample> {
-    use std::sync::atomic::Ordering::Relaxed;
+/// The connections to other nodes.
+pub fn nodes(nodes: &Nodes, control: &Control) -> Vec<Sample> {
+    let m = nodes.meters();
     vec![
-        counter(
-            "api_requests",
-            "Requests answered",
-            m.requests.load(Relaxed),
-        ),
-        counter(
-            "api_refused",
-            "Responses with status 4xx",
-            m.refused.load(Relaxed),
-        ),
-        counter(
-            "api_failed",
-            "Responses with status 5xx",
-            m.failed.load(Relaxed),
-        ),
-        counter(
-            "api_unauthenticated",
-            "Requests rejected for their credential",
-            m.unauthenticated.load(Relaxed),
-        ),
-        counter(
-            "api_shed",
-            "Requests rejected with 503 because of overload",
-            m.shed.load(Relaxed),
+        gauge(
+            "node_connections",
+            "Open connections to other nodes",
+            u64::try_from(nodes.connections()).unwrap_or(u64::MAX),
         ),
         gauge(
-            "api_connections",
-            "Open connections",
-            m.connections.load(Relaxed),
+            "node_helpers",
+            "Other nodes that this node can ask to write its heartbeat when it loses the database",
+            u64::try_from(control.agents.helpers()).unwrap_or(u64::MAX),
         ),
-        gauge("api_tails", "Open live tails", m.tails.load(Relaxed)),
+        counter(
+            "node_carried",
+            "Connections forwarded to agents of other nodes",
+            m.carried.get(),
+        ),
+        counter(
+            "node_carry_failures",
+            "Connections for agents of another node that failed",
+            m.failed.get(),
+        ),
+        counter(
+            "node_brought",
+            "Connections from other nodes for agents of this node",
+            m.brought.get(),
+        ),
+    ]
+}
+
+/// The exchange of the counts of rate limits.
+pub fn rate_limits(counts: &SharedCounts) -> Vec<Sample> {
+    let m = counts.meters();
+    vec![
+        gauge(
+            "rate_limit_exchange",
+            "1 while this node exchanges the counts of cluster rate limits, otherwise 0",
+            m.is_up.get(),
+        ),
+        counter(
+            "rate_limit_counts_sent",
+            "Rate limit counts sent to other nodes",
+            m.sent.get(),
+        ),
+        counter(
+            "rate_limit_counts_received",
+            "Rate limit counts received from other nodes",
+            m.heard.get(),
+        ),
+        counter(
+            "rate_limit_counts_refused",
+            "Counts of other nodes that were not understood, late, or had no room",
+            m.refused.get(),
+        ),
     ]
 }
