@@ -39,7 +39,6 @@ use crate::reload::Reload;
 pub use standby::Standby;
 
 pub(crate) use listening::listen;
-pub(crate) use opened::bootstrap;
 pub(crate) use plane_settings::{edge_settings, ip_data_files};
 
 use foundation::Foundation;

@@ -12,7 +12,7 @@ use culvert_installation::config::Settings;
 use culvert_installation::{ProcessContext, audit_head};
 use culvert_tlog::{continuation, continued};
 
-use super::server_log;
+use crate::server_log;
 
 /// Nodes add leaves and witnesses sign meanwhile.
 const TRIES: usize = 10;

@@ -13,17 +13,15 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use culvert_base::{BoxFuture, OsEntropy, SystemClock};
 
-use super::{CommandType, Failure};
-use crate::server::bootstrap;
-use culvert_command::with_causes;
-use culvert_control::{AdminCommand, ServerLog, texts, token};
+use culvert_command::{CommandType, Failure, with_causes};
+use culvert_control::{AdminCommand, Bootstrap, ServerLog, texts, token};
 use culvert_installation::audit_key::AuditKey;
 use culvert_installation::config::Settings;
 use culvert_installation::sqlite_files;
 use culvert_installation::{Access, ProcessContext};
 use culvert_installation::{settings_of, with_settings};
 
-/// Registered in [`super::ALL`].
+/// The command.
 pub static TYPE: CommandType = CommandType {
     name: "admin",
     arguments,
@@ -171,6 +169,19 @@ fn server_log(context: &ProcessContext) -> ServerLog {
         context.clock.clone(),
         context.entropy.clone(),
     )
+}
+
+/// Makes administrators and their keys.
+fn bootstrap(context: &ProcessContext) -> Bootstrap<'_> {
+    Bootstrap {
+        ids: &context.ids,
+        store: &context.store,
+        clock: &*context.clock,
+        entropy: &*context.entropy,
+        pepper: &context.pepper,
+        base: &context.base_url,
+        domain: &context.domain,
+    }
 }
 
 async fn create_key(context: &ProcessContext, command: &AdminCommand) -> anyhow::Result<()> {

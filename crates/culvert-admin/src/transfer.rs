@@ -4,9 +4,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::SystemClock;
 use culvert_store::{StoreUrl, Transfer, TransferError, undo_transfer};
 
-use super::super::{Failure, say};
-use super::operator;
-use culvert_command::with_causes;
+use crate::operator;
+use culvert_command::{Failure, say, with_causes};
 use culvert_control::texts;
 use culvert_installation::config::Settings;
 use culvert_installation::data_dir_lock::DataDirLock;

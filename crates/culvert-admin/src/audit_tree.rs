@@ -6,7 +6,7 @@ use culvert_control::AdminCommand;
 use culvert_installation::ProcessContext;
 use culvert_store::Unrepairable;
 
-use super::server_log;
+use crate::server_log;
 
 /// A server adds leaves meanwhile.
 const TRIES: usize = 10;
