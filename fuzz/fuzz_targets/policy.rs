@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| culvert_login::fuzz::policy(bytes));
+fuzz_target!(|bytes: &[u8]| culvert_edge_config::fuzz::policy(bytes));

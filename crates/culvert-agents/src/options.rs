@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_base::{Refusal, code};
-use culvert_login::ACTIONS;
+use culvert_edge_config::ACTIONS;
 use culvert_policy::{Phase, Source};
 use culvert_tunnel::server::EndpointRequest;
 use culvert_tunnel::wire::HeaderChanges;

@@ -5,13 +5,16 @@
 //!
 //! Not here: those tables, the settings of the process, and how traffic is served.
 
+mod actions;
 mod change;
 mod endpoint;
+pub mod fuzz;
 mod limits;
 mod operators;
 mod replay;
 mod snapshot;
 
+pub use actions::ACTIONS;
 pub use change::Change;
 pub use culvert_io::proxy::ProxyVersion;
 pub use culvert_upstream::{Clients, Protocol, Upstream};

@@ -41,7 +41,7 @@ mod provider;
 mod seal;
 mod session;
 
-use culvert_policy::action_type::Actions;
+use culvert_policy::action_type::ActionType;
 
 use self::action::{oauth, openid_connect};
 
@@ -60,8 +60,5 @@ pub(crate) use self::provider::{BuiltInProvider, Issuer, is_secure};
 pub use self::provider::{ProviderSettings, ProvidersSettings, provider_names};
 pub use self::seal::LoginKeys;
 
-/// The actions of traffic policies: those of `culvert-policy`, and the sign-in actions.
-pub static ACTIONS: Actions = Actions(&[
-    culvert_policy::action::ALL,
-    &[&oauth::TYPE, &openid_connect::TYPE],
-]);
+/// The sign-in actions, sorted by name.
+pub static ALL: &[&ActionType] = &[&oauth::TYPE, &openid_connect::TYPE];

@@ -1,6 +1,6 @@
 //! Traffic policies: rules that match a connection, a request or a response, and act on it. The crate has compiled
-//! rules, expressions, templates and actions, and their inputs: facts of connections, data about addresses, webhook
-//! signatures, signed tokens, rate limits.
+//! rules, expressions and templates, what an action is, and their inputs: facts of connections, data about addresses,
+//! signed tokens, rate limits. The actions are in `crates/culvert-actions` and `crates/culvert-login`.
 //!
 //! It opens and serves no connections. Actions use ports for everything outside: the network
 //! ([`Fetch`](services::Fetch)), the runtime ([`Spawn`](services::Spawn)), the endpoints of the account
@@ -24,7 +24,7 @@
 //! forwarded (`crates/culvert-edge/src/http/policy_chain.rs`). The engine sees the facts of a connection
 //! (`crates/culvert-policy/src/conn.rs`) and reaches everything else through ports: requests, tasks, internal
 //! endpoints and bodies (`crates/culvert-policy/src/ports/services.rs`, `crates/culvert-policy/src/ports/host.rs`).
-//! `crates/culvert-login` adds the sign-in actions to the table of actions that control and the edge compile with.
+//! The table of actions that control and the edge compile with is `crates/culvert-edge-config/src/actions.rs`.
 //!
 //! # Address data
 //!
@@ -42,9 +42,10 @@
 //! counts and those it received. `crates/culvert-server/src/nodes/rate_exchange.rs` carries them as database
 //! notifications (`crates/culvert-store/src/node/broadcast.rs`).
 
-pub mod action;
+pub mod action_type;
 pub mod conn;
 pub mod event;
+pub mod fuzz;
 mod headers;
 pub mod identity;
 pub mod policy;
@@ -54,7 +55,6 @@ mod response;
 pub mod scheme;
 mod token;
 
-pub use action::action_type;
 pub use culvert_ip_data as ipdata;
 pub use culvert_ip_data::address::IpPolicy;
 pub use culvert_ip_data::{IpData, IpDataFiles, IpDatabases, IpField, IpFields, Scalar};
@@ -70,11 +70,11 @@ pub use policy::secrets::Secrets;
 pub use policy::source::{Reference, Source};
 pub use ports::forward_target::ForwardTarget;
 pub use ports::{host, services};
-pub use rate_limit::shared_counts;
 pub use rate_limit::shared_counts::{
     CountMeters, MESSAGE_BYTES_MAX, MESSAGES_MAX, SharedCounts, TELL_EVERY,
 };
+pub use rate_limit::{fair_table, shared_counts};
 pub use response::error_page::{ErrorPages, ErrorPagesError, TEMPLATE_BYTES_MAX, TemplateError};
 pub use response::{problem, reply};
 pub use scheme::Scheme;
-pub use token::{documents, jws};
+pub use token::{documents, jws, unique_json};

@@ -29,16 +29,13 @@
 //! A reload (`crates/culvert-server/src/reload.rs`): settings and the files they name are read again. A connection
 //! keeps the rules it was accepted with.
 
-mod audit_tree;
 mod certificates;
 mod cloud_destinations;
 pub mod commands;
 mod ingress;
-pub mod metrics;
 mod nodes;
 pub mod reload;
 pub mod server;
-mod statistics;
 mod system_clock;
 pub mod telemetry;
 

@@ -12,7 +12,7 @@
 //! The edge counts an exchange when its response begins (`crates/culvert-edge/src/recording/counting.rs`), in
 //! counters that the endpoint gets with its first traffic; each thread writes its own part
 //! (`crates/culvert-statistics/src/traffic.rs`). Every ten seconds a task collects what all parts counted
-//! (`crates/culvert-server/src/statistics.rs`) into one frame, which is one row in the store
+//! (`crates/culvert-metrics/src/node_source.rs`) into one frame, which is one row in the store
 //! (`crates/culvert-event-config/src/statistics/keeper.rs`). Each five minutes the frames become a chunk for each
 //! subject, and a frame with their sums; after two hours these frames become chunks too
 //! (`crates/culvert-event-config/src/statistics/fold.rs`). A reader adds the nodes up, and counts steps that are in

@@ -10,4 +10,5 @@ pub mod demo;
 // The integration tests name these here.
 pub use culvert_cli::client;
 pub use culvert_installation::{config, keys};
-pub use culvert_server::{metrics, server, telemetry};
+pub use culvert_metrics as metrics;
+pub use culvert_server::{server, telemetry};

@@ -6,6 +6,6 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    culvert_server::metrics::count_panics();
+    culvert_metrics::count_panics();
     culvert::cli::run(std::env::args_os())
 }

@@ -576,7 +576,7 @@ fn policy_text(policy: &Value) -> Value {
     if text == UNKNOWN || text.is_empty() {
         return text.into();
     }
-    match culvert_policy::Source::read(&text, culvert_login::ACTIONS) {
+    match culvert_policy::Source::read(&text, culvert_edge_config::ACTIONS) {
         // The server reports the error, if it is one.
         Ok(source) if !source.has_known_secrets() => HIDDEN.into(),
         Ok(source) => {

@@ -219,7 +219,7 @@ async fn every_field_that_refers_to_an_object_is_in_the_table() {
             );
         }
     }
-    for action in culvert_login::ACTIONS.sorted() {
+    for action in culvert_edge_config::ACTIONS.sorted() {
         for (field, _) in action.references {
             let field = format!("{}.{field}", action.name);
             assert!(has_row("endpoints", &field), "{field}: give it a row");

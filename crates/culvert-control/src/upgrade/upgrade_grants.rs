@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use culvert_base::{Clock, Description, Entropy, Fault, IdMaker};
+use culvert_edge_config::ACTIONS;
 use culvert_endpoints::endpoint::model::{Binding, Endpoint};
 use culvert_endpoints::host;
 use culvert_endpoints::vault::secret;
@@ -14,7 +15,6 @@ use culvert_endpoints::vault::secret_model::VaultSecret;
 use culvert_event_config::destination;
 use culvert_event_config::destination::model::EventDestination;
 use culvert_event_config::subscription::model::EventSubscription;
-use culvert_login::ACTIONS;
 use culvert_policy::Source;
 use culvert_resources::access::Referrer;
 use culvert_resources::access::caller::Role;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use culvert_base::Share;
-use culvert_login::ACTIONS;
+use culvert_edge_config::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::services::CALLS_MAX;
 use culvert_policy::{Resources, Source};

@@ -127,7 +127,7 @@ async fn error_pages_are_sent_over_http2() {
         ..settings()
     })
     .await;
-    let source = culvert_policy::Source::read(POLICY, culvert_login::ACTIONS).unwrap();
+    let source = culvert_policy::Source::read(POLICY, culvert_edge_config::ACTIONS).unwrap();
     let policy = source.compile(Scheme::Https, false, &Default::default());
     let mut endpoint = endpoint(Scheme::Https, "app.example", 443, "http://127.0.0.1:1", "");
     endpoint.policy = Some(Arc::new(policy.unwrap()));

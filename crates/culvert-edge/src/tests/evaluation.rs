@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use culvert_login::ACTIONS;
+use culvert_edge_config::ACTIONS;
 use culvert_policy::{OnExpressionError, Phase, Resources, Scheme};
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{ManualClock, Timestamp};
-use culvert_login::ACTIONS;
+use culvert_edge_config::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::{OnExpressionError, Resources, Source};
 use culvert_tls::tls_policy::Authorities;

@@ -1,7 +1,7 @@
 //! From endpoint to endpoint, and pools of endpoints (contract: traffic policy 8.9, events 6).
 
 use culvert_base::net::HostName;
-use culvert_login::ACTIONS;
+use culvert_edge_config::ACTIONS;
 use culvert_policy::Scheme;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;

@@ -15,8 +15,8 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use culvert_base::{ManualClock, Timestamp};
+use culvert_edge_config::ACTIONS;
 use culvert_http::coding::{Coding, Encoder};
-use culvert_login::ACTIONS;
 use culvert_login::{
     JournalEntry, LoginKeys, LoginSettings, Logins, Noted, ProviderSettings, Revocations, Revoked,
     Sighting,

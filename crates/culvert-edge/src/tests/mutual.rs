@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use culvert_base::Timestamp;
-use culvert_login::ACTIONS;
+use culvert_edge_config::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::{Resources, Source};
 use culvert_tls::tls_policy::Authorities;

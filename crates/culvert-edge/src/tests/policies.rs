@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Prefix, Verdict};
-use culvert_login::ACTIONS;
+use culvert_edge_config::ACTIONS;
 use culvert_policy::{IpPolicy, OnExpressionError, Scheme};
 use culvert_policy::{Resources, Secrets, Source};
 use serde_json::{Value, json};

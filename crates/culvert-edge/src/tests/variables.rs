@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use culvert_login::ACTIONS;
+use culvert_edge_config::ACTIONS;
 use culvert_policy::policy::phase::Phase;
 use culvert_policy::policy::variables::{self, Filled, Variable};
 use culvert_policy::{IpData, IpDataFiles, IpDatabases, Scheme};

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use culvert_base::{ManualClock, Timestamp};
-use culvert_login::ACTIONS;
+use culvert_edge_config::ACTIONS;
 use culvert_policy::Scheme;
 use culvert_policy::{Resources, Source};
 use http_body_util::{BodyExt, Full};

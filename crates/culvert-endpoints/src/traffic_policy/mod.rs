@@ -15,8 +15,9 @@ use culvert_access::use_table::UseTable;
 use culvert_base::net::HostName;
 use culvert_base::{Fault, Refusal, code, id};
 use culvert_certificates::certificate_authority::model::CertificateAuthority;
+use culvert_edge_config::ACTIONS;
 use culvert_events::catalogue::AuditKind;
-use culvert_login::{ACTIONS, Logins};
+use culvert_login::Logins;
 use culvert_policy::{
     ForwardTarget, IpPolicy, LoginService, Policy, Reference, Resources, Scheme, SecretUse,
     Secrets, Source,

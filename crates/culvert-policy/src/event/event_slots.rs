@@ -3,10 +3,14 @@
 
 use culvert_events::{HTTP_REQUEST_COMPLETE as KIND, Logs, Slot, Text};
 
-pub(crate) const WEBHOOK_DECISION: Slot<Text> = KIND.slot("webhook_verification.decision");
-pub(crate) const BASIC_AUTH_DECISION: Slot<Text> = KIND.slot("basic_auth.decision");
-pub(crate) const BASIC_AUTH_USERNAME: Slot<Text> = KIND.slot("basic_auth.username");
-pub(crate) const CIRCUIT_BREAKER_DECISION: Slot<Text> = KIND.slot("circuit_breaker.decision");
+/// The decision about the signature of a webhook.
+pub const WEBHOOK_DECISION: Slot<Text> = KIND.slot("webhook_verification.decision");
+/// The decision about the credentials of a request.
+pub const BASIC_AUTH_DECISION: Slot<Text> = KIND.slot("basic_auth.decision");
+/// The user of a request with credentials.
+pub const BASIC_AUTH_USERNAME: Slot<Text> = KIND.slot("basic_auth.username");
+/// The decision of the circuit breaker about a request.
+pub const CIRCUIT_BREAKER_DECISION: Slot<Text> = KIND.slot("circuit_breaker.decision");
 /// The decision of IP policies about a request.
 pub const IP_POLICY_DECISION: Slot<Text> = KIND.slot("ip_policy.decision");
 /// Entries of the `log` action.

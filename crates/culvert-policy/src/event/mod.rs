@@ -41,17 +41,17 @@ pub struct EventDraft {
 
 /// What of an exchange came from secrets. Events and captures have `[redacted]` in its place.
 #[derive(Debug, Default)]
-pub(crate) struct Hidden {
+pub struct Hidden {
     /// Whether policies put a secret into the target that the next endpoint gets.
-    pub(crate) has_target: bool,
+    pub has_target: bool,
     /// Fields that policies added to the request that the next endpoint gets.
     pub(crate) request_fields: Vec<HeaderName>,
     /// Whether policies changed the body that the next endpoint gets.
-    pub(crate) has_request_body: bool,
+    pub has_request_body: bool,
     /// Fields of the response.
-    pub(crate) response_fields: Vec<HeaderName>,
+    pub response_fields: Vec<HeaderName>,
     /// Whether policies made or changed the body of the response.
-    pub(crate) has_response_body: bool,
+    pub has_response_body: bool,
 }
 
 /// The fields without the values of those that are secret.
@@ -115,7 +115,7 @@ impl EventDraft {
     }
 
     /// What came from secrets, to be extended.
-    pub(crate) fn hide(&mut self) -> &mut Hidden {
+    pub fn hide(&mut self) -> &mut Hidden {
         self.hidden.get_or_insert_default()
     }
 
@@ -144,7 +144,7 @@ impl EventDraft {
     }
 
     /// Captures messages of the exchange.
-    pub(crate) fn apply_capture(
+    pub fn apply_capture(
         &mut self,
         budget: Option<&Arc<BodyBudget>>,
         rules: &Arc<CaptureRules>,

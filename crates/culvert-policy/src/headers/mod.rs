@@ -1,4 +1,3 @@
-//! Header fields that policies and the edge own: those that a policy adds, and the edge's own cookies.
+//! Header fields that the edge owns: its cookies.
 
-pub(crate) mod fields;
 pub mod own_cookies;

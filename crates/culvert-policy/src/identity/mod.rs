@@ -24,12 +24,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
 pub use self::assertion_keys::AssertionKeys;
-use crate::headers::fields::is_edge_controlled;
 use crate::policy::context::PolicyContext;
 use crate::policy::exchange::Exchange;
 pub use crate::policy::run::KEY_SET_PATH;
 use crate::policy::run::{ActionResult, EdgePaths, Flow};
-use crate::response::problem::{ASSERTION_NAME, is_edges_request};
+use crate::response::problem::{ASSERTION_NAME, is_edge_controlled, is_edges_request};
 
 /// Most header fields, and most claims of an assertion.
 const ENTRIES_MAX: usize = 20;

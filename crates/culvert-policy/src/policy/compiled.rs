@@ -135,7 +135,7 @@ pub struct Rule {
     pub types: Box<[(&'static str, Ends)]>,
     /// Whether it has an action that configures TLS handshakes.
     pub terminates_tls: bool,
-    /// Whether it has an action that restricts access ([`ActionType::guards`](crate::action::action_type::ActionType)), so that
+    /// Whether it has an action that restricts access ([`ActionType::guards`](crate::action_type::ActionType)), so that
     /// a failed expression must not skip it.
     pub guards: bool,
     /// Counts expressions that failed.
@@ -243,7 +243,7 @@ impl Policy {
 
     /// Replaces the values of its secrets in an entry of a log. Templates that are secret are redacted before; a
     /// service that a policy called may have echoed one.
-    pub(crate) fn scrub(&self, entry: &mut Json) {
+    pub fn scrub(&self, entry: &mut Json) {
         if let Some(secrets) = &self.secrets {
             let values = secrets.named.iter();
             let values = values.filter_map(|(vault, name)| secrets.all.value(vault, name));

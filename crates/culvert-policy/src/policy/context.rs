@@ -251,7 +251,7 @@ impl<'c> PolicyContext<'c> {
     }
 
     /// Like [`Self::value`], for the value of a variable that later expressions read.
-    pub(crate) fn variable(
+    pub fn variable(
         &self,
         field: &str,
         name: &str,
@@ -323,7 +323,7 @@ impl<'c> PolicyContext<'c> {
     }
 
     /// The keys of assertions about users (2201).
-    pub(crate) fn assertion_keys(&self) -> Result<Arc<AssertionKeys>, Refusal> {
+    pub fn assertion_keys(&self) -> Result<Arc<AssertionKeys>, Refusal> {
         let keys = self.resources.assertions.clone();
         let why = "assertions are not available";
         keys.ok_or_else(|| self.refuse(code::POLICY_ACTION_UNKNOWN, why))

@@ -104,8 +104,10 @@ impl Edits {
 /// A pattern and the text for its matches.
 #[derive(Clone, Debug)]
 pub struct Replacement {
-    pub(crate) from: Regex,
-    pub(crate) to: String,
+    /// The pattern.
+    pub from: Regex,
+    /// The text, in which `$1` is the first group.
+    pub to: String,
 }
 
 #[cfg(test)]

@@ -83,7 +83,7 @@ pub struct Memory {
     /// Whether a policy makes the request, and not the client.
     pub is_call: bool,
     /// The memory that the result of a call occupies.
-    pub(crate) call_room: Option<Reservation>,
+    pub call_room: Option<Reservation>,
     /// Cookies that the response sets, even if another action replaces it.
     pub cookies: Vec<HeaderValue>,
     /// Notified of the upstream's status.
@@ -194,7 +194,7 @@ impl<'x> Exchange<'x> {
     }
 
     /// Ends the phase with a rejection that an action defines; a connection is closed.
-    pub(crate) fn reject(&self, status: StatusCode, rejection: &Rejection) -> Flow {
+    pub fn reject(&self, status: StatusCode, rejection: &Rejection) -> Flow {
         match self.reply_context() {
             Some(to) => Flow::Reply(Box::new(rejection.answer(status, &to))),
             None => Flow::Close,
@@ -203,7 +203,7 @@ impl<'x> Exchange<'x> {
 
     /// Buffers the whole body of the request, which is forwarded unchanged. The rest of the phase waits for it. If
     /// the body cannot be read, the phase ends.
-    pub(crate) async fn read_body(&mut self, bytes_max: usize) -> Result<Bytes, Flow> {
+    pub async fn read_body(&mut self, bytes_max: usize) -> Result<Bytes, Flow> {
         let Some(body) = &mut self.body else {
             return Ok(Bytes::new());
         };
@@ -225,7 +225,7 @@ impl<'x> Exchange<'x> {
 
     /// Hides a field that came from a secret: of the request that the next endpoint gets, or of the response, depending
     /// on the phase.
-    pub(crate) fn hide_field(&mut self, name: &HeaderName) {
+    pub fn hide_field(&mut self, name: &HeaderName) {
         let is_request = self.phase != Phase::Response;
         if let Some(event) = &mut self.event {
             let hidden = event.hide();
@@ -238,7 +238,7 @@ impl<'x> Exchange<'x> {
     }
 
     /// Hides what this does to the exchange, which came from a secret, in events and captures.
-    pub(crate) fn hide(&mut self, hide: impl FnOnce(&mut Hidden)) {
+    pub fn hide(&mut self, hide: impl FnOnce(&mut Hidden)) {
         if let Some(event) = &mut self.event {
             hide(event.hide());
         }
@@ -259,7 +259,7 @@ impl<'x> Exchange<'x> {
     }
 
     /// Records the decision of IP policies. For a connection of an HTTP endpoint, each request's event has it.
-    pub(crate) fn tell_admitted(&mut self, is_admitted: bool) {
+    pub fn tell_admitted(&mut self, is_admitted: bool) {
         let decision = if is_admitted { "allow" } else { "block" };
         if self.phase == Phase::Connect {
             self.conn.state.decide(decision);
@@ -293,7 +293,7 @@ impl<'x> Exchange<'x> {
     }
 
     /// Sets a variable of the phase.
-    pub(crate) fn set_var(&mut self, name: &str, value: Value) {
+    pub fn set_var(&mut self, name: &str, value: Value) {
         let vars = &mut self.memory.vars;
         match vars.iter_mut().find(|(known, _)| known == name) {
             Some((_, known)) => *known = value,

@@ -16,7 +16,7 @@ impl Expression {
     }
 
     /// Its value with these variables. The exchange notes an error.
-    pub(crate) fn value<R: Resolver + ?Sized>(
+    pub fn value<R: Resolver + ?Sized>(
         &self,
         x: &Exchange<'_>,
         variables: &R,
@@ -33,7 +33,7 @@ impl Expression {
     }
 
     /// The variables it reads.
-    pub(crate) fn slots(&self) -> &[Slot] {
+    pub fn slots(&self) -> &[Slot] {
         self.0.slots()
     }
 }
@@ -48,7 +48,7 @@ impl Condition {
     }
 
     /// Whether it holds with these variables. The exchange notes an error.
-    pub(crate) fn holds<R: Resolver + ?Sized>(
+    pub fn holds<R: Resolver + ?Sized>(
         &self,
         x: &Exchange<'_>,
         variables: &R,
@@ -62,7 +62,7 @@ impl Condition {
     }
 
     /// The variables it reads.
-    pub(crate) fn slots(&self) -> &[Slot] {
+    pub fn slots(&self) -> &[Slot] {
         self.0.slots()
     }
 }

@@ -5,7 +5,7 @@
 //! that each stored policy runs. A compiled [`Policy`](compiled::Policy) is immutable, except for the counts of its
 //! actions, and all exchanges of its endpoint share it.
 //!
-//! Not here: what the actions do ([`action`](crate::action)).
+//! Not here: what the actions do (`crates/culvert-actions`).
 
 pub(crate) mod certificate;
 pub mod compiled;
@@ -23,7 +23,6 @@ pub mod phase;
 pub(crate) mod redacted;
 pub(crate) mod reference;
 pub mod replace;
-pub(crate) mod rewrite;
 pub mod run;
 pub mod secret;
 pub(crate) mod secrets;
@@ -32,6 +31,3 @@ pub(crate) mod taint;
 pub mod template;
 pub mod values;
 pub mod variables;
-
-#[cfg(test)]
-mod tests;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
-use crate::action::action_type::{ActionType, Actions, NOT_BUILT};
+use crate::action_type::{ActionType, Actions, NOT_BUILT};
 use crate::policy::functions;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::variables;

@@ -293,7 +293,7 @@ pub(super) enum Verdict {
 /// Rules with `terminate-tls` reject too: one that requires client certificates must not be skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExpressionError {
-    /// A rule with an action that restricts access ([`guards`](crate::action::action_type::ActionType::guards)) rejects the
+    /// A rule with an action that restricts access ([`guards`](crate::action_type::ActionType::guards)) rejects the
     /// request. Other rules do not apply.
     #[default]
     Auto,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use culvert_base::{Refusal, code};
 use serde_json::Value;
 
-use crate::action::action_type::{ActionType, Actions};
+use crate::action_type::{ActionType, Actions};
 use crate::policy::context::refusal;
 use crate::policy::phase::Phase;
 pub use crate::policy::redacted::REDACTED;

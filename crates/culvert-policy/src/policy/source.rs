@@ -9,7 +9,7 @@ use culvert_http::fields::folded;
 use http::header::HOST;
 use url::Url;
 
-use crate::action::action_type::{ActionType, Actions, NOT_BUILT};
+use crate::action_type::{ActionType, Actions, NOT_BUILT};
 use crate::policy::compiled::{Policy, PolicySecrets, Rule};
 use crate::policy::context::{PolicyContext, Resources, refusal};
 use crate::policy::expression::Condition;

@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock};
 
 use culvert_cel::{Limits, Slot, has_computed_calls, literal_calls, selections};
 
-use crate::action::action_type::ActionType;
+use crate::action_type::ActionType;
 use crate::policy::compiled::SecretUse;
 use crate::policy::phase::{Ends, Phase};
 use crate::policy::variables;

@@ -80,7 +80,7 @@ impl Template {
     }
 
     /// The text, if it has no expression.
-    pub(crate) fn constant(&self) -> Option<&str> {
+    pub fn constant(&self) -> Option<&str> {
         match self.parts.as_slice() {
             [] => Some(""),
             [Part::Text(text)] => Some(text),
@@ -89,7 +89,7 @@ impl Template {
     }
 
     /// Whether it is a single expression.
-    pub(crate) fn is_one_expression(&self) -> bool {
+    pub fn is_one_expression(&self) -> bool {
         matches!(self.parts.as_slice(), [Part::Expression(_)])
     }
 
@@ -102,7 +102,7 @@ impl Template {
     }
 
     /// The text with `value` for each expression.
-    pub(crate) fn sample(&self, value: &str) -> String {
+    pub fn sample(&self, value: &str) -> String {
         let parts = self.parts.iter().map(|part| match part {
             Part::Text(text) => &**text,
             Part::Expression(_) => value,
@@ -116,7 +116,7 @@ impl Template {
     }
 
     /// The text. An expression that fails yields an empty string; the failure is counted and recorded.
-    pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Cow<'_, str> {
+    pub fn render(&self, x: &mut Exchange<'_>) -> Cow<'_, str> {
         if let Some(text) = self.constant() {
             return text.into();
         }
@@ -237,13 +237,13 @@ impl ValueTemplate {
 
     /// The value for logs and events, in which secrets are `[redacted]`. It is null if it is too large; the exchange
     /// then rejects the request.
-    pub(crate) fn render_shown(&self, x: &mut Exchange<'_>) -> Value {
+    pub fn render_shown(&self, x: &mut Exchange<'_>) -> Value {
         let value = self.part(x, true);
         sized(value, x)
     }
 
     /// The value. It is null if it is too large; the exchange then rejects the request.
-    pub(crate) fn render(&self, x: &mut Exchange<'_>) -> Value {
+    pub fn render(&self, x: &mut Exchange<'_>) -> Value {
         let value = self.part(x, false);
         sized(value, x)
     }

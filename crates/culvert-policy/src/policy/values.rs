@@ -100,7 +100,7 @@ pub(crate) fn of_number(number: &Number) -> Value {
 }
 
 /// JSON as a value: integral numbers are ints.
-pub(crate) fn of_json(json: &Json) -> Value {
+pub fn of_json(json: &Json) -> Value {
     match json {
         Json::Null => Value::Null,
         Json::Bool(value) => Value::Bool(*value),

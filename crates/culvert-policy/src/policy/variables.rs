@@ -139,7 +139,7 @@ pub(crate) fn unfilled(slot: Slot, phase: Phase) -> Option<&'static Variable> {
 }
 
 /// The slots of `attempts` and `last_attempt`, which exist in retry conditions only.
-pub(crate) fn retry_slots() -> [Slot; 2] {
+pub fn retry_slots() -> [Slot; 2] {
     let first = Slot::try_from(ALL.len()).expect("the table is short");
     [first, first + 1]
 }
@@ -585,7 +585,7 @@ impl Exchange<'_> {
     }
 
     /// The URL for the upstream: host and port in normal form, path and query as forwarded.
-    pub(crate) fn sent_url(&self) -> Option<String> {
+    pub fn sent_url(&self) -> Option<String> {
         let (scheme, target) = (self.scheme(), target(self.request?));
         Some(match self.authority() {
             Some(authority) => format!("{scheme}://{}{target}", authority.normal()),
@@ -594,7 +594,7 @@ impl Exchange<'_> {
     }
 
     /// The URL that the client was configured with: host and port as received, path and query as forwarded.
-    pub(crate) fn public_url(&self) -> Option<String> {
+    pub fn public_url(&self) -> Option<String> {
         let request = self.request?;
         let (scheme, authority) = (self.scheme(), received_authority(request));
         Some(format!("{scheme}://{authority}{}", target(request)))

@@ -24,7 +24,7 @@ const LEAST: u32 = 1;
 const NONE: u32 = u32::MAX;
 
 /// A count of a key.
-pub(crate) trait Count: Clone + Default {
+pub trait Count: Clone + Default {
     /// The time that counts are compared with.
     type Now: Copy;
 
@@ -83,7 +83,7 @@ struct SourceTotals<C> {
 }
 
 /// Counts by key.
-pub(crate) struct FairTable<C> {
+pub struct FairTable<C> {
     places: HashMap<u128, u32>,
     entries: Vec<Bucket<C>>,
     free: Vec<u32>,
@@ -103,7 +103,7 @@ pub(crate) struct FairTable<C> {
 impl<C: Count> FairTable<C> {
     /// An empty table for `keys_max` keys, with `aside_max` slots each for displaced counts and for shared
     /// counts.
-    pub(crate) fn new(keys_max: usize, aside_max: usize) -> Self {
+    pub fn new(keys_max: usize, aside_max: usize) -> Self {
         Self {
             places: HashMap::new(),
             entries: Vec::new(),
@@ -120,7 +120,7 @@ impl<C: Count> FairTable<C> {
     }
 
     /// The count of a key that a source uses.
-    pub(crate) fn count(&mut self, key: u128, source: u64, now: C::Now) -> &mut C {
+    pub fn count(&mut self, key: u128, source: u64, now: C::Now) -> &mut C {
         for _ in 0..FORGOTTEN_MAX {
             match self.entries.get(self.ends.oldest as usize) {
                 Some(oldest) if oldest.count.is_over(now) => drop(self.remove(self.ends.oldest)),
@@ -181,8 +181,7 @@ impl<C: Count> FairTable<C> {
     }
 
     /// How many keys have a bucket.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    pub fn n_keys(&self) -> usize {
         self.places.len()
     }
 
@@ -402,7 +401,7 @@ mod tests {
         for key in 1_000..101_000 {
             highest = highest.max(ask(&mut table, key, 1, 1));
         }
-        assert_eq!(table.len(), 100);
+        assert_eq!(table.n_keys(), 100);
         assert_eq!(ask(&mut table, 2, 2, 2), 4, "the honest count is there");
         assert!(ask(&mut table, 1, 1, 2) >= 4, "what it lost limits it");
         assert!(highest >= 4, "and its further keys: {highest}");
@@ -412,7 +411,7 @@ mod tests {
                 assert_eq!(ask(&mut table, source.into(), source, 2), turn);
             }
         }
-        assert_eq!(table.len(), 100);
+        assert_eq!(table.n_keys(), 100);
     }
 
     #[test]
@@ -472,9 +471,9 @@ mod tests {
                 if source > 0 {
                     assert_eq!(counted, *count, "{seed}: an honest key is counted exactly");
                 }
-                assert!(table.len() <= 32);
+                assert!(table.n_keys() <= 32);
                 let lens: u32 = table.sources.values().map(|source| source.len).sum();
-                assert_eq!(lens as usize, table.len());
+                assert_eq!(lens as usize, table.n_keys());
             }
         }
     }

@@ -1,4 +1,4 @@
 //! The counts of rate limits: on one node, and shared by all nodes.
 
-pub(crate) mod fair_table;
+pub mod fair_table;
 pub mod shared_counts;

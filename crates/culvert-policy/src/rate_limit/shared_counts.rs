@@ -29,9 +29,10 @@ pub const MESSAGE_BYTES_MAX: usize = 5_800;
 /// Maximum number of messages that a node sends at a time.
 pub const MESSAGES_MAX: usize = 32;
 
-/// Maximum number of buckets of one action, and number of slots each for displaced and for shared counts.
-pub(crate) const BUCKETS_MAX: usize = 65_536;
-pub(crate) const ASIDE_MAX: usize = 16_384;
+/// Maximum number of buckets of one action.
+pub const BUCKETS_MAX: usize = 65_536;
+/// Number of slots of one action, each for displaced and for shared counts.
+pub const ASIDE_MAX: usize = 16_384;
 /// Maximum number of other nodes in a bucket.
 const RUNS_MAX: usize = 64;
 /// Maximum number of tables, which other nodes can create here. Each rate limit that has admitted a request on any node
@@ -169,7 +170,8 @@ impl Bucket {
     }
 }
 
-pub(crate) fn window_of(at: Duration, length: Duration) -> u64 {
+/// The number of the window, of this length, that a time is in.
+pub fn window_of(at: Duration, length: Duration) -> u64 {
     u64::try_from(at.as_nanos() / length.as_nanos().max(1)).unwrap_or(u64::MAX)
 }
 

@@ -4,9 +4,10 @@
 use std::fmt::Write;
 
 use culvert_events::Reason;
+use culvert_http::fields::{folded, is_of_one_hop};
 use culvert_http::http1::Violation;
 use http::StatusCode;
-use http::header::HeaderName;
+use http::header::{CONTENT_LENGTH, HeaderName, TRAILER};
 
 /// The field with the code of a response that the edge made. It is removed from responses of upstreams, so its
 /// presence proves that the edge made the response.
@@ -28,6 +29,16 @@ pub(crate) fn is_error_code(name: &str) -> bool {
 /// spelling.
 pub fn is_edges_own(name: &str) -> bool {
     is_error_code(name) || is_spelled(name, REQUEST_ID_NAME)
+}
+
+/// Whether only the edge may set a field, in any spelling: hop-by-hop fields, those that define the length or the
+/// transfer of a message, and `ngrok-error-code`, which proves that the edge made a response.
+pub fn is_edge_controlled(name: &HeaderName) -> bool {
+    let read = folded(name);
+    is_of_one_hop(&read)
+        || read == CONTENT_LENGTH.as_str()
+        || read == TRAILER.as_str()
+        || is_error_code(&read)
 }
 
 /// The field that marks a replay, with the ID of the original event.

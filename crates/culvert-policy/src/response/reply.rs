@@ -114,15 +114,15 @@ pub fn empty(status: StatusCode) -> Response<Bytes> {
 
 /// A rejection by an action of a policy: a page for clients that prefer HTML, `text` for others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rejection {
+pub struct Rejection {
     /// The body for clients that do not prefer HTML; may be empty.
-    pub(crate) text: &'static str,
+    pub text: &'static str,
     /// The sentence of the page.
-    pub(crate) message: &'static str,
+    pub message: &'static str,
     /// What a visitor can do about it.
-    pub(crate) advice: &'static str,
+    pub advice: &'static str,
     /// What the owner of the endpoint can do about it. `` ` `` surrounds code.
-    pub(crate) owner_help: &'static str,
+    pub owner_help: &'static str,
 }
 
 impl Rejection {

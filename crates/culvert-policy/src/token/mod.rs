@@ -2,4 +2,4 @@
 
 pub mod documents;
 pub mod jws;
-pub(crate) mod unique_json;
+pub mod unique_json;

@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::{Map, Number, Value};
 
 /// The value of a whole JSON text. `None` if it is malformed, or an object in it has a name twice.
-pub(crate) fn read(bytes: &[u8]) -> Option<Value> {
+pub fn read(bytes: &[u8]) -> Option<Value> {
     let Unique(value) = serde_json::from_slice(bytes).ok()?;
     Some(value)
 }

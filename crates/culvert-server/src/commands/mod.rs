@@ -1,10 +1,9 @@
 //! The commands of the server: a table, with one file for each.
 
-pub mod admin;
 pub mod openapi;
 pub mod serve;
 
 use culvert_command::{CommandType, Failure, say};
 
 /// Every command, sorted by name.
-pub static ALL: &[&CommandType] = &[&admin::TYPE, &openapi::TYPE, &serve::TYPE];
+pub static ALL: &[&CommandType] = &[&openapi::TYPE, &serve::TYPE];

@@ -5,13 +5,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use culvert_base::Timestamp;
-use culvert_control::Control;
 use culvert_edge::Inherited;
 use culvert_tunnel::nodes::{Identity, Nodes};
 use tokio::net::TcpListener;
 
-use crate::metrics::Sample;
-use crate::metrics::samples::{counter, gauge};
 use crate::server::listen;
 use culvert_installation::config::Settings;
 
@@ -81,38 +78,6 @@ fn towards(url: &str) -> Option<IpAddr> {
         }
     }
     None
-}
-
-/// Metrics of the connections to other nodes.
-pub(crate) fn samples(nodes: &Nodes, control: &Control) -> Vec<Sample> {
-    let m = nodes.meters();
-    vec![
-        gauge(
-            "node_connections",
-            "Open connections to other nodes",
-            u64::try_from(nodes.connections()).unwrap_or(u64::MAX),
-        ),
-        gauge(
-            "node_helpers",
-            "Other nodes that this node can ask to write its heartbeat when it loses the database",
-            u64::try_from(control.agents.helpers()).unwrap_or(u64::MAX),
-        ),
-        counter(
-            "node_carried",
-            "Connections forwarded to agents of other nodes",
-            m.carried.get(),
-        ),
-        counter(
-            "node_carry_failures",
-            "Connections for agents of another node that failed",
-            m.failed.get(),
-        ),
-        counter(
-            "node_brought",
-            "Connections from other nodes for agents of this node",
-            m.brought.get(),
-        ),
-    ]
 }
 
 #[cfg(test)]

@@ -14,9 +14,6 @@ use culvert_store::{Broadcast, Store};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::Sample;
-use crate::metrics::samples::{counter, gauge};
-
 const TOPIC: &str = "rate_limit";
 /// Delay before a lost connection is opened again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -99,31 +96,4 @@ async fn exchange(
 async fn send(channel: &mut Broadcast, messages: Vec<Vec<u8>>) -> Result<(), Fault> {
     let messages: Vec<String> = messages.iter().map(|it| STANDARD.encode(it)).collect();
     channel.send(&messages).await
-}
-
-/// Metrics of the exchange.
-pub(crate) fn samples(counts: &SharedCounts) -> Vec<Sample> {
-    let m = counts.meters();
-    vec![
-        gauge(
-            "rate_limit_exchange",
-            "1 while this node exchanges the counts of cluster rate limits, otherwise 0",
-            m.is_up.get(),
-        ),
-        counter(
-            "rate_limit_counts_sent",
-            "Rate limit counts sent to other nodes",
-            m.sent.get(),
-        ),
-        counter(
-            "rate_limit_counts_received",
-            "Rate limit counts received from other nodes",
-            m.heard.get(),
-        ),
-        counter(
-            "rate_limit_counts_refused",
-            "Counts of other nodes that were not understood, late, or had no room",
-            m.refused.get(),
-        ),
-    ]
 }

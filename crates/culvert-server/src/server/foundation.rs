@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
+use culvert_audit_tree::witnesses::{Quorum, WitnessClient};
+use culvert_audit_tree::{AuditTreeKeeper, LogIdentity};
 use culvert_command::with_causes;
 use culvert_control::{AlertEvaluator, Control, ServerLog, ServerWatch, first_account};
 use culvert_delivery::Delivery;
@@ -19,8 +21,6 @@ use tokio::sync::{Notify, mpsc};
 use super::opened::{Opened, Secrets};
 use super::planes::{control, delivery, edge, nodes};
 use super::tasks::Supervision;
-use crate::audit_tree::witnesses::{Quorum, WitnessClient};
-use crate::audit_tree::{AuditTreeKeeper, LogIdentity};
 use crate::certificates::certificate_file::{self, CertificateFiles};
 use crate::nodes::cluster::Membership;
 

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use culvert_audit_tree::AuditTreeKeeper;
 use culvert_base::{Secret, Supervisor};
 use culvert_command::may_pass;
 use culvert_control::{Control, Loss, LostEvents, ServerWatch};
@@ -32,14 +33,12 @@ use culvert_policy::IpDatabases;
 use culvert_store::{Queue, Store};
 use tokio::task::JoinSet;
 
-use crate::audit_tree::AuditTreeKeeper;
 use crate::certificates::certificate_file::CertificateFiles;
 use crate::reload::Reload;
 
 pub use standby::Standby;
 
 pub(crate) use listening::listen;
-pub(crate) use opened::bootstrap;
 pub(crate) use plane_settings::{edge_settings, ip_data_files};
 
 use foundation::Foundation;

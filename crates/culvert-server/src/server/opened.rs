@@ -160,7 +160,7 @@ impl Opened {
 }
 
 /// Creates accounts and API keys of an installation without a running server.
-pub(crate) fn bootstrap(context: &ProcessContext) -> Bootstrap<'_> {
+fn bootstrap(context: &ProcessContext) -> Bootstrap<'_> {
     Bootstrap {
         ids: &context.ids,
         store: &context.store,

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use culvert_api::{Health, Serves};
+use culvert_audit_tree::AuditTreeKeeper;
+use culvert_audit_tree::witnesses::WitnessClient;
 use culvert_base::{BoxFuture, Fault};
 use culvert_control::{Control, ServerWatch};
 use culvert_delivery::Delivery;
@@ -12,8 +14,6 @@ use culvert_policy::IpDatabases;
 use culvert_store::Store;
 
 use super::tasks::Supervision;
-use crate::audit_tree::AuditTreeKeeper;
-use crate::audit_tree::witnesses::WitnessClient;
 
 /// Readiness: the store and the event log are usable, all long-lived tasks run, the address data of traffic policies is
 /// loaded, and the edge has a configuration that the database did not lose.

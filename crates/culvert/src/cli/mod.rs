@@ -24,6 +24,7 @@ pub fn commands() -> &'static [&'static CommandType] {
             culvert_agent::commands::ALL,
             culvert_cli::commands::of(LINKED),
             culvert_server::commands::ALL,
+            &[&culvert_admin::TYPE],
             ALL,
         ]
         .concat();

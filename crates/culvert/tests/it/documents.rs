@@ -19,7 +19,7 @@ fn generated_documents_are_current() {
         ),
         (
             "docs/reference/traffic-policy.md",
-            culvert_policy::reference(culvert_login::ACTIONS),
+            culvert_policy::reference(culvert_edge_config::ACTIONS),
         ),
         (
             "docs/reference/api.md",

@@ -594,13 +594,13 @@ const BY_SERVER: &[&str] = &[
     "edge/snapshot/operators.rs OperatorTable.by_id",
     "login/action/config.rs Common.authz_url_params",
     "overload/level.rs RunQueue.recent",
-    "policy/action/add_headers.rs Config.headers",
-    "policy/action/custom_response.rs Config.headers",
-    "policy/action/http_request.rs Config.headers",
-    "policy/action/log.rs Config.metadata",
-    "policy/action/redirect.rs Config.headers",
-    "policy/action/set_headers.rs Config.headers",
-    "policy/action/set_vars.rs Config.vars",
+    "actions/action/add_headers.rs Config.headers",
+    "actions/action/custom_response.rs Config.headers",
+    "actions/action/http_request.rs Config.headers",
+    "actions/action/log.rs Config.metadata",
+    "actions/action/redirect.rs Config.headers",
+    "actions/action/set_headers.rs Config.headers",
+    "actions/action/set_vars.rs Config.vars",
     "policy/response/error_page/mod.rs ErrorPages.exact",
     "policy/identity/mod.rs ForwardIdentityConfig.headers",
     "ip-data/mmdb.rs Values.known",
@@ -623,8 +623,9 @@ const BY_SERVER: &[&str] = &[
 ];
 
 /// Crates whose collections a socket can reach.
-const CRATES: [&str; 29] = [
+const CRATES: [&str; 30] = [
     "access",
+    "actions",
     "agents",
     "api",
     "api-http",

@@ -8,14 +8,13 @@ const TABLES: &[(&str, &str)] = &[
     ("crates/culvert-agent/src/commands", "TYPE"),
     ("crates/culvert-cli/src/commands", "TYPE"),
     ("crates/culvert-server/src/commands", "TYPE"),
-    ("crates/culvert-policy/src/action", "TYPE"),
+    ("crates/culvert-actions/src/action", "TYPE"),
     ("crates/culvert-destinations/src/target", "TYPE"),
     ("crates/culvert-events/src/kinds", ""),
 ];
 
 /// Files that those folders share and that add nothing to the table.
 const SHARED: &[&str] = &[
-    "action_type",
     "aws_resource",
     "command",
     "envelope",

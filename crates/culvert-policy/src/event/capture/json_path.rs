@@ -9,7 +9,7 @@ const SEGMENTS_MAX: usize = 8;
 /// A path such as `user.password`. `*` is any key, and `**` any number of keys. An array stands for each of its
 /// elements. Keys are compared without ASCII case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct JsonPath(Vec<Segment>);
+pub struct JsonPath(Vec<Segment>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
@@ -20,7 +20,7 @@ enum Segment {
 
 impl JsonPath {
     /// Parses a path; `None` if it is malformed or too long.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let segments: Vec<Segment> = text
             .split('.')
             .map(|segment| match segment {

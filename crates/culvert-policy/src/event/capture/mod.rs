@@ -27,28 +27,32 @@ use http::{StatusCode, request};
 use crate::event::{Hidden, shown};
 use crate::policy::secret::REDACTED;
 
-pub(crate) use json_path::JsonPath;
-pub use redaction::decoded;
-pub(crate) use redaction::{Redaction, header_key};
+pub use json_path::JsonPath;
+pub use redaction::{Redaction, decoded, header_key};
 
 /// Largest part of a body that is captured, in bytes.
-pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+pub const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// Most capture actions that apply to one exchange; further ones are ignored.
 const RULES_MAX: usize = 8;
 
 /// What one capture action captures.
 #[derive(Debug)]
-pub(crate) struct CaptureRules {
+pub struct CaptureRules {
     /// ID of the owner of the policy's endpoint.
-    pub(crate) owner: String,
-    pub(crate) request: bool,
-    pub(crate) response: bool,
-    pub(crate) bytes_max: usize,
+    pub owner: String,
+    /// Whether it captures the request.
+    pub request: bool,
+    /// Whether it captures the response.
+    pub response: bool,
+    /// Maximum size of the captured part of a body, in bytes.
+    pub bytes_max: usize,
     /// Patterns of media types in lower case; empty for all.
-    pub(crate) content_types: Vec<String>,
-    pub(crate) until: Option<Timestamp>,
-    pub(crate) redaction: Redaction,
+    pub content_types: Vec<String>,
+    /// When it ends; `None` if it does not.
+    pub until: Option<Timestamp>,
+    /// What it redacts, and what it reveals.
+    pub redaction: Redaction,
 }
 
 impl CaptureRules {

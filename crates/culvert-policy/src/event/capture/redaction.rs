@@ -23,19 +23,23 @@ const DECODED_BYTES_MAX: usize = 4 << 20;
 
 /// What an action redacts besides the rules of the server, and what it reveals of those.
 #[derive(Debug, Default)]
-pub(crate) struct Redaction {
+pub struct Redaction {
     /// Names of header fields, as [`header_key`] makes them.
-    pub(crate) headers: Vec<String>,
+    pub headers: Vec<String>,
     /// Names of query and form parameters, as [`HeaderRules::parameter_key`] makes them.
-    pub(crate) parameters: Vec<Vec<u8>>,
-    pub(crate) json: Vec<JsonPath>,
-    pub(crate) patterns: Vec<Regex>,
-    pub(crate) revealed_headers: Vec<String>,
-    pub(crate) revealed_parameters: Vec<Vec<u8>>,
+    pub parameters: Vec<Vec<u8>>,
+    /// Values of JSON bodies.
+    pub json: Vec<JsonPath>,
+    /// Patterns whose matches are redacted.
+    pub patterns: Vec<Regex>,
+    /// Names of header fields, as [`header_key`] makes them, that the rules of the server redact.
+    pub revealed_headers: Vec<String>,
+    /// Names of parameters, as [`HeaderRules::parameter_key`] makes them, that the rules of the server redact.
+    pub revealed_parameters: Vec<Vec<u8>>,
 }
 
 /// The name of a header field in lower case, with `-` for `_`.
-pub(crate) fn header_key(name: &str) -> String {
+pub fn header_key(name: &str) -> String {
     name.trim().to_ascii_lowercase().replace('_', "-")
 }
 

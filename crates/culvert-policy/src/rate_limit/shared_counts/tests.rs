@@ -196,7 +196,7 @@ fn a_flood_of_keys_is_bounded_on_every_node() {
         turns += 1;
         assert!(turns < 100);
     }
-    assert!(lock(&nodes.tables[1].state).buckets.len() <= BUCKETS_MAX);
+    assert!(lock(&nodes.tables[1].state).buckets.n_keys() <= BUCKETS_MAX);
     assert!(!nodes.take(1, 1, 2, 5), "the honest key is known");
     assert!(nodes.take(1, 2, 3, 5));
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use culvert_audit_tree::AuditTreeKeeper;
+use culvert_audit_tree::witnesses::WitnessClient;
 use culvert_base::BoxFuture;
 
-use crate::audit_tree::AuditTreeKeeper;
-use crate::audit_tree::witnesses::WitnessClient;
 use crate::server::foundation::Foundation;
 use crate::server::part::{self, Name, Start};
 

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 use anyhow::Result;
 use culvert_base::BoxFuture;
 use culvert_control::Control;
+use culvert_metrics::NodeSource;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::foundation::Foundation;
 use crate::server::part::{self, Name, Reason, Start};
-use crate::statistics::NodeSource;
 
 pub(super) struct Part {
     control: Arc<Control>,

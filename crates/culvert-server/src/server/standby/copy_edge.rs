@@ -21,6 +21,7 @@ use culvert_installation::Unopened;
 use culvert_installation::config::{Role, Settings};
 use culvert_installation::edge_copy::{CopyFacts, WholeCopy};
 use culvert_installation::keys::MasterKey;
+use culvert_metrics::{Sample, samples, statistics};
 use culvert_policy::IpDatabases;
 use culvert_store::TemporaryStore;
 use tokio::net::TcpListener;
@@ -29,7 +30,6 @@ use super::dropped_events::DroppedEvents;
 use super::health::CopyHealth;
 use crate::certificates::certificate_file;
 use crate::ingress;
-use crate::metrics::{self, Sample, samples, statistics};
 use crate::reload::Reload;
 use crate::server::listening::listen;
 use crate::server::plane_settings::{api_settings, edge_settings};
@@ -183,7 +183,7 @@ impl CopyEdge {
                 let age = facts.age(clock.now()).as_secs();
                 samples(&edge, age, dropped.count())
             });
-            let serve = |stop| metrics::serve(listener, read, stop);
+            let serve = |stop| culvert_metrics::serve(listener, read, stop);
             self.monitoring.start("metrics", serve);
         }
         Ok(())
@@ -329,7 +329,7 @@ fn samples(edge: &Edge, age_seconds: u64, n_dropped: u64) -> Vec<Sample> {
     rows.push(samples::counter(
         "panics",
         "Panics, each ending one task",
-        metrics::panics(),
+        culvert_metrics::panics(),
     ));
     rows
 }
