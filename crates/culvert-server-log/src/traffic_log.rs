@@ -121,6 +121,9 @@ impl TrafficRecords {
     }
 }
 
+/// Stands for a stored hash that is malformed.
+const MALFORMED: &str = "malformed";
+
 /// The object of the event.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(super) struct TrafficHashed<'a> {
@@ -150,7 +153,7 @@ pub(super) struct TrafficHashed<'a> {
 struct Recorded {
     format: Format<1>,
     last: i64,
-    /// The hash of the last piece.
+    /// The hash of the last piece, or [`MALFORMED`] if the stored one is.
     hash: String,
 }
 
@@ -178,6 +181,7 @@ impl ServerLog {
     ) -> Result<(), Fault> {
         let ends = queue.hashed_traffic_ends().await?;
         records.sees_settled(ends.settled, ends.last, now);
+        let mut was_restarted = false;
         loop {
             let known = self.mark::<Recorded>(HASHED, TRAFFIC).await?;
             let (after, is_restarted) = match &known {
@@ -212,6 +216,12 @@ impl ServerLog {
                 return Ok(());
             };
             if is_restarted {
+                // A log that changes at each look makes one record a look, not records without end.
+                if std::mem::replace(&mut was_restarted, true) {
+                    return Err(Fault::bare(
+                        "recording the traffic log: it changes meanwhile",
+                    ));
+                }
                 tracing::error!(
                     "the traffic log is not the one that the audit log has a record of: the file of events was replaced, restored or \
                      changed; `culvert audit verify --traffic` says so until it is accepted"
@@ -219,10 +229,15 @@ impl ServerLog {
             }
             let object = object(node, &hashed, is_restarted);
             let event = self.event(&account, TRAFFIC_LOG_HASHED, None, &object)?;
+            // What the next record is compared with: the hash as it is stored.
+            let stored = queue.traffic_piece(hashed.last).await?;
             let state = Recorded {
                 format: Format,
                 last: hashed.last,
-                hash: hashed.last_leaf.to_string(),
+                hash: match stored {
+                    PieceFound::Malformed => MALFORMED.to_owned(),
+                    _ => hashed.last_leaf.to_string(),
+                },
             };
             let (known, event) = (known.map(|mark| mark.document), AuditEvent::Emit(event));
             let changes = self.marking(HASHED, TRAFFIC, known, &state, event)?;
@@ -253,6 +268,7 @@ async fn continued(queue: &Queue, recorded: &Recorded) -> Result<(i64, bool), Fa
     Ok(match queue.traffic_piece(recorded.last).await? {
         PieceFound::Leaf(hash) if hash.to_string() == recorded.hash => (recorded.last, false),
         PieceFound::Removed => (recorded.last, false),
+        PieceFound::Malformed if recorded.hash == MALFORMED => (recorded.last, false),
         PieceFound::Leaf(_) | PieceFound::Malformed | PieceFound::Missing => (0, true),
     })
 }

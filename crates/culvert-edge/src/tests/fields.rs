@@ -251,7 +251,9 @@ fn compare(
         if !expected.is_null() {
             assert_eq!(*value, expected, "{path}: {module}");
         }
-        let crates = ["edge", "http", "login", "policy", "tls", "upstream"];
+        let crates = [
+            "actions", "edge", "http", "login", "policy", "tls", "upstream",
+        ];
         let is_there = crates.iter().any(|name| {
             let source = format!("{}/../culvert-{name}/src", env!("CARGO_MANIFEST_DIR"));
             let files = [format!("{module}.rs"), format!("{module}/mod.rs")];

@@ -164,7 +164,7 @@ struct Migration<'a> {
 impl Migration<'_> {
     async fn run(&self, connection: &mut Connection) -> Result<(), Fault> {
         if let Site::Postgres(schema) = self.site {
-            lock_schema(connection, &schema.name).await?;
+            lock_schema(connection, schema.name).await?;
         }
         let mut is_saved = false;
         loop {

@@ -77,7 +77,7 @@ impl Queue {
 
     /// Waits at most a second until no piece up to `last` is being written. Returns the last position before which no
     /// further piece can appear.
-    pub(super) async fn await_settled(&self, last: i64) -> Result<i64, Fault> {
+    pub(crate) async fn await_settled(&self, last: i64) -> Result<i64, Fault> {
         let until = Instant::now() + SETTLES_WITHIN;
         loop {
             let settled = self.settled(last).await?;

@@ -16,7 +16,6 @@ use super::Queue;
 use super::batch::MissingHash;
 use super::leaf;
 use super::queue_log::QueueCommand;
-use crate::audit_log::event_index::TrafficEnds;
 use crate::database::dialect::{Access, Arg, Row, Site, While};
 use crate::database::pool::Pool;
 use crate::database::statements::{HAS_META, events, meta};
@@ -120,24 +119,6 @@ impl Queue {
         Ok(match first > piece || last < first {
             true => PieceFound::Removed,
             false => PieceFound::Missing,
-        })
-    }
-
-    /// The ends of the log and of the hashes of removed pieces, to record them. Waits at most a second for the pieces that
-    /// are being written.
-    pub async fn hashed_traffic_ends(&self) -> Result<TrafficEnds, Fault> {
-        let doing = "reading the ends of the traffic log";
-        // The last position is read before the open transactions are.
-        let row = self.pool().row(doing, events::TRAFFIC_HASHED_ENDS, &[]);
-        let ends = row
-            .await?
-            .map_or(Ok((1, 0)), |row| Ok((row.get(0)?, row.get(1)?)));
-        let (first, last) = ends.during(doing)?;
-        let settled = self.await_settled(last).await?;
-        Ok(TrafficEnds {
-            first,
-            settled,
-            last,
         })
     }
 
