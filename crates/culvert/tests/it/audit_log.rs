@@ -388,7 +388,7 @@ async fn missing_records_of_the_traffic_log_are_found() {
     database.close().await.unwrap();
     traffic.run();
     traffic.fails("add `--accept-former`");
-    traffic.succeeds(&["--accept-former"], "former=2 pieces_without_record=0");
+    traffic.succeeds(&["--accept-former"], "former=3 pieces_without_record=0");
 }
 
 /// A removal by retention hides no change, and an earlier one is said.
