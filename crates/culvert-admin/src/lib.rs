@@ -87,7 +87,12 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             return Ok(());
         };
         if name == "generate-token" {
-            println!("{}", token::generate(&SystemClock, &OsEntropy).reveal());
+            println!(
+                "{}",
+                token::Form::Prefixed
+                    .generate(&SystemClock, &OsEntropy)
+                    .reveal()
+            );
             return Ok(());
         }
         if name == "move" {
@@ -181,6 +186,7 @@ fn bootstrap(context: &ProcessContext) -> Bootstrap<'_> {
         pepper: &context.pepper,
         base: &context.base_url,
         domain: &context.domain,
+        token_form: context.token_form,
     }
 }
 

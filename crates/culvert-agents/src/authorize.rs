@@ -14,7 +14,7 @@ use culvert_resources::access::acl::Acl;
 use culvert_resources::access::owner::Owner;
 use culvert_resources::access::tenant::Account;
 use culvert_resources::access::token;
-use culvert_resources::access::token::Shape;
+use culvert_resources::access::token::{Kind, Shape};
 use culvert_resources::cx::Cx;
 use culvert_resources::resource::model::Model;
 use culvert_resources::service::{RUNS_MAX, overtaken};
@@ -99,6 +99,14 @@ fn deprecation(minimum: &AgentMinimum, version: &str) -> Option<DeprecationWarni
         next_date: date,
         message: minimum.message.clone(),
     })
+}
+
+/// The refusal of an agent that gives the token of an API key.
+fn is_api_key() -> Refusal {
+    Refusal::new(
+        code::AUTHTOKEN_UNKNOWN,
+        "This is an API key token; agents require the token of a tunnel credential.",
+    )
 }
 
 impl AgentControl {
@@ -256,7 +264,15 @@ impl AgentControl {
             return Err(Refusal::of(code::AUTHTOKEN_MISSING).into());
         }
         let body = match token::shape(token) {
-            Shape::Token { body } => body,
+            Shape::Token {
+                body,
+                kind: None | Some(Kind::Agent),
+            } => body,
+            Shape::Token {
+                kind: Some(Kind::Key),
+                ..
+            } => return Err(is_api_key().into()),
+            Shape::Token { .. } => return Err(Refusal::of(code::AUTHTOKEN_UNKNOWN).into()),
             Shape::Mistyped => return Err(Refusal::of(code::AUTHTOKEN_UNKNOWN).into()),
             Shape::KeyId | Shape::Unknown => {
                 return Err(Refusal::of(code::AUTHTOKEN_MALFORMED).into());
@@ -284,11 +300,7 @@ impl AgentControl {
             .await?;
         let key: Option<ApiKey> = key.as_ref().map(stored::read).transpose()?;
         if key.is_some_and(|key| self.kernel.pepper.recognises(Some(&key.digest), token)) {
-            return Err(Refusal::new(
-                code::AUTHTOKEN_UNKNOWN,
-                "This is an API key token; agents require the token of a tunnel credential.",
-            )
-            .into());
+            return Err(is_api_key().into());
         }
         Err(Refusal::of(code::AUTHTOKEN_UNKNOWN).into())
     }

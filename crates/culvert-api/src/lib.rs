@@ -36,6 +36,7 @@ mod audit_log;
 mod connection;
 mod console;
 mod event_stream;
+mod leak_reports;
 
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
@@ -47,8 +48,8 @@ use bytes::Bytes;
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Refusal, code};
 use culvert_console::File;
 use culvert_control::{
-    Call, CallContext, Caller, Control, EVENTS_PATH, Operation, Origin, Reply, Via, follows,
-    operation_specs, operations,
+    Call, CallContext, Caller, Control, EVENTS_PATH, LEAKED_TOKENS_PATH, Operation, Origin, Reply,
+    Via, follows, operation_specs, operations,
 };
 use futures_util::FutureExt;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ORIGIN, USER_AGENT};
@@ -205,6 +206,8 @@ pub struct Api {
     failed_callbacks: Failures,
     /// Reads of the audit log without a key, by source.
     public_reads: Failures,
+    /// Reports of leaked tokens, by network.
+    leak_reports: Failures,
     rolling: Option<Rolling>,
     sources: PerSource,
     /// Permits for connections, of all listeners together.
@@ -249,6 +252,10 @@ impl Api {
                 console::FAILED_CALLBACKS_AT_ONCE,
             ),
             public_reads: Failures::every(audit_log::PUBLIC_EVERY, audit_log::PUBLIC_AT_ONCE),
+            leak_reports: Failures::every(
+                leak_reports::REPORTS_EVERY,
+                leak_reports::REPORTS_AT_ONCE,
+            ),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
             permits: Arc::new(Semaphore::new(limits.connections)),
@@ -374,7 +381,7 @@ impl Api {
     /// Runs the checks in order, then the operation.
     async fn handle(
         &self,
-        arrival: Arrival<'_>,
+        mut arrival: Arrival<'_>,
     ) -> Result<Response<Body>, (Problem, CallerStanding)> {
         let unauthenticated = |problem: Problem| (problem, CallerStanding::Unauthenticated);
         let known = |problem: Problem| (problem, CallerStanding::Caller);
@@ -442,14 +449,9 @@ impl Api {
         let Some(entered) = self.turnstile.enter(Source::of(client)).await else {
             return Err(unauthenticated(self.full()));
         };
-        // A caller with a key has the rate of its owner.
-        let is_keyless = !arrival.parts.headers.contains_key(AUTHORIZATION);
-        if self.settings.is_audit_log_public && is_keyless && matches!(asked, Ok(Asked::AuditLog)) {
-            let (source, now) = (Source::of(client), self.started_at.elapsed());
-            let counted = self.public_reads.count(source, now);
-            counted.map_err(|wait| unauthenticated(audit_log::too_many(wait)))?;
-            let served = audit_log::answer(&self.control, &values.concat()).await;
-            return served.map_err(unauthenticated);
+        let served = self.without_caller(&asked, &values, &mut arrival).await;
+        if let Some(served) = served.map_err(unauthenticated)? {
+            return Ok(served);
         }
         let operation_name = asked.as_ref().map_or_else(|_| String::new(), Asked::name);
         let named = match &asked {
@@ -489,6 +491,53 @@ impl Api {
         let asked = asked.map_err(|refusal| known(refusal.into()))?;
         let answered = self.run(asked, (caller, is_by_cookie), values, arrival);
         answered.await.map_err(known)
+    }
+
+    /// The response to a request that needs no caller: a read of a public audit log, or a report of leaked tokens that a
+    /// partner signed. `None` for others.
+    async fn without_caller(
+        &self,
+        asked: &Result<Asked, Refusal>,
+        values: &[String],
+        arrival: &mut Arrival<'_>,
+    ) -> Result<Option<Response<Body>>, Problem> {
+        let (client, now) = (self.client(arrival), self.started_at.elapsed());
+        let headers = &arrival.parts.headers;
+        match asked {
+            // A caller with a key has the rate of its owner.
+            Ok(Asked::AuditLog)
+                if self.settings.is_audit_log_public && !headers.contains_key(AUTHORIZATION) =>
+            {
+                let counted = self.public_reads.count(Source::of(client), now);
+                counted.map_err(audit_log::too_many)?;
+                audit_log::answer(&self.control, &values.concat())
+                    .await
+                    .map(Some)
+            }
+            Ok(Asked::Operation(operation)) if operation.path == LEAKED_TOKENS_PATH => {
+                let counted = self.leak_reports.count(Source::network_of(client), now);
+                counted.map_err(leak_reports::too_many)?;
+                let Some(signature) = leak_reports::signature(headers) else {
+                    return Ok(None);
+                };
+                let deadline = arrival.deadline;
+                let reporting = async {
+                    let reading = body::read_raw(arrival.body, leak_reports::REPORT_BYTES_MAX);
+                    leak_reports::answer(&self.control, signature, &reading.await?).await
+                };
+                let reported = tokio::time::timeout_at(deadline, reporting).await;
+                let reported = reported.unwrap_or_else(|_late| {
+                    Err(Problem::unavailable("The server is busy; try again."))
+                });
+                reported.map(Some).inspect_err(|problem| {
+                    let called = ("leaked_tokens_report", None);
+                    let origin = self.origin(arrival);
+                    self.control
+                        .note_refusal(&origin, called, problem.refusal());
+                })
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Does what an admitted caller asks for.

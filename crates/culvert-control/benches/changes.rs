@@ -136,6 +136,8 @@ impl Node {
             seal: Seal::new(&Secret::new("a master key".into())),
             pepper: Pepper::new(&Secret::new("a pepper".into())),
             settings: Settings {
+                token_form: Default::default(),
+                leaked: Default::default(),
                 agent_minimum: Default::default(),
                 own_names: Vec::new(),
                 kubernetes_ingress: String::new(),
@@ -162,6 +164,7 @@ impl Node {
                 on_expression_error: Default::default(),
             },
             console_sign_in: None,
+            leak_partner: None,
             certificates: None,
             agents: None,
             nodes: None,

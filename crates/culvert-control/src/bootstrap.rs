@@ -46,6 +46,8 @@ pub struct Bootstrap<'a> {
     pub base: &'a str,
     /// Platform domain; the admin's e-mail address is in it.
     pub domain: &'a str,
+    /// The form of new tokens.
+    pub token_form: token::Form,
 }
 
 /// The id of the account that the first start made; `None` before it.
@@ -281,6 +283,7 @@ impl Bootstrap<'_> {
             metadata: Metadata::default(),
             restrictions: KeyRestrictions::default(),
             previous: None,
+            leak: None,
         };
         let prefix = ApiKey::ID_PREFIX;
         let mut head = self.head(prefix, ApiKey::KIND, id, id);
@@ -302,7 +305,8 @@ impl Bootstrap<'_> {
 
     fn mint(&self) -> (Secret, Ksuid) {
         let id = self.id();
-        (token::mint(id, self.entropy), id)
+        let token = self.token_form.mint(token::Kind::Key, id, self.entropy);
+        (token, id)
     }
 
     fn head(&self, prefix: &str, kind: &str, id: Ksuid, account: Ksuid) -> Head {
@@ -320,9 +324,9 @@ impl Bootstrap<'_> {
 
 /// The ID in a token.
 fn id_of(token: &Secret) -> Result<Ksuid, Fault> {
-    let body = token.reveal().split('_').next().unwrap_or_default();
-    match body.parse() {
-        Ok(id) if token::is_token(token.reveal()) => Ok(id),
+    let body = token::body_of_key(token.reveal());
+    match body.map(str::parse) {
+        Some(Ok(id)) => Ok(id),
         _ => Err(Fault::bare(
             "`bootstrap.api_key` is not a valid API key token; create one with `culvert admin generate-token`",
         )),
@@ -341,6 +345,7 @@ impl Control {
             pepper: &self.kernel.pepper,
             base: &self.kernel.settings.base_url,
             domain: &self.kernel.settings.edge_domain,
+            token_form: self.kernel.settings.token_form,
         };
         bootstrap.first_start(token).await
     }

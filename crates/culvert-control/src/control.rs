@@ -18,6 +18,7 @@ use culvert_event_config::ports::EdgePort;
 use culvert_event_config::statistics::Statistics;
 use culvert_identity::Identity;
 use culvert_identity::console::provider::ConsoleSignIn;
+use culvert_login::LeakPartner;
 use culvert_resources::Kernel;
 use culvert_resources::access::caller::{Caller, Origin};
 use culvert_resources::audit::counted::REQUEST_REFUSED;
@@ -62,6 +63,8 @@ pub struct Parts {
     pub policies: PolicyRuntime,
     /// How people sign in to the console at an OpenID provider, if they do.
     pub console_sign_in: Option<ConsoleSignIn>,
+    /// The partner whose signed reports of leaked tokens are accepted, if there is one.
+    pub leak_partner: Option<LeakPartner>,
     /// Obtains certificates for managed domains, if this process does.
     pub certificates: Option<Certificates>,
     /// The connections of agents, if this process accepts them.

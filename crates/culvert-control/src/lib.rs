@@ -123,9 +123,11 @@ pub use culvert_identity::console::link::LinkUse;
 pub use culvert_identity::console::provider::ConsoleSignIn;
 pub use culvert_identity::console::session::{CONSOLE_SESSION_MAX, ConsoleSession};
 pub use culvert_identity::console::sign_in::{CONSOLE_CALLBACK_PATH, PendingSignIn};
+pub use culvert_identity::leak::{LEAKED_TOKENS_PATH, signed_tokens};
 pub use culvert_identity::user::people::Accepted;
 pub use culvert_login::{
-    CONSOLE_SIGN_IN_WITHIN, ConsoleOpenId, ConsoleProvider, LoginKeys, LoginSettings, Logins,
+    CONSOLE_SIGN_IN_WITHIN, ConsoleOpenId, ConsoleProvider, LeakPartner, LoginKeys, LoginSettings,
+    Logins, NotSigned,
 };
 pub use culvert_resources::access::caller::Origin;
 pub use culvert_resources::access::grant::grants_of_upgrade;
@@ -138,7 +140,9 @@ pub use culvert_resources::cx::base::PublicPorts;
 pub use culvert_resources::operation::{
     BodySpec, Call, EVENTS_PATH, Method, ObjectRight, Reply, ResponseSpec, SchemaOf, Status,
 };
-pub use culvert_resources::settings::{AgentLimits, AgentMinimum, Settings, StatisticsSettings};
+pub use culvert_resources::settings::{
+    AgentLimits, AgentMinimum, Leaked, Settings, StatisticsSettings,
+};
 pub use culvert_resources::stored::copy_entry::CopyEntry;
 pub use culvert_resources::stored::lost_events::{Loss, LostEvents};
 pub use culvert_resources::stored::reencrypt::{Reencrypted, reencrypt};

@@ -43,7 +43,7 @@ pub(crate) const ENDPOINT: &str = "endpoint";
 
 /// Kinds that do not report a write to a resource. Only admins may follow them. A test compares them with the
 /// catalogue.
-const OTHERS: [&str; 50] = [
+const OTHERS: [&str; 52] = [
     "admin_command.v0",
     "agent_session_commanded.v0",
     AGENT_SESSION_START,
@@ -51,6 +51,7 @@ const OTHERS: [&str; 50] = [
     ALERT_FIRED,
     ALERT_RESOLVED,
     "api_key_expiring.v0",
+    "api_key_leaked.v0",
     "api_key_restricted.v0",
     "api_key_rotated.v0",
     "api_key_unrestricted.v0",
@@ -94,6 +95,7 @@ const OTHERS: [&str; 50] = [
     "sign_out.v0",
     "traffic_log_hashed.v0",
     TRAFFIC_REFUSED,
+    "tunnel_credential_leaked.v0",
 ];
 
 /// A resource whose writes have events.

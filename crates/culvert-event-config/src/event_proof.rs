@@ -34,6 +34,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 1] {
         right: Right::read(Scope::EventsRead),
         object: None,
         hides: Some(captured::hides),
+        preview: None,
         trace: Trace::HourlyList(&EVENTS_EXPORTED, proven),
         run: Run::new(|events, call| Box::pin(get_proof(events, call))),
     }]

@@ -122,6 +122,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 1] {
         right: Right::read(Scope::EventsRead),
         object: None,
         hides: None,
+        preview: None,
         trace: Trace::HourlyList(&EVENTS_EXPORTED, listed),
         run: Run::new(|events, call| Box::pin(list(events, call))),
     }]

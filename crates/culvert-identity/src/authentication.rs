@@ -9,7 +9,7 @@ use culvert_base::{Fault, Refusal, Secret, Timestamp, code};
 use culvert_resources::access::caller::{Caller, PresentedToken, Role};
 use culvert_resources::access::key_restrictions::KeyRestrictions;
 use culvert_resources::access::token;
-use culvert_resources::access::token::Shape;
+use culvert_resources::access::token::{Kind, Shape};
 use culvert_resources::access::user::User;
 use culvert_resources::resource::model::Model;
 use culvert_resources::{Error, stored};
@@ -76,7 +76,11 @@ impl Identity {
         let header = authorization.ok_or_else(|| Refusal::of(code::CREDENTIAL_MISSING))?;
         let token = credential(header).ok_or_else(|| Refusal::of(code::AUTHORIZATION_MALFORMED))?;
         let body = match token::shape(token.reveal()) {
-            Shape::Token { body } => body,
+            Shape::Token {
+                body,
+                kind: None | Some(Kind::Key | Kind::Agent),
+            } => body,
+            Shape::Token { .. } => return Err(Refusal::of(code::API_KEY_INVALID).into()),
             Shape::Mistyped => return Err(Refusal::of(code::API_KEY_INVALID).into()),
             Shape::KeyId => return Err(Refusal::of(code::CREDENTIAL_IS_API_KEY_ID).into()),
             Shape::Unknown => return Err(Refusal::of(code::API_KEY_TOKEN_MALFORMED).into()),

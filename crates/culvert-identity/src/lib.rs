@@ -11,6 +11,7 @@ pub mod authentication;
 pub mod bot_user;
 pub mod console;
 pub mod credential;
+pub mod leak;
 pub mod lockout;
 pub mod standing;
 mod subject;
@@ -36,5 +37,6 @@ pub fn operations() -> Vec<Operation<Identity>> {
         of_resource(&ip::restriction::TYPE, &[]),
         of_resource(&user::TYPE, user::OPERATIONS),
     ];
-    of_resources.into_iter().flatten().collect()
+    let of_resources = of_resources.into_iter().flatten();
+    of_resources.chain(leak::operations()).collect()
 }

@@ -52,7 +52,7 @@ pub(crate) async fn leave_a_way_in(
         has_admin |= !is_lost;
         for document in cx.referring(ApiKey::KIND, &document.head).await? {
             let key: ApiKey = stored::read(&document)?;
-            if key.restrictions.is_way_in() {
+            if key.is_way_in() {
                 let is_key = taken == Taken::Key(&document.head.id);
                 is_taken |= is_key;
                 has_way |= !is_lost && !is_key;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use culvert_access::ip::restrictions::Restrictions;
 use culvert_base::RetentionClock;
+use culvert_login::LeakPartner;
 use culvert_resources::Kernel;
 
-use crate::api_key::key_uses::KeyUses;
 use crate::console::link::ConsoleLink;
 use crate::console::provider::ConsoleSignIn;
 use crate::standing::Standings;
@@ -18,7 +18,6 @@ pub struct Identity {
     pub(crate) kernel: Arc<Kernel>,
     /// The standing of owners, as far as it is known.
     pub standings: Standings,
-    pub(crate) key_uses: KeyUses,
     /// The IP restrictions in force.
     pub restrictions: ArcSwap<Restrictions>,
     pub(crate) console_link: ConsoleLink,
@@ -26,6 +25,8 @@ pub struct Identity {
     pub(crate) login_retention: RetentionClock,
     /// How people sign in to the console at an OpenID provider, if they do.
     pub(crate) console_sign_in: Option<ConsoleSignIn>,
+    /// The partner whose signed reports of leaked tokens are accepted, if there is one.
+    pub leak_partner: Option<LeakPartner>,
 }
 
 impl Identity {
@@ -34,14 +35,15 @@ impl Identity {
         kernel: Arc<Kernel>,
         restrictions: Restrictions,
         console_sign_in: Option<ConsoleSignIn>,
+        leak_partner: Option<LeakPartner>,
     ) -> Self {
         Self {
             standings: Standings::new(kernel.store.watch()),
-            key_uses: KeyUses::default(),
             restrictions: ArcSwap::from_pointee(restrictions),
             console_link: ConsoleLink::default(),
             login_retention: RetentionClock::default(),
             console_sign_in,
+            leak_partner,
             kernel,
         }
     }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use culvert_base::net::HostName;
 use culvert_base::{Clock, Entropy, Fault, IdMaker, OsEntropy, Secret, SteadyClock, SystemClock};
 use culvert_command::with_causes;
+use culvert_resources::access::token::Form;
 use culvert_resources::stored::lost_events::LostEvents;
 use culvert_resources::stored::reencrypt::{Reencrypted, reencrypt};
 use culvert_resources::stored::seal::{Pepper, Seal};
@@ -52,6 +53,8 @@ pub struct ProcessContext {
     pub domain: HostName,
     /// Base of `uri` fields in events.
     pub base_url: String,
+    /// The form of new tokens.
+    pub token_form: Form,
     /// The losses with files of events that were damaged, at this start or an earlier one, or missing.
     pub lost_events: Vec<LostEvents>,
     /// The lock of the data directory; `None` if a running server may have it.
@@ -197,6 +200,7 @@ impl Unopened {
             entropy: self.entropy.clone(),
             ids: Arc::default(),
             domain: HostName::parse(&settings.edge.domain).context("`edge.domain`")?,
+            token_form: settings.keys.token_form.into(),
             base_url: settings.base_url(),
             lost_events,
             lock: self.lock.clone(),

@@ -37,6 +37,7 @@ mod event_slots;
 pub mod fuzz;
 mod journal;
 mod logins;
+mod partner;
 mod provider;
 mod seal;
 mod session;
@@ -55,6 +56,7 @@ pub use self::journal::{
     Ending, JournalEntry, Noted, Person, Revocations, Revoked, Sighting, UserKey,
 };
 pub use self::logins::{LoginSettings, Logins, SESSION_MAX};
+pub use self::partner::{LeakPartner, NotSigned};
 pub(crate) use self::provider::grant::App;
 pub(crate) use self::provider::{BuiltInProvider, Issuer, is_secure};
 pub use self::provider::{ProviderSettings, ProvidersSettings, provider_names};

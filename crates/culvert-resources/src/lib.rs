@@ -36,16 +36,17 @@ use culvert_base::{Clock, Entropy, IdMaker, Refusal};
 use culvert_store::Store;
 
 pub use crate::access::caller::{Caller, OwnerKind, PresentedToken, Role};
+use crate::access::key_uses::KeyUses;
 use crate::applied::Applied;
 use crate::audit::counted::Refusals;
 use crate::cx::Cx;
 use crate::cx::base::Base;
 use crate::cx::policy_service::PolicyService;
 pub use crate::error::Error;
-use crate::input::force;
+use crate::input::force::{DRY_RUN, FORCE, flag};
 use crate::keyed_mutex::KeyedMutex;
 pub use crate::list::page::Parameter;
-use crate::operation::Call;
+use crate::operation::{Call, OperationSpec};
 use crate::resource::ResourceType;
 use crate::settings::Settings;
 use crate::stored::seal::{Pepper, Seal};
@@ -55,6 +56,8 @@ use crate::stored::seal::{Pepper, Seal};
 pub struct Kernel {
     /// The table of resources.
     pub resources: &'static [&'static ResourceType],
+    /// The table of operations.
+    pub operations: fn() -> &'static [OperationSpec],
     /// Stores the resources.
     pub store: Store,
     /// The clock.
@@ -77,6 +80,8 @@ pub struct Kernel {
     pub applied: Applied,
     /// Refused calls and reads that events report together.
     pub refusals: Refusals,
+    /// The last use of each API key on this node.
+    pub key_uses: KeyUses,
 }
 
 impl Kernel {
@@ -84,6 +89,7 @@ impl Kernel {
     pub fn cx<'a>(&'a self, caller: &'a Caller, base: &'a str) -> Cx<'a> {
         Cx {
             resources: self.resources,
+            operations: self.operations,
             store: &self.store,
             clock: &*self.clock,
             entropy: &*self.entropy,
@@ -93,6 +99,7 @@ impl Kernel {
             pepper: &self.pepper,
             settings: &self.settings,
             policies: &self.policies,
+            key_uses: &self.key_uses,
             caller,
             base: Base {
                 viewer: (caller.role != Role::Admin).then_some(caller.owner_id.as_str()),
@@ -100,6 +107,7 @@ impl Kernel {
             },
             address: None,
             force: false,
+            dry_run: false,
             by_server: false,
             cause: None,
         }
@@ -109,15 +117,20 @@ impl Kernel {
     ///
     /// # Errors
     ///
-    /// 215, 231 and 232 if it accepts `force` and the query has something else.
+    /// 215, 231 and 232 if it accepts parameters and the query has something else.
     pub fn cx_of<'a>(
         &'a self,
         call: &'a Call,
         parameters: &[Parameter],
     ) -> Result<Cx<'a>, Refusal> {
+        let is_set = |wanted: &Parameter| match parameters {
+            [] => Ok(false),
+            accepted => flag(&call.query, accepted, wanted),
+        };
         Ok(Cx {
             address: Some(call.address),
-            force: !parameters.is_empty() && force::forced(&call.query)?,
+            force: is_set(&FORCE)?,
+            dry_run: is_set(&DRY_RUN)?,
             ..self.cx(&call.caller, &call.base)
         })
     }

@@ -35,6 +35,8 @@ pub struct Operation<S: 'static> {
     pub body: Option<BodySpec>,
     /// The response on success.
     pub response: ResponseSpec,
+    /// Schema of the response to a dry run, if it has one.
+    pub preview: Option<SchemaOf>,
     /// The accepted query parameters; others are refused.
     pub query: &'static [Parameter],
     /// The right it needs.
@@ -168,6 +170,7 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
             doc: self.doc,
             body: self.body,
             response: self.response,
+            preview: self.preview,
             query: self.query,
             right: self.right,
             object: self.object,
@@ -195,6 +198,8 @@ pub struct OperationSpec {
     pub body: Option<BodySpec>,
     /// The response on success.
     pub response: ResponseSpec,
+    /// Schema of the response to a dry run, if it has one.
+    pub preview: Option<SchemaOf>,
     /// The accepted query parameters.
     pub query: &'static [Parameter],
     /// The right it needs.
@@ -270,6 +275,7 @@ impl<S> Operation<S> {
             doc: self.doc.clone(),
             body: self.body,
             response: self.response,
+            preview: self.preview,
             query: self.query,
             right: self.right,
             object: self.object,

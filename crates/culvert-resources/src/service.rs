@@ -20,6 +20,8 @@ use crate::access::rights::Access;
 use crate::audit::previous::Previous;
 use crate::audit::verb::Verb;
 use crate::cx::Cx;
+use crate::list::include;
+use crate::list::page::included;
 use crate::operation::{Call, Reply};
 use crate::resource::model::{CHECKED_REFERENCE, Model};
 use crate::resource::{ResourceType, Reveal, StoredDraft};
@@ -35,6 +37,7 @@ pub async fn create(
     call: Call,
 ) -> Result<Reply, Error> {
     let cx = kernel.cx_of(&call, ty.create_parameters)?;
+    let parts = included(&call.query, ty.included)?;
     let mut _retry = None;
     for run in 0..RUNS_MAX {
         if run == 1 {
@@ -58,12 +61,16 @@ pub async fn create(
             refs: made.links.refs,
             topics: made.links.topics,
         };
+        if cx.dry_run {
+            return Ok(Reply::Ok((ty.preview)(&cx, &document).await?));
+        }
         let view = ty.view_text(&document, cx.base)?;
         let event = audit::event(&cx, ty, Verb::Created, &view)?;
         let readable = (ty.readable_secret)(&cx, &document)?;
         let also = following(&event, made.also);
-        let changes = Changes::insert(document, event).and(also);
+        let changes = Changes::insert(document.clone(), event).and(also);
         if commit(&cx, ty, changes).await? {
+            let view = include::with(&cx, ty, &parts, &document, view).await?;
             return Ok(match made.reveal.or(readable) {
                 None => Reply::Created {
                     body: view,
@@ -86,7 +93,10 @@ pub async fn get(kernel: &Kernel, ty: &'static ResourceType, call: Call) -> Resu
         .await?
         .ok_or_else(Refusal::not_found)?;
     let readable = (ty.readable_secret)(&cx, &document)?;
-    Ok(reply(ty.view_text(&document, cx.base)?, readable)?)
+    let parts = included(&call.query, ty.included)?;
+    let view = ty.view_text(&document, cx.base)?;
+    let view = include::with(&cx, ty, &parts, &document, view).await?;
+    Ok(reply(view, readable)?)
 }
 
 /// The response with one object, and with the secret that the caller may read.
@@ -107,6 +117,7 @@ pub async fn update(
         cause: call.cause.as_deref(),
         ..kernel.cx_of(&call, ty.update_parameters)?
     };
+    let parts = included(&call.query, ty.included)?;
     let mut _retry = None;
     for run in 0..RUNS_MAX {
         if run == 1 {
@@ -130,6 +141,7 @@ pub async fn update(
         };
         let readable = (ty.readable_secret)(&cx, &written)?;
         if let Some(view) = replace(&cx, ty, document, made).await? {
+            let view = include::with(&cx, ty, &parts, &written, view).await?;
             return Ok(reply(view, readable)?);
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 
+use crate::access::token;
 use crate::cx::base::PublicPorts;
 use crate::targets::TargetCheck;
 
@@ -37,10 +38,24 @@ pub struct Settings {
     pub kubernetes_ingress: String,
     /// Checks what destinations may be (`destinations.*`).
     pub targets: Arc<dyn TargetCheck>,
+    /// The form of new tokens (`keys.token_form`).
+    pub token_form: token::Form,
+    /// What happens to a token that was reported as leaked (`keys.leaked`).
+    pub leaked: Leaked,
     /// Public base of `uri` fields in events of the server itself, without a trailing slash.
     pub base_url: String,
     /// The announced minimum version of agents, if any (`agents.minimum_version`).
     pub agent_minimum: Option<AgentMinimum>,
+}
+
+/// What happens to a token that was reported as leaked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Leaked {
+    /// It stops working.
+    #[default]
+    Revoked,
+    /// Its owner decides.
+    Flagged,
 }
 
 /// An announced minimum version of agents. Events of sessions with an older one contain a notice

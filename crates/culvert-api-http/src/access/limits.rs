@@ -33,6 +33,16 @@ impl Source {
     }
 }
 
+impl Source {
+    /// The source of connections from the network of this address: /24, or /64 for IPv6.
+    pub fn network_of(address: IpAddr) -> Self {
+        match Self::of(address) {
+            Self(address, false) => Self(address & !0xff, false),
+            network => network,
+        }
+    }
+}
+
 fn split_v6(bits: u128) -> [u64; 2] {
     let [a, b, c, d, e, f, g, h, low @ ..] = bits.to_be_bytes();
     [
@@ -363,6 +373,16 @@ mod tests {
 
     fn source(text: &str) -> Source {
         Source::of(text.parse().unwrap())
+    }
+
+    #[test]
+    fn a_source_network_is_a_24_or_a_64() {
+        let of = |text: &str| Source::network_of(text.parse().unwrap());
+        assert_eq!(of("192.0.2.1"), of("192.0.2.254"));
+        assert_eq!(of("192.0.2.1"), of("::ffff:192.0.2.9"));
+        assert_ne!(of("192.0.2.1"), of("192.0.3.1"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::2:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
     }
 
     #[test]

@@ -57,6 +57,14 @@ where
     parse(&bytes).map(Some)
 }
 
+/// Reads the body of a request whose bytes are signed.
+pub async fn read_raw<B>(body: &mut B, bytes_max: usize) -> Result<Bytes, Refusal>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    whole(body, bytes_max).await
+}
+
 /// Whether the content type is JSON or missing.
 fn is_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE) else {

@@ -38,10 +38,14 @@ pub fn openapi(
         };
         let body = schemas.inputs.remove(&index);
         let view = schemas.views.remove(&index);
+        let mut described = described(operation, body, view);
+        if let Some(preview) = schemas.previews.remove(&index) {
+            described["responses"]["200"] = success("What the object could do.", Some(preview));
+        }
         paths
             .entry(&operation.path)
             .or_default()
-            .insert(method, described(operation, body, view));
+            .insert(method, described);
     }
     let listed = paths
         .get_mut(EVENTS_PATH)
@@ -147,20 +151,13 @@ fn described(operation: &OperationSpec, body: Option<Value>, view: Option<Value>
         Status::Created => ("201", "Created."),
         Status::NoContent => ("204", "Success, without a body."),
     };
-    let mut success = json!({
-        "description": said,
-        "headers": {"ngrok-operation-id": {"$ref": "#/components/headers/OperationId"}},
-    });
-    if let Some(view) = view {
-        success["content"] = json!({"application/json": {"schema": view}});
-    }
     let mut described = json!({
         "operationId": operation.id(),
         "tags": [tag(operation)],
         "summary": operation.doc,
         "parameters": parameters,
         "responses": {
-            status: success,
+            status: success(said, view),
             "default": {"$ref": "#/components/responses/Error"},
         },
     });
@@ -174,6 +171,18 @@ fn described(operation: &OperationSpec, body: Option<Value>, view: Option<Value>
     add_right(&mut described, operation.right);
     add_object_right(&mut described, operation);
     described
+}
+
+/// A response of a success.
+fn success(description: &str, view: Option<Value>) -> Value {
+    let mut success = json!({
+        "description": description,
+        "headers": {"ngrok-operation-id": {"$ref": "#/components/headers/OperationId"}},
+    });
+    if let Some(view) = view {
+        success["content"] = json!({"application/json": {"schema": view}});
+    }
+    success
 }
 
 fn query_parameter(parameter: &Parameter) -> Value {
@@ -258,6 +267,7 @@ fn problem_schema() -> Value {
 struct Schemas {
     inputs: BTreeMap<usize, Value>,
     views: BTreeMap<usize, Value>,
+    previews: BTreeMap<usize, Value>,
     components: BTreeMap<String, Value>,
 }
 
@@ -275,9 +285,13 @@ impl Schemas {
         let mut writing = settings.for_serialize().into_generator();
         let mut inputs = BTreeMap::new();
         let mut views = BTreeMap::new();
+        let mut previews = BTreeMap::new();
         for (index, operation) in operations.iter().enumerate() {
             if let Some(spec) = &operation.body {
                 inputs.insert(index, Value::from((spec.schema)(&mut reading)));
+            }
+            if let Some(schema) = operation.preview {
+                previews.insert(index, Value::from(schema(&mut writing)));
             }
             if let Some(schema) = operation.response.schema {
                 views.insert(index, Value::from(schema(&mut writing)));
@@ -302,6 +316,7 @@ impl Schemas {
         Self {
             inputs,
             views,
+            previews,
             components,
         }
     }

@@ -500,6 +500,8 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
                 settings: TargetSettings::default(),
             }),
             base_url: "http://127.0.0.1:8420".to_owned(),
+            token_form: Default::default(),
+            leaked: Default::default(),
             agent_minimum: None,
         },
         delivery: delivery.clone(),
@@ -513,6 +515,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
         agents: None,
         nodes: None,
         console_sign_in: None,
+        leak_partner: None,
         certificates: None,
         statistics,
     })

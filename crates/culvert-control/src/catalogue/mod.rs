@@ -6,6 +6,7 @@ use culvert_endpoints::traffic_policy;
 use culvert_event_config::{lost_events, refused_traffic};
 use culvert_events::catalogue::{AuditKind, Catalogue};
 use culvert_identity::console::session;
+use culvert_identity::leak;
 use culvert_identity::user::invitations;
 use culvert_resources::audit;
 use culvert_resources::audit::counted::REQUEST_REFUSED;
@@ -38,6 +39,7 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
         .chain(refusal_kinds())
         .chain(session::kinds())
         .chain(invitations::kinds())
+        .chain(leak::report::kinds())
         .chain(traffic_policy::kinds())
         .chain(lost_commits::kinds())
         .chain(lost_events::kinds())

@@ -61,6 +61,7 @@ pub fn operation_specs() -> &'static [OperationSpec] {
 pub fn collection_doc(collection: &str) -> &'static str {
     match collection {
         "events" => "Events: retained audit and traffic events.",
+        "leaked_tokens" => "Leaked tokens: reports of tokens that were found in public.",
         "nodes" => "Nodes: the server processes of the installation.",
         "statistics" => "Statistics: traffic and deliveries over time.",
         collection => {

@@ -108,6 +108,7 @@ pub(crate) fn operations() -> [Operation<Control>; 1] {
         },
         object: None,
         hides: None,
+        preview: None,
             trace: Trace::Nothing,
         run: Run::new(|control, call| Box::pin(list(control, call))),
     }]

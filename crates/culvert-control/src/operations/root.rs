@@ -42,6 +42,7 @@ pub(crate) fn operations() -> [Operation<Control>; 2] {
             right: Right::ANY,
             object: None,
             hides: None,
+            preview: None,
             trace: Trace::Nothing,
             run: Run::new(run),
         };

@@ -43,7 +43,7 @@ impl Open {
         Self::of(Rig::with(None, limits).await).await
     }
 
-    async fn of(rig: Rig) -> Self {
+    pub(super) async fn of(rig: Rig) -> Self {
         rig.control.agents.begin_agents().await.unwrap();
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&rig.control).run(CancellationToken::new()));
@@ -187,7 +187,7 @@ pub(super) async fn a_refused_agent_gets_the_error_code() {
     let open = Open::start().await;
     let rig = &open.rig;
     let (id, token) = open.credential(json!([])).await;
-    let unknown = token::generate(&*rig.clock, &SeededEntropy::new(3));
+    let unknown = token::Form::Prefixed.generate(&*rig.clock, &SeededEntropy::new(3));
     for (token, expected) in [
         ("", 4018),
         ("hunter2", 105),

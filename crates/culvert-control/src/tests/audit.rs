@@ -13,7 +13,7 @@ use crate::{CallContext, Origin};
 /// What a successful call leaves in the log: the event of the object that it writes, or of the operation, and those that
 /// follow it; before the event of a removal, those of its parts. The five operations of each resource are not here if
 /// their event has its name, and is the only one.
-const TRACES: [(&str, &[&str]); 41] = [
+const TRACES: [(&str, &[&str]); 42] = [
     (
         "agent_ingresses_retry_certificate_management",
         &["agent_ingress_updated", "certificate_retried"],
@@ -61,6 +61,10 @@ const TRACES: [(&str, &[&str]); 41] = [
     ("events_list", &["events_exported"]),
     ("events_replay", &["request_replayed"]),
     ("kubernetes_operators_list_bound_endpoints", &[]),
+    (
+        "leaked_tokens_report",
+        &["api_key_updated", "api_key_leaked"],
+    ),
     ("nodes_list", &[]),
     ("reserved_domains_delete_certificate", &["domain_updated"]),
     (

@@ -269,6 +269,7 @@ async fn bootstrap_lifts_the_restriction_of_the_api() {
         pepper: &rig.control.kernel.pepper,
         base: BASE,
         domain: "culvert.localhost",
+        token_form: Default::default(),
     };
     let policy = rig.ip_policy().await;
     assert_eq!(

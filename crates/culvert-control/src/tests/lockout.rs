@@ -275,6 +275,7 @@ async fn the_command_line_makes_an_admin_again() {
             pepper: &rig.control.kernel.pepper,
             base: BASE,
             domain: "culvert.localhost",
+            token_form: Default::default(),
         };
         let token = bootstrap.admin_key(&AdminCommand::default()).await.unwrap();
         let caller = rig.authenticate(token.reveal()).await.unwrap();

@@ -22,8 +22,11 @@ mod hostile;
 mod ingresses;
 mod internal;
 mod ip;
+mod key_creation;
 mod key_restrictions;
+mod key_reviews;
 mod keys;
+mod leaked_tokens;
 mod lists;
 mod lockout;
 mod logins;
@@ -139,6 +142,24 @@ impl EdgePort for HeldEdge {
     > {
         Box::pin(async { Err(culvert_edge_config::NotReplayed::NoEndpoint) })
     }
+}
+
+/// The body of the ID in a token.
+fn body_of(token: &str) -> &str {
+    match token::shape(token) {
+        token::Shape::Token { body, .. } => body,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The part of a token that nothing may repeat.
+fn secret_of(token: &str) -> &str {
+    token.rsplit('_').next().unwrap()
+}
+
+/// A token in the right format for the same ID, with another secret.
+fn guessed(token: &str) -> String {
+    format!("{}_{}", body_of(token), "a".repeat(21))
 }
 
 /// The result of an operation.
@@ -257,6 +278,8 @@ impl Rig {
                 types: culvert_destinations::TYPES,
                 settings: targets,
             }),
+            token_form: Default::default(),
+            leaked: Default::default(),
             base_url: BASE.to_owned(),
             agent_minimum: Some(AgentMinimum {
                 version: "3.5.0".to_owned(),
@@ -282,6 +305,7 @@ impl Rig {
                 on_expression_error: Default::default(),
             },
             console_sign_in: None,
+            leak_partner: None,
             certificates,
             agents: Some((
                 Arc::default(),

@@ -613,6 +613,11 @@ fn every_operation_declares_its_right() {
 
     for operation in operations() {
         let (collection, name) = (operation.collection, operation.name);
+        if operation.path == LEAKED_TOKENS_PATH {
+            // Every caller may report leaked tokens, also of others.
+            assert_eq!(operation.right, Right::ANY);
+            continue;
+        }
         let rule = Rule::of(collection, name, Object::OfOwner).unwrap();
         let is_read = operation.method == Method::Get;
         let role = match rule {
@@ -641,7 +646,8 @@ async fn every_operation_without_an_object_checks_the_role_and_leaves_its_trace(
     let mut n = 100;
     for operation in operations() {
         let (collection, name) = (operation.collection, operation.name);
-        if operation.path.contains("{id}") {
+        // The tests of leaked tokens have a caller of each role.
+        if operation.path.contains("{id}") || operation.path == LEAKED_TOKENS_PATH {
             continue;
         }
         let rule = Rule::of(collection, name, Object::OfOwner)

@@ -434,6 +434,7 @@ async fn commands_of_the_operator_are_the_cause_of_their_changes() {
         pepper: &kernel.pepper,
         base: BASE,
         domain: "culvert.localhost",
+        token_form: Default::default(),
     };
     let command = AdminCommand {
         name: "create-key".to_owned(),

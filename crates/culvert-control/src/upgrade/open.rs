@@ -14,6 +14,7 @@ use culvert_endpoints::EndpointConfig;
 use culvert_event_config::EventConfig;
 use culvert_identity::Identity;
 use culvert_resources::Kernel;
+use culvert_resources::access::key_uses::KeyUses;
 use culvert_resources::applied::Applied;
 use culvert_resources::audit::counted::Refusals;
 use culvert_resources::cx::base::Base;
@@ -23,8 +24,8 @@ use crate::alerting::meters::AlertMeters;
 use crate::audit_hold::retention::{Cost, HeldEvents};
 use crate::catalogue::catalogue;
 use crate::control::{Control, Parts};
-use crate::operations::resources;
 use crate::operations::resources::MANAGED;
+use crate::operations::{operation_specs, resources};
 use crate::upgrade::relink::relink;
 use crate::upgrade::upgrade_grants::Maker;
 use culvert_server_log::ServerLog;
@@ -107,6 +108,7 @@ impl Control {
             .map(|(bindings, settings)| Agents::new(bindings, settings, run));
         let kernel = Arc::new(Kernel {
             resources: resources::ALL,
+            operations: operation_specs,
             store: parts.store,
             clock: parts.clock,
             entropy: parts.entropy,
@@ -118,11 +120,13 @@ impl Control {
             policies: parts.policies.service(),
             applied: Applied::new(parts.edge.is_some()),
             refusals: Refusals::default(),
+            key_uses: KeyUses::default(),
         });
         let identity = Arc::new(Identity::new(
             Arc::clone(&kernel),
             restrictions.unwrap_or_default(),
             parts.console_sign_in,
+            parts.leak_partner,
         ));
         let certificates = Arc::new(CertificateManager::new(
             Arc::clone(&kernel),

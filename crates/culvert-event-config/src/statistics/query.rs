@@ -109,6 +109,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 2] {
             right: Right::read(Scope::EventsRead),
             object: None,
             hides: None,
+            preview: None,
             trace: Trace::Nothing,
             run: Run::new(run),
         };

@@ -143,7 +143,7 @@ type OfKind = (
 
 /// The kinds that do not report a write to a resource, by name without version.
 #[rustfmt::skip]
-const KINDS: [OfKind; 53] = [
+const KINDS: [OfKind; 55] = [
     ("admin_command", ApplicationLifecycle, OTHER, Low, Success, &["configuration"], &["change"]),
     ("agent_session_commanded", ApiActivity, OTHER, Informational, Success, &["session"], &["info"]),
     ("agent_session_start", Authentication, LOGON, Informational, OfObject, &["authentication", "session"], &["start"]),
@@ -151,6 +151,7 @@ const KINDS: [OfKind; 53] = [
     ("alert_fired", DetectionFinding, CREATE, Medium, Failure, &["host"], &["info"]),
     ("alert_resolved", DetectionFinding, END, Medium, Success, &["host"], &["info"]),
     ("api_key_expiring", EntityManagement, OTHER, Low, Success, &["iam"], &["info"]),
+    ("api_key_leaked", EntityManagement, OTHER, High, Failure, &["iam"], &["info"]),
     ("api_key_restricted", EntityManagement, UPDATE, Low, Success, &["iam"], &["change"]),
     ("api_key_rotated", EntityManagement, UPDATE, Low, Success, &["iam"], &["change"]),
     ("api_key_unrestricted", EntityManagement, UPDATE, Medium, Success, &["iam"], &["change"]),
@@ -197,6 +198,7 @@ const KINDS: [OfKind; 53] = [
     ("test", ApplicationLifecycle, OTHER, Informational, Success, &["configuration"], &["info"]),
     ("traffic_log_hashed", ApplicationLifecycle, OTHER, Informational, Success, &["configuration"], &["info"]),
     ("traffic_refused", NetworkActivity, REFUSE, Low, Failure, &["network"], &["connection", "denied"]),
+    ("tunnel_credential_leaked", EntityManagement, OTHER, High, Failure, &["iam"], &["info"]),
 ];
 
 /// The resources whose writes have events.

@@ -11,6 +11,8 @@ use std::time::Duration;
 use culvert_base::net::plain_address;
 use culvert_base::{Fault, Timestamp};
 use culvert_resources::access::caller::Caller;
+use culvert_resources::access::key_uses::Use;
+use culvert_resources::cx::Cx;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored::{self, Format};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Store};
@@ -19,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::Identity;
-use crate::api_key::key_uses::Use;
 use crate::api_key::model::ApiKey;
 
 const KIND: &str = "key_uses";
@@ -54,6 +55,26 @@ pub async fn stored_uses(store: &Store) -> Result<HashMap<String, Timestamp>, Fa
     Ok(uses)
 }
 
+/// The last uses of these keys that this node knows of, in their order.
+pub(crate) async fn last_uses(
+    cx: &Cx<'_>,
+    key_ids: &[&str],
+) -> Result<Vec<Option<(Timestamp, IpAddr)>>, Fault> {
+    let ids: Vec<String> = key_ids.iter().map(|id| id_of(id)).collect();
+    let mut known = HashMap::new();
+    for document in cx.store.get_many(&ids).await? {
+        let stored: Stored = stored::read(&document)?;
+        known.insert(document.head.id, (stored.at, stored.from));
+    }
+    let own = cx.key_uses.lock();
+    let last = |(key_id, id): (&&str, &String)| {
+        let own = own.peek(*key_id).map(|own| (own.at, own.from));
+        let stored = known.get(id).copied();
+        stored.into_iter().chain(own).max_by_key(|(at, _)| *at)
+    };
+    Ok(key_ids.iter().zip(&ids).map(last).collect())
+}
+
 /// The ID of the document for a key.
 fn id_of(key_id: &str) -> String {
     let (_, body) = key_id.split_once('_').unwrap_or_default();
@@ -67,7 +88,7 @@ impl Identity {
             return;
         }
         let (at, from) = (self.kernel.clock.now(), plain_address(address));
-        let mut uses = self.key_uses.lock();
+        let mut uses = self.kernel.key_uses.lock();
         match uses.get_mut(&caller.key_id) {
             Some(known) => {
                 known.at = at;
@@ -86,19 +107,6 @@ impl Identity {
                 uses.insert(caller.key_id.clone(), new);
             }
         }
-    }
-
-    /// The last use of a key that this node knows of.
-    pub(crate) async fn last_key_use(
-        &self,
-        key_id: &str,
-    ) -> Result<Option<(Timestamp, IpAddr)>, Fault> {
-        let document = self.kernel.store.get(KIND, &id_of(key_id)).await?;
-        let stored: Option<Stored> = document.as_ref().map(stored::read).transpose()?;
-        let stored = stored.map(|stored| (stored.at, stored.from));
-        let own = self.key_uses.lock();
-        let own = own.peek(key_id).map(|own| (own.at, own.from));
-        Ok(stored.into_iter().chain(own).max_by_key(|(at, _)| *at))
     }
 
     /// Writes the uses of keys, until cancelled.
@@ -123,17 +131,17 @@ impl Identity {
 
     /// Writes the uses since the last write.
     pub async fn write_key_uses(&self) -> Result<(), Fault> {
-        for batch in self.key_uses.due().chunks(BATCH) {
+        for batch in self.kernel.key_uses.due().chunks(BATCH) {
             let mut writes = Vec::new();
             for (key_id, one) in batch {
                 writes.extend(self.key_use_write(key_id, one).await?);
             }
             let Some(changes) = writes.into_iter().reduce(Changes::and) else {
-                self.key_uses.set_written(batch);
+                self.kernel.key_uses.set_written(batch);
                 continue;
             };
             match self.kernel.store.commit(changes).await {
-                Ok(_) => self.key_uses.set_written(batch),
+                Ok(_) => self.kernel.key_uses.set_written(batch),
                 Err(CommitError::Fault(fault)) => return Err(fault),
                 // Another node wrote one of them meanwhile; the next write is soon enough.
                 Err(_) => {}

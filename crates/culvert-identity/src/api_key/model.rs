@@ -2,13 +2,18 @@
 
 use culvert_base::{Description, Metadata, Timestamp};
 use culvert_resources::access::key_restrictions::KeyRestrictions;
+use culvert_resources::access::right::Scope;
 use culvert_resources::access::rights::Rights;
 use culvert_resources::cx::base::Base;
 use culvert_resources::resource::model::{Links, Model, Uri};
 use culvert_resources::stored::Format;
 use culvert_store::{Head, OnDelete, Ref};
-use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::leak::found::Leak;
 
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
@@ -29,6 +34,16 @@ pub struct ApiKey {
     /// The token before the last rotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<PreviousToken>,
+    /// That its token was reported as leaked, until a rotation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leak: Option<Leak>,
+}
+
+impl ApiKey {
+    /// Whether an admin's key of this form is a way in.
+    pub fn is_way_in(&self) -> bool {
+        self.restrictions.is_way_in() && !self.leak.as_ref().is_some_and(|leak| leak.is_revoked)
+    }
 }
 
 /// A token that was replaced and still works for a while.
@@ -42,7 +57,7 @@ pub struct PreviousToken {
 
 /// An API key as the API shows it.
 #[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ApiKey")]
+#[schemars(rename = "ApiKey", transform = add_included)]
 pub struct View<'a> {
     pub(crate) id: &'a str,
     #[schemars(with = "String")]
@@ -55,6 +70,57 @@ pub struct View<'a> {
     pub(crate) owner_id: &'a str,
     /// The token, returned only in the response to the creation; otherwise `null`.
     pub(crate) token: Option<&'a str>,
+}
+
+/// Adds the fields that a view has only with `include`. `included` reads them.
+fn add_included(schema: &mut Schema) {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let settings = settings.with(|settings| settings.inline_subschemas = true);
+    let generator = settings.into_generator();
+    let mut more = generator.into_root_schema_for::<Included>();
+    let more = more.get_mut("properties").map(Value::take);
+    if let (Some(Value::Object(properties)), Some(Value::Object(more))) =
+        (schema.get_mut("properties"), more)
+    {
+        properties.extend(more);
+    }
+}
+
+/// What an API key has beside that with `include`.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Included {
+    /// The owner's e-mail address, or the bot's name. Only with `include=restrictions`, as the fields up to `leaked_at`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner_name: Option<String>,
+    /// The highest role of the key; empty for the role of its owner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["", "read_only", "member", "admin"]))]
+    role: Option<String>,
+    /// What the key may do; empty for everything that its role may do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scopes: Option<Vec<Scope>>,
+    /// Networks that the key may be used from; empty for anywhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    networks: Option<Vec<String>>,
+    /// When the key stops working; null for never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    expires_at: Option<Timestamp>,
+    /// Until when the token before the last rotation works; null if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    previous_token_expires_at: Option<Timestamp>,
+    /// When its token was reported as leaked; null if it was not since the last rotation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    leaked_at: Option<Timestamp>,
+    /// When the key was used last, to the minute; null if it never was. Only with `include=usage`, as `last_used_from`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    last_used_at: Option<Timestamp>,
+    /// Address of the last use; empty if there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_used_from: Option<String>,
 }
 
 impl Model for ApiKey {

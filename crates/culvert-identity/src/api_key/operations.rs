@@ -2,9 +2,9 @@
 //!
 //! They are a sub-resource, so that keys keep the form that clients know. Changes are `api_key_updated.v0` events.
 
-use culvert_base::{Fault, Ksuid, Prefix, Refusal, Secret, Timestamp, code};
+use culvert_base::{Fault, Ksuid, Refusal, Secret, Timestamp, code};
 use culvert_resources::access::key_restrictions::{KeyRestrictions, NETWORKS_MAX, Network};
-use culvert_resources::access::right::{Scope, Scopes};
+use culvert_resources::access::right::Scope;
 use culvert_resources::access::rights::Access;
 use culvert_resources::access::token;
 use culvert_resources::audit::trace::{OperationKind, Performed, Trace};
@@ -20,19 +20,15 @@ use culvert_resources::{Error, Role, audit, input, service, stored};
 use culvert_store::Changes;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+use crate::api_key::key_use::last_uses;
 use crate::api_key::model;
 use crate::api_key::model::{ApiKey, PreviousToken};
+use crate::api_key::restrictions::{API_KEY_RESTRICTED, Wanted, shown_restrictions};
 use crate::console::session;
+use crate::leak::found::Leak;
 use crate::lockout::{Taken, leave_a_way_in};
 use crate::{Identity, api_key};
-
-pub(crate) static API_KEY_RESTRICTED: OperationKind = OperationKind {
-    name: "api_key_restricted.v0",
-    doc: "The restrictions of an API key were changed.",
-    shows_body: false,
-};
 
 pub(crate) static API_KEY_UNRESTRICTED: OperationKind = OperationKind {
     name: "api_key_unrestricted.v0",
@@ -143,6 +139,8 @@ struct View<'a> {
     /// Networks that the key may be used from, such as `192.0.2.0/24`; empty for anywhere.
     #[schemars(with = "Vec<String>")]
     networks: &'a [Network],
+    /// That the token of the key was reported as leaked since the last rotation; null if it was not.
+    leak: Option<&'a Leak>,
     /// Until when the token before the last rotation works; null if it does not.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     previous_token_expires_at: Option<Timestamp>,
@@ -164,7 +162,8 @@ struct Update {
     /// What the key may do; `[]` for everything that its role may do. `x.write` includes `x.read`.
     #[schemars(with = "Option<Vec<Scope>>")]
     scopes: Option<Vec<String>>,
-    /// When the key stops working, an RFC 3339 time in the future; empty for never.
+    /// When the key stops working: an RFC 3339 time, a date, which stands for its first moment in UTC, or the time from
+    /// now, such as `90d`; empty for never.
     expires_at: Option<String>,
     /// Networks that the key may be used from, such as `192.0.2.0/24`; `[]` for anywhere.
     #[schemars(extend("maxItems" = NETWORKS_MAX))]
@@ -172,72 +171,14 @@ struct Update {
 }
 
 impl Update {
-    /// The restrictions after the update. Codes 215 and 241.
-    fn applied(&self, to: &KeyRestrictions, now: Timestamp) -> Result<KeyRestrictions, Refusal> {
-        let mut new = to.clone();
-        if let Some(role) = &self.role {
-            new.role = check_role(role)?;
+    fn wanted(&self) -> Wanted<'_> {
+        Wanted {
+            role: self.role.as_deref(),
+            scopes: self.scopes.as_deref(),
+            expires_at: self.expires_at.as_deref(),
+            networks: self.networks.as_deref(),
         }
-        if let Some(scopes) = &self.scopes {
-            new.scopes = check_scopes(scopes)?;
-        }
-        match self.expires_at.as_deref() {
-            None => {}
-            Some("") => new.expires_at = None,
-            Some(text) => {
-                let end = Timestamp::parse(text).ok_or_else(|| {
-                    let why = "`expires_at` must be an RFC 3339 time.";
-                    Refusal::new(code::TIME_MALFORMED, why)
-                })?;
-                let end = end.whole_seconds();
-                if end <= now {
-                    let why = "`expires_at` must be in the future; delete the key to end it now.";
-                    return Err(Refusal::new(code::BODY_FIELD_INVALID, why));
-                }
-                new.expires_at = Some(end);
-            }
-        }
-        if let Some(networks) = &self.networks {
-            new.networks = check_networks(networks)?;
-        }
-        Ok(new)
     }
-}
-
-fn check_role(text: &str) -> Result<Option<Role>, Refusal> {
-    match text {
-        "" => Ok(None),
-        name => match Role::parse(name) {
-            Some(role) => Ok(Some(role)),
-            None => Err(Refusal::new(
-                code::BODY_FIELD_INVALID,
-                "`role` must be `read_only`, `member` or `admin`.",
-            )),
-        },
-    }
-}
-
-fn check_scopes(names: &[String]) -> Result<Scopes, Refusal> {
-    let read = |(index, name): (usize, &String)| {
-        Scope::parse(name).ok_or_else(|| {
-            let why = format!("`scopes[{index}]` is not a scope, such as `endpoints.read`.");
-            Refusal::new(code::BODY_FIELD_INVALID, why)
-        })
-    };
-    names.iter().enumerate().map(read).collect()
-}
-
-fn check_networks(texts: &[String]) -> Result<Vec<Network>, Refusal> {
-    let wrong = |why: String| Refusal::new(code::BODY_FIELD_INVALID, why);
-    if texts.len() > NETWORKS_MAX {
-        let why = format!("`networks` may have at most {NETWORKS_MAX} networks.");
-        return Err(wrong(why));
-    }
-    let read = |(index, text): (usize, &String)| match Prefix::parse(text) {
-        Ok(prefix) => Ok(Network(prefix)),
-        Err(error) => Err(wrong(format!("`networks[{index}]` is invalid: {error}."))),
-    };
-    texts.iter().enumerate().map(read).collect()
 }
 
 /// A rotation.
@@ -264,14 +205,13 @@ fn run_get(identity: &Identity, call: Call) -> Running<'_> {
         let document = service::named(&cx, &api_key::TYPE, &call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;
         let key: ApiKey = stored::read(&document)?;
-        Ok(Reply::Ok(
-            view(identity, &cx, &document.head.id, &key).await?,
-        ))
+        Ok(Reply::Ok(view(&cx, &document.head.id, &key).await?))
     })
 }
 
-async fn view(identity: &Identity, cx: &Cx<'_>, id: &str, key: &ApiKey) -> Result<String, Fault> {
-    let last_use = identity.last_key_use(id).await?;
+async fn view(cx: &Cx<'_>, id: &str, key: &ApiKey) -> Result<String, Fault> {
+    let mut last_use = last_uses(cx, &[id]).await?;
+    let last_use = last_use.pop().flatten();
     let collection = Uri {
         base: cx.base,
         collection: ApiKey::COLLECTION,
@@ -286,16 +226,11 @@ async fn view(identity: &Identity, cx: &Cx<'_>, id: &str, key: &ApiKey) -> Resul
         scopes: key.restrictions.scopes.iter().collect(),
         expires_at: key.restrictions.expires_at,
         networks: &key.restrictions.networks,
+        leak: key.leak.as_ref(),
         previous_token_expires_at: previous.filter(|until| now < *until),
         last_used_at: last_use.as_ref().map(|(at, _)| at.whole_seconds()),
         last_used_from: last_use.map_or(String::new(), |(_, from)| from.to_string()),
     })
-}
-
-/// Restrictions as events show them.
-fn shown_restrictions(restrictions: &KeyRestrictions) -> Result<Value, Fault> {
-    serde_json::to_value(restrictions)
-        .map_err(|error| Fault::new("writing the restrictions of a key", error))
 }
 
 fn run_update(identity: &Identity, call: Call) -> Running<'_> {
@@ -303,13 +238,13 @@ fn run_update(identity: &Identity, call: Call) -> Running<'_> {
         let input = shaped(input::update::<Update>(call.body.clone()))?;
         let now = identity.kernel.clock.now();
         let decide = move |restrictions: &KeyRestrictions| match &input {
-            Ok(update) => update.input.applied(restrictions, now),
+            Ok(update) => update.input.wanted().applied(restrictions, now),
             Err(refusal) => Err(refusal.clone()),
         };
         let kind = (&API_KEY_RESTRICTED, "api_keys_update_restrictions");
         let (id, key) = restrict(identity, &call, kind, FORCED, decide).await?;
         let cx = identity.kernel.cx(&call.caller, &call.base);
-        Ok(Reply::Ok(view(identity, &cx, &id, &key).await?))
+        Ok(Reply::Ok(view(&cx, &id, &key).await?))
     })
 }
 
@@ -348,12 +283,12 @@ async fn restrict_locked(
         let document = document.ok_or_else(Refusal::not_found)?;
         cx.caller.may_write()?;
         let mut key: ApiKey = stored::read(&document)?;
-        let was_way_in = key.restrictions.is_way_in();
+        let was_way_in = key.is_way_in();
         let restrictions = decide(&key.restrictions)?;
         let before = std::mem::replace(&mut key.restrictions, restrictions);
         cx.caller.may_give(&key.restrictions)?;
         let id = document.head.id.clone();
-        let also = match was_way_in && !key.restrictions.is_way_in() {
+        let also = match was_way_in && !key.is_way_in() {
             true => leave_a_way_in(&cx, &document.head.account, Taken::Key(&id)).await?,
             false => Changes::default(),
         };
@@ -406,9 +341,11 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
             let id: Ksuid = body
                 .parse()
                 .map_err(|error| Fault::new("reading the ID of an API key", error))?;
-            let token = token::mint(id, cx.entropy);
+            let form = cx.settings.token_form;
+            let token = form.mint(token::Kind::Key, id, cx.entropy);
             let digest = cx.pepper.digest(token.reveal());
             let old = std::mem::replace(&mut key.digest, digest);
+            key.leak = None;
             key.previous = (overlap > 0).then(|| PreviousToken {
                 digest: old,
                 until: cx

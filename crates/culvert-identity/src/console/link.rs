@@ -46,6 +46,11 @@ impl ConsoleLink {
         Some((key, link_use))
     }
 
+    /// Ends the link whose digest is recognised.
+    pub(crate) fn end(&self, is_it: impl Fn(&str) -> bool) {
+        drop(self.lock().take_if(|link| is_it(&link.digest)));
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<Unused>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -237,7 +237,7 @@ impl Identity {
         let key: Ksuid = body
             .parse()
             .map_err(|error| Fault::new("reading the ID of a key or user", error))?;
-        let cookie = token::mint(key, &*self.kernel.entropy);
+        let cookie = token::mint_plain(key, &*self.kernel.entropy);
         let now = self.kernel.clock.now();
         let session = Session {
             digest: self.kernel.pepper.digest(cookie.reveal()),
@@ -273,7 +273,7 @@ impl Identity {
         cookie: &str,
         address: IpAddr,
     ) -> Result<ConsoleSession, Error> {
-        let Shape::Token { body } = token::shape(cookie) else {
+        let Shape::Token { body, kind: None } = token::shape(cookie) else {
             return Err(ended());
         };
         let now = self.kernel.clock.now();
@@ -321,7 +321,7 @@ impl Identity {
     ///
     /// The store fails.
     pub async fn sign_out(&self, cookie: &str, origin: impl Into<Origin>) -> Result<(), Error> {
-        let Shape::Token { body } = token::shape(cookie) else {
+        let Shape::Token { body, kind: None } = token::shape(cookie) else {
             return Ok(());
         };
         let Some(session) = self.session_of(body, cookie).await? else {

@@ -16,7 +16,8 @@ impl Identity {
             .kernel
             .ids
             .next(&*self.kernel.clock, &*self.kernel.entropy);
-        let secret = token::mint(id, &*self.kernel.entropy);
+        let form = self.kernel.settings.token_form;
+        let secret = form.mint(token::Kind::Link, id, &*self.kernel.entropy);
         let digest = self.kernel.pepper.digest(secret.reveal());
         self.console_link
             .renew(digest, key, self.kernel.clock.now());

@@ -86,7 +86,8 @@ impl Resource for TunnelCredential {
     async fn create(cx: &Cx<'_>, id: Ksuid, input: Create) -> Result<Draft<Self>, Error> {
         cx.caller.may_make_credentials()?;
         let owner_id = owner::named(cx, &input.owner_id).await?;
-        let token = token::mint(id, cx.entropy);
+        let form = cx.settings.token_form;
+        let token = form.mint(token::Kind::Agent, id, cx.entropy);
         let document = Self {
             format: Format,
             owner_id,
@@ -94,6 +95,7 @@ impl Resource for TunnelCredential {
             description: input.description,
             metadata: input.metadata,
             acl: input.acl,
+            leak: None,
         };
         let reveal = Reveal {
             pointer: "/token".to_owned(),

@@ -10,6 +10,8 @@ use culvert_store::{Head, OnDelete, Ref};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::leak::found::Leak;
+
 /// The stored form.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct TunnelCredential {
@@ -25,6 +27,9 @@ pub struct TunnelCredential {
     pub metadata: Metadata,
     /// The addresses that its agents may bind.
     pub acl: Acl,
+    /// That its token was reported as leaked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leak: Option<Leak>,
 }
 
 /// A tunnel credential as the API shows it.

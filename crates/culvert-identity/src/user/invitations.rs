@@ -38,6 +38,8 @@ pub enum Ended {
     Replaced,
     /// Its user was deactivated or deleted.
     Revoked,
+    /// It was reported as leaked.
+    Leaked,
 }
 
 /// The kinds of events about invitations.

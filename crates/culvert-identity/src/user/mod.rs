@@ -248,7 +248,8 @@ fn check_email(text: &str) -> Result<String, Refusal> {
 /// A new invitation of the user with this ID, and its link. The token is in the fragment of the link, so that it is
 /// in no log of a server.
 fn invitation(cx: &Cx<'_>, id: Ksuid) -> (Invitation, Reveal) {
-    let token = token::mint(id, cx.entropy);
+    let form = cx.settings.token_form;
+    let token = form.mint(token::Kind::Invitation, id, cx.entropy);
     let url = format!("{}/console/invitation#{}", cx.base, token.reveal());
     let reveal = Reveal {
         pointer: "/invitation_url".to_owned(),

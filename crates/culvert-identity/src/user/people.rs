@@ -45,7 +45,11 @@ impl Identity {
         origin: impl Into<Origin>,
     ) -> Result<Accepted, Error> {
         let origin = origin.into();
-        let Shape::Token { body } = token::shape(invitation) else {
+        let Shape::Token {
+            body,
+            kind: None | Some(token::Kind::Invitation),
+        } = token::shape(invitation)
+        else {
             return Err(Refusal::of(code::INVITATION_INVALID).into());
         };
         let id = format!("{}_{body}", User::ID_PREFIX);
@@ -116,7 +120,8 @@ impl Identity {
     ) -> Result<(Secret, PresentedToken, String, Changes), Error> {
         let cx = self.kernel.cx(caller, &self.kernel.settings.base_url);
         let id = cx.new_id();
-        let token = token::mint(id, cx.entropy);
+        let form = cx.settings.token_form;
+        let token = form.mint(token::Kind::Key, id, cx.entropy);
         let description = "first key of a person, by its invitation".to_owned();
         let digest = cx.pepper.digest(token.reveal());
         let presented = PresentedToken {
@@ -132,6 +137,7 @@ impl Identity {
             metadata: Metadata::default(),
             restrictions: KeyRestrictions::default(),
             previous: None,
+            leak: None,
         };
         let head = Head {
             id: format!("{}_{id}", ApiKey::ID_PREFIX),

@@ -113,6 +113,8 @@ pub struct Settings {
     pub statistics: Statistics,
     /// Objects that the first start creates.
     pub bootstrap: Bootstrap,
+    /// Tokens: of API keys, tunnel credentials, console links and invitations.
+    pub keys: Keys,
     /// Secrets at rest.
     pub secrets: Secrets,
     /// The audit log.
@@ -152,6 +154,7 @@ impl Default for Settings {
             oauth: Oauth::default(),
             console: Console::default(),
             bootstrap: Bootstrap::default(),
+            keys: Keys::default(),
             secrets: Secrets::default(),
             audit: Audit::default(),
             alerts: Alerts::default(),
@@ -167,6 +170,7 @@ impl Settings {
     /// Checks constraints that types do not express.
     fn check(&self) -> Result<(), Invalid> {
         self.bootstrap.check()?;
+        self.keys.partner()?;
         self.acme.check()?;
         self.acme.own_names(&self.edge.domain)?;
         self.api.check()?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use culvert_resources::access::token;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -67,13 +68,87 @@ pub struct Bootstrap {
 impl Bootstrap {
     /// Checks the format of the token, if one is set.
     pub fn check(&self) -> Result<(), Invalid> {
-        if self.api_key.is_empty() || culvert_resources::access::token::is_token(&self.api_key) {
+        if self.api_key.is_empty() || token::body_of_key(&self.api_key).is_some() {
             return Ok(());
         }
         Err(Invalid(
             "`bootstrap.api_key` is not a valid token; create one with `culvert admin generate-token`".into(),
         ))
     }
+}
+
+/// Tokens: of API keys, tunnel credentials, console links and invitations.
+#[derive(Clone, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Keys {
+    /// Form of new tokens: `prefixed` with a kind and a checksum that secret scanners verify
+    /// (`culvert_key_…`), or `plain` for clients that parse the published form. Tokens of both
+    /// forms are always accepted.
+    pub token_form: TokenForm,
+    /// What happens to a token that is reported as leaked (`POST /leaked_tokens`): `revoke` ends
+    /// it, `flag` only tells its owner.
+    pub leaked: LeakedTokens,
+    /// URL of the public keys of a partner whose signed reports of leaked tokens need no API key,
+    /// in the form of GitHub; empty to accept reports only with an API key.
+    pub leak_partner_url: String,
+}
+
+impl Default for Keys {
+    fn default() -> Self {
+        Self {
+            token_form: TokenForm::default(),
+            leaked: LeakedTokens::default(),
+            leak_partner_url: "https://api.github.com/meta/public_keys/secret_scanning".to_owned(),
+        }
+    }
+}
+
+impl Keys {
+    /// The URL of the partner's keys, if there is a partner.
+    pub fn partner(&self) -> Result<Option<url::Url>, Invalid> {
+        if self.leak_partner_url.is_empty() {
+            return Ok(None);
+        }
+        let url = url::Url::parse(&self.leak_partner_url).ok();
+        let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        match url {
+            Some(url) => Ok(Some(url)),
+            None => Err(Invalid(
+                "`keys.leak_partner_url` must be an https URL".into(),
+            )),
+        }
+    }
+}
+
+/// The form of new tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenForm {
+    /// With a kind and a checksum.
+    #[default]
+    Prefixed,
+    /// That of published clients.
+    Plain,
+}
+
+impl From<TokenForm> for token::Form {
+    fn from(form: TokenForm) -> Self {
+        match form {
+            TokenForm::Prefixed => Self::Prefixed,
+            TokenForm::Plain => Self::Plain,
+        }
+    }
+}
+
+/// What happens to a token that is reported as leaked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LeakedTokens {
+    /// It stops working.
+    #[default]
+    Revoke,
+    /// Its owner decides.
+    Flag,
 }
 
 /// Secrets at rest.

@@ -112,10 +112,8 @@ fn invalid_values_are_named() {
 
 #[test]
 fn secrets_are_hidden() {
-    let token = culvert_resources::access::token::generate(
-        &culvert_base::SystemClock,
-        &culvert_base::OsEntropy,
-    );
+    let token = culvert_resources::access::token::Form::Prefixed
+        .generate(&culvert_base::SystemClock, &culvert_base::OsEntropy);
     let settings = load_with(
         &[
             ("CULVERT_BOOTSTRAP__API_KEY", token.reveal()),

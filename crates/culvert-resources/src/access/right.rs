@@ -41,7 +41,7 @@ impl Right {
 
 /// What a restricted API key may do: read or write a family of resources. To write includes to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
-#[schemars(inline)]
+#[schemars(inline, extend("x-enum-descriptions" = SENTENCES))]
 #[allow(missing_docs, reason = "comments without the schema's descriptions")]
 pub enum Scope {
     // Agent sessions, tunnels, agent ingresses and Kubernetes operators.
@@ -100,6 +100,32 @@ pub enum Scope {
     #[serde(rename = "users.write")]
     UsersWrite,
 }
+
+/// What a key may do with each scope, in the order of their names.
+const SENTENCES: [&str; 22] = [
+    "See agent sessions, tunnels, agent ingresses and Kubernetes operators.",
+    "Stop, restart and update agents; change agent ingresses and Kubernetes operators.",
+    "See the people who signed in to applications, and their sessions.",
+    "Remove the people who signed in to applications, and end their sessions.",
+    "See tunnel credentials, SSH keys and SSH certificates, without their secrets.",
+    "Create, change and delete tunnel credentials, SSH keys and SSH certificates.",
+    "See domains, TCP addresses and certificates.",
+    "Reserve, change and release domains and TCP addresses; change certificates.",
+    "See endpoints and their traffic policies.",
+    "Create, change and delete endpoints and their traffic policies.",
+    "See events, alerts, statistics, nodes, event destinations and subscriptions.",
+    "Change event destinations, subscriptions, alert rules and holds of audit events.",
+    "See grants of the right to use an object.",
+    "Grant others the right to use an object, and take it back.",
+    "See IP policies and IP restrictions.",
+    "Change IP policies and IP restrictions.",
+    "See API keys and their restrictions, without their tokens.",
+    "Create, change, rotate and delete API keys, none with more rights than this key.",
+    "See vaults and the names of secrets, and use secrets in traffic policies.",
+    "Create, change and delete vaults and secrets.",
+    "See users, bot users and service users.",
+    "Create, change and delete users, bot users and service users.",
+];
 
 /// The collections of each pair of scopes.
 const FAMILIES: [(Scope, Scope, &[&str]); 11] = {

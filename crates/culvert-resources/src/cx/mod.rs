@@ -11,10 +11,12 @@ use culvert_base::{Clock, Entropy, Fault, IdMaker, Ksuid};
 use culvert_store::{Document, Head, PageQuery, Store};
 
 use crate::Caller;
+use crate::access::key_uses::KeyUses;
 use crate::cx::base::Base;
 use crate::cx::policy_service::PolicyService;
 use crate::keyed_mutex::KeyedMutex;
 use crate::list::page::LIMIT_MAX;
+use crate::operation::OperationSpec;
 use crate::resource::ResourceType;
 use crate::settings::Settings;
 use crate::stored::seal::{Pepper, Seal};
@@ -24,6 +26,8 @@ use crate::stored::seal::{Pepper, Seal};
 pub struct Cx<'a> {
     /// The table of resources.
     pub resources: &'static [&'static ResourceType],
+    /// The table of operations.
+    pub operations: fn() -> &'static [OperationSpec],
     /// Read only: `service` writes.
     pub store: &'a Store,
     /// The time of the call.
@@ -42,6 +46,8 @@ pub struct Cx<'a> {
     pub settings: &'a Settings,
     /// What traffic policies may use of this process.
     pub policies: &'a PolicyService,
+    /// The last use of each API key on this node.
+    pub key_uses: &'a KeyUses,
     /// Whose rights decide.
     pub caller: &'a Caller,
     /// The public base of views.
@@ -50,6 +56,8 @@ pub struct Cx<'a> {
     pub address: Option<IpAddr>,
     /// Whether the caller accepts that the change locks out.
     pub force: bool,
+    /// Whether nothing is written, and the caller wants to know what the new object could do.
+    pub dry_run: bool,
     /// Whether the server decided, so that events name no caller.
     pub by_server: bool,
     /// `ev_…` of the event that the call follows.

@@ -1,4 +1,4 @@
-//! The query parameter `force` of changes that do harm.
+//! The query parameters of changes: `force` of those that do harm, and `dry_run` of those that can be tried.
 
 use culvert_base::{Refusal, code};
 
@@ -17,21 +17,62 @@ pub const FORCE: Parameter = Parameter {
 
 /// Parses `force=true` in the query of such a change. Codes 215, 231 and 232.
 pub fn forced(query: &[(String, String)]) -> Result<bool, Refusal> {
-    let wrong = |code, why: &'static str| Err(Refusal::new(code, why));
-    match query {
-        [] => Ok(false),
-        [(name, value)] if name == FORCE.name => match value.as_str() {
-            "true" => Ok(true),
-            "false" | "" => Ok(false),
-            _ => wrong(
-                code::BODY_FIELD_INVALID,
-                "`force` must be `true` or `false`.",
-            ),
-        },
-        [(name, _), ..] if name != FORCE.name => wrong(
-            code::QUERY_PARAMETER_UNKNOWN,
-            "The only query parameter of this operation is `force`.",
-        ),
-        _ => wrong(code::QUERY_PARAMETER_REPEATED, "`force` is repeated."),
+    flag(query, FORCED, &FORCE)
+}
+
+/// The query parameter of creations that can be tried.
+pub const DRY_RUN: Parameter = Parameter {
+    name: "dry_run",
+    doc: "`true` stores nothing, and shows with status 200 what the object could do.",
+    repeatable: false,
+    within: None,
+};
+
+/// The value of a query parameter that is `true` or `false`; false without it.
+///
+/// # Errors
+///
+/// 215 for another value, 231 for a parameter that is not in `accepted`, and 232 for one that is repeated.
+pub fn flag(
+    query: &[(String, String)],
+    accepted: &[Parameter],
+    wanted: &Parameter,
+) -> Result<bool, Refusal> {
+    let mut is_set = false;
+    for (index, (name, value)) in query.iter().enumerate() {
+        if !accepted.iter().any(|parameter| parameter.name == name) {
+            return Err(unknown(accepted));
+        }
+        if query.iter().take(index).any(|(earlier, _)| earlier == name) {
+            let why = format!("`{name}` is repeated.");
+            return Err(Refusal::new(code::QUERY_PARAMETER_REPEATED, why));
+        }
+        if name != wanted.name {
+            continue;
+        }
+        is_set = match value.as_str() {
+            "true" => true,
+            "false" | "" => false,
+            _ => {
+                let why = format!("`{name}` must be `true` or `false`.");
+                return Err(Refusal::new(code::BODY_FIELD_INVALID, why));
+            }
+        };
     }
+    Ok(is_set)
+}
+
+fn unknown(accepted: &[Parameter]) -> Refusal {
+    let names: Vec<String> = accepted
+        .iter()
+        .map(|parameter| format!("`{}`", parameter.name))
+        .collect();
+    let why = match names.as_slice() {
+        [name] => format!("The only query parameter of this operation is {name}."),
+        names => format!(
+            "The query parameters of this operation are {}.",
+            names.join(" and ")
+        ),
+    };
+    Refusal::new(code::QUERY_PARAMETER_UNKNOWN, why)
 }

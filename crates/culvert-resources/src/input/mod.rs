@@ -7,6 +7,7 @@
 //! separate case, because the contract reports it only after looking up the object and checking the caller's
 //! permission.
 
+pub mod end;
 pub mod force;
 pub mod names;
 

@@ -4,6 +4,7 @@
 //! those with a text that the filter requires, if they are few; those in the range of IDs and times that it
 //! allows; else all, until evaluation has cost `FILTER_WORK_MAX`.
 
+pub mod include;
 pub mod listfilter;
 pub mod page;
 
@@ -15,7 +16,7 @@ use crate::Kernel;
 use crate::access::rights::See;
 use crate::cx::Cx;
 use crate::list::listfilter::{ID, ListFilter, Looked, Span};
-use crate::list::page::{Argument, LIMIT_MAX, ListQuery, Takes};
+use crate::list::page::{Argument, Fields, LIMIT_MAX, ListQuery, Takes};
 use crate::operation::{Call, Reply};
 use crate::resource::ResourceType;
 use crate::{Error, Role};
@@ -26,6 +27,8 @@ const FILTER_WORK_MAX: u64 = 50_000_000;
 /// Cost of one object, and of each byte of its view, which is written and parsed.
 const OBJECT_WORK: u64 = 200;
 const BYTE_WORK: u64 = 4;
+/// Cost of the further fields of one object, which other documents have.
+const INCLUDED_WORK: u64 = 2_000;
 /// Limit of objects that are read one by one because they contain a text. If more contain it, reading the
 /// newest objects fills a page as fast.
 const FOUND_MAX: u32 = 1000;
@@ -70,6 +73,7 @@ fn conditions(
         prefixes: ty.prefixes,
         filter: listed.takes_filter,
         arguments: listed.arguments,
+        included: ty.included,
     };
     ListQuery::read(query, takes)
 }
@@ -129,7 +133,13 @@ pub async fn list_of(
             refs_to: refs_to.clone(),
         };
         let ObjectPage { documents, next } = source.read(cx, &query).await?;
+        let mut included = match sieve.has_included(ty) || !wanted.include.is_empty() {
+            true => (ty.read_included)(cx, &documents).await?,
+            false => Vec::new(),
+        }
+        .into_iter();
         for document in &documents {
+            let included = included.next();
             if from.as_ref().is_some_and(|from| document.head.id < *from) {
                 break 'pages;
             }
@@ -145,7 +155,10 @@ pub async fn list_of(
             let view = body.get(view_start..).unwrap_or_default();
             let n_bytes = u64::try_from(view.len()).unwrap_or(u64::MAX);
             work = work.saturating_add(OBJECT_WORK + n_bytes.saturating_mul(BYTE_WORK));
-            if !sieve.passes(view, &mut work)? {
+            if included.is_some() {
+                work = work.saturating_add(INCLUDED_WORK);
+            }
+            if !sieve.passes(view, included.as_ref(), &mut work)? {
                 body.truncate(start);
             } else if n_listed == limit {
                 body.truncate(start);
@@ -154,6 +167,9 @@ pub async fn list_of(
             } else {
                 n_listed += 1;
                 last.clone_from(&document.head.id);
+                if let Some(included) = &included {
+                    include::add(&mut body, &wanted.include, included)?;
+                }
             }
             let is_unbounded = !sieve.is_open() && !matches!(source, ObjectSource::Ids(_));
             if is_unbounded && work > FILTER_WORK_MAX {
@@ -400,13 +416,28 @@ impl<'a> Sieve<'a> {
         span
     }
 
-    /// Whether an object matches. Adds the cost of the filter to `work`.
-    fn passes(&self, view: &[u8], work: &mut u64) -> Result<bool, Fault> {
+    /// Whether the filter refers to further fields of objects.
+    fn has_included(&self, ty: &ResourceType) -> bool {
+        let filter = self.filter.as_ref();
+        let mut parts = ty.included.iter();
+        filter.is_some_and(|filter| parts.any(|part| filter.names(part.fields)))
+    }
+
+    /// Whether an object with these further fields matches. Adds the cost of the filter to `work`.
+    fn passes(
+        &self,
+        view: &[u8],
+        included: Option<&Fields>,
+        work: &mut u64,
+    ) -> Result<bool, Fault> {
         if self.is_open() {
             return Ok(true);
         }
-        let object: Value = serde_json::from_slice(view)
+        let mut object: Value = serde_json::from_slice(view)
             .map_err(|error| Fault::new("reading a view to filter it", error))?;
+        if let (Some(object), Some(included)) = (object.as_object_mut(), included) {
+            object.extend(included.clone());
+        }
         if let Some(filter) = &self.filter {
             *work = work.saturating_add(filter.work(&object));
         }

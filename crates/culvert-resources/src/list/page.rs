@@ -1,6 +1,7 @@
 //! Parses the page parameters of a list (contract: management API 1.9).
 
 use culvert_base::{Refusal, code, id};
+use serde_json::{Map, Value};
 use url::form_urlencoded;
 
 /// Default and limit of objects per page.
@@ -43,6 +44,9 @@ pub const PLAIN: &[Parameter] = &[LIMIT, BEFORE_ID];
 /// Parameters of a list with a filter.
 pub(crate) const FILTERED: &[Parameter] = &[LIMIT, BEFORE_ID, FILTER];
 
+/// Parameters of a list with a filter, whose objects have further fields.
+pub const INCLUDED: &[Parameter] = &[LIMIT, BEFORE_ID, FILTER, INCLUDE];
+
 /// Parameters of the list of endpoints.
 pub const ENDPOINTS: &[Parameter] = &[
     LIMIT,
@@ -72,6 +76,8 @@ pub(crate) struct ListQuery {
     pub filter: Option<String>,
     /// Name, field, value.
     pub arguments: Vec<(&'static str, &'static str, String)>,
+    /// Groups of further fields.
+    pub include: Vec<&'static Part>,
 }
 
 /// The parameters that a list accepts.
@@ -81,6 +87,8 @@ pub(crate) struct Takes {
     pub prefixes: &'static [&'static str],
     pub filter: bool,
     pub arguments: &'static [Argument],
+    /// Groups of further fields.
+    pub included: &'static [Part],
 }
 
 impl ListQuery {
@@ -91,6 +99,7 @@ impl ListQuery {
             before: None,
             filter: None,
             arguments: Vec::new(),
+            include: Vec::new(),
         };
         for (index, (name, value)) in query.iter().enumerate() {
             if let Some(argument) = takes.arguments.iter().find(|one| one.name == name) {
@@ -101,11 +110,13 @@ impl ListQuery {
             let is_known = match name.as_str() {
                 "limit" | "before_id" => true,
                 "filter" => takes.filter,
+                "include" => !takes.included.is_empty(),
                 _ => false,
             };
             if !is_known {
                 let mut names = vec!["limit", "before_id"];
                 names.extend(takes.filter.then_some("filter"));
+                names.extend((!takes.included.is_empty()).then_some(INCLUDE.name));
                 names.extend(takes.arguments.iter().map(|argument| argument.name));
                 return Err(Refusal::new(
                     code::QUERY_PARAMETER_UNKNOWN,
@@ -128,6 +139,7 @@ impl ListQuery {
             match name.as_str() {
                 "limit" => wanted.limit = limit(value)?,
                 "before_id" => wanted.before = Some(before(value, takes.prefixes)?),
+                "include" => wanted.include = included(query, takes.included)?,
                 _ => wanted.filter = Some(value.clone()),
             }
         }
@@ -141,6 +153,10 @@ impl ListQuery {
         query.append_pair("limit", &self.limit.to_string());
         if let Some(filter) = &self.filter {
             query.append_pair("filter", filter);
+        }
+        if !self.include.is_empty() {
+            let names: Vec<_> = self.include.iter().map(|part| part.name).collect();
+            query.append_pair(INCLUDE.name, &names.join(","));
         }
         for (name, _, value) in &self.arguments {
             query.append_pair(name, value);
@@ -191,6 +207,53 @@ pub fn reference<'t>(
     }
 }
 
+/// The query parameter of further fields, which clients get only if they ask for them.
+pub const INCLUDE: Parameter = Parameter {
+    name: "include",
+    doc: "Further fields of each object, by the names of their groups, separated by commas.",
+    repeatable: false,
+    within: None,
+};
+
+/// A group of fields.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Part {
+    /// As in `include`.
+    pub name: &'static str,
+    /// Its fields.
+    pub fields: &'static [&'static str],
+}
+
+/// The further fields of one object.
+pub type Fields = Map<String, Value>;
+
+/// The groups that a query asks for.
+///
+/// # Errors
+///
+/// 215 for an unknown group, and 232 if the parameter is repeated.
+pub(crate) fn included(
+    query: &[(String, String)],
+    known: &'static [Part],
+) -> Result<Vec<&'static Part>, Refusal> {
+    let mut given = query.iter().filter(|(name, _)| name == INCLUDE.name);
+    let first = given.next();
+    if given.next().is_some() {
+        let why = "`include` is repeated; separate names by commas.";
+        return Err(Refusal::new(code::QUERY_PARAMETER_REPEATED, why));
+    }
+    let names = first.map_or("", |(_, value)| value).split(',');
+    let names = names.map(str::trim).filter(|name| !name.is_empty());
+    let part = |name: &str| {
+        known.iter().find(|part| part.name == name).ok_or_else(|| {
+            let names: Vec<_> = known.iter().map(|part| part.name).collect();
+            let why = format!("`include` must be of {}.", names.join(", "));
+            Refusal::new(code::BODY_FIELD_INVALID, why)
+        })
+    };
+    names.map(part).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,6 +264,10 @@ mod tests {
         arguments: &[Argument {
             name: "url",
             field: "url",
+        }],
+        included: &[Part {
+            name: "usage",
+            fields: &["last_used_at"],
         }],
     };
 
@@ -229,6 +296,7 @@ mod tests {
             ([("before_id", "bot_1")], 227),
             ([("before_id", "junk!")], 223),
             ([("order", "asc")], 231),
+            ([("include", "secrets")], 215),
         ] {
             assert_eq!(read(&query), Err(code), "{query:?}");
         }

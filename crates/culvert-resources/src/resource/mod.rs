@@ -24,7 +24,7 @@ use crate::cx::base::Base;
 use crate::input::Problem;
 use crate::list::listfilter::Field;
 use crate::list::page;
-use crate::list::page::Argument;
+use crate::list::page::{Argument, Fields, Part};
 use crate::operation::{
     BodySpec, CheckObject, Handler, Hides, Method, Reply, ResponseSpec, SchemaOf,
 };
@@ -64,8 +64,14 @@ pub trait Resource<S = ()>: Model {
     const IN_USE: Option<Code> = None;
     /// Code for a reference to an object that does not exist.
     const UNKNOWN: Option<Code> = None;
+    /// Schema of [`Self::preview`], if creations have a dry run.
+    const PREVIEW: Option<SchemaOf> = None;
     /// Whether a create must give some field.
     const CREATE_NEEDS_BODY: bool;
+    /// Groups of further fields, which clients get only if they ask for them. The view has them as optional fields.
+    const INCLUDED: &'static [Part] = &[];
+    /// Query parameters of the get operation.
+    const GET_PARAMETERS: &'static [Parameter] = &[];
     /// Query parameters of the create operation.
     const CREATE_PARAMETERS: &'static [Parameter] = &[];
     /// Query parameters of the update operation.
@@ -90,6 +96,19 @@ pub trait Resource<S = ()>: Model {
         id: Ksuid,
         input: Self::Create,
     ) -> impl Future<Output = Result<Draft<Self>, Error>> + Send;
+
+    /// All further fields of these objects, in their order. Only reads.
+    fn included(
+        _cx: &Cx<'_>,
+        _documents: &[Document],
+    ) -> impl Future<Output = Result<Vec<Fields>, Fault>> + Send {
+        async { Ok(Vec::new()) }
+    }
+
+    /// The response to a dry run of a creation, as JSON: what the object could do.
+    fn preview(&self, _cx: &Cx<'_>) -> impl Future<Output = Result<String, Error>> + Send {
+        async { Err(Fault::bare("running a creation dry that has no dry run").into()) }
+    }
 
     /// Decides the stored form after an update. Only reads.
     fn update(
@@ -264,6 +283,9 @@ pub struct ResourceType {
     /// Code for a reference to an object that does not exist.
     pub unknown: Option<Code>,
     pub(crate) create_needs_body: bool,
+    pub(crate) included: &'static [Part],
+    pub(crate) read_included: ReadIncluded,
+    pub(crate) get_parameters: &'static [Parameter],
     pub(crate) create_parameters: &'static [Parameter],
     pub(crate) update_parameters: &'static [Parameter],
     pub(crate) delete_parameters: &'static [Parameter],
@@ -283,6 +305,7 @@ pub struct ResourceType {
     pub is_removed_with_owner: bool,
 
     pub(crate) create: Create,
+    pub(crate) preview: Preview,
     /// Decides the stored form after an update.
     pub update: Update,
     /// Refuses a body with wrong names or types, without reading an object.
@@ -301,6 +324,8 @@ pub struct ResourceType {
 
     /// Schema of the body of a create.
     pub create_schema: SchemaOf,
+    /// Schema of the response to a dry run of a create, if there are some.
+    pub preview_schema: Option<SchemaOf>,
     /// Schema of the body of an update.
     pub update_schema: SchemaOf,
     /// Schema of one object as it is shown.
@@ -312,6 +337,14 @@ pub struct ResourceType {
 /// Decides a new object from the body of an ID and a request body.
 pub type Create =
     for<'a> fn(&'a Cx<'a>, Ksuid, Option<Value>) -> BoxFuture<'a, Result<StoredDraft, Error>>;
+
+/// Reads all further fields of documents.
+pub(crate) type ReadIncluded =
+    for<'a> fn(&'a Cx<'a>, &'a [Document]) -> BoxFuture<'a, Result<Vec<Fields>, Fault>>;
+
+/// Writes the response to a dry run of a creation from the stored form.
+pub(crate) type Preview =
+    for<'a> fn(&'a Cx<'a>, &'a Document) -> BoxFuture<'a, Result<String, Error>>;
 
 /// Decides the next state of a document from a request body.
 pub type Update = for<'a> fn(

@@ -47,6 +47,7 @@ fn five<S: AsRef<Kernel> + Sync>(ty: &'static ResourceType) -> [Operation<S>; 5]
             },
         }),
         hides: Some(ty.hides),
+        preview: None,
         trace: match method {
             Method::Get => Trace::Nothing,
             Method::Post | Method::Patch | Method::Delete => Trace::Objects,
@@ -68,6 +69,7 @@ fn five<S: AsRef<Kernel> + Sync>(ty: &'static ResourceType) -> [Operation<S>; 5]
             right: right(Method::Post),
             object: None,
             hides: None,
+            preview: None,
             trace: Trace::Objects,
             run: Run::new(move |subject: &S, call| {
                 let kernel = subject.as_ref();
@@ -95,6 +97,7 @@ fn five<S: AsRef<Kernel> + Sync>(ty: &'static ResourceType) -> [Operation<S>; 5]
             right: right(Method::Get),
             object: None,
             hides: None,
+            preview: None,
             trace: Trace::Nothing,
             run: Run::new(move |subject: &S, call| {
                 Box::pin(list::list(subject.as_ref(), ty, call))
@@ -125,21 +128,27 @@ fn five<S: AsRef<Kernel> + Sync>(ty: &'static ResourceType) -> [Operation<S>; 5]
             }),
         ),
     ];
-    five.map(|operation| match operation.method {
-        Method::Post => Operation {
-            query: ty.create_parameters,
-            ..operation
-        },
-        Method::Patch => Operation {
-            query: ty.update_parameters,
-            ..operation
-        },
-        Method::Delete => Operation {
-            query: ty.delete_parameters,
-            ..operation
-        },
-        Method::Get => operation,
-    })
+    five.map(|operation| with_parameters(ty, operation))
+}
+
+/// The operation with its query parameters, and its dry run.
+fn with_parameters<S>(ty: &ResourceType, operation: Operation<S>) -> Operation<S> {
+    let query = match (operation.name, operation.method) {
+        (_, Method::Post) => ty.create_parameters,
+        (_, Method::Patch) => ty.update_parameters,
+        (_, Method::Delete) => ty.delete_parameters,
+        ("get", Method::Get) => ty.get_parameters,
+        (_, Method::Get) => operation.query,
+    };
+    let preview = match operation.method {
+        Method::Post => ty.preview_schema,
+        _ => None,
+    };
+    Operation {
+        query,
+        preview,
+        ..operation
+    }
 }
 
 /// The rows of further operations of a resource. Another subject may run them than the one of the resource.
@@ -169,6 +178,7 @@ pub fn extras_of<S>(
             access: extra.access,
         }),
         hides: Some(ty.hides),
+        preview: None,
         trace: extra.trace,
         run: Run::new(extra.run),
     })

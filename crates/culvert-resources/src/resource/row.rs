@@ -12,6 +12,7 @@ use crate::cx::Cx;
 use crate::cx::base::Base;
 use crate::input::Problem;
 use crate::input::names::check_names;
+use crate::list::page::Fields;
 use crate::operation::Call;
 use crate::resource::{
     Draft, Resource, ResourceType, Reveal, StoredDraft, list_schema, refusal_with,
@@ -46,6 +47,9 @@ impl ResourceType {
             in_use: R::IN_USE,
             unknown: R::UNKNOWN,
             create_needs_body: R::CREATE_NEEDS_BODY,
+            included: R::INCLUDED,
+            read_included: read_included::<R, S>,
+            get_parameters: R::GET_PARAMETERS,
             create_parameters: R::CREATE_PARAMETERS,
             update_parameters: R::UPDATE_PARAMETERS,
             delete_parameters: R::DELETE_PARAMETERS,
@@ -58,6 +62,7 @@ impl ResourceType {
             refers_to_owner: R::REFERS_TO_OWNER,
             is_removed_with_owner: R::IS_REMOVED_WITH_OWNER,
             create: create::<R, S>,
+            preview: preview::<R, S>,
             update: update::<R, S>,
             inspect_update: inspect_update::<R, S>,
             may_change: may_change::<R, S>,
@@ -69,6 +74,7 @@ impl ResourceType {
             permit: R::permit,
             view: view::<R, S>,
             create_schema: SchemaGenerator::subschema_for::<R::Create>,
+            preview_schema: R::PREVIEW,
             update_schema: SchemaGenerator::subschema_for::<R::Update>,
             view_schema: SchemaGenerator::subschema_for::<R::View<'static>>,
             list_schema: list_schema::<R>,
@@ -101,6 +107,23 @@ fn create<'a, R: Resource<S>, S: 'static>(
             updated_at: id.at(),
         };
         make(draft, &head)
+    })
+}
+
+fn read_included<'a, R: Resource<S>, S: 'static>(
+    cx: &'a Cx<'a>,
+    documents: &'a [Document],
+) -> BoxFuture<'a, Result<Vec<Fields>, Fault>> {
+    Box::pin(R::included(cx, documents))
+}
+
+fn preview<'a, R: Resource<S>, S: 'static>(
+    cx: &'a Cx<'a>,
+    document: &'a Document,
+) -> BoxFuture<'a, Result<String, Error>> {
+    Box::pin(async move {
+        let resource: R = stored::read(document)?;
+        resource.preview(cx).await
     })
 }
 

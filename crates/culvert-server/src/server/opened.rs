@@ -92,6 +92,7 @@ impl Opened {
             mut base_url,
             lost_events,
             lock,
+            token_form: _,
         } = context;
         if master.older.is_some() {
             tracing::warn!(
@@ -169,6 +170,7 @@ fn bootstrap(context: &ProcessContext) -> Bootstrap<'_> {
         pepper: &context.pepper,
         base: &context.base_url,
         domain: &context.domain,
+        token_form: context.token_form,
     }
 }
 

@@ -455,6 +455,7 @@ const BY_ACCOUNTS: &[&str] = &[
 const BY_SERVER: &[&str] = &[
     "api-http/openapi/mod.rs Schemas.components",
     "api-http/openapi/mod.rs Schemas.inputs",
+    "api-http/openapi/mod.rs Schemas.previews",
     "api-http/openapi/mod.rs Schemas.views",
     "endpoints/kubernetes_operator/active_operators.rs ActiveOperators.changed_owners",
     "endpoints/kubernetes_operator/active_operators.rs ActiveOperators.operators",

@@ -61,6 +61,7 @@ mod kept_events;
 mod kill;
 mod kubernetes;
 mod layers;
+mod leaked_tokens;
 mod lifecycle;
 mod list_filters;
 mod listed;

@@ -1,12 +1,11 @@
 //! Checks the syntax tree of a filter, and turns it into the expression that is evaluated.
 
-use std::time::Duration;
-
 use culvert_base::{Refusal, Timestamp};
 use culvert_cel::ast::{Expr as Node, ExprKind, Literal, Operator};
 use culvert_cel::{ErrorKind, Limits, parse_lenient};
 
 use super::{Expr, Field, Match, Relation, Shape, Type, refusal, type_of};
+use crate::input::end::duration;
 
 /// Longest filter, in bytes.
 const SOURCE_BYTES_MAX: usize = 4096;
@@ -355,26 +354,4 @@ fn matching(name: &str) -> Option<Match> {
         "contains" => Some(Match::Contains),
         _ => None,
     }
-}
-
-/// Parses `7d`, `24h` or `1h30m`.
-fn duration(text: &str) -> Option<Duration> {
-    let mut seconds = 0u64;
-    let mut number = None;
-    for character in text.chars() {
-        if let Some(digit) = character.to_digit(10) {
-            let so_far: u64 = number.unwrap_or(0);
-            number = Some(so_far.checked_mul(10)?.checked_add(u64::from(digit))?);
-        } else {
-            let unit = match character {
-                's' => 1,
-                'm' => 60,
-                'h' => 3600,
-                'd' => 86_400,
-                _ => return None,
-            };
-            seconds = seconds.checked_add(number.take()?.checked_mul(unit)?)?;
-        }
-    }
-    (number.is_none() && !text.is_empty()).then(|| Duration::from_secs(seconds))
 }

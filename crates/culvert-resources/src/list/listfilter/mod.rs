@@ -31,6 +31,8 @@ pub struct Field {
 pub enum Shape {
     /// Text that the stored form has under the same name, so the store can search for it.
     Text,
+    /// Text that the stored form does not have, so the store cannot search for it.
+    Apart,
     /// Text that the stored form has in the object with this name.
     Within(&'static str),
     /// An identifier: text without string functions.
@@ -109,6 +111,12 @@ impl ListFilter {
         filter.expr.count(&mut n_parts, &mut named);
         (filter.n_parts, filter.named) = (n_parts, named);
         Ok(filter)
+    }
+
+    /// Whether it refers to one of these fields.
+    pub(crate) fn names(&self, fields: &[&str]) -> bool {
+        let mut named = self.named.iter();
+        named.any(|(field, _)| fields.contains(&field.name))
     }
 
     /// Bounds of all matching objects, so that the store reads fewer others.
@@ -220,7 +228,9 @@ enum Type {
 
 fn type_of(shape: Shape) -> Type {
     match shape {
-        Shape::Text | Shape::Within(_) | Shape::First(_) | Shape::EndpointType => Type::Text,
+        Shape::Text | Shape::Apart | Shape::Within(_) | Shape::First(_) | Shape::EndpointType => {
+            Type::Text
+        }
         Shape::Id | Shape::Reference | Shape::Link => Type::Id,
         Shape::Time => Type::Time,
         Shape::Flag => Type::Bool,
@@ -286,7 +296,7 @@ fn hold_field(field: Field, object: &Json) -> Operand<'_> {
             .try_fold(object, |inner, name| inner.get(name))
     };
     match field.shape {
-        Shape::Text | Shape::Within(_) | Shape::Id | Shape::EndpointType => {
+        Shape::Text | Shape::Apart | Shape::Within(_) | Shape::Id | Shape::EndpointType => {
             Operand::Text(text(value()))
         }
         Shape::Reference | Shape::Link => {

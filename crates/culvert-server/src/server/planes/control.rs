@@ -8,13 +8,13 @@ use culvert_base::net::HostName;
 use culvert_command::{Invalid, with_causes};
 use culvert_control::{
     AgentSettings, AlertEvaluator, AlertSettings, ConsoleProvider, ConsoleSignIn, Control,
-    EdgePort, LoginKeys, LoginSettings, Logins, Parts, PolicyRuntime, RunFacts, ServerWatch,
-    Statistics, Targets, login_key,
+    EdgePort, LeakPartner, Leaked, LoginKeys, LoginSettings, Logins, Parts, PolicyRuntime,
+    RunFacts, ServerWatch, Statistics, Targets, login_key,
 };
 use culvert_delivery::Delivery;
 use culvert_destinations::TYPES;
 use culvert_edge::Edge;
-use culvert_installation::config::{DomainUse, Settings};
+use culvert_installation::config::{DomainUse, LeakedTokens, Settings};
 use culvert_installation::keys::MasterKey;
 use culvert_login::JournalEntry;
 use culvert_policy::IpDatabases;
@@ -73,6 +73,7 @@ pub(crate) async fn plane(
             .map(|published| published as Arc<dyn EdgePort>),
         policies,
         console_sign_in: console_sign_in(settings, opened.clock.clone())?,
+        leak_partner: leak_partner(settings, opened.clock.clone())?,
         certificates: match around.edge {
             Some(edge) => Some(issuer::certificates(settings, edge, opened.clock.clone())?),
             None => None,
@@ -166,6 +167,11 @@ pub(crate) fn control_settings(
             types: TYPES,
             settings: public.targets,
         }),
+        token_form: settings.keys.token_form.into(),
+        leaked: match settings.keys.leaked {
+            LeakedTokens::Revoke => Leaked::Revoked,
+            LeakedTokens::Flag => Leaked::Flagged,
+        },
         base_url: public.base_url,
         agent_minimum: settings.agents.minimum(),
     })
@@ -191,6 +197,21 @@ pub(crate) fn policies(
         on_expression_error,
     };
     Ok((policies, entries))
+}
+
+/// The partner whose signed reports of leaked tokens are accepted, if the settings name one.
+fn leak_partner(settings: &Settings, clock: Arc<dyn Clock>) -> Result<Option<LeakPartner>> {
+    let Some(url) = settings.keys.partner()? else {
+        return Ok(None);
+    };
+    let allows_loopback = settings.edge.allow_private_upstreams;
+    let services =
+        culvert_edge::client_services(edge_settings(settings)?, clock).map_err(with_causes)?;
+    let partner = LeakPartner::new(url, allows_loopback, services).ok_or_else(|| {
+        let why = "`keys.leak_partner_url` must be an https URL";
+        Invalid(why.to_owned())
+    })?;
+    Ok(Some(partner))
 }
 
 /// How people sign in to the console at an OpenID provider, if the settings name one.

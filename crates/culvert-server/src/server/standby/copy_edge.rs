@@ -294,6 +294,7 @@ impl CopyCompiler<'_> {
             edge: Some(published),
             policies,
             console_sign_in: None,
+            leak_partner: None,
             certificates: None,
             agents: None,
             nodes: None,

@@ -11,14 +11,19 @@ const KEYS_MAX: usize = 4096;
 
 /// The uses of keys on this node.
 #[derive(Debug)]
-pub(crate) struct KeyUses(Mutex<LruCache<String, Use>>);
+pub struct KeyUses(Mutex<LruCache<String, Use>>);
 
+/// A use of a key.
 #[derive(Clone, Debug)]
-pub(crate) struct Use {
-    pub(crate) account: String,
-    pub(crate) at: Timestamp,
-    pub(crate) from: IpAddr,
-    pub(crate) is_written: bool,
+pub struct Use {
+    /// `ac_…` of the key.
+    pub account: String,
+    /// When it was used.
+    pub at: Timestamp,
+    /// From where.
+    pub from: IpAddr,
+    /// Whether the use is stored.
+    pub is_written: bool,
 }
 
 impl Default for KeyUses {
@@ -28,18 +33,20 @@ impl Default for KeyUses {
 }
 
 impl KeyUses {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, LruCache<String, Use>> {
+    /// All of them, by the IDs of their keys.
+    pub fn lock(&self) -> MutexGuard<'_, LruCache<String, Use>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The uses that are not written.
-    pub(crate) fn due(&self) -> Vec<(String, Use)> {
+    pub fn due(&self) -> Vec<(String, Use)> {
         let uses = self.lock();
         let due = uses.iter().filter(|(_, one)| !one.is_written);
         due.map(|(id, one)| (id.clone(), one.clone())).collect()
     }
 
-    pub(crate) fn set_written(&self, written: &[(String, Use)]) {
+    /// Notes that these uses are stored. A later one of the same key stays due.
+    pub fn set_written(&self, written: &[(String, Use)]) {
         let mut uses = self.lock();
         for (id, one) in written {
             if let Some(known) = uses.peek_mut(id) {
