@@ -176,6 +176,67 @@ test('a key is restricted and rotated, and shows its last use', async () => {
   await context.close();
 });
 
+test('a key is created with its restrictions in one form', async () => {
+  const { page, context, faults } = await open(browser, {
+    expected: [/status of 40[13]/],
+  });
+  await signIn(page);
+  await go(page, '/api_keys/new');
+  const panel = page.getByRole('dialog', { name: 'Create an API key' });
+  const field = (name) =>
+    panel
+      .getByRole('combobox', { name })
+      .or(panel.getByRole('textbox', { name, exact: true }));
+  await field('Description').fill(`ci ${run}`);
+  await field('Made for').click();
+  await page.getByRole('option', { name: /^CI/ }).click();
+  const scope = (name) =>
+    panel.getByRole('checkbox', { name, exact: true, includeHidden: true });
+  assert.ok(await scope('endpoints.write').isChecked());
+  await panel.getByText('Create, change and delete vaults').waitFor();
+  const end = await panel.getByLabel('Expires').inputValue();
+  assert.match(end, /^\d{4}-\d\d-\d\d$/);
+  await scope('domains.read').check();
+  await panel.getByRole('button', { name: 'What could it do?' }).click();
+  await panel
+    .getByRole('status')
+    .getByText(/for \d+ operations/)
+    .waitFor();
+  await panel.getByText('Operations', { exact: true }).click();
+  await panel.getByText('reserved_domains_list', { exact: true }).waitFor();
+  await panel.getByRole('button', { name: 'Create', exact: true }).click();
+  const token = await panel.getByRole('status').locator('pre').innerText();
+  await panel.getByRole('button', { name: 'I have copied it' }).click();
+  await page.getByRole('heading', { name: `ci ${run}`, level: 1 }).waitFor();
+  await page.getByText('domains.read', { exact: true }).waitFor();
+
+  const other = await open(browser, { expected: [/status of 40[13]/] });
+  await signIn(other.page, '/console/', token);
+  assert.equal((await api(other.page, 'GET', '/vaults')).status, 403);
+  assert.equal((await api(other.page, 'GET', '/endpoints')).status, 200);
+  const self = await api(other.page, 'GET', '/self');
+  assert.equal(self.body.expires_at, `${end}T00:00:00Z`);
+  await other.context.close();
+
+  // Another preset replaces the restrictions, and a mistake is told at its field.
+  await go(page, '/api_keys/new');
+  await field('Made for').click();
+  await page.getByRole('option', { name: 'Read only' }).click();
+  await field('Networks').fill('nowhere');
+  await page.keyboard.press('Enter');
+  await panel.getByRole('button', { name: 'Create', exact: true }).click();
+  await panel
+    .getByText(/`networks\[0\]` is invalid/)
+    .first()
+    .waitFor();
+  assert.ok(!(await scope('endpoints.write').isChecked()));
+  assert.deepEqual(
+    faults.filter((fault) => !/status of 400/.test(fault)),
+    [],
+  );
+  await context.close();
+});
+
 test('an invitation that is not valid is refused in words', async () => {
   const { page, context } = await open(browser, {
     expected: [/status of 401/],

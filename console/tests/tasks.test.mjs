@@ -252,19 +252,54 @@ test('the palette goes to pages and to objects, by keyboard alone', async () => 
   await go(page, '/');
   await page.getByRole('heading', { name: 'Overview' }).waitFor();
   await page.keyboard.press('Control+k');
-  await page.getByRole('combobox', { name: 'Page, name or id' }).waitFor();
+  await page
+    .getByRole('combobox', { name: 'Page, name, id or token' })
+    .waitFor();
   await page.keyboard.type('secrets');
   await page.keyboard.press('Enter');
   await page.getByRole('heading', { name: 'Secrets', level: 1 }).waitFor();
   await page.keyboard.press('Control+k');
   await page
-    .getByRole('combobox', { name: 'Page, name or id' })
+    .getByRole('combobox', { name: 'Page, name, id or token' })
     .fill(`audited ${run}`);
   await page.getByRole('option', { name: `audited ${run}` }).waitFor();
   await page.keyboard.press('Enter');
   await page
     .getByRole('heading', { name: `audited ${run}`, level: 1 })
     .waitFor();
+});
+
+test('a pasted token leads to its key, and is sent nowhere', async () => {
+  const { body: key } = await api(page, 'POST', '/api_keys', {
+    description: `pasted ${run}`,
+  });
+  const sent = [];
+  page.on('request', (request) =>
+    sent.push(request.url() + (request.postData() ?? '')),
+  );
+  await go(page, '/');
+  await page.keyboard.press('Control+k');
+  await page
+    .getByRole('combobox', { name: 'Page, name, id or token' })
+    .fill(` ${key.token} `);
+  await page
+    .getByRole('option', { name: 'The API key of this token' })
+    .waitFor();
+  await page.keyboard.press('Enter');
+  await page
+    .getByRole('heading', { name: `pasted ${run}`, level: 1 })
+    .waitFor();
+  assert.ok(!page.url().includes(key.token));
+  assert.ok(sent.every((one) => !one.includes(key.token.slice(-27))));
+
+  // A leaked token: its page says so.
+  const report = {
+    tokens: [{ token: key.token, url: 'https://git.example/x' }],
+  };
+  assert.equal((await api(page, 'POST', '/leaked_tokens', report)).status, 204);
+  await page.reload();
+  await page.getByText('Revoked', { exact: true }).waitFor();
+  await page.getByText('https://git.example/x').waitFor();
 });
 
 test('none of this left an error in the console', () =>

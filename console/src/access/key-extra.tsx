@@ -1,6 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
 import { call } from '@/api/http';
-import { type JsonObject, text } from '@/api/json';
+import { type JsonObject, isObject, text } from '@/api/json';
 import { useModel } from '@/api/document';
 import { ActionButton } from '@/resources/actions';
 import { roleOf } from '@/session/roles';
@@ -49,6 +49,7 @@ export default function KeyExtra({ object }: { object: JsonObject }) {
   const end = text(set?.expires_at);
   const previous = text(set?.previous_token_expires_at);
   const used = text(set?.last_used_at);
+  const leak = isObject(set?.leak) ? set.leak : undefined;
   const remove = resource?.below.find(
     (one) => one.command === 'delete-restrictions',
   );
@@ -89,6 +90,19 @@ export default function KeyExtra({ object }: { object: JsonObject }) {
       {answer.error ? <Failure error={answer.error} /> : null}
       {set ? (
         <dl className={ui.fields}>
+          {leak ? (
+            <Restriction label="Leaked">
+              <Tag tone="bad">{leak.revoked ? 'Revoked' : 'Still works'}</Tag>{' '}
+              Its token was found in public{' '}
+              <Time value={text(leak.at)} relative />
+              {leak.url ? (
+                <>
+                  : <code>{text(leak.url)}</code>
+                </>
+              ) : null}
+              . Rotate the key for a new token.
+            </Restriction>
+          ) : null}
           <Restriction label="Role">
             {set.role ? roleOf(text(set.role)) : 'The role of its owner'}
           </Restriction>

@@ -72,7 +72,8 @@ function operation(
   raw: RawOperation,
 ): Operation {
   const body = raw.requestBody?.content?.['application/json']?.schema;
-  const answer = Object.entries(raw.responses).find(([status]) =>
+  // The one of a dry run, 200, comes before that of a creation, 201.
+  const answer = Object.entries(raw.responses).findLast(([status]) =>
     status.startsWith('2'),
   )?.[1].content?.['application/json']?.schema;
   const prefix = `${collection.replace('/', '_')}_`;

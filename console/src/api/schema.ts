@@ -8,6 +8,8 @@ export interface Schema {
   required?: string[];
   items?: Schema;
   enum?: (string | number | null)[];
+  /** A sentence for each value of `enum`. */
+  'x-enum-descriptions'?: string[];
   anyOf?: Schema[];
   oneOf?: Schema[];
   const?: string | number;

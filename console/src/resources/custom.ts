@@ -45,6 +45,7 @@ const EndpointRate = lazy(() => import('@/endpoints/rate-cell'));
 const AgentOfEndpoint = lazy(() => import('@/endpoints/served-by-cell'));
 
 const Grantee = lazy(() => import('@/access/grantee-cell'));
+const KeyForm = lazy(() => import('@/access/key-form'));
 const KeyExtra = lazy(() => import('@/access/key-extra'));
 const IpPolicyExtra = lazy(() => import('@/access/ip-policy-extra'));
 const UserRole = lazy(() => import('@/access/user-role-cell'));
@@ -71,7 +72,9 @@ export const CUSTOM: Record<string, Custom> = {
     },
   },
   api_keys: {
+    fields: ['owner_id'],
     DetailExtra: KeyExtra,
+    CreatePanel: KeyForm,
     handled: ['get-restrictions', 'update-restrictions', 'delete-restrictions'],
     dangerous: true,
     empty: {

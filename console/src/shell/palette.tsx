@@ -59,6 +59,30 @@ async function objects(model: Model): Promise<Entry[]> {
   return (await Promise.all(lists)).flat();
 }
 
+/** Both forms of tokens. The id in the middle is that of their object. */
+const TOKEN =
+  /^(?:culvert_(key|agent|invite)_)?([0-9A-Za-z]{27})_[0-9A-Za-z]{21,27}$/;
+
+/** The pages of what a pasted token belongs to. The token itself goes nowhere. */
+function ofToken(model: Model, pasted: string): Entry[] {
+  const found = TOKEN.exec(pasted.trim());
+  if (!found) return [];
+  const [, kind, body] = found;
+  const owners = [
+    { name: 'api_keys', id: `ak_${body}`, kinds: ['key', undefined] },
+    { name: 'credentials', id: `cr_${body}`, kinds: ['agent', undefined] },
+    { name: 'users', id: `usr_${body}`, kinds: ['invite'] },
+  ];
+  return owners
+    .filter(({ kinds }) => kinds.includes(kind))
+    .flatMap(({ name, id }) => {
+      const slug = model.resources.get(name)?.slug;
+      const noun = nounOf(name);
+      const label = `The ${noun} of this token`;
+      return slug ? [{ label, kind: noun, to: `/${slug}/${id}` }] : [];
+    });
+}
+
 export default function Palette({ onClose }: { onClose: () => void }) {
   const model = useModel();
   const navigate = useNavigate();
@@ -70,13 +94,11 @@ export default function Palette({ onClose }: { onClose: () => void }) {
     queryFn: () => objects(model),
     staleTime: 30_000,
   });
-  const entries = [...pages(model), ...(wanted ? (found.data ?? []) : [])]
-    .filter(
-      ({ label, to }) =>
-        label.toLowerCase().includes(wanted) ||
-        to.toLowerCase().includes(wanted),
-    )
-    .slice(0, 50);
+  const named = [...pages(model), ...(wanted ? (found.data ?? []) : [])].filter(
+    ({ label, to }) =>
+      label.toLowerCase().includes(wanted) || to.toLowerCase().includes(wanted),
+  );
+  const entries = [...ofToken(model, query), ...named].slice(0, 50);
   const go = (entry: Entry | undefined) => {
     if (!entry) return;
     onClose();
@@ -102,8 +124,8 @@ export default function Palette({ onClose }: { onClose: () => void }) {
       <div className={css.palette}>
         <TextInput
           data-autofocus
-          placeholder="A page, a name or an id"
-          aria-label="Page, name or id"
+          placeholder="A page, a name, an id or a token"
+          aria-label="Page, name, id or token"
           value={query}
           onKeyDown={onKey}
           role="combobox"
