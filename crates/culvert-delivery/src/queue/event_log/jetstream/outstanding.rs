@@ -239,6 +239,8 @@ impl Outstanding {
             let finding = match is_doubtful {
                 true if *sequence > stream.last => Finding::Lost,
                 true => match looked_for.get(sequence) {
+                    // It was away before the stream was created again: this is a later message with its number.
+                    Some(true) if matches!(message.away, Some((_, false))) => Finding::Lost,
                     Some(true) => {
                         message.created = stream.created;
                         Finding::There
@@ -490,6 +492,30 @@ mod tests {
             outstanding.take_lost()["ed_1"],
             10,
             "the others were away before"
+        );
+    }
+
+    /// The look sees the later message before this node reads the reply to its publication.
+    #[tokio::test(start_paused = true)]
+    async fn a_number_of_a_settled_message_that_is_used_again_is_no_loss() {
+        let outstanding = Outstanding::default();
+        three(&outstanding);
+        // Another node settled all of them.
+        assert_eq!(look(&outstanding, 1, 3, None, false).await, 0);
+        let publication = outstanding.publish();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let stream = at(2, 1);
+        outstanding.note(&stream);
+        let looked_for = HashMap::from([(1, true)]);
+        outstanding.looked("ed_1", &stream, &looked_for, None, false);
+        publication.stored("ed_1", 1, 10);
+        drop(publication);
+        assert!(outstanding.take_lost().is_empty());
+        assert_eq!(look(&outstanding, 2, 1, Some(1), false).await, 0);
+        assert_eq!(
+            look(&outstanding, 2, 0, None, false).await,
+            10,
+            "the later one"
         );
     }
 
