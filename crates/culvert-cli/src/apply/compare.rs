@@ -1,6 +1,10 @@
 //! Compares the fields of a file with an object as the API shows it. Fields that the file omits, defaults of the server
 //! and other spellings of a value do not count as differences.
 
+use std::collections::BTreeSet;
+
+use culvert_base::Timestamp;
+use culvert_resources::input::period::Period;
 use serde_json::Value;
 use url::Url;
 
@@ -28,6 +32,8 @@ pub(super) fn differences(field: &str, wanted: &Value, shown: &Value) -> Vec<Dif
 
 fn compare(path: &str, wanted: &Value, shown: &Value, found: &mut Vec<Difference>) {
     match (wanted, shown) {
+        (Value::Array(wanted), Value::Array(shown))
+            if path == "scopes" && scopes(wanted) == scopes(shown) => {}
         // Null leaves a field as it is.
         (Value::Null, _) => {}
         (Value::Object(wanted), Value::Object(shown)) => {
@@ -50,6 +56,19 @@ fn compare(path: &str, wanted: &Value, shown: &Value, found: &mut Vec<Difference
     }
 }
 
+/// Scopes with those that they include.
+fn scopes(names: &[Value]) -> BTreeSet<String> {
+    let names = names.iter().filter_map(Value::as_str);
+    let both = |name: &str| {
+        let read = name.strip_suffix(".write");
+        [
+            Some(name.to_owned()),
+            read.map(|stem| format!("{stem}.read")),
+        ]
+    };
+    names.flat_map(both).flatten().collect()
+}
+
 fn is_same(path: &str, wanted: &Value, shown: &Value) -> bool {
     if path == "traffic_policy" {
         return is_same_policy(wanted, shown);
@@ -62,6 +81,12 @@ fn is_same(path: &str, wanted: &Value, shown: &Value) -> bool {
         return field.contains('.') || !matches!((wanted, shown), (Value::Object(_), Value::Null));
     }
     match (wanted, shown) {
+        // A length of time counts from when it was sent.
+        (Value::String(a), Value::String(b))
+            if path == "expires_at" && Period::parse(a).is_some() =>
+        {
+            !b.is_empty()
+        }
         (Value::String(a), Value::String(b)) => a == b || spelled(path, a) == spelled(path, b),
         (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),
         (wanted, Value::Null) => is_empty(wanted),
@@ -103,13 +128,25 @@ fn is_same_policy(wanted: &Value, shown: &Value) -> bool {
 /// Normalises the spelling of a value that the server normalises too.
 fn spelled(path: &str, text: &str) -> String {
     let text = text.trim();
-    let field = path.rsplit(['.', ']']).next().unwrap_or(path);
+    let field = path.rsplit('.').next().unwrap_or(path);
+    let field = field.split('[').next().unwrap_or(field);
     match field {
         _ if text.starts_with("-----BEGIN") => text.split_whitespace().collect(),
         "domain" => text.trim_end_matches('.').to_ascii_lowercase(),
         "url" | "upstream_url" => address(text),
-        "cidr" => {
+        "expires_at" => {
+            let time = match text.len() == "2027-01-31".len() {
+                true => Timestamp::parse(&format!("{text}T00:00:00Z")),
+                false => Timestamp::parse(text),
+            };
+            time.map_or_else(|| text.to_owned(), |it| it.whole_seconds().to_string())
+        }
+        "cidr" | "networks" => {
             culvert_base::Prefix::parse(text).map_or_else(|_| text.to_owned(), |it| it.to_string())
+        }
+        // `90s` is shown as `1m30s`.
+        "for" | "over" | "repeat_every" | "within" => {
+            Period::parse(text).map_or_else(|| text.to_owned(), |it| it.to_string())
         }
         // Without the comment behind the key.
         "public_key" => text
@@ -202,6 +239,28 @@ mod tests {
                 "public_key",
                 json!("ssh-ed25519 AAAA me@here"),
                 json!("ssh-ed25519 AAAA"),
+            ),
+            ("repeat_every", json!("60m"), json!("1h")),
+            (
+                "scopes",
+                json!(["secrets.read", "endpoints.write"]),
+                json!(["endpoints.read", "endpoints.write", "secrets.read"]),
+            ),
+            (
+                "networks",
+                json!(["2001:DB8::/32"]),
+                json!(["2001:db8::/32"]),
+            ),
+            ("expires_at", json!("90d"), json!("2027-01-31T00:00:00Z")),
+            (
+                "expires_at",
+                json!("2027-01-31"),
+                json!("2027-01-31T00:00:00Z"),
+            ),
+            (
+                "condition",
+                json!({"type": "error_rate", "over": "90s"}),
+                json!({"type": "error_rate", "over": "1m30s", "min_requests": 100}),
             ),
             (
                 "sources",

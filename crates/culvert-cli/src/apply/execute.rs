@@ -212,16 +212,7 @@ impl Execution<'_> {
         }
         let collection = change.kind.collection;
         let view = match (change.action, &change.id) {
-            (Action::Update, Some(id)) => {
-                let fields = spec
-                    .iter()
-                    .filter(|(field, _)| change.fields.contains(*field));
-                let body: Map<String, Value> = fields
-                    .map(|(field, value)| (field.clone(), value.clone()))
-                    .collect();
-                self.call(Method::PATCH, &format!("/{collection}/{id}"), Some(body))
-                    .await?
-            }
+            (Action::Update, Some(id)) => self.update(change, id, &spec).await?,
             (Action::Replace, Some(id)) if change.kind.replaces_first => {
                 let view = self.create(manifest, spec.clone()).await?;
                 lock(&self.replaced).push((index, id.clone()));
@@ -247,6 +238,33 @@ impl Execution<'_> {
             other.join(", ")
         );
         Ok(Outcome::Done((!other.is_empty()).then_some(note)))
+    }
+
+    /// Returns the view of the object.
+    async fn update(
+        &self,
+        change: &Change,
+        id: &str,
+        spec: &Map<String, Value>,
+    ) -> Result<Value, String> {
+        let path = format!("/{}/{id}", change.kind.collection);
+        let changed = spec
+            .iter()
+            .filter(|(field, _)| change.fields.contains(*field))
+            .map(|(field, value)| (field.clone(), value.clone()));
+        let (apart, body): (Map<_, _>, Map<_, _>) =
+            changed.partition(|(field, _)| change.kind.is_apart(field));
+        // Restrictions first: if they are refused, nothing has changed.
+        if let Some(kind) = &change.kind.apart
+            && !apart.is_empty()
+        {
+            let path = format!("{path}/{}", kind.name);
+            self.call(Method::PATCH, &path, Some(apart)).await?;
+        }
+        match body.is_empty() {
+            true => self.call(Method::GET, &path, None).await,
+            false => self.call(Method::PATCH, &path, Some(body)).await,
+        }
     }
 
     async fn create(&self, manifest: &Manifest, spec: Map<String, Value>) -> Result<Value, String> {

@@ -19,11 +19,20 @@ pub(super) struct ManifestKind {
     pub(super) create: BTreeSet<String>,
     pub(super) required: Vec<String>,
     pub(super) update: BTreeSet<String>,
+    /// Fields that an operation of their own changes.
+    pub(super) apart: Option<FieldsApart>,
     pub(super) view: BTreeSet<String>,
     /// Whether the response to a create carries a token that is shown once.
     pub(super) has_token: bool,
     /// Whether a replacement is created before the old object is deleted: others refer to it, and no field is unique.
     pub(super) replaces_first: bool,
+}
+
+/// Fields that views have only with `include`, and that `PATCH /{collection}/{id}/{name}` changes.
+#[derive(Debug)]
+pub(super) struct FieldsApart {
+    pub(super) name: &'static str,
+    pub(super) fields: BTreeSet<String>,
 }
 
 /// Where the name of an object is stored.
@@ -36,7 +45,7 @@ pub(super) enum Identity {
 }
 
 /// The collections in the order of creation: an object may refer to objects of the same and of earlier kinds.
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 20] = [
     "bot_users",
     "service_users",
     "vaults",
@@ -56,6 +65,7 @@ const ORDER: [&str; 19] = [
     "endpoints",
     "grants",
     "api_keys",
+    "alert_rules",
 ];
 /// The kind that comes last, because a wrong restriction locks the caller out.
 const LAST: &str = "ip_restrictions";
@@ -80,6 +90,7 @@ impl ManifestKind {
         };
         let (create, update) = (operation("create")?, operation("update")?);
         let body = |operation: &OperationSpec| Some(resolved(operation.body?.schema));
+        let apart = operation("update_restrictions").and_then(body);
         let created = body(create)?;
         let view = resolved(operation("get")?.response.schema?);
         let list = resolved(operation("list")?.response.schema?);
@@ -103,6 +114,10 @@ impl ManifestKind {
             update: body(update)
                 .map(|schema| fields(&schema))
                 .unwrap_or_default(),
+            apart: apart.map(|schema| FieldsApart {
+                name: "restrictions",
+                fields: fields(&schema),
+            }),
             has_token: properties(&view).contains_key("token"),
             view: fields(&view),
             replaces_first: collection.ends_with("_authorities")
@@ -114,6 +129,23 @@ impl ManifestKind {
     pub(super) fn rank(&self) -> usize {
         let same = |kind: &ManifestKind| kind.collection == self.collection;
         KINDS.iter().position(same).unwrap_or(usize::MAX)
+    }
+
+    /// Whether an update can change a field.
+    pub(super) fn may_update(&self, field: &str) -> bool {
+        self.update.contains(field) || self.is_apart(field)
+    }
+
+    /// Whether a field is one of those that an operation of their own changes.
+    pub(super) fn is_apart(&self, field: &str) -> bool {
+        let apart = self.apart.as_ref();
+        apart.is_some_and(|apart| apart.fields.contains(field))
+    }
+
+    /// What the query of a read needs so that views have all fields.
+    pub(super) fn include(&self) -> String {
+        let apart = self.apart.as_ref();
+        apart.map_or_else(String::new, |apart| format!("include={}", apart.name))
     }
 
     /// Whether an object of this kind keeps a field that views do not show.
@@ -164,10 +196,8 @@ mod tests {
 
     #[test]
     fn every_writable_collection_has_a_position_in_the_order() {
-        // Made by people, for a case, or by Kubernetes, or signed once. Lengths of time of alert rules are shown in another
-        // form than they may be written.
-        const LEFT_OUT: [&str; 6] = [
-            "alert_rules",
+        // Made by people, for a case, or by Kubernetes, or signed once.
+        const LEFT_OUT: [&str; 5] = [
             "audit_holds",
             "kubernetes_operators",
             "ssh_host_certificates",

@@ -149,7 +149,7 @@ pub async fn plan(
 /// All objects of a kind that have a name.
 async fn list(client: &Client, kind: &'static ManifestKind) -> Result<Existing> {
     let mut found = Existing::new();
-    let mut next = Some(format!("/{}?limit=100", kind.collection));
+    let mut next = Some(format!("/{}?limit=100&{}", kind.collection, kind.include()));
     while let Some(path) = next {
         let page = client.expect(Method::GET, &path, None).await;
         let mut page = page.with_context(|| format!("reading {}", kind.collection))?;
@@ -214,7 +214,7 @@ async fn adopt(client: &Client, manifests: &[Manifest], existing: &mut Existing)
             && !existing.contains_key(&key)
         {
             let encoded: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
-            let path = format!("/{}/{encoded}", key.0);
+            let path = format!("/{}/{encoded}?{}", key.0, manifest.kind.include());
             let doing = format!("{}: reading `{id}`", manifest.place);
             let id = id.clone();
             missing.push(async move {
@@ -432,7 +432,7 @@ impl Plan {
         let fixed: Vec<&str> = change
             .fields
             .iter()
-            .filter(|it| !kind.update.contains(*it))
+            .filter(|it| !kind.may_update(it))
             .map(String::as_str)
             .collect();
         change.action = match (change.fields.is_empty(), fixed.is_empty()) {

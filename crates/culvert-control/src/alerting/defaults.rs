@@ -3,10 +3,10 @@
 
 use culvert_base::{Description, Fault, Metadata};
 use culvert_event_config::alert::condition::Condition;
-use culvert_event_config::alert::period::Period;
 use culvert_event_config::alert::rule;
 use culvert_event_config::alert::rule_model::{AlertRule, RuleName, Severity};
 use culvert_resources::audit::verb::Verb;
+use culvert_resources::input::period::Period;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored::{self, Format};
 use culvert_store::{AuditEvent, Changes, Document, Head};

@@ -9,9 +9,9 @@ use culvert_certificates::expiry::Expiry;
 use culvert_delivery::DestinationState;
 use culvert_event_config::alert::condition::{Condition, Quantile};
 use culvert_event_config::alert::model::{Alert, Subject};
-use culvert_event_config::alert::period::Period;
 use culvert_event_config::alert::rule_model::AlertRule;
 use culvert_resources::access::tenant::Account;
+use culvert_resources::input::period::Period;
 use culvert_statistics::{Field, Point};
 
 use super::facts::{Detail, Fact, Facts};

@@ -7,7 +7,7 @@ use culvert_resources::input;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::alert::period::Period;
+use culvert_resources::input::period::Period;
 
 const MINUTE: u64 = 60;
 const HOUR: u64 = 60 * MINUTE;

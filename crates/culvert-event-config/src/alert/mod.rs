@@ -6,7 +6,6 @@
 
 pub mod condition;
 pub mod model;
-pub mod period;
 pub mod rule;
 pub mod rule_model;
 

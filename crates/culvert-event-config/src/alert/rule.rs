@@ -14,11 +14,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use crate::alert::condition::{Condition, ConditionInput, invalid};
-use crate::alert::period::Period;
 use crate::alert::rule_model::{AlertRule, RuleName, Severity};
 use crate::destination;
 use crate::destination::model::EventDestination;
 use crate::subscription::check_destinations;
+use culvert_resources::input::period::Period;
 
 /// The row of alert rules in the table of resources.
 pub static TYPE: ResourceType = ResourceType::of::<AlertRule>();

@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::alert::condition::Condition;
-use crate::alert::period::Period;
 use crate::destination::model::EventDestination;
+use culvert_resources::input::period::Period;
 
 /// At most 255 bytes.
 pub type RuleName = Bounded<255>;

@@ -1,8 +1,8 @@
 //! Ends in bodies: when something stops working.
 
-use std::time::Duration;
-
 use culvert_base::{Refusal, Timestamp, code};
+
+use crate::input::period::Period;
 
 /// The end that a field of a body names, in whole seconds: an RFC 3339 time, a date, which stands for its first moment in
 /// UTC, or the time from now, such as `90d`.
@@ -12,8 +12,8 @@ use culvert_base::{Refusal, Timestamp, code};
 /// 241 for other texts, and 215 if the end is not in the future.
 pub fn end(field: &str, text: &str, now: Timestamp) -> Result<Timestamp, Refusal> {
     let is_date = text.len() == "2027-01-31".len();
-    let end = match duration(text) {
-        Some(duration) => Some(now.plus(duration)),
+    let end = match Period::parse(text) {
+        Some(period) => Some(now.plus(period.time())),
         None if is_date => Timestamp::parse(&format!("{text}T00:00:00Z")),
         None => Timestamp::parse(text),
     };
@@ -29,28 +29,6 @@ pub fn end(field: &str, text: &str, now: Timestamp) -> Result<Timestamp, Refusal
         return Err(Refusal::new(code::BODY_FIELD_INVALID, why));
     }
     Ok(end)
-}
-
-/// Parses `7d`, `24h` or `1h30m`.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
-    let mut seconds = 0u64;
-    let mut number = None;
-    for character in text.chars() {
-        if let Some(digit) = character.to_digit(10) {
-            let so_far: u64 = number.unwrap_or(0);
-            number = Some(so_far.checked_mul(10)?.checked_add(u64::from(digit))?);
-        } else {
-            let unit = match character {
-                's' => 1,
-                'm' => 60,
-                'h' => 3600,
-                'd' => 86_400,
-                _ => return None,
-            };
-            seconds = seconds.checked_add(number.take()?.checked_mul(unit)?)?;
-        }
-    }
-    (number.is_none() && !text.is_empty()).then(|| Duration::from_secs(seconds))
 }
 
 #[cfg(test)]

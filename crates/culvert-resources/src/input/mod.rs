@@ -10,6 +10,7 @@
 pub mod end;
 pub mod force;
 pub mod names;
+pub mod period;
 
 use std::fmt::{self, Display};
 

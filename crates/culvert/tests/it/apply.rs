@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::harness::{Backend, Harness, Receiver, backends, binary, eventually};
 
 /// Kinds with metadata, which `--prune` lists.
-const LISTED_KINDS: usize = 18;
+const LISTED_KINDS: usize = 19;
 
 /// The program with the address and key of a server.
 fn culvert(server: &Harness, arguments: &[&str]) -> Command {
@@ -240,10 +240,11 @@ async fn every_kind_is_unchanged_when_applied_again() {
         {"kind": "event_subscriptions", "name": "e", "spec": {"sources": [{"type": "vault_created.v0"}], "destination_ids": ["${event_destinations/d}"]}},
         {"kind": "ssh_credentials", "name": "k", "spec": {"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl me@home", "acl": ["bind:*"]}},
         {"kind": "credentials", "name": "agent", "token_file": "agent.token", "spec": {"acl": ["bind:*.example.com"]}},
-        {"kind": "api_keys", "name": "ci", "token_file": "ci.token"},
+        {"kind": "api_keys", "name": "ci", "token_file": "ci.token", "spec": {"role": "member", "scopes": ["secrets.read", "endpoints.write"], "networks": ["127.0.0.1/32"], "expires_at": "90d"}},
         {"kind": "endpoints", "name": "tcp", "spec": {"url": "tcp://${reserved_addrs/game:addr}", "upstream_url": "tcp://127.0.0.1:9"}},
         {"kind": "endpoints", "name": "http", "spec": {"url": "https://T.example:443", "upstream_url": "http://127.0.0.1:9", "timeouts": {"idle": "90s"}, "traffic_policy": {"on_http_response": [{"actions": [{"type": "add-headers", "config": {"headers": {"x": "y"}}}]}]}}},
         {"kind": "grants", "name": "g", "spec": {"object_id": "${vaults/v}", "grantee": "role:member"}},
+        {"kind": "alert_rules", "name": "slow", "spec": {"name": "Slow", "for": "90s", "repeat_every": "240m", "condition": {"type": "latency", "quantile": "p95", "above_ms": 2000, "over": "300s"}, "object_ids": ["${endpoints/http}"], "destination_ids": ["${event_destinations/w}"]}},
         {"kind": "ip_restrictions", "name": "x", "spec": {"type": "agent", "ip_policy_ids": ["${ip_policies/p}"], "enforced": false}},
     ]);
     write(at, "all.json", &objects.to_string());
@@ -268,7 +269,7 @@ async fn every_kind_is_unchanged_when_applied_again() {
         .iter()
         .map(|it| it["kind"].as_str().unwrap())
         .collect();
-    assert_eq!(kinds.len(), 20, "every kind");
+    assert_eq!(kinds.len(), 21, "every kind");
     // The token works, and only its owner reads the file.
     let token = std::fs::read_to_string(at.join("ci.token")).unwrap();
     let client = server.client_with(token.trim());
@@ -286,6 +287,22 @@ async fn every_kind_is_unchanged_when_applied_again() {
             .permissions(),
     );
     assert_eq!(mode & 0o777, 0o600);
+
+    // Restrictions are updated, and the token stays.
+    let mut objects = objects;
+    let key = objects.as_array_mut().unwrap();
+    let key = key.iter_mut().find(|it| it["kind"] == "api_keys").unwrap();
+    key["spec"]["scopes"] = json!(["endpoints.read"]);
+    key["spec"]["expires_at"] = json!("2099-01-31");
+    write(at, "all.json", &objects.to_string());
+    let (code, out, error) = apply(&server, at, &[]);
+    assert_eq!((code, error.as_str()), (0, ""), "{out}");
+    let counts = "0 to create, 1 to update, 0 to replace, 0 to delete";
+    assert!(out.contains(counts), "{out}");
+    let refused = client.call(Method::GET, "/vaults", None).await.unwrap();
+    assert_eq!(refused.status, 403, "{refused:?}");
+    let (code, out, _) = diff(&server, at, &[]);
+    assert_eq!(code, 0, "{out}");
     server.stop().await;
 }
 

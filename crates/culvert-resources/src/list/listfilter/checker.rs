@@ -5,7 +5,7 @@ use culvert_cel::ast::{Expr as Node, ExprKind, Literal, Operator};
 use culvert_cel::{ErrorKind, Limits, parse_lenient};
 
 use super::{Expr, Field, Match, Relation, Shape, Type, refusal, type_of};
-use crate::input::end::duration;
+use crate::input::period::Period;
 
 /// Longest filter, in bytes.
 const SOURCE_BYTES_MAX: usize = 4096;
@@ -241,7 +241,7 @@ impl Checker {
                     return Err(should_be("a call of `timestamp`", target));
                 };
                 let by = text(by).ok_or_else(|| should_be("a duration such as \"7d\"", by))?;
-                let length = duration(by).ok_or_else(|| {
+                let length = Period::parse(by).map(Period::time).ok_or_else(|| {
                     refusal(format!(
                         "`{by}` is not a duration such as \"7d\" or \"24h\""
                     ))

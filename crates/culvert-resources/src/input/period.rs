@@ -1,4 +1,4 @@
-//! Lengths of time as rules have them: `90s`, `5m`, `1h30m`, `14d`.
+//! Lengths of time as bodies and filters have them: `90s`, `5m`, `1h30m`, `14d`.
 
 use std::fmt;
 use std::time::Duration;
