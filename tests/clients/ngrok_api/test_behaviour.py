@@ -44,7 +44,7 @@ class Paging(unittest.TestCase):
 class Keys(unittest.TestCase):
     def test_a_key_is_shown_once_works_and_dies(self):
         made = client().api_keys.create()
-        self.assertTrue(made.token.startswith(made.id[len("ak_"):] + "_"))
+        self.assertTrue(made.token.startswith("culvert_key_" + made.id[len("ak_"):] + "_"))
         with_it = client(made.token)
         self.assertIsNone(with_it.api_keys.get(made.id).token)
         self.assertIsNone(with_it.api_keys.update(made.id, description="x").token)
