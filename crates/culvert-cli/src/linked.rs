@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 
 use culvert_base::{BoxFuture, Fault, Timestamp};
 use culvert_events::catalogue::Catalogue;
+use culvert_installation::config::Settings;
 use culvert_resources::access::policy_misuse::PolicyMisuse;
 use culvert_resources::operation::OperationSpec;
 use culvert_resources::stored::seal::Seal;
@@ -20,6 +21,8 @@ pub struct Linked {
     pub catalogue: fn() -> &'static Catalogue,
     /// Lists the traffic policies of an installation that may not use their secrets, or may echo them.
     pub policy_misuses: PolicyMisuses,
+    /// Opens what a server with these settings would open at its start, and returns what it would log and go on with.
+    pub check_settings: fn(&Settings) -> anyhow::Result<Vec<String>>,
 }
 
 /// Reads the traffic policies of a database without a server, and lists those that misuse secrets at this time.
@@ -50,6 +53,7 @@ impl Default for Linked {
             collection_doc: |_| "",
             catalogue: || NO_KINDS.get_or_init(|| Catalogue::new(Vec::new())),
             policy_misuses: |_, _, _| Box::pin(std::future::ready(Ok(Vec::new()))),
+            check_settings: |_| Ok(Vec::new()),
         }
     }
 }
@@ -62,6 +66,7 @@ impl Default for Linked {
             collection_doc: culvert_control::collection_doc,
             catalogue: culvert_control::catalogue,
             policy_misuses: |_, _, _| Box::pin(std::future::ready(Ok(Vec::new()))),
+            check_settings: |_| Ok(Vec::new()),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use culvert_base::{Digest, Entropy, Secret};
+use rustix::fs::Access;
 
 /// The master key, and the previous one during a rotation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,6 +201,20 @@ pub fn make_data_dir(path: &Path) -> Result<()> {
             .with_context(|| format!("setting the mode of the directory `{}`", path.display()))?;
     }
     Ok(())
+}
+
+/// Checks that the directory can be created if it does not exist, and that files can be created in it.
+///
+/// # Errors
+/// If not.
+pub fn check_data_dir(path: &Path) -> Result<()> {
+    let existing = path.ancestors().find(|it| it.exists());
+    let existing = existing.unwrap_or(Path::new("."));
+    if !existing.is_dir() {
+        bail!("`{}` is not a directory", existing.display());
+    }
+    rustix::fs::access(existing, Access::WRITE_OK | Access::EXEC_OK)
+        .with_context(|| format!("writing to the directory `{}`", existing.display()))
 }
 
 #[cfg(test)]

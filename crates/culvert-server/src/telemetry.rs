@@ -58,7 +58,7 @@ pub fn reload(log: &Log) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn filter(log: &Log) -> Result<EnvFilter, Invalid> {
+pub(crate) fn filter(log: &Log) -> Result<EnvFilter, Invalid> {
     EnvFilter::builder()
         .parse(&log.level)
         .map_err(|error| Invalid(format!("`log.level` is invalid: {error}")))

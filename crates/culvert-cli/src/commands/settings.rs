@@ -8,6 +8,7 @@ use culvert_base::{BoxFuture, Secret};
 use super::login::absolute;
 use super::prompt::ask_secret;
 use super::{CommandType, Failure, say};
+use crate::linked::Linked;
 use culvert_agent::config::file::{self, Selection};
 use culvert_command::Profile;
 use culvert_installation::{settings_of, with_settings};
@@ -30,7 +31,7 @@ fn arguments(command: Command) -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(with_settings(Command::new("check").about(
-            "Validate the configuration of the server, or that of an agent if --config is a YAML or JSON file",
+            "Validate the configuration of the server with the files and addresses that it names, or that of an agent if --config is a YAML or JSON file",
         )))
         .subcommand(with_settings(
             Command::new("show").about("Print the effective settings as JSON, without secrets"),
@@ -79,7 +80,10 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             Some(("check", given)) => match given.get_one::<PathBuf>("config") {
                 Some(path) if is_of_agent(path) => check_agent(path),
                 _ => {
-                    settings_of(given)?;
+                    let settings = settings_of(given)?;
+                    for note in (Linked::get().check_settings)(&settings)? {
+                        eprintln!("culvert: warning: {note}");
+                    }
                     say("the configuration is valid")
                 }
             },

@@ -51,6 +51,14 @@ pub(crate) fn certificates(
     })
 }
 
+/// Checks the settings of the certificate authority and of its challenges, without a connection.
+pub(crate) fn check(settings: &Settings, clock: Arc<dyn Clock>) -> Result<()> {
+    match settings.acme.directory_url.as_str() {
+        "" => Ok(()),
+        url => issuer(settings, url, std::iter::empty(), clock).map(drop),
+    }
+}
+
 fn issuer(
     settings: &Settings,
     url: &str,

@@ -1,6 +1,7 @@
 //! A running server: its parts, which start and stop by what they depend on, and what they share.
 
 mod addresses;
+mod check;
 mod foundation;
 mod listeners;
 mod listening;
@@ -36,6 +37,7 @@ use tokio::task::JoinSet;
 use crate::certificates::certificate_file::CertificateFiles;
 use crate::reload::Reload;
 
+pub use check::check;
 pub use standby::Standby;
 
 pub(crate) use listening::listen;

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use culvert_base::Fault;
 
+use super::postgres::Schema;
+
 /// The location of the store.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
@@ -33,6 +35,19 @@ impl FromStr for StoreUrl {
             ));
         }
         Ok(Self::Sqlite(PathBuf::from(path)))
+    }
+}
+
+impl StoreUrl {
+    /// Checks the options in the URL, without a connection.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn check(&self) -> Result<(), Fault> {
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(url) => Schema::at(url, "culvert").map(drop),
+        }
     }
 }
 

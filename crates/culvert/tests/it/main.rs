@@ -31,6 +31,7 @@ mod clients;
 mod command_line;
 mod command_login;
 mod command_service;
+mod config_check;
 mod console_sign_in;
 mod crowds;
 mod custom_domain;

@@ -200,7 +200,10 @@ pub(crate) fn policies(
 }
 
 /// The partner whose signed reports of leaked tokens are accepted, if the settings name one.
-fn leak_partner(settings: &Settings, clock: Arc<dyn Clock>) -> Result<Option<LeakPartner>> {
+pub(crate) fn leak_partner(
+    settings: &Settings,
+    clock: Arc<dyn Clock>,
+) -> Result<Option<LeakPartner>> {
     let Some(url) = settings.keys.partner()? else {
         return Ok(None);
     };
@@ -215,7 +218,10 @@ fn leak_partner(settings: &Settings, clock: Arc<dyn Clock>) -> Result<Option<Lea
 }
 
 /// How people sign in to the console at an OpenID provider, if the settings name one.
-fn console_sign_in(settings: &Settings, clock: Arc<dyn Clock>) -> Result<Option<ConsoleSignIn>> {
+pub(crate) fn console_sign_in(
+    settings: &Settings,
+    clock: Arc<dyn Clock>,
+) -> Result<Option<ConsoleSignIn>> {
     let allows_loopback = settings.edge.allow_private_upstreams;
     let Some((provider, name, roles)) = settings.console.openid.provider(allows_loopback)? else {
         return Ok(None);
