@@ -406,3 +406,16 @@ async fn the_place_of_a_leak_shows_no_token_and_no_invisible_characters() {
         }
     }
 }
+
+/// A partner sends all matches together, and an endpoint must take many.
+#[tokio::test]
+async fn a_partner_may_report_many_tokens_together() {
+    let rig = Rig::start().await;
+    let key = rig.post("/api_keys", json!({})).await.body();
+    let token = token_of(&key);
+    let noise = guessed(token);
+    let mut tokens = vec![noise.as_str(); 500];
+    tokens.push(token);
+    reported(&rig, &tokens).await;
+    assert_eq!(rig.authenticate(token).await, Err(Some(203)));
+}
