@@ -34,8 +34,8 @@ pub(crate) fn operations() -> [Operation<Identity>; 1] {
         method: Method::Post,
         path: LEAKED_TOKENS_PATH.to_owned(),
         doc: "Reports tokens that were found in public. Those that work are revoked or flagged, as the setting \
-              `keys.leaked` says, with events for their owners. The response does not say which. A source network may \
-              send 10 reports a minute."
+              `keys.leaked` says, with events for their owners. The response does not say which. A caller, \
+              or a network without a key, may send 10 reports a minute."
             .to_owned(),
         body: Some(BodySpec {
             schema: SchemaGenerator::subschema_for::<Report>,
