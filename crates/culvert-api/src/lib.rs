@@ -48,8 +48,8 @@ use bytes::Bytes;
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Refusal, code};
 use culvert_console::File;
 use culvert_control::{
-    Call, CallContext, Caller, Control, EVENTS_PATH, LEAKED_TOKENS_PATH, Operation, Origin, Reply,
-    Via, follows, operation_specs, operations,
+    Call, CallContext, Caller, Control, EVENTS_PATH, Operation, Origin, Reply, Via, follows,
+    operation_specs, operations,
 };
 use futures_util::FutureExt;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ORIGIN, USER_AGENT};
@@ -206,8 +206,12 @@ pub struct Api {
     failed_callbacks: Failures,
     /// Reads of the audit log without a key, by source.
     public_reads: Failures,
-    /// Reports of leaked tokens, by network.
+    /// Reports of leaked tokens with a signature, by network.
+    signed_reports: Failures,
+    /// The same with a key, by its owner, so that strangers use up nothing of theirs.
     leak_reports: Failures,
+    /// Reports with a signature in flight.
+    reporting: Turnstile,
     rolling: Option<Rolling>,
     sources: PerSource,
     /// Permits for connections, of all listeners together.
@@ -252,10 +256,9 @@ impl Api {
                 console::FAILED_CALLBACKS_AT_ONCE,
             ),
             public_reads: Failures::every(audit_log::PUBLIC_EVERY, audit_log::PUBLIC_AT_ONCE),
-            leak_reports: Failures::every(
-                leak_reports::REPORTS_EVERY,
-                leak_reports::REPORTS_AT_ONCE,
-            ),
+            signed_reports: leak_reports::rate(),
+            leak_reports: leak_reports::rate(),
+            reporting: Turnstile::new(leak_reports::SIGNED_AT_ONCE, 1, limits.waiting),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
             permits: Arc::new(Semaphore::new(limits.connections)),
@@ -445,11 +448,15 @@ impl Api {
             }
         };
 
+        let reported = self.signed_report(&asked, &mut arrival).await;
+        if let Some(reported) = reported.map_err(unauthenticated)? {
+            return Ok(reported);
+        }
         let client = self.client(&arrival);
         let Some(entered) = self.turnstile.enter(Source::of(client)).await else {
             return Err(unauthenticated(self.full()));
         };
-        let served = self.without_caller(&asked, &values, &mut arrival).await;
+        let served = self.without_caller(&asked, &values, &arrival).await;
         if let Some(served) = served.map_err(unauthenticated)? {
             return Ok(served);
         }
@@ -485,6 +492,7 @@ impl Api {
         admitted.map_err(|refusal| refused(refusal.into()))?;
         self.control.identity.note_key_use(&caller, client);
         self.check_rate(&caller).map_err(refused)?;
+        self.check_reports(&caller, &asked).map_err(refused)?;
         let Some(_permit) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
             return Err(known(self.full()));
         };
@@ -493,13 +501,12 @@ impl Api {
         answered.await.map_err(known)
     }
 
-    /// The response to a request that needs no caller: a read of a public audit log, or a report of leaked tokens that a
-    /// partner signed. `None` for others.
+    /// The response to a request that needs no caller: a read of a public audit log. `None` for others.
     async fn without_caller(
         &self,
         asked: &Result<Asked, Refusal>,
         values: &[String],
-        arrival: &mut Arrival<'_>,
+        arrival: &Arrival<'_>,
     ) -> Result<Option<Response<Body>>, Problem> {
         let (client, now) = (self.client(arrival), self.started_at.elapsed());
         let headers = &arrival.parts.headers;
@@ -513,28 +520,6 @@ impl Api {
                 audit_log::answer(&self.control, &values.concat())
                     .await
                     .map(Some)
-            }
-            Ok(Asked::Operation(operation)) if operation.path == LEAKED_TOKENS_PATH => {
-                let counted = self.leak_reports.count(Source::network_of(client), now);
-                counted.map_err(leak_reports::too_many)?;
-                let Some(signature) = leak_reports::signature(headers) else {
-                    return Ok(None);
-                };
-                let deadline = arrival.deadline;
-                let reporting = async {
-                    let reading = body::read_raw(arrival.body, leak_reports::REPORT_BYTES_MAX);
-                    leak_reports::answer(&self.control, signature, &reading.await?).await
-                };
-                let reported = tokio::time::timeout_at(deadline, reporting).await;
-                let reported = reported.unwrap_or_else(|_late| {
-                    Err(Problem::unavailable("The server is busy; try again."))
-                });
-                reported.map(Some).inspect_err(|problem| {
-                    let called = ("leaked_tokens_report", None);
-                    let origin = self.origin(arrival);
-                    self.control
-                        .note_refusal(&origin, called, problem.refusal());
-                })
             }
             _ => Ok(None),
         }

@@ -64,9 +64,15 @@ impl PartnerKey {
 }
 
 impl LeakPartner {
-    /// The partner whose keys are at this URL. `None` if the URL is not secure.
+    /// Whether the keys of a partner may be at this URL: with `https`, or on this host if that is allowed, and without a
+    /// user.
+    pub fn accepts(url: &Url, allows_loopback: bool) -> bool {
+        is_secure(url, allows_loopback)
+    }
+
+    /// The partner whose keys are at this URL. `None` if it may not be there.
     pub fn new(url: Url, allows_loopback: bool, services: Arc<PolicyServices>) -> Option<Self> {
-        is_secure(&url, allows_loopback).then_some(Self { url, services })
+        Self::accepts(&url, allows_loopback).then_some(Self { url, services })
     }
 
     /// Checks that the partner signed this body with the key of this name. An unknown name fetches the keys again, unless

@@ -1,6 +1,7 @@
 //! Restricted keys and invitations over HTTP.
 
 use culvert_base::{Clock, SystemClock};
+use culvert_control::LEAKED_TOKENS_PATH;
 use culvert_store::{AuditEvent, Changes, Document};
 
 use super::harness::{Harness, Wire, until};
@@ -270,4 +271,64 @@ async fn audit_events_say_how_the_call_came_and_who_was_refused() {
         assert_eq!(one["object"]["network"], "127.0.0.0/24");
         assert_eq!(one["object"]["count"], 1);
     }
+}
+
+const SIGNED: &str = "Github-Public-Key-Identifier: a\r\nGithub-Public-Key-Signature: AA==";
+
+#[tokio::test]
+async fn strangers_use_up_no_reports_of_callers() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let report = r#"{"tokens": [{"token": "x"}]}"#;
+    for _ in 0..20 {
+        let answer = wire
+            .ask("POST", LEAKED_TOKENS_PATH, None, &[], report)
+            .await;
+        assert_eq!(answer.status, 401, "{answer:?}");
+    }
+    let mut statuses = Vec::new();
+    for _ in 0..11 {
+        let answer = wire
+            .ask("POST", LEAKED_TOKENS_PATH, None, &[SIGNED], "[]")
+            .await;
+        statuses.push(answer.status);
+    }
+    assert_eq!(statuses, [[401; 10].as_slice(), &[429]].concat());
+    let token = Some(harness.token.as_str());
+    let mut statuses = Vec::new();
+    for _ in 0..11 {
+        let answer = wire
+            .ask("POST", LEAKED_TOKENS_PATH, token, &[], report)
+            .await;
+        statuses.push(answer.status);
+    }
+    assert_eq!(statuses, [[204; 10].as_slice(), &[429]].concat());
+}
+
+#[tokio::test]
+async fn slow_reports_of_strangers_take_no_capacity_from_callers() {
+    let harness = Harness::start(Settings {
+        limits: Limits {
+            concurrent: 1,
+            head: Duration::from_secs(1),
+            ..Limits::default()
+        },
+        ..Settings::default()
+    })
+    .await;
+    let mut slow = Wire::to(&harness).await;
+    slow.send(format!(
+        "POST {LEAKED_TOKENS_PATH} HTTP/1.1\r\nHost: a\r\n{SIGNED}\r\n\
+         Content-Length: 100\r\nExpect: 100-continue\r\n\r\n"
+    ))
+    .await;
+    // It is served now, and waits for its body.
+    assert_eq!(slow.line().await, "HTTP/1.1 100 Continue\r\n");
+    assert_eq!(slow.line().await, "\r\n");
+    let mut wire = Wire::to(&harness).await;
+    let token = Some(harness.token.as_str());
+    let answer = wire.ask("GET", "/self", token, &[], "").await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let answer = slow.answer().await;
+    assert_eq!(answer.status, 400, "{answer:?}");
 }

@@ -362,3 +362,60 @@ async fn a_revoked_key_does_not_count_as_a_way_in() {
     ));
     assert_eq!(rig.delete(&own).await, Answered::NoContent);
 }
+
+/// A token that is flagged works on, so the place where it was found must not show it to everyone who reads events.
+#[tokio::test]
+async fn the_place_of_a_leak_shows_no_token_and_no_invisible_characters() {
+    for adjust in SETTINGS {
+        let rig = Rig::adjusted(adjust).await;
+        let key = rig.post("/api_keys", json!({})).await.body();
+        let other = rig.post("/api_keys", json!({})).await.body();
+        let (token, other) = (token_of(&key), token_of(&other));
+        let (_, start) = rig.events_after(0).await;
+        let long = format!("https://shop.example/{}?key={token}", "a".repeat(2_000));
+        let hidden = format!("{}\u{200b}{}", &token[..30], &token[30..]);
+        let url = format!(
+            "https://shop.example/?key={token}&other={other}&x_{token}#{hidden}\u{202e}gpj"
+        );
+        let body = json!({"tokens": [
+            {"token": token, "url": url, "source": token},
+            {"token": other, "url": long},
+        ]});
+        assert_eq!(rig.post("/leaked_tokens", body).await, Answered::NoContent);
+        let (events, _) = rig.events_after(start).await;
+        let leaks: Vec<&Value> = events
+            .iter()
+            .filter(|event| event["event_type"] == "api_key_leaked.v0")
+            .map(|event| &event["object"])
+            .collect();
+        let shown =
+            "https://shop.example/?key=[redacted]&other=[redacted]&x_[redacted]#[redacted]gpj";
+        assert_eq!(leaks[0]["url"], shown);
+        assert_eq!(leaks[0]["source"], "[redacted]");
+        assert!(
+            leaks[1]["url"]
+                .as_str()
+                .unwrap()
+                .ends_with("?key=[redacted]")
+        );
+        let path = format!("/api_keys/{}/restrictions", key["id"].as_str().unwrap());
+        assert_eq!(rig.get(&path).await.body()["leak"]["url"], shown);
+        let everything = format!("{events:?}");
+        for token in [token, other] {
+            assert!(!everything.contains(secret_of(token)));
+        }
+    }
+}
+
+/// A partner sends all matches together, and an endpoint must take many.
+#[tokio::test]
+async fn a_partner_may_report_many_tokens_together() {
+    let rig = Rig::start().await;
+    let key = rig.post("/api_keys", json!({})).await.body();
+    let token = token_of(&key);
+    let noise = guessed(token);
+    let mut tokens = vec![noise.as_str(); 500];
+    tokens.push(token);
+    reported(&rig, &tokens).await;
+    assert_eq!(rig.authenticate(token).await, Err(Some(203)));
+}

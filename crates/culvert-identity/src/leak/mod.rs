@@ -23,7 +23,7 @@ use crate::Identity;
 /// The path of reports.
 pub const LEAKED_TOKENS_PATH: &str = "/leaked_tokens";
 
-/// Limit of tokens in one report.
+/// Limit of tokens in one report of a caller.
 pub const TOKENS_MAX: usize = 100;
 
 /// The operations.
@@ -34,8 +34,8 @@ pub(crate) fn operations() -> [Operation<Identity>; 1] {
         method: Method::Post,
         path: LEAKED_TOKENS_PATH.to_owned(),
         doc: "Reports tokens that were found in public. Those that work are revoked or flagged, as the setting \
-              `keys.leaked` says, with events for their owners. The response does not say which. A source network may \
-              send 10 reports a minute."
+              `keys.leaked` says, with events for their owners. The response does not say which. A caller, \
+              or a network without a key, may send 10 reports a minute."
             .to_owned(),
         body: Some(BodySpec {
             schema: SchemaGenerator::subschema_for::<Report>,
@@ -79,17 +79,22 @@ pub struct LeakedToken {
     _kind: Option<String>,
 }
 
-/// The tokens of a report that a partner signed: a JSON list of objects with `token`, `url` and `source`.
+/// The tokens of a report that a partner signed: a JSON list of objects with `token`, `url` and `source`. It may have any
+/// number, because a partner does not send a refused report again in parts; the bytes of the body are limited.
 ///
 /// # Errors
 ///
-/// 213 for another form, and 215 for too many tokens.
+/// 213 for another form, and 215 for no tokens.
 pub fn signed_tokens(body: &[u8]) -> Result<Vec<LeakedToken>, Refusal> {
-    let tokens = serde_json::from_slice(body).map_err(|_| {
+    let tokens: Vec<LeakedToken> = serde_json::from_slice(body).map_err(|_| {
         let why = "The report must be a JSON list of objects with `token`, `url` and `source`.";
         Refusal::new(code::BODY_NOT_OBJECT, why)
     })?;
-    checked(tokens)
+    if tokens.is_empty() {
+        let why = "The report has no tokens.";
+        return Err(Refusal::new(code::BODY_FIELD_INVALID, why));
+    }
+    Ok(tokens)
 }
 
 fn checked(tokens: Vec<LeakedToken>) -> Result<Vec<LeakedToken>, Refusal> {

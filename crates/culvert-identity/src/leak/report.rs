@@ -4,11 +4,12 @@
 //! request; a rotation gives it a new one. A revoked credential is deleted, which closes its sessions. An invitation or a
 //! link of the console always ends, because a new one is made easily.
 
+use culvert_base::names::is_deceptive;
 use culvert_base::{Fault, Ksuid, Timestamp};
 use culvert_events::catalogue::AuditKind;
 use culvert_resources::access::caller::{Caller, OwnerKind, Role};
 use culvert_resources::access::owner::Owner;
-use culvert_resources::access::token::{Kind, Shape, mint_plain, shape};
+use culvert_resources::access::token::{Kind, REDACTED, Shape, mint_plain, redacted, shape};
 use culvert_resources::access::user::User;
 use culvert_resources::audit;
 use culvert_resources::cx::Cx;
@@ -88,12 +89,15 @@ struct Said {
 }
 
 impl Said {
+    /// Without tokens, because events show it and a flagged token works on.
     fn of(reported: &LeakedToken) -> Self {
         let kept = |text: &Option<String>, bytes_max: usize| {
             let text = text.as_deref().unwrap_or_default();
-            let end = text.floor_char_boundary(bytes_max);
-            let plain = text[..end].chars().filter(|letter| !letter.is_control());
-            plain.collect::<String>()
+            let plain = text.chars().filter(|letter| !is_deceptive(*letter));
+            let plain = plain.collect::<String>();
+            let mut shown = redacted(&plain.replace(reported.token.trim(), REDACTED));
+            shown.truncate(shown.floor_char_boundary(bytes_max));
+            shown
         };
         Self {
             url: kept(&reported.url, URL_BYTES_MAX),

@@ -170,7 +170,7 @@ impl Settings {
     /// Checks constraints that types do not express.
     fn check(&self) -> Result<(), Invalid> {
         self.bootstrap.check()?;
-        self.keys.partner()?;
+        self.keys.partner(self.edge.allow_private_upstreams)?;
         self.acme.check()?;
         self.acme.own_names(&self.edge.domain)?;
         self.api.check()?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use culvert_login::LeakPartner;
 use culvert_resources::access::token;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -104,17 +105,18 @@ impl Default for Keys {
 }
 
 impl Keys {
-    /// The URL of the partner's keys, if there is a partner.
-    pub fn partner(&self) -> Result<Option<url::Url>, Invalid> {
+    /// The URL of the partner's keys, if there is a partner. It may be on this host without TLS if private upstreams are
+    /// allowed.
+    pub fn partner(&self, allows_loopback: bool) -> Result<Option<url::Url>, Invalid> {
         if self.leak_partner_url.is_empty() {
             return Ok(None);
         }
         let url = url::Url::parse(&self.leak_partner_url).ok();
-        let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let url = url.filter(|url| LeakPartner::accepts(url, allows_loopback));
         match url {
             Some(url) => Ok(Some(url)),
             None => Err(Invalid(
-                "`keys.leak_partner_url` must be an https URL".into(),
+                "`keys.leak_partner_url` must be an https URL without a user".into(),
             )),
         }
     }

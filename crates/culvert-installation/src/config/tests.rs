@@ -105,6 +105,13 @@ fn invalid_values_are_named() {
         ("oauth.callback_base", "https://login.example.com/?a"),
         ("oauth.providers.google.token_url", "ftp://x"),
         ("oauth.providers.google.client_id", "alone"),
+        ("keys.token_form", "other"),
+        ("keys.leaked", "ignore"),
+        ("keys.leak_partner_url", "http://partner.example/keys"),
+        (
+            "keys.leak_partner_url",
+            "https://user:password@partner.example/keys",
+        ),
     ] {
         assert!(load_with(&[], &[(key, value)]).is_err(), "{key}");
     }

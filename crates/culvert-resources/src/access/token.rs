@@ -15,6 +15,8 @@ use culvert_base::{Clock, Entropy, IdMaker, Ksuid, Secret};
 const SECRET_LENGTH: usize = 21;
 /// Characters of the checksum of a token with a kind.
 const CHECKSUM_LENGTH: usize = 6;
+/// What texts have in place of a token.
+pub const REDACTED: &str = "[redacted]";
 /// What every token with a kind begins with.
 const PREFIX: &str = "culvert_";
 
@@ -121,6 +123,23 @@ pub fn body_of_key(text: &str) -> Option<&str> {
         None => text.len() == BODY_LENGTH + SECRET_LENGTH + 2,
     };
     is_complete.then_some(body)
+}
+
+/// A text without its tokens, for events and pages. A token is found between characters that tokens do not have.
+pub fn redacted(text: &str) -> String {
+    let is_between = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
+    let mut shown = String::with_capacity(text.len());
+    for piece in text.split_inclusive(is_between) {
+        let word = piece.trim_end_matches(is_between);
+        match shape(word) {
+            Shape::Token { .. } => {
+                shown.push_str(REDACTED);
+                shown.push_str(&piece[word.len()..]);
+            }
+            _ => shown.push_str(piece),
+        }
+    }
+    shown
 }
 
 /// Classifies `text`.
@@ -311,6 +330,28 @@ mod tests {
         let more = format!("{}_", token.reveal());
         assert_eq!(shape(&more), Shape::Unknown);
         assert_eq!(shape(&token.reveal()[..66]), Shape::Unknown);
+    }
+
+    #[test]
+    fn texts_have_no_tokens() {
+        let plain = token(Form::Plain);
+        let key = token_of(Kind::Key);
+        let (plain, key) = (plain.reveal(), key.reveal());
+        for (text, expected) in [
+            (
+                format!("https://é.example/?k={key}&l={plain}#x"),
+                "https://é.example/?k=[redacted]&l=[redacted]#x",
+            ),
+            (key.to_owned(), "[redacted]"),
+            (format!("{key} "), "[redacted] "),
+            (
+                "https://git.example/a_b/blob/main".to_owned(),
+                "https://git.example/a_b/blob/main",
+            ),
+            (String::new(), ""),
+        ] {
+            assert_eq!(redacted(&text), expected);
+        }
     }
 
     proptest! {

@@ -204,10 +204,10 @@ pub(crate) fn leak_partner(
     settings: &Settings,
     clock: Arc<dyn Clock>,
 ) -> Result<Option<LeakPartner>> {
-    let Some(url) = settings.keys.partner()? else {
+    let allows_loopback = settings.edge.allow_private_upstreams;
+    let Some(url) = settings.keys.partner(allows_loopback)? else {
         return Ok(None);
     };
-    let allows_loopback = settings.edge.allow_private_upstreams;
     let services =
         culvert_edge::client_services(edge_settings(settings)?, clock).map_err(with_causes)?;
     let partner = LeakPartner::new(url, allows_loopback, services).ok_or_else(|| {
