@@ -591,7 +591,11 @@ pub(crate) mod events {
     pub(crate) const TRAFFIC_MISSING: &str = "SELECT MIN(h.piece) FROM traffic_hash h \
          WHERE h.piece > $1 AND h.piece > (SELECT MIN(id) FROM traffic) \
          AND NOT EXISTS (SELECT 1 FROM traffic t WHERE t.id = h.piece)";
-    pub(crate) const TRAFFIC_LARGEST: &str = "SELECT COALESCE(MAX(bytes), 0) FROM traffic";
+    /// By the stored bodies: no hash covers the column with their size.
+    pub(crate) const TRAFFIC_SIZE: &str = "SELECT CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT), \
+         CAST(COALESCE(MAX(LENGTH(body)), 0) AS BIGINT) FROM traffic";
+    pub(crate) const TRAFFIC_BODY_SIZE: &str =
+        "SELECT CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT) FROM traffic_body";
     pub(crate) const TRAFFIC_WHOLE: &str = "SELECT id, first_at, last_at, body FROM traffic \
          WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3";
     /// Those two hours older than all retained pieces: longer than a record spans, so a record never has hashes of some
@@ -732,7 +736,8 @@ pub(crate) mod events {
         TRAFFIC_HASHED_ENDS,
         TRAFFIC_WITH_HASHES,
         TRAFFIC_MISSING,
-        TRAFFIC_LARGEST,
+        TRAFFIC_SIZE,
+        TRAFFIC_BODY_SIZE,
         TRAFFIC_WHOLE,
         PRUNE_TRAFFIC_HASHES,
         KEEP_TRAFFIC_BODY,

@@ -397,21 +397,19 @@ impl TrafficLog {
         }
     }
 
-    /// Total bytes of the pieces and of captured messages, and those of the largest piece.
+    /// Total bytes of the pieces and of captured messages, and those of the largest piece, as they are stored. The columns with
+    /// sizes are not in the hashes, so they prove nothing.
     pub async fn bytes(&self) -> Result<(u64, u64), Fault> {
         let doing = "reading the size of the traffic log";
-        let mut sizes = Vec::new();
-        for (sql, column) in [
-            (events::TRAFFIC_EXTENT, 2),
-            (events::TRAFFIC_BODY_BYTES, 0),
-            (events::TRAFFIC_LARGEST, 0),
-        ] {
-            let row = self.pool.row(doing, sql, &[]).await?;
-            let bytes: i64 = row.map_or(Ok(0), |row| row.get(column)).during(doing)?;
-            sizes.push(u64::try_from(bytes).unwrap_or(0));
-        }
-        let largest = sizes.pop().unwrap_or(0);
-        Ok((sizes.iter().sum(), largest))
+        let row = self.pool.row(doing, events::TRAFFIC_SIZE, &[]).await?;
+        let sizes = row.map_or(Ok((0, 0)), |row| Ok((row.get(0)?, row.get(1)?)));
+        let (pieces, largest): (i64, i64) = sizes.during(doing)?;
+        let row = self.pool.row(doing, events::TRAFFIC_BODY_SIZE, &[]);
+        let bodies = row.await?.map_or(Ok(0), |row| row.get(0));
+        let bodies: i64 = bodies.during(doing)?;
+        let [pieces, largest, bodies] =
+            [pieces, largest, bodies].map(|bytes| u64::try_from(bytes).unwrap_or(0));
+        Ok((pieces.saturating_add(bodies), largest))
     }
 
     /// The positions of the first and the last retained piece.
