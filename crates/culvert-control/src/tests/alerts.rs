@@ -966,7 +966,7 @@ async fn the_alert_about_further_objects_is_limited_by_the_hour() {
         n_fired += fired.filter(|(_, id, _)| id.starts_with("others")).count();
     }
     assert_eq!(n_fired, 10);
-    // In the next hour it is told again.
+    // In the next hour it begins again.
     rig.clock.advance(60 * MINUTE);
     rig.key_until(rig.clock.now().plus(MINUTE)).await;
     rig.clock.advance(MINUTE);
