@@ -7,6 +7,7 @@ mod operator;
 mod restored_log;
 mod transfer;
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -266,28 +267,12 @@ async fn backup(
     {
         anyhow::bail!("the master key decrypts the backup and must be stored outside it");
     }
-    // The key file comes first, because it can fail when the copy succeeds.
-    if let Some(file) = key_file {
-        let key = std::fs::read_to_string(settings.key_file()).context("reading the master key")?;
-        if let Some(parent) = file
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty())
-        {
-            culvert_installation::keys::make_data_dir(parent)?;
-        }
-        culvert_installation::keys::write_private(file, &key)?;
-    }
-    // Before the copy, which has the event too: a copy without one must not exist.
-    let absolute = std::path::absolute(folder)?;
-    server_log(context)
-        .backup_made(command, &absolute.to_string_lossy(), key_file.is_some())
-        .await
-        .map_err(with_causes)?;
-    let copied = copy_to(context, folder).await;
+    // Another backup to the same directory may run at the same time: of both, one makes it.
+    make_new_folder(folder)?;
+    let copied = copy_all(context, settings, (folder, key_file), command).await;
     if copied.is_err() {
         // Removes an incomplete backup, which would block the next one.
         drop(std::fs::remove_dir_all(folder));
-        drop(key_file.map(std::fs::remove_file));
     }
     copied?;
     println!("copied to `{}`", folder.display());
@@ -304,8 +289,52 @@ async fn backup(
     Ok(())
 }
 
-async fn copy_to(context: &ProcessContext, folder: &Path) -> anyhow::Result<()> {
-    culvert_installation::keys::make_data_dir(folder)?;
+/// Makes a directory that did not exist, so that nothing in it is of others.
+fn make_new_folder(folder: &Path) -> anyhow::Result<()> {
+    make_parent(folder)?;
+    let made = std::fs::DirBuilder::new().mode(0o700).create(folder);
+    made.with_context(|| format!("creating the directory `{}`", folder.display()))
+}
+
+fn make_parent(path: &Path) -> anyhow::Result<()> {
+    let parent = path.parent();
+    match parent.filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => culvert_installation::keys::make_data_dir(parent),
+        None => Ok(()),
+    }
+}
+
+async fn copy_all(
+    context: &ProcessContext,
+    settings: &Settings,
+    (folder, key_file): (&PathBuf, Option<&PathBuf>),
+    command: &AdminCommand,
+) -> anyhow::Result<()> {
+    // The key file comes first, because it can fail when the copy succeeds.
+    if let Some(file) = key_file {
+        let key = std::fs::read_to_string(settings.key_file()).context("reading the master key")?;
+        make_parent(file)?;
+        culvert_installation::keys::write_private(file, &key)?;
+    }
+    let copied = copy_to(context, folder, command, key_file.is_some()).await;
+    if copied.is_err() {
+        drop(key_file.map(std::fs::remove_file));
+    }
+    copied
+}
+
+async fn copy_to(
+    context: &ProcessContext,
+    folder: &Path,
+    command: &AdminCommand,
+    has_key: bool,
+) -> anyhow::Result<()> {
+    // Before the copy, which has the event too: a copy without one must not exist.
+    let absolute = std::path::absolute(folder)?;
+    server_log(context)
+        .backup_made(command, &absolute.to_string_lossy(), has_key)
+        .await
+        .map_err(with_causes)?;
     let (queue, store) = (folder.join("events.db"), folder.join("state.db"));
     let log = server_log(context);
     let copied = log.back_up(&context.queue, (&queue, &store)).await;

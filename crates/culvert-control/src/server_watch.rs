@@ -157,7 +157,28 @@ impl ServerWatch {
         }
     }
 
+    /// Each failure of one part comes again until it is repaired. So none keeps the traffic log from being recorded, whose
+    /// notice depends on the looks.
     async fn check_all(&self, seen: &mut Seen, all: bool, now: Instant) -> Result<(), Fault> {
+        let reported = self.report(seen, all, now).await;
+        let recorded = self.record_traffic(seen, all, now).await;
+        reported.and(recorded)
+    }
+
+    async fn record_traffic(&self, seen: &mut Seen, all: bool, now: Instant) -> Result<(), Fault> {
+        let looked_at = seen.looked_for_traffic;
+        if looked_at.is_some_and(|at| now.duration_since(at) < TRAFFIC_EVERY) && !all {
+            return Ok(());
+        }
+        seen.looked_for_traffic = Some(now);
+        let queue = self.control.events.statistics.queue();
+        let wall = seen.clock.now(&*self.log.clock, now);
+        let (traffic, node) = (&self.traffic, &self.facts.node);
+        let recorded = self.log.record_traffic(traffic, node, queue, (wall, all));
+        recorded.await
+    }
+
+    async fn report(&self, seen: &mut Seen, all: bool, now: Instant) -> Result<(), Fault> {
         let (log, delivery) = (&self.log, &self.control.events.delivery);
         if !seen.is_started {
             let copied_to = delivery.audit_copied_to().await?;
@@ -183,14 +204,6 @@ impl ServerWatch {
         if is_due(seen.looked_for_expiry, EXPIRY_EVERY) && !all {
             log.watch_expiry(wall, self.key_unused_after).await?;
             seen.looked_for_expiry = Some(now);
-        }
-        // Last, so that a traffic log that cannot be read keeps nothing else from being reported.
-        if is_due(seen.looked_for_traffic, TRAFFIC_EVERY) || all {
-            let queue = self.control.events.statistics.queue();
-            seen.looked_for_traffic = Some(now);
-            let (traffic, node) = (&self.traffic, &self.facts.node);
-            log.record_traffic(traffic, node, queue, (wall, all))
-                .await?;
         }
         Ok(())
     }

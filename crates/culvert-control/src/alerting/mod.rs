@@ -333,19 +333,28 @@ impl AlertEvaluator {
 /// Numbers by the ID of an owner.
 type ByOwner = HashMap<String, usize>;
 
-/// How many alerts of a rule began in the last hour, without those that a change of the rule ended.
+/// How many alerts of a rule began in the last hour, without those that a change of the rule ended. Those about the objects
+/// beyond the limit have the ID of their subject in place of the owner.
 fn fired_within_hour(alerts: &[Arc<Known<Alert>>], rule_id: &str, now: Timestamp) -> ByOwner {
-    const HOUR: Duration = Duration::from_secs(3_600);
-    // Of a clock that was wrong.
-    const MINUTE: Duration = Duration::from_secs(60);
     let mut fired = ByOwner::new();
     for alert in alerts.iter().map(|known| &known.form) {
-        let is_recent = now.since(alert.fired_at) < HOUR && alert.fired_at.since(now) < MINUTE;
-        if alert.rule_id == rule_id && is_recent && alert.reason != Some(Reason::RuleChanged) {
-            *fired.entry(alert.owner_id.clone()).or_default() += 1;
+        let is_counted = alert.rule_id == rule_id && alert.reason != Some(Reason::RuleChanged);
+        if is_counted && has_fired_within_hour(alert, now) {
+            let of = match transition::is_others(&alert.subject.id) {
+                true => &alert.subject.id,
+                false => &alert.owner_id,
+            };
+            *fired.entry(of.clone()).or_default() += 1;
         }
     }
     fired
+}
+
+fn has_fired_within_hour(alert: &Alert, now: Timestamp) -> bool {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    // Of a clock that was wrong.
+    const MINUTE: Duration = Duration::from_secs(60);
+    now.since(alert.fired_at) < HOUR && alert.fired_at.since(now) < MINUTE
 }
 
 /// The IDs of the objects of open alerts.

@@ -14,7 +14,7 @@ use culvert_store::{AuditEvent, Changes, Document, Head};
 
 use super::facts::Facts;
 use super::truth::{Truth, Truths};
-use super::{AlertEvaluator, ByOwner, Known};
+use super::{AlertEvaluator, ByOwner, Known, has_fired_within_hour};
 
 /// Limit of the open alerts of a rule, and of an account. The objects of an owner beyond it have one alert together.
 const OF_RULE_MAX: usize = 100;
@@ -23,15 +23,18 @@ const OF_ACCOUNT_MAX: usize = 1_000;
 const OF_OWNER_MIN: usize = 10;
 /// How many alerts of a rule begin in an hour for the objects of an owner. So making and deleting objects makes few events.
 const OF_OWNER_HOURLY: usize = OF_RULE_MAX;
+/// How many alerts of a rule about the objects of an owner beyond the limit begin in an hour.
+const OF_OTHERS_HOURLY: usize = 10;
 /// Owners with an alert about their objects beyond the limit. Those of further owners have one together.
 const OWNERS_MAX: usize = 100;
 /// The ID of the subject of the alert about the objects beyond the limit; with the ID of the owner behind it, if there is one.
 const OTHERS: &str = "others";
 
-fn is_others(subject_id: &str) -> bool {
+pub(super) fn is_others(subject_id: &str) -> bool {
     subject_id.starts_with(OTHERS)
 }
-/// How long resolved alerts are kept, and how many of an account.
+/// How long resolved alerts are kept, and how many of an account. Those of the last hour are kept anyway, because they are
+/// counted.
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3_600);
 const KEPT_MAX: usize = 1_000;
 
@@ -269,7 +272,7 @@ impl AlertEvaluator {
             let kept = kept.entry(&known.document.head.account).or_default();
             *kept += 1;
             let is_old = alert.resolved_at.is_none_or(|at| now.since(at) > KEPT_FOR);
-            if is_old || *kept > KEPT_MAX {
+            if is_old || *kept > KEPT_MAX && !has_fired_within_hour(alert, now) {
                 let reason = "the alert ended long ago";
                 let event = AuditEvent::Suppress { reason };
                 let changes = Changes::remove(known.document.head.clone(), event);
@@ -384,7 +387,12 @@ fn admitted(
         let n_shown = of_owner.get(&owner_id).copied().unwrap_or_default();
         Some(others(owner_id, first, beyond.len(), n_shown))
     });
-    (fresh, others.collect())
+    let is_admitted = |truth: &Truth| {
+        let id = &truth.subject.id;
+        let n_fired = fired.get(id).copied().unwrap_or_default();
+        n_fired < OF_OTHERS_HOURLY || open.iter().any(|alert| alert.form.subject.id == *id)
+    };
+    (fresh, others.filter(is_admitted).collect())
 }
 
 /// The truth about the objects of an owner beyond the limit.

@@ -1,6 +1,7 @@
 //! Alert rules: each condition against what really is, and what follows: once, repeated, silenced, resolved, over restarts
 //! and with two evaluators.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use culvert_base::Refusal;
@@ -939,6 +940,79 @@ async fn new_alerts_of_an_owner_are_limited_by_the_hour() {
         n_fired += fired.filter(|(_, id, _)| !id.starts_with("others")).count();
     }
     assert_eq!(n_fired, 100);
+}
+
+/// Nor does the alert about the objects beyond the limit come and go all the time.
+#[tokio::test]
+async fn the_alert_about_further_objects_is_limited_by_the_hour() {
+    let rig = Rig::start().await;
+    rig.alert_rule(json!({"type": "key_expiring", "within": "30d"}), json!({}))
+        .await;
+    let alerts = evaluator(&rig);
+    let mut n_fired = 0;
+    for n_keys in std::iter::once(101).chain([1; 14]) {
+        let mut keys = Vec::new();
+        for _ in 0..n_keys {
+            keys.push(rig.key_until(rig.clock.now().plus(MINUTE)).await);
+        }
+        rig.clock.advance(MINUTE);
+        alerts.tick().await;
+        for key in keys {
+            rig.delete(&format!("/api_keys/{key}")).await;
+        }
+        alerts.tick().await;
+        let alerted = rig.alerted().await;
+        let fired = alerted.iter().filter(|(kind, ..)| kind == "alert_fired");
+        n_fired += fired.filter(|(_, id, _)| id.starts_with("others")).count();
+    }
+    assert_eq!(n_fired, 10);
+    // In the next hour it begins again.
+    rig.clock.advance(60 * MINUTE);
+    rig.key_until(rig.clock.now().plus(MINUTE)).await;
+    rig.clock.advance(MINUTE);
+    alerts.tick().await;
+    assert_eq!(rig.alerted().await.len(), 1);
+}
+
+/// Many alerts of many rules make the count of none forgotten.
+#[tokio::test]
+async fn alerts_of_many_rules_are_limited_by_the_hour_too() {
+    let rig = Rig::start().await;
+    for _ in 0..11 {
+        rig.alert_rule(json!({"type": "key_expiring", "within": "30d"}), json!({}))
+            .await;
+    }
+    let alerts = evaluator(&rig);
+    let mut fired: HashMap<String, usize> = HashMap::new();
+    for _ in 0..2 {
+        let mut keys = Vec::new();
+        for _ in 0..100 {
+            keys.push(rig.key_until(rig.clock.now().plus(MINUTE)).await);
+        }
+        rig.clock.advance(MINUTE);
+        alerts.tick().await;
+        for key in keys {
+            rig.delete(&format!("/api_keys/{key}")).await;
+        }
+        for _ in 0..3 {
+            alerts.tick().await;
+        }
+        loop {
+            let seq = *rig.last_seq.lock().unwrap();
+            for event in rig.alert_events().await {
+                let object = &event["object"];
+                let is_one = !text(&object["subject"], "id").starts_with("others");
+                if object["state"] == "firing" && is_one {
+                    *fired.entry(text(object, "rule_id")).or_default() += 1;
+                }
+            }
+            if *rig.last_seq.lock().unwrap() == seq {
+                break;
+            }
+        }
+    }
+    assert_eq!(fired.len(), 11);
+    assert!(fired.values().all(|n| *n <= 100), "{fired:?}");
 }
 
 /// An alert is seen by the owner of its object and by admins; rules, by admins.

@@ -817,6 +817,24 @@ async fn the_events_database_does_not_stop_the_records() {
     assert_eq!((records.notice(), records.behind()), (None, Duration::ZERO));
 }
 
+/// What cannot be reported does not keep the traffic log from being recorded.
+#[tokio::test]
+async fn the_traffic_log_is_recorded_though_others_cannot_be_reported() {
+    let rig = Rig::start().await;
+    let shared = facts(&rig, "n1", true);
+    let watch = ServerWatch::new(rig.control.clone(), shared, Duration::ZERO);
+    keep_piece(&rig, &rig.queue, "a").await;
+    rig.clock.advance(HOUR);
+    change_events(&rig, "ALTER TABLE node_note RENAME TO hidden").await;
+    reported(&rig).await;
+    watch.check(false).await;
+    let seen = reported(&rig).await;
+    assert!(
+        seen.iter().any(|kind| kind == "traffic_log_hashed"),
+        "{seen:?}"
+    );
+}
+
 /// A record without its mark is not continued, and says so.
 #[tokio::test]
 async fn a_record_of_the_traffic_log_without_its_mark_is_not_continued() {

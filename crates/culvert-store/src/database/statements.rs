@@ -578,7 +578,7 @@ pub(crate) mod events {
     pub(crate) const HASH_TRAFFIC_LATER: &str = "INSERT INTO traffic_hash (piece, last_at, hash) \
          VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
     pub(crate) const TRAFFIC_BEGINS_AT: &str = "SELECT MIN(e.at) FROM \
-         (SELECT MIN(first_at) AS at FROM traffic WHERE id > $1 \
+         (SELECT MIN(last_at) AS at FROM traffic WHERE id > $1 \
          UNION ALL SELECT MIN(last_at) AS at FROM traffic_hash WHERE piece > $1) e";
     pub(crate) const TRAFFIC_HASHED_ENDS: &str = "SELECT COALESCE(MIN(e.first), 1), COALESCE(MAX(e.last), 0) FROM \
          (SELECT MIN(id) AS first, MAX(id) AS last FROM traffic \
@@ -591,13 +591,17 @@ pub(crate) mod events {
     pub(crate) const TRAFFIC_MISSING: &str = "SELECT MIN(h.piece) FROM traffic_hash h \
          WHERE h.piece > $1 AND h.piece > (SELECT MIN(id) FROM traffic) \
          AND NOT EXISTS (SELECT 1 FROM traffic t WHERE t.id = h.piece)";
-    pub(crate) const TRAFFIC_LARGEST: &str = "SELECT COALESCE(MAX(bytes), 0) FROM traffic";
+    /// By the stored bodies: no hash covers the column with their size.
+    pub(crate) const TRAFFIC_SIZE: &str = "SELECT CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT), \
+         CAST(COALESCE(MAX(LENGTH(body)), 0) AS BIGINT) FROM traffic";
+    pub(crate) const TRAFFIC_BODY_SIZE: &str =
+        "SELECT CAST(COALESCE(SUM(LENGTH(body)), 0) AS BIGINT) FROM traffic_body";
     pub(crate) const TRAFFIC_WHOLE: &str = "SELECT id, first_at, last_at, body FROM traffic \
          WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3";
-    /// Those two hours older than all retained pieces: longer than a record spans, so a record never has hashes of some
-    /// of its removed pieces only.
-    pub(crate) const PRUNE_TRAFFIC_HASHES: &str = "DELETE FROM traffic_hash WHERE piece <= $1 AND last_at < \
-         COALESCE((SELECT MIN(last_at) FROM traffic), (SELECT MAX(last_at) FROM traffic_hash)) - 7200000000000";
+    /// Of removed pieces, without the last `$2`.
+    pub(crate) const PRUNE_TRAFFIC_HASHES: &str = "DELETE FROM traffic_hash WHERE piece <= $1 AND piece <= \
+         (SELECT h.piece FROM traffic_hash h WHERE h.piece < \
+         COALESCE((SELECT MIN(id) FROM traffic), 9223372036854775807) ORDER BY h.piece DESC LIMIT 1 OFFSET $2)";
     pub(crate) const TRAFFIC_EXTENT: &str = "SELECT COALESCE(MIN(id), 1), COALESCE(MAX(id), 0), \
          CAST(COALESCE(SUM(bytes), 0) AS BIGINT) FROM traffic";
     pub(crate) const TRAFFIC_PIECES: &str = "SELECT id, crc, body FROM traffic \
@@ -732,7 +736,8 @@ pub(crate) mod events {
         TRAFFIC_HASHED_ENDS,
         TRAFFIC_WITH_HASHES,
         TRAFFIC_MISSING,
-        TRAFFIC_LARGEST,
+        TRAFFIC_SIZE,
+        TRAFFIC_BODY_SIZE,
         TRAFFIC_WHOLE,
         PRUNE_TRAFFIC_HASHES,
         KEEP_TRAFFIC_BODY,

@@ -57,6 +57,9 @@ struct State {
     heard_from: Option<i64>,
     /// The latest revision that a notification named.
     heard: i64,
+    /// Up to this number, a lost commit may have had it too. Its message can be sent again, before that of the commit that has
+    /// the number now.
+    lost_to: i64,
 }
 
 /// The documents that a range of commits touched, if the feed has them.
@@ -106,6 +109,11 @@ impl Feed {
             return;
         }
         state.epoch = epoch;
+        let last = state.commits.keys().next_back().copied().unwrap_or(0);
+        // Other nodes may have heard of more.
+        let margin = i64::try_from(COMMITS_MAX).unwrap_or(i64::MAX);
+        let lost_to = last.max(state.heard).saturating_add(margin);
+        state.lost_to = state.lost_to.max(lost_to);
         state.commits.clear();
         state.heard_from = None;
         state.heard = 0;
@@ -135,6 +143,7 @@ impl Feed {
             return false;
         }
         state.heard = state.heard.max(revision.number);
+        let commit = commit.filter(|_| revision.number > state.lost_to);
         state.put(revision.number, commit);
         self.moved.notify_waiters();
         true
@@ -302,6 +311,31 @@ mod tests {
         let (lost, ()) = tokio::join!(between(&feed, 9, 10), losing);
         assert_eq!(lost, None);
         assert_eq!(began.elapsed(), PATIENCE);
+    }
+
+    /// A role of the database can send the message of a lost commit again, whose number another one has now.
+    #[tokio::test]
+    async fn the_message_of_a_lost_commit_is_no_knowledge_of_another() {
+        let feed = Feed::default();
+        feed.listen(at(0));
+        for (number, id) in [(1, "a"), (2, "lost")] {
+            assert!(feed.note_remote(at(number), Some(vec![touched(id)])));
+        }
+        let later = |number| Revision { epoch: 1, number };
+        feed.begin_epoch(1);
+        feed.listen(later(1));
+        assert!(feed.note_remote(later(2), Some(vec![touched("lost")])));
+        assert_eq!(feed.between(later(1), later(2)).await, None);
+        // What this process commits is certain.
+        feed.begin();
+        let own = Some(vec![touched("b")]);
+        feed.lock().pending.push((2, own.clone()));
+        feed.commit(1);
+        assert_eq!(feed.between(later(1), later(2)).await, own);
+        let behind = i64::try_from(COMMITS_MAX).unwrap() + 3;
+        assert!(feed.note_remote(later(behind), Some(vec![touched("c")])));
+        let one = Some(vec![touched("c")]);
+        assert_eq!(feed.between(later(behind - 1), later(behind)).await, one);
     }
 
     #[tokio::test]

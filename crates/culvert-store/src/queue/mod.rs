@@ -37,6 +37,8 @@ pub use self::queue_log::bodies::NewTrafficBody;
 pub use self::queue_log::statistics::{FrameRange, StatisticChunk, StatisticFrame};
 use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, QueueWriter, Settlement};
 pub use self::traffic::{Piece, RetainedTraffic};
+#[cfg(test)]
+pub(crate) use self::traffic_hashes::HASHES_KEPT;
 pub use self::traffic_hashes::{
     HashedTraffic, PieceFound, TrafficLog, TrafficState, UnrecordedTraffic,
 };

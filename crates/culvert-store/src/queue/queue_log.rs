@@ -19,6 +19,7 @@ use super::batch::{
     CursorMove, DeadBatch, DeadLetterBounds, DeadLetterReason, Gathering, Lease, MissingHash,
     NewBatch, NewPiece, QueueError, Run, WHY_BYTES_MAX, checksum, class_number, counted, cut,
 };
+use super::traffic_hashes::HASHES_KEPT;
 use crate::commit::writer::{Outcome, WriteBackend};
 use crate::database::dialect::{Arg, Connection};
 use crate::database::statements::{LOCK_HELD, LOCK_WRITER, events, transaction};
@@ -422,6 +423,7 @@ impl WriteBackend for QueueLog {
                 QueueCommand::PruneTraffic { up_to } => {
                     let arguments = [Arg::Int(*up_to)];
                     let pruned = rows(connection, &[(events::PRUNE_TRAFFIC, &arguments)]).await?;
+                    let arguments = [Arg::Int(*up_to), Arg::Int(HASHES_KEPT)];
                     connection
                         .run(events::PRUNE_TRAFFIC_HASHES, &arguments)
                         .await?;

@@ -1,8 +1,8 @@
 //! Hashes of the pieces of the traffic log: each piece, with the times of its first and last event, is a leaf, and the audit log has the root over each hour of them. So a
 //! changed piece is found, although retention removes the oldest.
 //!
-//! A hash is stored with its piece, and outlives it until all retained pieces are two hours younger. A record spans at most
-//! an hour. So of the removed pieces of a record, all hashes are there as long as one of its pieces is.
+//! A hash is stored with its piece. Those of the last pieces that were removed are kept, more of them than a record has pieces.
+//! So of the removed pieces of a record, all hashes are there as long as one of its pieces is.
 //!
 //! Not here: when a record is made, and its event.
 
@@ -27,8 +27,13 @@ const STEP: i64 = 256;
 /// The first format with hashes.
 const HASHED_FORMAT: i64 = 9;
 
-/// Longest time between the last events of two pieces of a record. Their hashes outlive them by more.
+/// How long after the last event of the first piece of a record the last event of another one may be. One that is earlier
+/// ends no record: a connection keeps its time when the clock is set, so its events may be of any time.
 const SPAN_MAX: i64 = 3_600_000_000_000;
+/// Limit of the pieces of a record.
+const RECORD_MAX: u64 = if cfg!(test) { 100 } else { 16_384 };
+/// How many hashes of removed pieces are kept: more than a record has, of which the last step may exceed the limit.
+pub(crate) const HASHES_KEPT: i64 = 2 * (RECORD_MAX.cast_signed() + STEP);
 /// How often a comparison begins again because retention removed pieces meanwhile.
 const ATTEMPTS: u32 = 16;
 
@@ -86,7 +91,8 @@ pub enum TrafficState {
 pub struct UnrecordedTraffic {
     /// Number of retained pieces.
     pub count: u64,
-    /// The earliest time of an event in them, and the latest.
+    /// The earliest last event of one of them, and the latest. A first event may be far older, on a connection from before the
+    /// clock was set.
     pub times: Option<(Timestamp, Timestamp)>,
     /// The first piece that is not the one of its stored hash, or that is missing.
     pub changed: Option<i64>,
@@ -122,7 +128,7 @@ impl Queue {
         })
     }
 
-    /// The earliest time of an event in the pieces after `after`, with removed ones; `None` if there is no piece.
+    /// The earliest last event of a piece after `after`, with removed ones; `None` if there is no piece.
     pub async fn traffic_begins_at(&self, after: i64) -> Result<Option<Timestamp>, Fault> {
         let doing = "reading the beginning of the traffic log";
         let arguments = [Arg::Int(after)];
@@ -136,6 +142,7 @@ impl Queue {
 
     /// Hashes the pieces after `after` up to `last`, also those that retention removed meanwhile: at most about
     /// `pieces_max`, and of an hour. `None` if there are none. Stores the hashes of pieces that were written without one.
+    /// A record has at most 16,384 pieces and a few hundred more, whatever `pieces_max` says.
     pub async fn hash_traffic(
         &self,
         after: i64,
@@ -145,20 +152,19 @@ impl Queue {
         let mut edge = Edge::default();
         let (mut position, mut is_last) = (after, false);
         let (mut from, mut to) = (i64::MAX, i64::MIN);
-        let (mut ends_from, mut end) = (i64::MAX, None);
-        while !is_last && edge.size() < pieces_max {
+        let (mut began, mut end) = (None, None);
+        while !is_last && edge.size() < pieces_max.min(RECORD_MAX) {
             let pieces = self.hashed_pieces(position, last).await?;
             is_last = pieces.n_read < usize::try_from(STEP).unwrap_or(0);
             position = pieces.end;
             for piece in pieces.pieces {
-                let latest = to.max(piece.last_at);
-                let earliest = ends_from.min(piece.last_at);
-                if latest.saturating_sub(earliest) > SPAN_MAX {
+                let began: i64 = *began.get_or_insert(piece.last_at);
+                if piece.last_at.saturating_sub(began) > SPAN_MAX {
                     is_last = true;
                     break;
                 }
                 edge.push(piece.hash);
-                (from, to, ends_from) = (from.min(piece.first_at), latest, earliest);
+                (from, to) = (from.min(piece.first_at), to.max(piece.last_at));
                 end = Some((piece.id, piece.hash));
             }
             // Only the root is needed.
@@ -381,14 +387,13 @@ impl TrafficLog {
             for row in &rows {
                 let read = |row: &Row| {
                     let hash: Option<String> = row.get(4)?;
-                    let times: (i64, i64) = (row.get(1)?, row.get(2)?);
-                    Ok::<_, sqlx::Error>((row.get(0)?, times, leaf_of(row)?, hash))
+                    Ok::<_, sqlx::Error>((row.get(0)?, row.get(2)?, leaf_of(row)?, hash))
                 };
-                let (id, (first_at, last_at), leaf, hash) = read(row).during(doing)?;
+                let (id, last_at, leaf, hash) = read(row).during(doing)?;
                 found.count += 1;
-                let [first_at, last_at] = [first_at, last_at].map(Timestamp::from_unix_nanos);
-                let (from, to) = found.times.unwrap_or((first_at, last_at));
-                found.times = Some((from.min(first_at), to.max(last_at)));
+                let last_at = Timestamp::from_unix_nanos(last_at);
+                let (from, to) = found.times.unwrap_or((last_at, last_at));
+                found.times = Some((from.min(last_at), to.max(last_at)));
                 if hash.is_some_and(|hash| hash != leaf.to_string()) {
                     let changed: i64 = found.changed.unwrap_or(id);
                     found.changed = Some(changed.min(id));
@@ -397,21 +402,19 @@ impl TrafficLog {
         }
     }
 
-    /// Total bytes of the pieces and of captured messages, and those of the largest piece.
+    /// Total bytes of the pieces and of captured messages, and those of the largest piece, as they are stored. The columns with
+    /// sizes are not in the hashes, so they prove nothing.
     pub async fn bytes(&self) -> Result<(u64, u64), Fault> {
         let doing = "reading the size of the traffic log";
-        let mut sizes = Vec::new();
-        for (sql, column) in [
-            (events::TRAFFIC_EXTENT, 2),
-            (events::TRAFFIC_BODY_BYTES, 0),
-            (events::TRAFFIC_LARGEST, 0),
-        ] {
-            let row = self.pool.row(doing, sql, &[]).await?;
-            let bytes: i64 = row.map_or(Ok(0), |row| row.get(column)).during(doing)?;
-            sizes.push(u64::try_from(bytes).unwrap_or(0));
-        }
-        let largest = sizes.pop().unwrap_or(0);
-        Ok((sizes.iter().sum(), largest))
+        let row = self.pool.row(doing, events::TRAFFIC_SIZE, &[]).await?;
+        let sizes = row.map_or(Ok((0, 0)), |row| Ok((row.get(0)?, row.get(1)?)));
+        let (pieces, largest): (i64, i64) = sizes.during(doing)?;
+        let row = self.pool.row(doing, events::TRAFFIC_BODY_SIZE, &[]);
+        let bodies = row.await?.map_or(Ok(0), |row| row.get(0));
+        let bodies: i64 = bodies.during(doing)?;
+        let [pieces, largest, bodies] =
+            [pieces, largest, bodies].map(|bytes| u64::try_from(bytes).unwrap_or(0));
+        Ok((pieces.saturating_add(bodies), largest))
     }
 
     /// The positions of the first and the last retained piece.

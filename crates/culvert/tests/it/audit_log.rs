@@ -418,6 +418,14 @@ async fn retention_hides_no_change_of_the_traffic_log() {
         .change("DELETE FROM traffic WHERE id < 6; DELETE FROM traffic_hash WHERE piece < 6")
         .await;
     traffic.fails("before `events.traffic_retention` of the settings ended");
+    // Sizes that are only written down need no space.
+    traffic
+        .change(
+            "UPDATE traffic SET bytes = 4000000000000; \
+             INSERT INTO traffic_body (event, happened_at, bytes, crc, body) VALUES ('ev_x', 1, 4000000000000, 0, x'00')",
+        )
+        .await;
+    traffic.fails("before `events.traffic_retention` of the settings ended");
     let accepted = ["--accept-removed"];
     traffic.succeeds(&accepted, "verified=1 removed=1 removed_early=1 former=0");
     // The oldest pieces only.

@@ -142,6 +142,27 @@ fn an_incomplete_backup_is_never_visible() {
     assert_eq!(server.terminate(), 0);
 }
 
+/// The one that comes second fails, and removes nothing of the first.
+#[test]
+fn two_backups_to_one_directory_do_not_remove_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    assert_eq!(Process::start(&data, "").terminate(), 0);
+    for n in 0..10 {
+        let copy = folder.path().join(n.to_string());
+        let backup = || run(&data, "", &["admin", "backup", copy.to_str().unwrap()]);
+        let outputs = std::thread::scope(|scope| {
+            let both = [scope.spawn(backup), scope.spawn(backup)];
+            both.map(|one| one.join().unwrap())
+        });
+        let n_made = outputs.iter().filter(|one| one.status.success()).count();
+        assert_eq!(n_made, 1, "{outputs:?}");
+        for file in ["state.db", "events.db"] {
+            assert!(copy.join(file).is_file(), "{file}: {outputs:?}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_master_key_is_never_replaced() {
     for backend in backends().await {

@@ -9,7 +9,7 @@ use sqlx::{Connection as _, PgConnection};
 use crate::database::Database;
 use crate::database::dialect::{Access, Arg, Connection};
 use crate::database::statements::{BEGIN_KEEPING, events, transaction};
-use crate::queue::{EVENTS, leaf};
+use crate::queue::{EVENTS, HASHES_KEPT, leaf};
 use crate::tests::on_both_engines;
 use crate::tests::test_database::TestDatabase;
 use crate::{
@@ -23,6 +23,7 @@ on_both_engines!(
     a_change_of_the_traffic_log_is_found_by_its_record,
     pieces_that_retention_removed_before_their_record_are_in_it,
     hashes_outlive_all_pieces_of_their_record,
+    events_of_other_times_part_no_record,
     pieces_without_a_record_are_compared_with_their_hashes,
 );
 
@@ -308,14 +309,45 @@ async fn hashes_outlive_all_pieces_of_their_record(db: &TestDatabase) {
     let cutoff = began_at.plus(300 * MINUTE);
     queue.prune_traffic(cutoff, u64::MAX).await.unwrap();
     assert_eq!(state_of(&log, &record).await, TrafficState::Removed);
-    let found = queue.traffic_piece(7).await.unwrap();
+    // The hashes of the last removed pieces are kept.
+    keep_pieces(db, &queue, 31..=1_000).await;
+    queue.prune_traffic(began_at, 0).await.unwrap();
+    let ends = queue.hashed_traffic_ends().await.unwrap();
+    assert_eq!((ends.first, ends.last), (1_000 - HASHES_KEPT + 1, 1_000));
+    let found = queue.traffic_piece(8).await.unwrap();
     assert_eq!(found, PieceFound::Removed);
-    // Within two hours of the retained piece.
-    let left = queue.hash_traffic(0, 30, 99).await.unwrap().unwrap();
-    assert_eq!(left.from, began_at.plus(180 * MINUTE));
     log.close().await;
     other.close().await;
     database.close().await;
+    queue.close().await;
+}
+
+/// A connection keeps its time when the clock is set, so its events are of any time. They part no record, and retention
+/// removes none of its hashes.
+async fn events_of_other_times_part_no_record(db: &TestDatabase) {
+    let queue = db.queue().await;
+    let began_at = db.clock.now();
+    let pieces = (1..=21_u32).map(|n| {
+        let at = began_at.plus(n * MINUTE);
+        let at = if n % 2 == 0 {
+            at.minus(480 * MINUTE)
+        } else {
+            at
+        };
+        piece_at(at, &format!("piece {n}"))
+    });
+    queue.keep_traffic(pieces.collect()).await.unwrap();
+    let record = queue.hash_traffic(0, 21, 99).await.unwrap().unwrap();
+    assert_eq!((record.first, record.last, record.count), (1, 21, 21));
+    let log = TrafficLog::open(&db.url).await.unwrap().unwrap();
+    let cut = TrafficState::Same { is_cut: true };
+    for n in 1..=20 {
+        let bytes = queue.traffic().await.unwrap().bytes;
+        let cutoff = began_at.minus(1_000 * MINUTE);
+        assert_eq!(queue.prune_traffic(cutoff, bytes - 1).await.unwrap(), 1);
+        assert_eq!(state_of(&log, &record).await, cut, "{n}");
+    }
+    log.close().await;
     queue.close().await;
 }
 
@@ -336,6 +368,13 @@ async fn pieces_without_a_record_are_compared_with_their_hashes(db: &TestDatabas
     };
     assert_eq!(log.unrecorded(2).await.unwrap(), expected);
     assert_eq!(log.unrecorded(0).await.unwrap().changed, None);
+    // The first event of a connection from before the clock was set makes no piece old.
+    let mut mixed = piece_at(times[1], "mixed");
+    mixed.first_at = began_at.minus(480 * MINUTE);
+    queue.keep_traffic(vec![mixed]).await.unwrap();
+    assert_eq!(log.unrecorded(2).await.unwrap().times, expected.times);
+    let begins_at = queue.traffic_begins_at(6).await.unwrap();
+    assert_eq!(begins_at, Some(times[1]));
     let (database, mut other) = attacker(db).await;
     for (change, piece) in [
         ("UPDATE traffic SET first_at = first_at + 1 WHERE id = 5", 5),
