@@ -598,6 +598,7 @@ impl Rig {
             "kubernetes_operators" => {
                 json!({"deployment": {"name": format!("operator-{n}"), "namespace": "x"}})
             }
+            "leaked_tokens" => json!({"tokens": [{"token": "no token"}]}),
             other => panic!("tell this function how to make one of {other}"),
         }
     }
