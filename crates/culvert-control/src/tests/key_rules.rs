@@ -189,7 +189,7 @@ async fn a_rule_refuses_or_reports_what_would_break_it() {
 
 /// The owner decides whether a key is one of an admin: people, bots, and people who become admins.
 #[tokio::test]
-async fn networks_are_required_of_the_keys_of_admins() {
+pub(super) async fn networks_are_required_of_the_keys_of_admins() {
     let rig = Rig::start().await;
     let bot = rig
         .post("/bot_users", json!({"name": "deployer"}))
