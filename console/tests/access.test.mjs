@@ -1,7 +1,16 @@
 // People, roles and keys: what each role is offered, and the main tasks of the Access pages.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { api, base, go, launch, open, settled, signIn } from './browser.mjs';
+import {
+  api,
+  base,
+  go,
+  launch,
+  open,
+  settled,
+  signIn,
+  until,
+} from './browser.mjs';
 
 const run = `${Date.now() % 1_000_000}`;
 let browser;
@@ -166,12 +175,30 @@ test('a key is restricted and rotated, and shows its last use', async () => {
   await page.getByText('127.0.0.1', { exact: true }).waitFor();
   await page.getByRole('link', { name: 'Rotate' }).click();
   const rotate = page.getByRole('dialog', { name: 'Rotate' });
-  await rotate.getByRole('textbox', { name: 'Overlap' }).fill('3600');
+  await rotate.getByRole('textbox', { name: /^Overlap$/ }).fill('3600');
   await rotate.getByRole('button', { name: 'Rotate' }).click();
   const token = await rotate.getByRole('status').locator('pre').innerText();
   assert.notEqual(token, key.token);
   await rotate.getByRole('button', { name: 'I have copied it' }).click();
-  await page.getByText('Token before the rotation works until').waitFor();
+  const end = page.getByText('Token before the rotation works until');
+  await end.waitFor();
+  // Who still uses the token before, and how often the key was used for what.
+  await page.getByText('Token before the rotation last used').waitFor();
+  await page.getByText('New token last used').waitFor();
+  const calls = page.getByLabel('Calls by operation');
+  await page.getByRole('heading', { name: 'Calls in 30 days' }).waitFor();
+  await until(
+    () => api(page, 'GET', `/statistics?subject=key&id=${key.id}`),
+    ({ body }) => body.total.calls.by_operation.endpoints_list >= 1,
+  );
+  await page.reload();
+  await calls.getByText('endpoints_list').waitFor();
+  await page.getByRole('button', { name: 'End the overlap' }).click();
+  await page
+    .getByRole('dialog', { name: 'End the overlap' })
+    .getByRole('button', { name: 'End the overlap' })
+    .click();
+  await end.waitFor({ state: 'detached' });
   assert.deepEqual(faults, []);
   await context.close();
 });

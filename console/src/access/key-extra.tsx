@@ -8,6 +8,7 @@ import { LinkButton } from '@/ui/link-button';
 import { Section, Tag } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
 import { Time } from '@/ui/time';
+import { KeyCalls } from './key-calls';
 import ui from '@/ui/ui.module.css';
 
 const strings = (value: unknown): string[] =>
@@ -22,6 +23,22 @@ function Restriction({
 }) {
   return [<dt key="label">{label}</dt>, <dd key="value">{children}</dd>];
 }
+
+/** When and from where something was used last. */
+function LastUse({ at, from }: { at: string; from: string }) {
+  if (!at) return 'Never';
+  return (
+    <>
+      <Time value={at} relative /> from <code>{from}</code>
+    </>
+  );
+}
+
+const RULES: Record<string, string> = {
+  maximum_age: 'Its token is older than the maximum age',
+  required_end: 'It has no end',
+  admin_networks: 'It is one of an admin and works from anywhere',
+};
 
 /** What a key may do, and when and where it was used last. */
 export default function KeyExtra({ object }: { object: JsonObject }) {
@@ -48,7 +65,12 @@ export default function KeyExtra({ object }: { object: JsonObject }) {
   const networks = strings(set?.networks);
   const end = text(set?.expires_at);
   const previous = text(set?.previous_token_expires_at);
-  const used = text(set?.last_used_at);
+  const broken = strings(set?.broken_rules);
+  const oldAt = text(set?.maximum_age_at);
+  const rotated = text(set?.rotated_at);
+  const endOverlap = resource?.below.find(
+    (one) => one.command === 'end-overlap',
+  );
   const leak = isObject(set?.leak) ? set.leak : undefined;
   const remove = resource?.below.find(
     (one) => one.command === 'delete-restrictions',
@@ -68,7 +90,7 @@ export default function KeyExtra({ object }: { object: JsonObject }) {
       Change restrictions
     </LinkButton>
   ) : null;
-  return (
+  const restrictions = (
     <Section
       title="Restrictions and use"
       actions={
@@ -80,6 +102,14 @@ export default function KeyExtra({ object }: { object: JsonObject }) {
               id={id}
               label="Remove restrictions"
               danger
+            />
+          ) : null}
+          {resource && endOverlap && previous ? (
+            <ActionButton
+              resource={resource}
+              operation={endOverlap}
+              id={id}
+              label="End the overlap"
             />
           ) : null}
           {edit}
@@ -101,6 +131,15 @@ export default function KeyExtra({ object }: { object: JsonObject }) {
                 </>
               ) : null}
               . Rotate the key for a new token.
+            </Restriction>
+          ) : null}
+          {broken.length > 0 ? (
+            <Restriction label="Breaks rules">
+              {broken.map((one) => (
+                <Tag key={one} tone="bad">
+                  {RULES[one] ?? one}
+                </Tag>
+              ))}
             </Restriction>
           ) : null}
           <Restriction label="Role">
@@ -128,23 +167,51 @@ export default function KeyExtra({ object }: { object: JsonObject }) {
               'Never'
             )}
           </Restriction>
+          {oldAt ? (
+            <Restriction label="Maximum age">
+              <Time value={oldAt} />
+            </Restriction>
+          ) : null}
+          {rotated ? (
+            <Restriction label="Rotated">
+              <Time value={rotated} relative />
+            </Restriction>
+          ) : null}
           {previous ? (
-            <Restriction label="Token before the rotation works until">
-              <Time value={previous} />
+            <>
+              <Restriction label="Token before the rotation works until">
+                <Time value={previous} />
+              </Restriction>
+              <Restriction label="Token before the rotation last used">
+                <LastUse
+                  at={text(set.previous_token_last_used_at)}
+                  from={text(set.previous_token_last_used_from)}
+                />
+              </Restriction>
+            </>
+          ) : null}
+          {rotated ? (
+            <Restriction label="New token last used">
+              <LastUse
+                at={text(set.token_last_used_at)}
+                from={text(set.token_last_used_from)}
+              />
             </Restriction>
           ) : null}
           <Restriction label="Last used">
-            {used ? (
-              <>
-                <Time value={used} relative /> from{' '}
-                <code>{text(set.last_used_from)}</code>
-              </>
-            ) : (
-              'Never'
-            )}
+            <LastUse
+              at={text(set.last_used_at)}
+              from={text(set.last_used_from)}
+            />
           </Restriction>
         </dl>
       ) : null}
     </Section>
+  );
+  return (
+    <>
+      {restrictions}
+      <KeyCalls id={id} />
+    </>
   );
 }

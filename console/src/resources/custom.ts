@@ -75,7 +75,12 @@ export const CUSTOM: Record<string, Custom> = {
     fields: ['owner_id'],
     DetailExtra: KeyExtra,
     CreatePanel: KeyForm,
-    handled: ['get-restrictions', 'update-restrictions', 'delete-restrictions'],
+    handled: [
+      'get-restrictions',
+      'update-restrictions',
+      'delete-restrictions',
+      'end-overlap',
+    ],
     dangerous: true,
     empty: {
       title: 'No API keys',

@@ -220,8 +220,9 @@ impl AgentControl {
             .of(&self.kernel.store, owner_id)
             .await?;
         // The removal of an owner removes its credentials, so the credential no longer exists.
-        let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::AUTHTOKEN_UNKNOWN))?;
-        if is_suspended {
+        let standing = standing.ok_or_else(|| Refusal::of(code::AUTHTOKEN_UNKNOWN))?;
+        let owner = standing.owner;
+        if standing.is_suspended {
             return Err(Refusal::of(code::AGENT_ACCOUNT_SUSPENDED).into());
         }
         if !owner.active {

@@ -490,7 +490,8 @@ impl Api {
         };
         let admitted = self.control.identity.admit(&caller, client);
         admitted.map_err(|refusal| refused(refusal.into()))?;
-        self.control.identity.note_key_use(&caller, client);
+        let called = asked.as_ref().ok().map(Asked::called);
+        self.control.identity.note_call(&caller, client, called);
         self.check_rate(&caller).map_err(refused)?;
         self.check_reports(&caller, &asked).map_err(refused)?;
         let Some(_permit) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
@@ -686,6 +687,15 @@ enum Asked {
 }
 
 impl Asked {
+    /// As statistics name it: collection and name.
+    const fn called(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::Operation(operation) => (operation.collection, operation.name),
+            Self::Tail => ("events", "tail"),
+            Self::AuditLog => ("audit", "log"),
+        }
+    }
+
     /// As events name it.
     fn name(&self) -> String {
         match self {

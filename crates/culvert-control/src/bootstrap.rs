@@ -13,6 +13,7 @@ use culvert_events::caused_by;
 use culvert_identity::api_key::model::ApiKey;
 use culvert_identity::{api_key, user};
 use culvert_resources::access::key_restrictions::KeyRestrictions;
+use culvert_resources::access::key_rules::KeyRules;
 use culvert_resources::access::tenant::Account;
 use culvert_resources::access::token;
 use culvert_resources::access::user::User;
@@ -78,6 +79,7 @@ impl Bootstrap<'_> {
                 format: Format,
                 name: "culvert".to_owned(),
                 suspended: false,
+                key_rules: KeyRules::default(),
             })?,
             // A unique key: only one account can be the first, even if several nodes start concurrently.
             keys: vec![Key::new(Account::FIRST.0, Account::FIRST.1)],
@@ -283,7 +285,9 @@ impl Bootstrap<'_> {
             metadata: Metadata::default(),
             restrictions: KeyRestrictions::default(),
             previous: None,
+            rotated_at: None,
             leak: None,
+            noticed: Vec::new(),
         };
         let prefix = ApiKey::ID_PREFIX;
         let mut head = self.head(prefix, ApiKey::KIND, id, id);

@@ -29,6 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const EXPIRY_EVERY: Duration = Duration::from_secs(3_600);
 /// How often it looks for holds whose time is over.
 const HOLDS_EVERY: Duration = Duration::from_secs(60);
+/// How often it looks for overlaps of rotations that end.
+const OVERLAPS_EVERY: Duration = Duration::from_secs(60);
 /// How often it looks for traffic without a record.
 const TRAFFIC_EVERY: Duration = Duration::from_secs(60);
 /// Time between two events about dropped events of a destination.
@@ -60,6 +62,7 @@ struct Seen {
     clock: RetentionClock,
     looked_for_expiry: Option<Instant>,
     looked_for_holds: Option<Instant>,
+    looked_for_overlaps: Option<Instant>,
     looked_for_traffic: Option<Instant>,
     has_failed: bool,
 }
@@ -201,8 +204,13 @@ impl ServerWatch {
             end_holds(log, wall).await?;
             seen.looked_for_holds = Some(now);
         }
+        if is_due(seen.looked_for_overlaps, OVERLAPS_EVERY) && !all {
+            self.control.identity.watch_overlaps(wall).await?;
+            seen.looked_for_overlaps = Some(now);
+        }
         if is_due(seen.looked_for_expiry, EXPIRY_EVERY) && !all {
             log.watch_expiry(wall, self.key_unused_after).await?;
+            self.control.identity.watch_key_rules(wall).await?;
             seen.looked_for_expiry = Some(now);
         }
         Ok(())

@@ -43,7 +43,7 @@ pub(crate) const ENDPOINT: &str = "endpoint";
 
 /// Kinds that do not report a write to a resource. Only admins may follow them. A test compares them with the
 /// catalogue.
-const OTHERS: [&str; 52] = [
+const OTHERS: [&str; 57] = [
     "admin_command.v0",
     "agent_session_commanded.v0",
     AGENT_SESSION_START,
@@ -52,8 +52,13 @@ const OTHERS: [&str; 52] = [
     ALERT_RESOLVED,
     "api_key_expiring.v0",
     "api_key_leaked.v0",
+    "api_key_overlap_ended.v0",
+    "api_key_overlap_ending.v0",
     "api_key_restricted.v0",
     "api_key_rotated.v0",
+    "api_key_rotation_unused.v0",
+    "api_key_rule_broken.v0",
+    "api_key_rules_updated.v0",
     "api_key_unrestricted.v0",
     "api_key_unused.v0",
     "audit_hold_ended.v0",

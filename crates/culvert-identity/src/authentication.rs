@@ -20,6 +20,8 @@ use crate::api_key::model::{ApiKey, PreviousToken};
 use crate::user::people;
 use crate::{Identity, credential};
 
+const TOO_OLD: &str = "The token of the API key is older than the account allows (rule `maximum_age`); rotate the key.";
+
 /// The part of a stored key that authentication reads.
 #[derive(Deserialize)]
 pub(crate) struct KeyOfCaller {
@@ -29,21 +31,24 @@ pub(crate) struct KeyOfCaller {
     pub(crate) previous: Option<PreviousToken>,
     #[serde(default)]
     pub(crate) restrictions: KeyRestrictions,
+    #[serde(default)]
+    pub(crate) rotated_at: Option<Timestamp>,
 }
 
 impl KeyOfCaller {
-    /// The valid tokens: that of the key, and the previous one until its end.
-    fn tokens(&self, now: Timestamp) -> Vec<PresentedToken> {
-        let token = |digest: &str, until| PresentedToken {
+    /// The valid tokens of the key, which was created at this time: the current one, and the previous one until its end.
+    fn tokens(&self, created_at: Timestamp, now: Timestamp) -> Vec<PresentedToken> {
+        let token = |digest: &str, issued_at: Option<Timestamp>, until| PresentedToken {
             digest: digest.into(),
+            issued_at: issued_at.unwrap_or(created_at),
             until,
         };
         let previous = self
             .previous
             .iter()
             .filter(|previous| now < previous.until)
-            .map(|previous| token(&previous.digest, Some(previous.until)));
-        std::iter::once(token(&self.digest, None))
+            .map(|previous| token(&previous.digest, previous.issued_at, Some(previous.until)));
+        std::iter::once(token(&self.digest, self.rotated_at, None))
             .chain(previous)
             .collect()
     }
@@ -52,9 +57,10 @@ impl KeyOfCaller {
     pub(crate) fn token(
         &self,
         digest: Option<&str>,
+        created_at: Timestamp,
         now: Timestamp,
     ) -> Result<PresentedToken, Refusal> {
-        let mut valid = self.tokens(now).into_iter();
+        let mut valid = self.tokens(created_at, now).into_iter();
         valid
             .find(|valid| Some(&*valid.digest) == digest)
             .ok_or_else(|| Refusal::of(code::API_KEY_INVALID))
@@ -88,7 +94,9 @@ impl Identity {
         let key_id = format!("{}_{body}", ApiKey::ID_PREFIX);
         let document = self.kernel.store.get(ApiKey::KIND, &key_id).await?;
         let key: Option<KeyOfCaller> = document.as_ref().map(stored::read).transpose()?;
-        let valid = key.as_ref().map(|key| key.tokens(self.kernel.clock.now()));
+        let now = self.kernel.clock.now();
+        let valid = key.as_ref().zip(document.as_ref());
+        let valid = valid.map(|(key, document)| key.tokens(document.head.created_at, now));
         let is_known = |digest: Option<&str>| self.kernel.pepper.recognises(digest, token.reveal());
         let presented = match valid {
             Some(valid) => valid
@@ -124,7 +132,7 @@ impl Identity {
         let document = document.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
         let key: KeyOfCaller = stored::read(&document)?;
         let token = caller.token.as_ref().map(|token| &*token.digest);
-        let token = key.token(token, self.kernel.clock.now())?;
+        let token = key.token(token, document.head.created_at, self.kernel.clock.now())?;
         let now = self.caller_of(key, document.head, token).await?;
         self.admit(&now, address)?;
         Ok(now)
@@ -135,22 +143,31 @@ impl Identity {
         &self,
         key: KeyOfCaller,
         head: Head,
-        token: PresentedToken,
+        mut token: PresentedToken,
     ) -> Result<Caller, Error> {
         // The removal of an owner removes its keys, so the key no longer exists.
         let standing = self.standings.of(&self.kernel.store, &key.owner_id).await?;
-        let (owner, is_suspended) = standing.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
-        if is_suspended {
+        let standing = standing.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
+        if standing.is_suspended {
             return Err(Refusal::of(code::ACCOUNT_SUSPENDED).into());
         }
+        let owner = standing.owner;
         if !owner.active {
             return Err(Refusal::of(code::OWNER_INACTIVE).into());
         }
         let mut restrictions = key.restrictions;
-        restrictions.check_time(self.kernel.clock.now())?;
+        let now = self.kernel.clock.now();
+        restrictions.check_time(now)?;
         // A token from before a rotation gives no rights that outlive it.
         let ends = [restrictions.expires_at, token.until];
         restrictions.expires_at = ends.into_iter().flatten().min();
+        // The age ends the token, but restricts nothing before: what the key makes has an age of its own.
+        if let Some(end) = standing.key_rules.ends_at(token.issued_at) {
+            if end <= now {
+                return Err(Refusal::new(code::API_KEY_EXPIRED, TOO_OLD).into());
+            }
+            token.until = Some(token.until.map_or(end, |until| until.min(end)));
+        }
         let highest = restrictions.role.unwrap_or(Role::Admin);
         Ok(Caller {
             owner_id: key.owner_id,
@@ -171,8 +188,8 @@ impl Identity {
         let document = document.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
         let user: User = stored::read(&document)?;
         let standing = self.standings.of(&self.kernel.store, id).await?;
-        let (_, is_suspended) = standing.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
-        if is_suspended {
+        let standing = standing.ok_or_else(|| Refusal::of(code::API_KEY_INVALID))?;
+        if standing.is_suspended {
             return Err(Refusal::of(code::ACCOUNT_SUSPENDED).into());
         }
         if !user.active {

@@ -38,5 +38,8 @@ pub fn operations() -> Vec<Operation<Identity>> {
         of_resource(&user::TYPE, user::OPERATIONS),
     ];
     let of_resources = of_resources.into_iter().flatten();
-    of_resources.chain(leak::operations()).collect()
+    of_resources
+        .chain(leak::operations())
+        .chain(api_key::rules::operations())
+        .collect()
 }

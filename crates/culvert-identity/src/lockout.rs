@@ -9,12 +9,13 @@
 
 use culvert_base::{Refusal, code};
 use culvert_resources::Error;
+use culvert_resources::access::key_rules::{KeyRules, Strictness};
 use culvert_resources::access::tenant::Account;
 use culvert_resources::access::user::User;
 use culvert_resources::cx::Cx;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored;
-use culvert_store::{AuditEvent, Changes};
+use culvert_store::{AuditEvent, Changes, Head};
 
 use crate::api_key::model::ApiKey;
 
@@ -40,25 +41,12 @@ pub(crate) async fn leave_a_way_in(
     let Some(account) = cx.store.get(Account::KIND, account).await? else {
         return Ok(Changes::default());
     };
-    let (mut is_taken, mut has_admin, mut has_way) = (false, false, false);
-    for document in cx.store.all(User::KIND).await? {
-        let user: User = stored::read(&document)?;
-        if document.head.account != account.head.id || !user.is_active_admin() {
-            continue;
-        }
-        let id = document.head.id.as_str();
-        let is_lost = taken == Taken::Admin(id) || taken == Taken::Role(id);
-        is_taken |= is_lost;
-        has_admin |= !is_lost;
-        for document in cx.referring(ApiKey::KIND, &document.head).await? {
-            let key: ApiKey = stored::read(&document)?;
-            if key.is_way_in() {
-                let is_key = taken == Taken::Key(&document.head.id);
-                is_taken |= is_key;
-                has_way |= !is_lost && !is_key;
-            }
-        }
-    }
+    let rules = stored::read::<Account>(&account)?.key_rules;
+    let Ways {
+        is_taken,
+        has_admin,
+        has_way,
+    } = ways(cx, &account.head, &rules, Some(taken)).await?;
     if !is_taken {
         return Ok(Changes::default());
     }
@@ -77,4 +65,69 @@ pub(crate) async fn leave_a_way_in(
     }
     let reason = "the account stays as it is; what takes a way in happens one after the other";
     Ok(Changes::replace(account, AuditEvent::Suppress { reason }))
+}
+
+/// Refuses rules (660) whose maximum age ends the caller's token now, or leaves no admin a way in, unless they are forced.
+/// The caller replaces the document of the account, so of two changes that together lock out, one is decided again.
+pub(crate) async fn rules_leave_a_way_in(
+    cx: &Cx<'_>,
+    account: &Head,
+    rules: &KeyRules,
+) -> Result<(), Error> {
+    if cx.force || rules.maximum_age != Strictness::Refuse {
+        return Ok(());
+    }
+    let token = cx.caller.token.as_ref();
+    if token.is_some_and(|token| rules.is_too_old(token.issued_at, cx.clock.now())) {
+        let why = "The token that this change comes with is older than this maximum age, and would stop working now. \
+                   Rotate its key first, or send `force=true` in the query.";
+        return Err(Refusal::new(code::LOCK_OUT, why).into());
+    }
+    if !ways(cx, account, rules, None).await?.has_way {
+        let why = "With this maximum age, no admin would have an API key without restrictions whose token works. Rotate \
+                   one first, or send `force=true` in the query; after that, only `culvert admin create-key` on the \
+                   server can create such a key.";
+        return Err(Refusal::new(code::LOCK_OUT, why).into());
+    }
+    Ok(())
+}
+
+/// The ways in of the admins of an account.
+#[derive(Debug, Default)]
+struct Ways {
+    /// Whether the change takes one of them.
+    is_taken: bool,
+    /// Whether there is an active admin after the change.
+    has_admin: bool,
+    /// Whether one of these has a way in.
+    has_way: bool,
+}
+
+async fn ways(
+    cx: &Cx<'_>,
+    account: &Head,
+    rules: &KeyRules,
+    taken: Option<Taken<'_>>,
+) -> Result<Ways, Error> {
+    let mut ways = Ways::default();
+    let now = cx.clock.now();
+    for document in cx.store.all(User::KIND).await? {
+        let user: User = stored::read(&document)?;
+        if document.head.account != account.id || !user.is_active_admin() {
+            continue;
+        }
+        let id = document.head.id.as_str();
+        let is_lost = matches!(taken, Some(Taken::Admin(lost) | Taken::Role(lost)) if lost == id);
+        ways.is_taken |= is_lost;
+        ways.has_admin |= !is_lost;
+        for document in cx.referring(ApiKey::KIND, &document.head).await? {
+            let key: ApiKey = stored::read(&document)?;
+            if key.is_way_in() && !rules.is_too_old(key.issued_at(&document.head), now) {
+                let is_key = taken == Some(Taken::Key(&document.head.id));
+                ways.is_taken |= is_key;
+                ways.has_way |= !is_lost && !is_key;
+            }
+        }
+    }
+    Ok(ways)
 }

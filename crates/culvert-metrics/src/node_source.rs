@@ -68,8 +68,27 @@ impl NodeSource {
     }
 }
 
+impl NodeSource {
+    /// The calls of the API by key and operation.
+    fn read_key_calls(&self, frame: &mut Frame) {
+        for calls in self.control.identity.take_key_calls() {
+            let (collection, name) = calls.called;
+            // Some collections have two segments.
+            let operation = match collection {
+                "" => name.to_owned(),
+                collection => format!("{}_{name}", collection.replace('/', "_")),
+            };
+            let id = format!("{}/{operation}", calls.key_id);
+            let mut point = Point::default();
+            point.add(Field::Calls, calls.count);
+            frame.add(Key::new(SubjectKind::Key, &calls.account, &id), &point);
+        }
+    }
+}
+
 impl StatisticsSource for NodeSource {
     fn read(&self, frame: &mut Frame) {
+        self.read_key_calls(frame);
         frame.add(Key::new(SubjectKind::Node, "", &self.node), &self.process());
         if let Some(edge) = &self.edge {
             edge.traffic().read(frame);

@@ -10,6 +10,8 @@ use culvert_base::{Event, Fault, Timestamp};
 use culvert_certificates::expiry::{Expiry, KINDS};
 use culvert_identity::api_key::key_use;
 use culvert_identity::api_key::model::ApiKey;
+use culvert_resources::access::key_rules::KeyRules;
+use culvert_resources::access::tenant::Account;
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored::{self, Format};
 use culvert_store::{AuditEvent, Document};
@@ -67,7 +69,7 @@ pub(super) struct KeyExpiring<'a> {
     owner_id: &'a str,
     /// Description of the key.
     description: &'a str,
-    /// When it expires.
+    /// When it expires: its own end, or that of its token by the maximum age of the account.
     #[schemars(with = "String", extend("format" = "date-time"))]
     expires_at: Timestamp,
     /// The reported stage: it expires within 30, 7 or 1 days.
@@ -289,13 +291,25 @@ impl ServerLog {
         known: &mut ExpiryMarks,
     ) -> Result<KeyNotices, Fault> {
         let used = key_use::stored_uses(&self.store).await?;
+        let mut rules = BTreeMap::new();
+        for document in self.store.all(Account::KIND).await? {
+            let account: Account = stored::read(&document)?;
+            rules.insert(document.head.id, account.key_rules);
+        }
         let mut found = KeyNotices::default();
         let look = |document: Document| {
             let Ok(key) = stored::read::<ApiKey>(&document) else {
                 return;
             };
             let created_at = document.head.created_at;
-            let end = key.restrictions.expires_at;
+            let issued_at = key.issued_at(&document.head);
+            let rules = rules.get(&document.head.account);
+            let end_of_token = rules.and_then(|rules: &KeyRules| rules.ends_at(issued_at));
+            let own = key.restrictions.expires_at.map(|end| (end, created_at));
+            let ends = own
+                .into_iter()
+                .chain(end_of_token.map(|end| (end, issued_at)));
+            let (end, from) = Option::unzip(ends.min_by_key(|(end, _)| *end));
             let key = Key {
                 id: document.head.id,
                 account: document.head.account,
@@ -312,7 +326,8 @@ impl ServerLog {
                 found.unused.push((key.clone(), last));
             }
             if let Some(end) = end
-                && let Some(days) = known.due_stage(&key.id, end, now, end.since(created_at))
+                && let Some(from) = from
+                && let Some(days) = known.due_stage(&key.id, end, now, end.since(from))
                 && found.expiring.len() < EVENTS_MAX
             {
                 found.expiring.push((key, end, days));

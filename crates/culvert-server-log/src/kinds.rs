@@ -129,7 +129,8 @@ static ALL: [Row; 20] = [
     ),
     (
         API_KEY_EXPIRING,
-        "An API key expires within 30 days, 7 days or a day: one event each.",
+        "An API key expires within 30 days, 7 days or a day, or its token reaches the maximum age of the account, which \
+         ends it: one event each.",
         schema_of::<KeyExpiring<'static>>,
     ),
     (

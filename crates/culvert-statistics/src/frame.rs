@@ -19,15 +19,18 @@ pub enum SubjectKind {
     Agent,
     /// A server process.
     Node,
+    /// An operation of the API, called with an API key: `ak_…/api_keys_list`.
+    Key,
 }
 
 impl SubjectKind {
-    const ALL: [(Self, &'static str); 5] = [
+    const ALL: [(Self, &'static str); 6] = [
         (Self::Account, "a"),
         (Self::Endpoint, "e"),
         (Self::Destination, "d"),
         (Self::Agent, "s"),
         (Self::Node, "n"),
+        (Self::Key, "k"),
     ];
 
     fn letter(self) -> &'static str {
@@ -63,6 +66,17 @@ impl Key {
     /// The start of the keys of all subjects of a kind in an account.
     pub fn prefix(kind: SubjectKind, account: &str) -> String {
         format!("{}/{account}/", kind.letter())
+    }
+
+    /// Of an operation that an API key called, the key of the API key itself.
+    pub fn of_key(&self) -> Option<Self> {
+        match self.parts()? {
+            (SubjectKind::Key, account, id) => {
+                let (key, _) = id.split_once('/')?;
+                Some(Self::new(SubjectKind::Key, account, key))
+            }
+            _ => None,
+        }
     }
 
     fn parts(&self) -> Option<(SubjectKind, &str, &str)> {

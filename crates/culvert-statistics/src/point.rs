@@ -71,6 +71,8 @@ fields! {
     Reached = 10, Sum;
     /// Requests and connections that needed an upstream and reached none.
     Unreached = 11, Sum;
+    /// Calls of the API.
+    Calls = 12, Sum;
     /// Events that a destination accepted.
     Delivered = 16, Sum;
     /// Sends to a destination, including retries.

@@ -166,6 +166,7 @@ pub const CONSOLE_PROVIDER_UNUSABLE: Code = Code::new(649);
 pub const RIGHT_TO_USE_MISSING: Code = Code::new(650);
 pub const GRANT_IN_USE: Code = Code::new(651);
 pub const GRANTS_TOO_MANY: Code = Code::new(652);
+pub const API_KEY_BREAKS_RULE: Code = Code::new(653);
 pub const LOCK_OUT: Code = Code::new(660);
 pub const NAME_CHARACTER_INVALID: Code = Code::new(661);
 pub const NAME_LIKE_USER: Code = Code::new(662);

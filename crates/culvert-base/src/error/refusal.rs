@@ -229,6 +229,7 @@ pub const CODES: &[CodeRow] = &[
     row(650, Class::Forbidden, "The owner of the referring object may not use the object that it refers to."),
     row(651, Class::Invalid, "Objects need the grant; send `force=true` to delete it."),
     row(652, Class::Invalid, "The limit of grants is reached."),
+    row(653, Class::Invalid, "The API key would break a rule of the account."),
     row(660, Class::Invalid, "The change would lock out all admins, or the caller."),
     row(661, Class::Invalid, "A name must not contain control characters, invisible characters or characters that change the direction of text."),
     row(662, Class::Invalid, "Only users are called like an e-mail address."),

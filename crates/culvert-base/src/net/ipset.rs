@@ -33,6 +33,13 @@ pub enum NotAPrefix {
 }
 
 impl Prefix {
+    /// This address alone.
+    pub fn of(address: IpAddr) -> Self {
+        let address = plain_address(address);
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        Self { address, length }
+    }
+
     /// Parses `address/length`.
     pub fn parse(text: &str) -> Result<Self, NotAPrefix> {
         let Some((address, length)) = text.split_once('/') else {
@@ -71,6 +78,17 @@ impl Prefix {
     pub fn is_within(self, wide: Self) -> bool {
         let ((own_v4, own), (wide_v4, wide)) = (self.range(), wide.range());
         own_v4 == wide_v4 && wide.0 <= own.0 && own.1 <= wide.1
+    }
+
+    /// Whether it contains every address of its family.
+    pub fn is_everywhere(self) -> bool {
+        let (is_v4, (first, last)) = self.range();
+        let all = if is_v4 {
+            u128::from(u32::MAX)
+        } else {
+            u128::MAX
+        };
+        first == 0 && last == all
     }
 
     /// The lowest address of the prefix, as a number.
@@ -270,6 +288,24 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_prefix_may_be_everything_or_one_address() {
+        for (text, is_everywhere) in [
+            ("0.0.0.0/0", true),
+            ("::/0", true),
+            ("::ffff:0:0/96", true),
+            ("0.0.0.0/1", false),
+            ("::/1", false),
+            ("192.0.2.1/32", false),
+        ] {
+            assert_eq!(prefix(text).is_everywhere(), is_everywhere, "{text}");
+        }
+        let of = |text: &str| Prefix::of(text.parse().unwrap()).to_string();
+        assert_eq!(of("192.0.2.1"), "192.0.2.1/32");
+        assert_eq!(of("::ffff:192.0.2.1"), "192.0.2.1/32");
+        assert_eq!(of("2001:db8::1"), "2001:db8::1/128");
     }
 
     #[test]

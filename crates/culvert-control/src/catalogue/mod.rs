@@ -5,6 +5,7 @@ pub(crate) mod lost_commits;
 use culvert_endpoints::traffic_policy;
 use culvert_event_config::{lost_events, refused_traffic};
 use culvert_events::catalogue::{AuditKind, Catalogue};
+use culvert_identity::api_key::{overlap, rules};
 use culvert_identity::console::session;
 use culvert_identity::leak;
 use culvert_identity::user::invitations;
@@ -40,6 +41,8 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
         .chain(session::kinds())
         .chain(invitations::kinds())
         .chain(leak::report::kinds())
+        .chain(overlap::kinds())
+        .chain(rules::kinds())
         .chain(traffic_policy::kinds())
         .chain(lost_commits::kinds())
         .chain(lost_events::kinds())

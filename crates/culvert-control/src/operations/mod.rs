@@ -60,6 +60,9 @@ pub fn operation_specs() -> &'static [OperationSpec] {
 /// The purpose of a collection, in one or two sentences.
 pub fn collection_doc(collection: &str) -> &'static str {
     match collection {
+        "api_key_rules" => {
+            "Rules of API keys: how old they may get, and what they must be restricted to."
+        }
         "events" => "Events: retained audit and traffic events.",
         "leaked_tokens" => "Leaked tokens: reports of tokens that were found in public.",
         "nodes" => "Nodes: the server processes of the installation.",

@@ -13,14 +13,20 @@ use crate::{CallContext, Origin};
 /// What a successful call leaves in the log: the event of the object that it writes, or of the operation, and those that
 /// follow it; before the event of a removal, those of its parts. The five operations of each resource are not here if
 /// their event has its name, and is the only one.
-const TRACES: [(&str, &[&str]); 42] = [
+const TRACES: [(&str, &[&str]); 45] = [
     (
         "agent_ingresses_retry_certificate_management",
         &["agent_ingress_updated", "certificate_retried"],
     ),
+    ("api_key_rules_get", &[]),
+    ("api_key_rules_update", &["api_key_rules_updated"]),
     (
         "api_keys_delete_restrictions",
         &["api_key_updated", "api_key_unrestricted"],
+    ),
+    (
+        "api_keys_end_overlap",
+        &["api_key_updated", "api_key_overlap_ended"],
     ),
     ("api_keys_get_restrictions", &[]),
     ("api_keys_rotate", &["api_key_updated", "api_key_rotated"]),

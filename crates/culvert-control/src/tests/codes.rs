@@ -762,6 +762,7 @@ const REACHING: &[fn()] = &[
     key_restrictions::a_restricted_key_grants_no_more_than_it_has,
     keys::only_admins_may_set_another_owner,
     lists::filters_are_applied_before_paging,
+    key_rules::networks_are_required_of_the_keys_of_admins,
     lockout::a_bot_is_not_called_like_a_user,
     lockout::an_ip_restriction_that_blocks_its_caller_needs_force,
     lockout::names_have_no_deceptive_characters,

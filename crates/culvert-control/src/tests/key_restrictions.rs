@@ -38,6 +38,9 @@ async fn restrictions_are_set_shown_and_removed() {
     let none = json!({
         "key_id": id, "uri": format!("{BASE}{path}"), "role": "", "scopes": [], "expires_at": null,
         "networks": [], "leak": null, "previous_token_expires_at": null, "last_used_at": null, "last_used_from": "",
+        "rotated_at": null, "token_last_used_at": null, "token_last_used_from": "",
+        "previous_token_last_used_at": null, "previous_token_last_used_from": "",
+        "maximum_age_at": null, "broken_rules": [],
     });
     assert_eq!(rig.get(&path).await.body(), none);
     let (_, start) = rig.events_after(0).await;

@@ -199,8 +199,8 @@ async fn restrictions_and_usage_are_included_on_request() {
                 "{include}: {object}"
             );
             let n = 7
-                + if has_restrictions { 7 } else { 0 }
-                + if include.contains("usage") { 2 } else { 0 };
+                + if has_restrictions { 10 } else { 0 }
+                + if include.contains("usage") { 6 } else { 0 };
             assert_eq!(object.as_object().unwrap().len(), n);
             assert_eq!(object["token"], Value::Null);
         }

@@ -25,6 +25,8 @@ mod ip;
 mod key_creation;
 mod key_restrictions;
 mod key_reviews;
+mod key_rotation;
+mod key_rules;
 mod keys;
 mod leaked_tokens;
 mod lists;
@@ -466,6 +468,7 @@ impl Rig {
             format: Format,
             name: "another".to_owned(),
             suspended: false,
+            key_rules: Default::default(),
         };
         let id = self
             .insert(Account::KIND, Account::PREFIX, "", &account, Vec::new())

@@ -453,3 +453,91 @@ async fn the_last_counts_of_a_process_whose_clock_was_set_back_are_written() {
     let total = rig.statistics(&query).await["total"]["traffic"]["requests"].as_u64();
     assert_eq!(total, Some(10 * node.readings()));
 }
+
+/// Calls by key and operation: the owner and admins read them, by day and together, of all nodes.
+#[tokio::test]
+async fn calls_of_a_key_are_counted_by_operation() {
+    let rig = Rig::start().await;
+    let member = rig.user("ada@example.com", Role::Member, true).await;
+    let made = rig
+        .post("/api_keys", json!({"owner_id": member.owner_id}))
+        .await
+        .body();
+    let (id, account) = (made["id"].as_str().unwrap(), &rig.admin.account);
+    let calls = |count| {
+        let mut point = Point::default();
+        point.add(Field::Calls, count);
+        point
+    };
+    let mut nodes = Vec::new();
+    for name in ["a", "b"] {
+        let node = Node::new(&rig.queue, name, StatisticsSettings::default());
+        let counts = |key: &str, operation: &str, count| {
+            let subject = format!("{key}/{operation}");
+            node.counts(SubjectKind::Key, account, &subject, calls(count));
+        };
+        counts(id, "api_keys_list", 2);
+        counts(id, "endpoints_create", 1);
+        // Another key whose ID begins the same way.
+        counts(&format!("{id}x"), "api_keys_list", 50);
+        let mut process = Point::default();
+        process.add(Field::CpuMillis, 500);
+        node.counts(SubjectKind::Node, "", name, process);
+        nodes.push(node);
+    }
+    let steps = 3 * 8_640 / 12;
+    for _ in 0..steps {
+        rig.clock.advance(2 * MINUTE);
+        for node in &mut nodes {
+            node.look(&rig.clock).await;
+        }
+    }
+    let query = format!("?subject=key&id={id}&from=2027-01-15T00:00:00Z&step=86400");
+    let shown = rig.statistics(&query).await;
+    let total = 2 * 3 * steps;
+    assert_eq!(shown["total"]["calls"]["calls"], total);
+    assert_eq!(
+        shown["total"]["calls"]["by_operation"],
+        json!({"api_keys_list": total / 3 * 2, "endpoints_create": total / 3})
+    );
+    let days = shown["points"].as_array().unwrap();
+    assert_eq!(days.len(), 4, "{days:?}");
+    let of_days = days.iter().map(|day| &day["calls"]["by_operation"]);
+    let listed = of_days.map(|calls| calls["api_keys_list"].as_u64().unwrap());
+    assert_eq!(listed.sum::<u64>(), total / 3 * 2);
+    assert_eq!(shown["total"]["traffic"], Value::Null);
+    assert_eq!(
+        rig.statistics("?subject=account").await["total"]["calls"],
+        Value::Null
+    );
+
+    // Its owner reads them, and others as those of a key that does not exist.
+    let of = async |caller: &Caller| {
+        let path = format!("/statistics{query}");
+        let shown = rig.call(caller, "GET", &path, Value::Null).await.body();
+        shown["total"]["calls"]["calls"].as_u64().unwrap()
+    };
+    assert_eq!(of(&member).await, total);
+    let other = rig.user("bob@example.com", Role::Member, true).await;
+    assert_eq!(of(&other).await, 0);
+    let missing = rig.get("/statistics?subject=key").await;
+    assert_eq!(missing.code(), Some(5430));
+
+    let top = async |caller: &Caller| {
+        let path = "/statistics/top?subject=key";
+        let top = rig.call(caller, "GET", path, Value::Null).await.body();
+        let top = top["top"].as_array().unwrap().clone();
+        top.into_iter()
+            .map(|one| {
+                let calls = one["calls"]["by_operation"]["api_keys_list"].as_u64();
+                (one["id"].as_str().unwrap().to_owned(), calls.unwrap())
+            })
+            .collect::<Vec<_>>()
+    };
+    let of_all = top(&rig.admin).await;
+    assert_eq!(of_all.len(), 2);
+    assert_eq!(of_all[0].0, format!("{id}x"));
+    let of_own = top(&member).await;
+    assert_eq!(of_own, [of_all[1].clone()]);
+    assert!(top(&other).await.is_empty());
+}

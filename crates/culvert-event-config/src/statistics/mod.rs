@@ -1,4 +1,4 @@
-//! Statistics of endpoints, destinations, agents and nodes: the counts of this node, in the store.
+//! Statistics of endpoints, destinations, agents, nodes and API keys: the counts of this node, in the store.
 //!
 //! Every ten seconds a node writes one frame with its counts of all subjects. After five minutes the frames become a
 //! chunk for each subject, and one frame with their sums; after two hours those frames become chunks too. So a write

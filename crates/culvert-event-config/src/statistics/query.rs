@@ -1,11 +1,11 @@
 //! `GET /statistics` and `GET /statistics/top`.
 //!
 //! A caller reads the statistics of their account: of all its endpoints and agents, including deleted ones, and of
-//! their own destinations. Only admins read those of all destinations and of nodes.
+//! their own destinations and API keys. Only admins read those of all destinations and keys, and of nodes.
 
 use std::collections::BTreeMap;
 
-use culvert_base::{Refusal, Timestamp, code};
+use culvert_base::{Fault, Refusal, Timestamp, code};
 use culvert_resources::access::caller::{Caller, Role};
 use culvert_resources::access::right::{Right, Scope};
 use culvert_resources::audit::trace::Trace;
@@ -22,6 +22,8 @@ use super::view::{PointView, RankView, SeriesView, Shape, TopView, Values};
 use super::{Resolution, floor};
 use crate::{EventConfig, destination};
 
+/// The name of the resource of API keys.
+const API_KEY: &str = "api_key";
 const PATH: &str = "/statistics";
 const TOP_PATH: &str = "/statistics/top";
 
@@ -61,11 +63,11 @@ const TO: Parameter = parameter(
 static PARAMETERS: [Parameter; 5] = [
     parameter(
         "subject",
-        "`account` (default; all its endpoints together), `endpoint`, `destination`, `agent` or `node` (admins only).",
+        "`account` (default; all its endpoints together), `endpoint`, `destination`, `agent`, `node` (admins only) or `key`.",
     ),
     parameter(
         "id",
-        "ID of the endpoint, destination or agent session, or name of the node; without it, all nodes together.",
+        "ID of the endpoint, destination, agent session or API key, or name of the node; without it, all nodes together.",
     ),
     FROM,
     TO,
@@ -78,13 +80,13 @@ static PARAMETERS: [Parameter; 5] = [
 static TOP_PARAMETERS: [Parameter; 5] = [
     parameter(
         "subject",
-        "`endpoint` (default), `destination`, `agent` or `node` (admins only).",
+        "`endpoint` (default), `destination`, `agent`, `node` (admins only) or `key`.",
     ),
     FROM,
     TO,
     parameter(
         "order",
-        "The order, the most first: `requests`, `errors` (responses with status 5xx and requests without a response), `bytes`, `connections`, `latency` (95th percentile), `refused`, `events`, `failures` or `cpu`; default: `requests`, `events` or `cpu`, as the subject has it.",
+        "The order, the most first: `requests`, `errors` (responses with status 5xx and requests without a response), `bytes`, `connections`, `latency` (95th percentile), `refused`, `events`, `failures`, `cpu` or `calls`; default: `requests`, `events`, `cpu` or `calls`, as the subject has it.",
     ),
     parameter(
         "limit",
@@ -175,6 +177,7 @@ fn kind(name: &str, caller: &Caller) -> Result<SubjectKind, Refusal> {
         "endpoint" => Ok(SubjectKind::Endpoint),
         "destination" => Ok(SubjectKind::Destination),
         "agent" => Ok(SubjectKind::Agent),
+        "key" => Ok(SubjectKind::Key),
         "node" if caller.role == Role::Admin => Ok(SubjectKind::Node),
         "node" => Err(Refusal::new(
             code::NOT_ADMIN,
@@ -182,7 +185,7 @@ fn kind(name: &str, caller: &Caller) -> Result<SubjectKind, Refusal> {
         )),
         _ => Err(invalid(
             "subject",
-            "must be `account`, `endpoint`, `destination`, `agent` or `node`",
+            "must be `account`, `endpoint`, `destination`, `agent`, `node` or `key`",
         )),
     }
 }
@@ -192,6 +195,7 @@ fn shape(kind: SubjectKind) -> Shape {
         SubjectKind::Account | SubjectKind::Endpoint | SubjectKind::Agent => Shape::Traffic,
         SubjectKind::Destination => Shape::Delivery,
         SubjectKind::Node => Shape::Node,
+        SubjectKind::Key => Shape::Calls,
     }
 }
 
@@ -271,17 +275,23 @@ fn step(
     Ok((step, resolution))
 }
 
-/// Whether the caller may read the statistics of a subject: those of a destination are for its owner and admins.
+/// Whether the caller may read the statistics of a subject: those of a destination or key are for its owner and admins.
 async fn may_read(
     events: &EventConfig,
     call: &Call,
     kind: SubjectKind,
     id: &str,
 ) -> Result<bool, Error> {
-    if kind != SubjectKind::Destination || call.caller.role == Role::Admin {
-        return Ok(true);
-    }
-    let ty = &destination::TYPE;
+    let ty = match kind {
+        _ if call.caller.role == Role::Admin => return Ok(true),
+        SubjectKind::Destination => &destination::TYPE,
+        SubjectKind::Key => {
+            let mut all = events.kernel.resources.iter();
+            let ty = all.find(|ty| ty.name == API_KEY);
+            ty.ok_or_else(|| Fault::bare("reading statistics of keys: they are no resource"))?
+        }
+        _ => return Ok(true),
+    };
     let cx = events.kernel.cx(&call.caller, &call.base);
     let owner = match cx.own(ty.kind, id).await? {
         Some(document) => ty.owner_of(&document)?,
@@ -302,6 +312,7 @@ async fn series(events: &EventConfig, call: Call) -> Result<Reply, Error> {
         }
         (SubjectKind::Account, None) => Selection::One(Key::new(kind, account, "")),
         (SubjectKind::Node, None) => Selection::All(kind, account.to_owned()),
+        (SubjectKind::Key, Some(id)) => Selection::OfKey(Key::new(kind, account, id)),
         (_, Some(id)) => Selection::One(Key::new(kind, account, id)),
         (_, None) => return Err(invalid("id", "is required for this `subject`").into()),
     };
@@ -323,18 +334,28 @@ async fn series(events: &EventConfig, call: Call) -> Result<Reply, Error> {
         }
         false => Default::default(),
     };
-    for (at, point) in subjects.into_values().flatten() {
-        points.entry(at).or_default().merge_node(&point);
+    let shape = shape(kind);
+    let mut called = Called::default();
+    for (key, steps) in subjects {
+        for (at, point) in steps {
+            if shape == Shape::Calls {
+                called.add(&key, at, &point);
+            }
+            points.entry(at).or_default().merge_node(&point);
+        }
     }
     let total = points.values().fold(Point::default(), |mut sum, point| {
         sum.merge_step(point);
         sum
     });
-    let shape = shape(kind);
     let points = points.iter().map(|(at, point)| PointView {
         at: Timestamp::from_unix_seconds(*at),
-        values: Values::of(shape, point),
+        values: match called.steps.remove(at) {
+            Some(by_operation) => Values::of_calls(by_operation),
+            None => Values::of(shape, point),
+        },
     });
+    let points = points.collect();
     Ok(Reply::Ok(stored::write(&SeriesView {
         uri: &format!("{}{PATH}", call.base),
         subject,
@@ -342,10 +363,51 @@ async fn series(events: &EventConfig, call: Call) -> Result<Reply, Error> {
         from: Timestamp::from_unix_seconds(range.from),
         to: Timestamp::from_unix_seconds(range.to),
         step,
-        total: Values::of(shape, &total),
-        points: points.collect(),
+        total: match shape {
+            Shape::Calls => Values::of_calls(called.total),
+            _ => Values::of(shape, &total),
+        },
+        points,
     })?))
 }
+
+/// The operations that a key called.
+#[derive(Debug, Default)]
+struct Called {
+    total: BTreeMap<String, u64>,
+    /// By the start of the step.
+    steps: BTreeMap<i64, BTreeMap<String, u64>>,
+}
+
+impl Called {
+    fn add(&mut self, key: &Key, at: i64, point: &Point) {
+        let (_, operation) = key.id().split_once('/').unwrap_or_default();
+        let step = self.steps.entry(at).or_default();
+        for counts in [&mut self.total, step] {
+            *counts.entry(operation.to_owned()).or_default() += point.get(Field::Calls);
+        }
+    }
+}
+
+/// The points of all operations of each key together, and the operations that it called.
+fn by_key(subjects: ByKey) -> (ByKey, BTreeMap<Key, Called>) {
+    let (mut keys, mut called) = (ByKey::new(), BTreeMap::<_, Called>::new());
+    for (key, steps) in subjects {
+        let Some(of_key) = key.of_key() else {
+            continue;
+        };
+        let called = called.entry(of_key.clone()).or_default();
+        let of_key = keys.entry(of_key).or_default();
+        for (at, point) in steps {
+            called.add(&key, at, &point);
+            of_key.entry(at).or_default().merge_node(&point);
+        }
+    }
+    (keys, called)
+}
+
+/// Points by subject and the start of their step.
+type ByKey = BTreeMap<Key, BTreeMap<i64, Point>>;
 
 /// The value by which a list is ordered.
 fn rank(order: &str, point: &Point) -> Option<u64> {
@@ -359,6 +421,7 @@ fn rank(order: &str, point: &Point) -> Option<u64> {
         "events" => point.get(Field::Delivered),
         "failures" => point.get(Field::FailedSends),
         "cpu" => point.get(Field::CpuMillis),
+        "calls" => point.get(Field::Calls),
         _ => return None,
     })
 }
@@ -369,17 +432,18 @@ async fn top(events: &EventConfig, call: Call) -> Result<Reply, Error> {
     let kind = kind(subject, &call.caller)?;
     let usual = match kind {
         SubjectKind::Account => {
-            let why = "must be `endpoint`, `destination`, `agent` or `node`";
+            let why = "must be `endpoint`, `destination`, `agent`, `node` or `key`";
             return Err(invalid("subject", why).into());
         }
         SubjectKind::Endpoint => "requests",
         SubjectKind::Agent => "bytes",
         SubjectKind::Destination => "events",
         SubjectKind::Node => "cpu",
+        SubjectKind::Key => "calls",
     };
     let order = given.get("order").copied().unwrap_or(usual);
     if rank(order, &Point::default()).is_none() {
-        let why = "must be `requests`, `errors`, `bytes`, `connections`, `latency`, `refused`, `events`, `failures` or `cpu`";
+        let why = "must be `requests`, `errors`, `bytes`, `connections`, `latency`, `refused`, `events`, `failures`, `cpu` or `calls`";
         return Err(invalid("order", why).into());
     }
     let limit = match given.get("limit") {
@@ -405,6 +469,10 @@ async fn top(events: &EventConfig, call: Call) -> Result<Reply, Error> {
         .statistics
         .points(&selection, resolution, range, 0)
         .await?;
+    let (subjects, mut called) = match kind {
+        SubjectKind::Key => by_key(subjects),
+        _ => (subjects, BTreeMap::new()),
+    };
     let mut readable = BTreeMap::new();
     for (key, steps) in subjects {
         if may_read(events, &call, kind, key.id()).await? {
@@ -421,7 +489,10 @@ async fn top(events: &EventConfig, call: Call) -> Result<Reply, Error> {
     let shape = shape(kind);
     let shown = ranked.iter().take(limit).map(|(_, key, point)| RankView {
         id: key.id(),
-        values: Values::of(shape, point),
+        values: match called.remove(*key) {
+            Some(called) => Values::of_calls(called.total),
+            None => Values::of(shape, point),
+        },
     });
     Ok(Reply::Ok(stored::write(&TopView {
         uri: &format!("{}{TOP_PATH}", call.base),

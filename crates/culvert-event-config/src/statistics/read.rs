@@ -9,6 +9,8 @@ use super::{Resolution, Statistics, floor};
 
 /// Maximum number of rows of one read.
 const ROWS_MAX: u32 = 20_000;
+/// Chunks of each operation of one API key in one read, for each node.
+const CHUNKS_OF_KEY: i64 = 24;
 /// Chunks of one subject in one read, for each node.
 const CHUNKS_OF_ONE: i64 = 288;
 
@@ -19,6 +21,8 @@ pub(super) enum Selection {
     One(Key),
     /// All subjects of a kind in an account.
     All(SubjectKind, String),
+    /// All operations of one API key.
+    OfKey(Key),
 }
 
 impl Selection {
@@ -27,13 +31,14 @@ impl Selection {
         match self {
             Self::One(key) => key.to_string(),
             Self::All(kind, account) => Key::prefix(*kind, account),
+            Self::OfKey(key) => format!("{key}/"),
         }
     }
 
     fn wants(&self, text: &str, subject: &str) -> bool {
         match self {
             Self::One(_) => subject == text,
-            Self::All(..) => subject.starts_with(text),
+            Self::All(..) | Self::OfKey(_) => subject.starts_with(text),
         }
     }
 }
@@ -166,6 +171,7 @@ impl Statistics {
         let span = match selection {
             Selection::One(_) => CHUNKS_OF_ONE * resolution.chunk,
             Selection::All(..) => resolution.chunk,
+            Selection::OfKey(_) => CHUNKS_OF_KEY * resolution.chunk,
         };
         let mut at = resolution.chunk_of(collected.range.from);
         while at < end {
@@ -210,7 +216,7 @@ impl Statistics {
                     .statistic_chunks(step, &text, range, ROWS_MAX)
                     .await
             }
-            Selection::All(..) => {
+            Selection::All(..) | Selection::OfKey(_) => {
                 self.queue
                     .statistic_chunks_with(step, &text, range, ROWS_MAX)
                     .await

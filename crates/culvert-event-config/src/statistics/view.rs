@@ -18,6 +18,8 @@ pub(super) struct Values {
     delivery: Option<DeliveryValues>,
     /// The server process; of nodes.
     node: Option<NodeValues>,
+    /// Calls of the API; of API keys.
+    calls: Option<CallValues>,
     /// Latency: of endpoints and accounts from the head of a request to the head of its response, of destinations from the
     /// start of a send to its outcome. Null without requests or sends.
     latency: Option<LatencyValues>,
@@ -92,6 +94,16 @@ struct NodeValues {
     refused_by_reason: BTreeMap<&'static str, u64>,
 }
 
+/// Calls of the API.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CallStatistics")]
+struct CallValues {
+    /// Calls that the key authenticated, also those that were refused after that.
+    calls: u64,
+    /// These by operation, by their IDs in the OpenAPI document.
+    by_operation: BTreeMap<String, u64>,
+}
+
 /// Durations in milliseconds. Percentiles are from histograms and off by at most an eighth.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LatencyStatistics")]
@@ -109,6 +121,7 @@ pub(super) enum Shape {
     Traffic,
     Delivery,
     Node,
+    Calls,
 }
 
 /// Milliseconds with three digits.
@@ -167,6 +180,10 @@ impl Values {
                 refused: point.refused(),
                 refused_by_reason: refused_by_reason(point),
             }),
+            calls: (shape == Shape::Calls).then(|| CallValues {
+                calls: point.get(Field::Calls),
+                by_operation: BTreeMap::new(),
+            }),
             latency: (count > 0).then(|| LatencyValues {
                 count,
                 mean_ms: millis(point.get(Field::LatencyMicros) as f64 / count as f64),
@@ -175,6 +192,19 @@ impl Values {
                 p99_ms: percentile(0.99),
             }),
         }
+    }
+}
+
+impl Values {
+    /// Those of calls of these operations.
+    pub(super) fn of_calls(by_operation: BTreeMap<String, u64>) -> Self {
+        let mut point = Point::default();
+        point.add(Field::Calls, by_operation.values().sum());
+        let mut values = Self::of(Shape::Calls, &point);
+        if let Some(calls) = &mut values.calls {
+            calls.by_operation = by_operation;
+        }
+        values
     }
 }
 
@@ -194,7 +224,7 @@ pub(super) struct PointView {
 #[schemars(rename = "Statistics")]
 pub(super) struct SeriesView<'a> {
     pub(super) uri: &'a str,
-    /// `account`, `endpoint`, `destination`, `agent` or `node`.
+    /// `account`, `endpoint`, `destination`, `agent`, `node` or `key`.
     pub(super) subject: &'a str,
     /// ID of the subject, or name of the node; null for the account and for all nodes together.
     pub(super) id: Option<&'a str>,
@@ -227,7 +257,7 @@ pub(super) struct RankView<'a> {
 #[schemars(rename = "TopStatistics")]
 pub(super) struct TopView<'a> {
     pub(super) uri: &'a str,
-    /// `endpoint`, `destination`, `agent` or `node`.
+    /// `endpoint`, `destination`, `agent`, `node` or `key`.
     pub(super) subject: &'a str,
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub(super) from: Timestamp,

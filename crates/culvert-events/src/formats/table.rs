@@ -143,7 +143,7 @@ type OfKind = (
 
 /// The kinds that do not report a write to a resource, by name without version.
 #[rustfmt::skip]
-const KINDS: [OfKind; 55] = [
+const KINDS: [OfKind; 60] = [
     ("admin_command", ApplicationLifecycle, OTHER, Low, Success, &["configuration"], &["change"]),
     ("agent_session_commanded", ApiActivity, OTHER, Informational, Success, &["session"], &["info"]),
     ("agent_session_start", Authentication, LOGON, Informational, OfObject, &["authentication", "session"], &["start"]),
@@ -152,8 +152,13 @@ const KINDS: [OfKind; 55] = [
     ("alert_resolved", DetectionFinding, END, Medium, Success, &["host"], &["info"]),
     ("api_key_expiring", EntityManagement, OTHER, Low, Success, &["iam"], &["info"]),
     ("api_key_leaked", EntityManagement, OTHER, High, Failure, &["iam"], &["info"]),
+    ("api_key_overlap_ended", EntityManagement, UPDATE, Low, Success, &["iam"], &["change"]),
+    ("api_key_overlap_ending", EntityManagement, OTHER, Medium, Success, &["iam"], &["info"]),
     ("api_key_restricted", EntityManagement, UPDATE, Low, Success, &["iam"], &["change"]),
     ("api_key_rotated", EntityManagement, UPDATE, Low, Success, &["iam"], &["change"]),
+    ("api_key_rotation_unused", EntityManagement, OTHER, Medium, Failure, &["iam"], &["info"]),
+    ("api_key_rule_broken", EntityManagement, OTHER, Medium, Failure, &["iam"], &["info"]),
+    ("api_key_rules_updated", EntityManagement, UPDATE, Medium, Success, &["configuration"], &["change"]),
     ("api_key_unrestricted", EntityManagement, UPDATE, Medium, Success, &["iam"], &["change"]),
     ("api_key_unused", EntityManagement, OTHER, Low, Success, &["iam"], &["info"]),
     ("audit_hold_ended", EntityManagement, OTHER, Low, Success, &["configuration"], &["info"]),

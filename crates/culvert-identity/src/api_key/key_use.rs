@@ -1,4 +1,4 @@
-//! When and from where each API key was used last.
+//! When and from where each API key and each of its tokens was used last, and for which operations.
 //!
 //! Calls note their use in memory. A task writes it at most once a minute for each key, so a node that fails loses the
 //! uses of up to a minute.
@@ -11,8 +11,7 @@ use std::time::Duration;
 use culvert_base::net::plain_address;
 use culvert_base::{Fault, Timestamp};
 use culvert_resources::access::caller::Caller;
-use culvert_resources::access::key_uses::Use;
-use culvert_resources::cx::Cx;
+use culvert_resources::access::key_uses::{Called, KeyCalls, KeyUses, Use};
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored::{self, Format};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Store};
@@ -30,6 +29,8 @@ const SILENT: AuditEvent = AuditEvent::Suppress {
 const WRITE_EVERY: Duration = Duration::from_secs(60);
 /// How often the uses of deleted keys are removed.
 const CLEAN_EVERY: Duration = Duration::from_secs(3_600);
+/// Limit of pairs of key and operation in one frame of statistics.
+const PAIRS_MAX: usize = 500;
 /// Limit of keys in one commit.
 const BATCH: usize = 100;
 
@@ -39,6 +40,51 @@ struct Stored {
     format: Format<1>,
     at: Timestamp,
     from: IpAddr,
+    /// The last uses of its valid tokens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tokens: Vec<StoredToken>,
+}
+
+/// The stored last use of a token.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct StoredToken {
+    digest: String,
+    at: Timestamp,
+    from: IpAddr,
+}
+
+/// The last use of a key or of a token: when and from where.
+pub(crate) type LastUse = (Timestamp, IpAddr);
+
+/// The last use of a key, and of each of its tokens by digest.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyUse {
+    /// Of the key, with whichever token.
+    pub(crate) last: Option<LastUse>,
+    tokens: Vec<StoredToken>,
+}
+
+impl KeyUse {
+    /// The last use of the token with this digest.
+    pub(crate) fn of(&self, digest: &str) -> Option<LastUse> {
+        let its = self.tokens.iter().filter(|one| one.digest == digest);
+        its.map(|one| (one.at, one.from)).max_by_key(|(at, _)| *at)
+    }
+
+    fn add(&mut self, at: Timestamp, from: IpAddr) {
+        if self.last.is_none_or(|(known, _)| known < at) {
+            self.last = Some((at, from));
+        }
+    }
+}
+
+/// The last use of each token of a key that this use knows of.
+fn tokens_of(one: &Use) -> impl Iterator<Item = StoredToken> {
+    one.tokens.iter().flatten().map(|token| StoredToken {
+        digest: token.digest.to_string(),
+        at: token.at,
+        from: token.from,
+    })
 }
 
 /// The stored last use of each key, by the ID of the key. The last minute may be missing.
@@ -57,20 +103,28 @@ pub async fn stored_uses(store: &Store) -> Result<HashMap<String, Timestamp>, Fa
 
 /// The last uses of these keys that this node knows of, in their order.
 pub(crate) async fn last_uses(
-    cx: &Cx<'_>,
+    store: &Store,
+    key_uses: &KeyUses,
     key_ids: &[&str],
-) -> Result<Vec<Option<(Timestamp, IpAddr)>>, Fault> {
+) -> Result<Vec<KeyUse>, Fault> {
     let ids: Vec<String> = key_ids.iter().map(|id| id_of(id)).collect();
     let mut known = HashMap::new();
-    for document in cx.store.get_many(&ids).await? {
+    for document in store.get_many(&ids).await? {
         let stored: Stored = stored::read(&document)?;
-        known.insert(document.head.id, (stored.at, stored.from));
+        known.insert(document.head.id, stored);
     }
-    let own = cx.key_uses.lock();
+    let own = key_uses.lock();
     let last = |(key_id, id): (&&str, &String)| {
-        let own = own.peek(*key_id).map(|own| (own.at, own.from));
-        let stored = known.get(id).copied();
-        stored.into_iter().chain(own).max_by_key(|(at, _)| *at)
+        let mut found = KeyUse::default();
+        if let Some(stored) = known.remove(id) {
+            found.add(stored.at, stored.from);
+            found.tokens = stored.tokens;
+        }
+        if let Some(own) = own.peek(*key_id).map(|noted| &noted.last) {
+            found.add(own.at, own.from);
+            found.tokens.extend(tokens_of(own));
+        }
+        found
     };
     Ok(key_ids.iter().zip(&ids).map(last).collect())
 }
@@ -84,29 +138,22 @@ fn id_of(key_id: &str) -> String {
 impl Identity {
     /// Notes that the caller's key was used from this address.
     pub fn note_key_use(&self, caller: &Caller, address: IpAddr) {
+        self.note_call(caller, address, None);
+    }
+
+    /// Notes that the caller's key was used from this address, for this operation.
+    pub fn note_call(&self, caller: &Caller, address: IpAddr, called: Option<Called>) {
         if caller.key_id.is_empty() {
             return;
         }
         let (at, from) = (self.kernel.clock.now(), plain_address(address));
-        let mut uses = self.kernel.key_uses.lock();
-        match uses.get_mut(&caller.key_id) {
-            Some(known) => {
-                known.at = at;
-                known.from = from;
-                known.is_written = false;
-            }
-            None => {
-                let account = caller.account.clone();
-                let is_written = false;
-                let new = Use {
-                    account,
-                    at,
-                    from,
-                    is_written,
-                };
-                uses.insert(caller.key_id.clone(), new);
-            }
-        }
+        self.kernel.key_uses.note(caller, at, from, called);
+    }
+
+    /// Takes the calls by key and operation since the last time, for a frame of statistics: at most as many pairs as one
+    /// may have, and the others the next time.
+    pub fn take_key_calls(&self) -> Vec<KeyCalls> {
+        self.kernel.key_uses.take_calls(PAIRS_MAX)
     }
 
     /// Writes the uses of keys, until cancelled.
@@ -152,16 +199,39 @@ impl Identity {
 
     /// The write of one use; `None` if there is a newer one, or the key is deleted.
     async fn key_use_write(&self, key_id: &str, one: &Use) -> Result<Option<Changes>, Fault> {
-        if self.kernel.store.get(ApiKey::KIND, key_id).await?.is_none() {
+        let Some(key) = self.kernel.store.get(ApiKey::KIND, key_id).await? else {
             return Ok(None);
-        }
+        };
+        let key: ApiKey = stored::read(&key)?;
         let id = id_of(key_id);
-        let body = stored::write(&Stored {
+        let known = self.kernel.store.get(KIND, &id).await?;
+        let before: Option<Stored> = known.as_ref().map(stored::read).transpose()?;
+        let mut all = KeyUse::default();
+        if let Some(before) = &before {
+            all.add(before.at, before.from);
+            all.tokens.clone_from(&before.tokens);
+        }
+        all.add(one.at, one.from);
+        all.tokens.extend(tokens_of(one));
+        let Some((at, from)) = all.last else {
+            return Ok(None);
+        };
+        // Only the tokens that the key has, so that the document does not grow.
+        let previous = key.previous.as_ref().map(|previous| &previous.digest);
+        let digests = std::iter::once(&key.digest).chain(previous);
+        let tokens = digests.filter_map(|digest| {
+            let (at, from) = all.of(digest)?;
+            let digest = digest.clone();
+            Some(StoredToken { digest, at, from })
+        });
+        let stored = Stored {
             format: Format,
-            at: one.at,
-            from: one.from,
-        })?;
-        let Some(known) = self.kernel.store.get(KIND, &id).await? else {
+            at,
+            from,
+            tokens: tokens.collect(),
+        };
+        let body = stored::write(&stored)?;
+        let Some(known) = known else {
             let now = self.kernel.clock.now().whole_seconds();
             let head = Head {
                 id,
@@ -180,9 +250,8 @@ impl Identity {
             };
             return Ok(Some(Changes::insert(document, SILENT)));
         };
-        let stored: Stored = stored::read(&known)?;
-        let is_newer = stored.at < one.at;
-        Ok(is_newer.then(|| Changes::replace(Document { body, ..known }, SILENT)))
+        let has_changes = known.body != body;
+        Ok(has_changes.then(|| Changes::replace(Document { body, ..known }, SILENT)))
     }
 
     /// Removes the uses of deleted keys.

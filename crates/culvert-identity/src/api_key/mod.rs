@@ -6,8 +6,10 @@ mod included;
 pub mod key_use;
 pub mod model;
 pub mod operations;
+pub mod overlap;
 mod preview;
 mod restrictions;
+pub mod rules;
 
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Secret, code};
 use culvert_resources::access::key_restrictions::{KeyRestrictions, NETWORKS_MAX};
@@ -104,8 +106,15 @@ impl Resource for ApiKey {
         "expires_at",
         "previous_token_expires_at",
         "leaked_at",
+        "rotated_at",
+        "maximum_age_at",
+        "broken_rules",
         "last_used_at",
         "last_used_from",
+        "token_last_used_at",
+        "token_last_used_from",
+        "previous_token_last_used_at",
+        "previous_token_last_used_from",
     ];
     const INCLUDED: &'static [Part] = included::PARTS;
     const PARAMETERS: &'static [Parameter] = page::INCLUDED;
@@ -124,8 +133,15 @@ impl Resource for ApiKey {
         field("expires_at", Shape::Time),
         field("previous_token_expires_at", Shape::Time),
         field("leaked_at", Shape::Time),
+        field("rotated_at", Shape::Time),
+        field("maximum_age_at", Shape::Time),
+        field("broken_rules", Shape::List),
         field("last_used_at", Shape::Time),
         field("last_used_from", Shape::Apart),
+        field("token_last_used_at", Shape::Time),
+        field("token_last_used_from", Shape::Apart),
+        field("previous_token_last_used_at", Shape::Time),
+        field("previous_token_last_used_from", Shape::Apart),
     ]);
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
         ("description", code::CREDENTIAL_DESCRIPTION_TOO_LONG),
@@ -150,21 +166,25 @@ impl Resource for ApiKey {
         cx.caller.may_give(&restrictions)?;
         let form = cx.settings.token_form;
         let token = form.mint(token::Kind::Key, id, cx.entropy);
-        let document = Self {
+        let mut document = Self {
             format: Format,
             owner_id,
             digest: cx.pepper.digest(token.reveal()),
             description: input.description,
             metadata: input.metadata,
             restrictions,
+            rotated_at: None,
             previous: None,
             leak: None,
+            noticed: Vec::new(),
         };
         let reveal = Reveal {
             pointer: "/token".to_owned(),
             json: Secret::new(format!("\"{}\"", token.reveal())),
         };
-        let also = restricted(cx, id, &document.restrictions)?;
+        let key_id = TYPE.stored_id_of(id);
+        let checked = rules::check(cx, &key_id, id.at(), &mut document).await?;
+        let also = restricted(cx, id, &document.restrictions)?.and(checked);
         Ok(Draft {
             document,
             reveal: Some(reveal),

@@ -2,6 +2,7 @@
 
 use culvert_base::{Description, Metadata, Timestamp};
 use culvert_resources::access::key_restrictions::KeyRestrictions;
+use culvert_resources::access::key_rules::KeyRule;
 use culvert_resources::access::right::Scope;
 use culvert_resources::access::rights::Rights;
 use culvert_resources::cx::base::Base;
@@ -31,15 +32,31 @@ pub struct ApiKey {
     /// What it may not do although its owner may.
     #[serde(default, skip_serializing_if = "KeyRestrictions::is_none")]
     pub restrictions: KeyRestrictions,
+    /// When it was rotated last. Rotations of earlier versions did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotated_at: Option<Timestamp>,
     /// The token before the last rotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<PreviousToken>,
     /// That its token was reported as leaked, until a rotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leak: Option<Leak>,
+    /// The rules of the account that it breaks, as far as events say so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub noticed: Vec<KeyRule>,
 }
 
 impl ApiKey {
+    /// When the key with this head got its token.
+    pub fn issued_at(&self, head: &Head) -> Timestamp {
+        self.rotated_at.unwrap_or(head.created_at)
+    }
+
+    /// The token before the last rotation, if it still works.
+    pub fn valid_previous(&self, now: Timestamp) -> Option<&PreviousToken> {
+        self.previous.as_ref().filter(|one| now < one.until)
+    }
+
     /// Whether an admin's key of this form is a way in.
     pub fn is_way_in(&self) -> bool {
         self.restrictions.is_way_in() && !self.leak.as_ref().is_some_and(|leak| leak.is_revoked)
@@ -51,6 +68,9 @@ impl ApiKey {
 pub struct PreviousToken {
     /// `<pepper id>.<hex>`.
     pub digest: String,
+    /// When the key had got it. Rotations of earlier versions did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub issued_at: Option<Timestamp>,
     /// When it stops working.
     pub until: Timestamp,
 }
@@ -89,7 +109,7 @@ fn add_included(schema: &mut Schema) {
 /// What an API key has beside that with `include`.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Included {
-    /// The owner's e-mail address, or the bot's name. Only with `include=restrictions`, as the fields up to `leaked_at`.
+    /// The owner's e-mail address, or the bot's name. Only with `include=restrictions`, as the fields up to `broken_rules`.
     #[serde(skip_serializing_if = "Option::is_none")]
     owner_name: Option<String>,
     /// The highest role of the key; empty for the role of its owner.
@@ -114,13 +134,38 @@ struct Included {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     leaked_at: Option<Timestamp>,
-    /// When the key was used last, to the minute; null if it never was. Only with `include=usage`, as `last_used_from`.
+    /// When the key was rotated last; null if it never was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    rotated_at: Option<Timestamp>,
+    /// When the token reaches the maximum age of the account; null without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    maximum_age_at: Option<Timestamp>,
+    /// The rules of the account that the key breaks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broken_rules: Option<Vec<KeyRule>>,
+    /// When the key was used last, to the minute; null if it never was. Only with `include=usage`, as the fields after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     last_used_at: Option<Timestamp>,
     /// Address of the last use; empty if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_used_from: Option<String>,
+    /// When the token of the key was used last, since the key got it; null if it never was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    token_last_used_at: Option<Timestamp>,
+    /// Address of that use; empty if there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_last_used_from: Option<String>,
+    /// When the token before the last rotation was used last, while it works; null otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    previous_token_last_used_at: Option<Timestamp>,
+    /// Address of that use; empty if there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous_token_last_used_from: Option<String>,
 }
 
 impl Model for ApiKey {

@@ -4,12 +4,15 @@
 
 use culvert_base::{Fault, Ksuid, Refusal, Secret, Timestamp, code};
 use culvert_resources::access::key_restrictions::{KeyRestrictions, NETWORKS_MAX, Network};
+use culvert_resources::access::key_rules::{JudgedKey, KeyRule};
+use culvert_resources::access::owner::Owner;
 use culvert_resources::access::right::Scope;
 use culvert_resources::access::rights::Access;
 use culvert_resources::access::token;
 use culvert_resources::audit::trace::{OperationKind, Performed, Trace};
 use culvert_resources::cx::Cx;
 use culvert_resources::input::Problem;
+use culvert_resources::input::end::end;
 use culvert_resources::input::force::FORCED;
 use culvert_resources::list::page::Parameter;
 use culvert_resources::operation::{BodySpec, Call, Method, Reply, ResponseSpec, SchemaOf, Status};
@@ -17,14 +20,16 @@ use culvert_resources::resource::model::{Model, Uri};
 use culvert_resources::resource::{Extra, Reveal, Running, StoredDraft, value_refusal};
 use culvert_resources::service::RUNS_MAX;
 use culvert_resources::{Error, Role, audit, input, service, stored};
-use culvert_store::Changes;
+use culvert_store::{Changes, Head};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
+use crate::api_key::included::shown;
 use crate::api_key::key_use::last_uses;
 use crate::api_key::model;
 use crate::api_key::model::{ApiKey, PreviousToken};
 use crate::api_key::restrictions::{API_KEY_RESTRICTED, Wanted, shown_restrictions};
+use crate::api_key::{overlap, rules};
 use crate::console::session;
 use crate::leak::found::Leak;
 use crate::lockout::{Taken, leave_a_way_in};
@@ -46,7 +51,7 @@ pub(crate) static API_KEY_ROTATED: OperationKind = OperationKind {
 const OVERLAP_SECONDS_MAX: u32 = 7 * 86_400;
 
 /// The operations.
-pub const OPERATIONS: [Extra<Identity>; 4] = [
+pub const OPERATIONS: [Extra<Identity>; 5] = [
     Extra {
         name: "get_restrictions",
         method: Method::Get,
@@ -95,7 +100,7 @@ pub const OPERATIONS: [Extra<Identity>; 4] = [
         name: "rotate",
         method: Method::Post,
         suffix: "/rotate",
-        doc: "Gives an API key a new token, which is shown once. Without `overlap`, the token before \
+        doc: "Gives an API key a new token, which is shown once. Without an overlap, the token before \
               it stops working immediately, and console sessions of the key end; for the last unrestricted \
               key of an admin, that needs `force` (660).",
         body: Some(BodySpec {
@@ -110,6 +115,23 @@ pub const OPERATIONS: [Extra<Identity>; 4] = [
         access: Access::Change,
         trace: Trace::Also(&API_KEY_ROTATED),
         run: run_rotate,
+    },
+    Extra {
+        name: "end_overlap",
+        method: Method::Delete,
+        suffix: "/previous_token",
+        doc: "Ends the overlap of a rotation early: the token before the rotation stops working immediately, and console \
+              sessions that began with it end. For the last unrestricted key of an admin whose new token was never used, \
+              that needs `force` (660).",
+        body: None,
+        response: ResponseSpec {
+            status: Status::NoContent,
+            schema: None,
+        },
+        query: FORCED,
+        access: Access::Change,
+        trace: Trace::Objects,
+        run: overlap::run_end,
     },
 ];
 
@@ -149,6 +171,24 @@ struct View<'a> {
     last_used_at: Option<Timestamp>,
     /// Address of the last use; empty if there was none.
     last_used_from: String,
+    /// When the key was rotated last; null if it never was.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    rotated_at: Option<Timestamp>,
+    /// When the token of the key was used last, since the key got it; null if it never was.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    token_last_used_at: Option<Timestamp>,
+    /// Address of that use; empty if there was none.
+    token_last_used_from: String,
+    /// When the token before the last rotation was used last, while it works; null otherwise.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    previous_token_last_used_at: Option<Timestamp>,
+    /// Address of that use; empty if there was none.
+    previous_token_last_used_from: String,
+    /// When the token reaches the maximum age of the account; null without one.
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    maximum_age_at: Option<Timestamp>,
+    /// The rules of the account that the key breaks.
+    broken_rules: Vec<KeyRule>,
 }
 
 /// Changes to the restrictions of an API key.
@@ -189,6 +229,9 @@ struct Rotate {
     /// Seconds that the token before the rotation still works, at most 604800; default: 0.
     #[schemars(range(max = OVERLAP_SECONDS_MAX))]
     overlap: u32,
+    /// Instead of `overlap`, when the token before the rotation stops working: an RFC 3339 time, a date, which stands for
+    /// its first moment in UTC, or the time from now, such as `3d`; at most a week from now.
+    overlap_until: String,
 }
 
 /// An input after the checks of its names and types; values are checked once the object is known.
@@ -205,20 +248,33 @@ fn run_get(identity: &Identity, call: Call) -> Running<'_> {
         let document = service::named(&cx, &api_key::TYPE, &call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;
         let key: ApiKey = stored::read(&document)?;
-        Ok(Reply::Ok(view(&cx, &document.head.id, &key).await?))
+        Ok(Reply::Ok(view(&cx, &document.head, &key).await?))
     })
 }
 
-async fn view(cx: &Cx<'_>, id: &str, key: &ApiKey) -> Result<String, Fault> {
-    let mut last_use = last_uses(cx, &[id]).await?;
-    let last_use = last_use.pop().flatten();
+async fn view(cx: &Cx<'_>, head: &Head, key: &ApiKey) -> Result<String, Fault> {
+    let id = head.id.as_str();
+    let used = last_uses(cx.store, cx.key_uses, &[id]).await?;
+    let used = used.into_iter().next().unwrap_or_default();
+    let (rules, _) = rules::current(cx).await?;
+    let owner = Owner::load(cx.store, &key.owner_id).await?;
     let collection = Uri {
         base: cx.base,
         collection: ApiKey::COLLECTION,
         id,
     };
     let now = cx.clock.now();
-    let previous = key.previous.as_ref().map(|previous| previous.until);
+    let issued_at = key.issued_at(head);
+    let judged = JudgedKey {
+        restrictions: &key.restrictions,
+        issued_at,
+        owner_role: owner.map_or(Role::Member, |(owner, _)| owner.role),
+    };
+    let previous = key.valid_previous(now);
+    let of_previous = previous.and_then(|previous| used.of(&previous.digest));
+    let (last_used_at, last_used_from) = shown(used.last);
+    let (token_last_used_at, token_last_used_from) = shown(used.of(&key.digest));
+    let (previous_token_last_used_at, previous_token_last_used_from) = shown(of_previous);
     stored::write(&View {
         key_id: id,
         uri: format!("{collection}/restrictions"),
@@ -227,9 +283,16 @@ async fn view(cx: &Cx<'_>, id: &str, key: &ApiKey) -> Result<String, Fault> {
         expires_at: key.restrictions.expires_at,
         networks: &key.restrictions.networks,
         leak: key.leak.as_ref(),
-        previous_token_expires_at: previous.filter(|until| now < *until),
-        last_used_at: last_use.as_ref().map(|(at, _)| at.whole_seconds()),
-        last_used_from: last_use.map_or(String::new(), |(_, from)| from.to_string()),
+        previous_token_expires_at: previous.map(|previous| previous.until),
+        last_used_at,
+        last_used_from,
+        rotated_at: key.rotated_at,
+        token_last_used_at,
+        token_last_used_from,
+        previous_token_last_used_at,
+        previous_token_last_used_from,
+        maximum_age_at: rules.old_at(issued_at),
+        broken_rules: rules.broken(judged, now),
     })
 }
 
@@ -242,9 +305,9 @@ fn run_update(identity: &Identity, call: Call) -> Running<'_> {
             Err(refusal) => Err(refusal.clone()),
         };
         let kind = (&API_KEY_RESTRICTED, "api_keys_update_restrictions");
-        let (id, key) = restrict(identity, &call, kind, FORCED, decide).await?;
+        let (head, key) = restrict(identity, &call, kind, FORCED, decide).await?;
         let cx = identity.kernel.cx(&call.caller, &call.base);
-        Ok(Reply::Ok(view(&cx, &id, &key).await?))
+        Ok(Reply::Ok(view(&cx, &head, &key).await?))
     })
 }
 
@@ -257,14 +320,14 @@ fn run_delete(identity: &Identity, call: Call) -> Running<'_> {
     })
 }
 
-/// Changes the restrictions of the key that the path names. Returns its ID and its new form.
+/// Changes the restrictions of the key that the path names. Returns its head and its new form.
 async fn restrict(
     identity: &Identity,
     call: &Call,
     kind: (&'static OperationKind, &'static str),
     parameters: &[Parameter],
     decide: impl Fn(&KeyRestrictions) -> Result<KeyRestrictions, Refusal> + Send,
-) -> Result<(String, ApiKey), Error> {
+) -> Result<(Head, ApiKey), Error> {
     let restrict = |call| restrict_locked(identity, call, kind, parameters, decide);
     service::locked(&identity.kernel, &api_key::TYPE, call, restrict).await
 }
@@ -275,7 +338,7 @@ async fn restrict_locked(
     kind: (&'static OperationKind, &'static str),
     parameters: &[Parameter],
     decide: impl Fn(&KeyRestrictions) -> Result<KeyRestrictions, Refusal> + Send,
-) -> Result<(String, ApiKey), Error> {
+) -> Result<(Head, ApiKey), Error> {
     let cx = identity.kernel.cx_of(call, parameters)?;
     let ty = &api_key::TYPE;
     for _ in 0..RUNS_MAX {
@@ -287,9 +350,12 @@ async fn restrict_locked(
         let restrictions = decide(&key.restrictions)?;
         let before = std::mem::replace(&mut key.restrictions, restrictions);
         cx.caller.may_give(&key.restrictions)?;
-        let id = document.head.id.clone();
+        let head = document.head.clone();
+        let id = head.id.as_str();
+        let issued_at = key.issued_at(&head);
+        let checked = rules::check(&cx, id, issued_at, &mut key).await?;
         let also = match was_way_in && !key.is_way_in() {
-            true => leave_a_way_in(&cx, &document.head.account, Taken::Key(&id)).await?,
+            true => leave_a_way_in(&cx, &head.account, Taken::Key(id)).await?,
             false => Changes::default(),
         };
         let made = StoredDraft {
@@ -302,13 +368,14 @@ async fn restrict_locked(
         let performed = Performed {
             before: Some(shown_restrictions(&before)?),
             after: Some(shown_restrictions(&key.restrictions)?),
-            ..Performed::of(&id, operation)
+            ..Performed::of(id, operation)
         };
         let made = made.and(Changes::event(audit::operation(
             &cx, kind.name, &performed,
         )?));
+        let made = made.and(checked);
         if service::replace(&cx, ty, document, made).await?.is_some() {
-            return Ok((id, key));
+            return Ok((head, key));
         }
     }
     Err(service::overtaken())
@@ -333,7 +400,8 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
             let document = service::named(&cx, ty, &call).await?;
             let document = document.ok_or_else(Refusal::not_found)?;
             cx.caller.may_write()?;
-            let overlap = check_overlap(input.clone()?)?;
+            let now = cx.clock.now();
+            let overlap = check_overlap(&input.clone()?, now)?;
             let mut key: ApiKey = stored::read(&document)?;
             // The new token is shown to the caller, who can use it immediately.
             cx.caller.may_give(&key.restrictions)?;
@@ -345,24 +413,27 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
             let token = form.mint(token::Kind::Key, id, cx.entropy);
             let digest = cx.pepper.digest(token.reveal());
             let old = std::mem::replace(&mut key.digest, digest);
+            let issued_at = key.issued_at(&document.head);
             key.leak = None;
-            key.previous = (overlap > 0).then(|| PreviousToken {
+            key.rotated_at = Some(now);
+            key.previous = overlap.map(|until| PreviousToken {
                 digest: old,
-                until: cx
-                    .clock
-                    .now()
-                    .plus(std::time::Duration::from_secs(overlap.into())),
+                issued_at: Some(issued_at),
+                until,
             });
+            let checked = rules::check(&cx, &document.head.id, now, &mut key).await?;
+            let noted = overlap::rotated(&cx, &document.head, &key).await?;
             // A holder of the previous token may have signed in with it.
             let also = match overlap {
-                0 => {
+                None => {
                     // The new token may be lost with the response.
                     let taken = Taken::Key(&document.head.id);
                     let way_in = leave_a_way_in(&cx, &document.head.account, taken).await?;
                     way_in.and(session::removal(&cx, body).await?)
                 }
-                _ => Changes::default(),
+                Some(_) => Changes::default(),
             };
+            let also = also.and(noted);
             let made = StoredDraft {
                 body: stored::write(&key)?,
                 links: key.links(&document.head),
@@ -374,7 +445,7 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
                 ..Performed::of(&document.head.id, "api_keys_rotate")
             };
             let rotated = audit::operation(&cx, API_KEY_ROTATED.name, &rotated)?;
-            let made = made.and(Changes::event(rotated));
+            let made = made.and(Changes::event(rotated)).and(checked);
             if let Some(view) = service::replace(&cx, ty, document, made).await? {
                 let reveal = Reveal {
                     pointer: "/token".to_owned(),
@@ -390,10 +461,27 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
     })
 }
 
-fn check_overlap(input: Rotate) -> Result<u32, Refusal> {
+/// When the token before the rotation stops working; `None` for immediately. Codes 215 and 241.
+fn check_overlap(input: &Rotate, now: Timestamp) -> Result<Option<Timestamp>, Refusal> {
+    let invalid = |why: String| Err(Refusal::new(code::BODY_FIELD_INVALID, why));
+    let longest = std::time::Duration::from_secs(OVERLAP_SECONDS_MAX.into());
     if input.overlap > OVERLAP_SECONDS_MAX {
-        let why = format!("`overlap` must be at most {OVERLAP_SECONDS_MAX} seconds.");
-        return Err(Refusal::new(code::BODY_FIELD_INVALID, why));
+        return invalid(format!(
+            "`overlap` must be at most {OVERLAP_SECONDS_MAX} seconds."
+        ));
     }
-    Ok(input.overlap)
+    match (input.overlap, input.overlap_until.as_str()) {
+        (0, "") => Ok(None),
+        (seconds, "") => Ok(Some(
+            now.plus(std::time::Duration::from_secs(seconds.into())),
+        )),
+        (0, text) => {
+            let until = end("overlap_until", text, now)?;
+            if until > now.plus(longest) {
+                return invalid("`overlap_until` must be at most a week from now.".to_owned());
+            }
+            Ok(Some(until))
+        }
+        _ => invalid("`overlap` and `overlap_until` exclude each other.".to_owned()),
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use culvert_base::{Refusal, Timestamp, code};
 use culvert_resources::access::caller::Caller;
 use culvert_resources::access::key_restrictions::Network;
+use culvert_resources::access::key_rules::KeyRule;
 use culvert_resources::access::owner::Owner;
 use culvert_resources::access::right::Scope;
 use culvert_resources::cx::Cx;
@@ -34,6 +35,8 @@ pub(crate) struct Preview<'a> {
     /// When the key stops working; null for never.
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     expires_at: Option<Timestamp>,
+    /// The rules of the account that the key would break, which are only reported.
+    broken_rules: &'a [KeyRule],
     /// Operations that the key may call on objects of its owner, by their IDs in the OpenAPI document.
     operations: Vec<String>,
 }
@@ -62,6 +65,7 @@ pub(crate) async fn of(key: &ApiKey, cx: &Cx<'_>) -> Result<String, Error> {
         },
         networks: &restrictions.networks,
         expires_at: restrictions.expires_at,
+        broken_rules: &key.noticed,
         operations: operations.map(OperationSpec::id).collect(),
     })?)
 }

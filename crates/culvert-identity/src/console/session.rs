@@ -310,7 +310,8 @@ impl Identity {
             return Err(ended());
         };
         let key: KeyOfCaller = stored::read(&document)?;
-        let token = key.token(session.of_token.as_deref(), now);
+        let created_at = document.head.created_at;
+        let token = key.token(session.of_token.as_deref(), created_at, now);
         let token = token.map_err(|_| ended())?;
         self.caller_of(key, document.head, token).await
     }

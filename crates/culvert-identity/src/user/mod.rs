@@ -33,6 +33,7 @@ use culvert_store::{Changes, Head};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
 
+use crate::api_key::rules;
 use crate::console::session;
 use crate::lockout::{Taken, leave_a_way_in};
 use crate::user::invitations::Ended;
@@ -167,6 +168,9 @@ impl Resource<Identity> for User {
             also = also.and(session::removal_of_owner(cx, head).await?);
         }
         also = also.and(revoked);
+        if !was_admin && self.is_active_admin() {
+            also = also.and(rules::check_admin(cx, head).await?);
+        }
         Ok(Draft {
             also,
             ..Draft::of(self)

@@ -3,9 +3,13 @@
 //! An invitation gives a first API key, with which the person signs in again later. A sign-in at the provider gives a
 //! console session of the user itself, without a key.
 
-use culvert_base::{Description, Fault, Metadata, Refusal, Secret, code};
-use culvert_resources::access::caller::{Caller, Origin, OwnerKind, PresentedToken};
-use culvert_resources::access::key_restrictions::KeyRestrictions;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use culvert_base::{Description, Fault, Metadata, Prefix, Refusal, Secret, code};
+use culvert_resources::access::caller::{Caller, Origin, OwnerKind, PresentedToken, Role};
+use culvert_resources::access::key_restrictions::{KeyRestrictions, Network};
+use culvert_resources::access::key_rules::Strictness;
 use culvert_resources::access::token;
 use culvert_resources::access::token::Shape;
 use culvert_resources::access::user::User;
@@ -17,10 +21,14 @@ use culvert_resources::{Error, audit, stored};
 use culvert_store::{Changes, CommitError, Document, Head};
 
 use crate::api_key::model::ApiKey;
+use crate::api_key::rules;
 use crate::console::session::ConsoleSession;
 use crate::user::invitations;
 use crate::user::invitations::Ended;
 use crate::{Identity, api_key, user};
+
+/// How long the first key of a person works, where the account requires an end.
+const FIRST_KEY_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 /// An accepted invitation.
 #[derive(Debug)]
@@ -90,7 +98,7 @@ impl Identity {
             let accepted = invitations::ended(&cx, (id, &user), Ended::Accepted)?;
             user.active = true;
             user.invitation = None;
-            let (token, presented, key_id, key) = self.first_key(&caller)?;
+            let (token, presented, key_id, key) = self.first_key(&caller, origin.address).await?;
             let written = Document {
                 body: stored::write(&user)?,
                 keys: user.keys(),
@@ -113,10 +121,13 @@ impl Identity {
         Err(culvert_resources::service::overtaken())
     }
 
-    /// A first key for a person: its token, the token as presented by a caller, its ID, and the write that creates it.
-    fn first_key(
+    /// A first key for a person: its token, the token as presented by a caller, its ID, and the write that creates it. Where
+    /// the rules of the account refuse a key without an end or networks, it has them: it ends after 30 days, and an admin's
+    /// works from this address.
+    async fn first_key(
         &self,
         caller: &Caller,
+        address: IpAddr,
     ) -> Result<(Secret, PresentedToken, String, Changes), Error> {
         let cx = self.kernel.cx(caller, &self.kernel.settings.base_url);
         let id = cx.new_id();
@@ -126,18 +137,29 @@ impl Identity {
         let digest = cx.pepper.digest(token.reveal());
         let presented = PresentedToken {
             digest: digest.as_str().into(),
+            issued_at: id.at(),
             until: None,
         };
-        let key = ApiKey {
+        let (rules, _) = rules::current(&cx).await?;
+        let mut restrictions = KeyRestrictions::default();
+        if rules.required_end == Strictness::Refuse {
+            restrictions.expires_at = Some(cx.clock.now().plus(FIRST_KEY_MAX).whole_seconds());
+        }
+        if rules.admin_networks == Strictness::Refuse && caller.role == Role::Admin {
+            restrictions.networks = vec![Network(Prefix::of(address))];
+        }
+        let mut key = ApiKey {
             format: Format,
             owner_id: caller.owner_id.clone(),
             digest,
             description: Description::try_from(description)
                 .map_err(|error| Fault::new("describing a key", error))?,
             metadata: Metadata::default(),
-            restrictions: KeyRestrictions::default(),
+            restrictions,
             previous: None,
+            rotated_at: None,
             leak: None,
+            noticed: Vec::new(),
         };
         let head = Head {
             id: format!("{}_{id}", ApiKey::ID_PREFIX),
@@ -147,6 +169,7 @@ impl Identity {
             created_at: id.at(),
             updated_at: id.at(),
         };
+        let checked = rules::check(&cx, &head.id, id.at(), &mut key).await?;
         let links = key.links(&head);
         let document = Document {
             body: stored::write(&key)?,
@@ -158,7 +181,7 @@ impl Identity {
         let view = api_key::TYPE.view_text(&document, cx.base)?;
         let event = audit::event(&cx, &api_key::TYPE, Verb::Created, &view)?;
         let key_id = document.head.id.clone();
-        let changes = Changes::insert(document, event);
+        let changes = Changes::insert(document, event).and(checked);
         Ok((token, presented, key_id, changes))
     }
 }

@@ -64,7 +64,10 @@ impl From<IpAddr> for Origin {
 pub struct PresentedToken {
     /// Its digest, as the key has it: `<pepper id>.<hex>`.
     pub digest: Arc<str>,
-    /// When it stops working, if the key has been rotated since.
+    /// When the key got it.
+    pub issued_at: Timestamp,
+    /// When it stops working before the key does: because the key was rotated since, or because of the maximum age of
+    /// tokens.
     pub until: Option<Timestamp>,
 }
 
@@ -111,7 +114,7 @@ impl Role {
 }
 
 impl Caller {
-    /// When its rights end: with the key, or with the token from before a rotation.
+    /// When its rights end: with the key, with the token from before a rotation, or with the age of the token.
     pub fn ends_at(&self) -> Option<Timestamp> {
         let key = self.restrictions.as_ref().and_then(|key| key.expires_at);
         let token = self.token.as_ref().and_then(|token| token.until);

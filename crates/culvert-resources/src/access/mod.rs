@@ -10,6 +10,7 @@ pub mod bot_user;
 pub mod caller;
 pub mod grant;
 pub mod key_restrictions;
+pub mod key_rules;
 pub mod key_uses;
 pub mod owner;
 pub mod policy_misuse;

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::access::key_rules::KeyRules;
 use crate::stored::Format;
 
 /// The tenant that resources belong to.
@@ -14,6 +15,9 @@ pub struct Account {
     pub name: String,
     /// A suspended account's keys are refused with 205.
     pub suspended: bool,
+    /// The rules about its API keys.
+    #[serde(default, skip_serializing_if = "KeyRules::is_none")]
+    pub key_rules: KeyRules,
 }
 
 impl Account {
