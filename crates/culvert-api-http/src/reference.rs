@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::openapi::{needs_of, openapi, tail_parameters};
 use crate::response::problem;
-use crate::route::TAIL_PATH;
+use crate::route::{PRESETS, Preset, TAIL_PATH};
 
 /// `docs/reference/api.md`: all operations with their inputs and responses. `targets` describes targets of event
 /// destinations.
@@ -23,7 +23,8 @@ pub fn api(
     let document = openapi(operations, targets);
     let mut page = String::from(
         "# Management API\n\nAll operations, generated from the server's route table. `GET \
-         /openapi.json` and `culvert openapi` return the OpenAPI document.\n",
+         /openapi.json` and `culvert openapi` return the OpenAPI 3.1 document, and `GET \
+         /openapi-3.0.json` and `culvert openapi --oas 3.0` the same in OpenAPI 3.0.\n",
     );
     let mut collection = None;
     for operation in operations {
@@ -141,9 +142,40 @@ fn describe(page: &mut String, operation: &OperationSpec, document: &Value) {
         line(page, format_args!("\nTakes:"));
         fields(page, schema, document);
     }
+    responses(page, described, document);
+    let presets = PRESETS
+        .iter()
+        .filter(|preset| preset.of == operation.path && preset.method == operation.method);
+    for preset in presets {
+        let described = document
+            .pointer("/paths")
+            .and_then(|paths| paths.get(preset.path)?.get(&method));
+        let Preset { path, id, doc, .. } = preset;
+        line(
+            page,
+            format_args!(
+                "\n### `{} {path}`\n\n{doc} Client generators find it as the operation `{id}`.",
+                operation.method.as_str()
+            ),
+        );
+        if let Some(described) = described {
+            responses(page, described, document);
+        }
+    }
+}
+
+/// Describes what an operation returns when it succeeds.
+fn responses(page: &mut String, described: &Value, document: &Value) {
     let responses = described.get("responses").and_then(Value::as_object);
     for (status, response) in responses.into_iter().flatten() {
-        if status == "default" {
+        if status.starts_with(['4', '5']) {
+            continue;
+        }
+        if response.pointer("/content/text~1event-stream").is_some() {
+            line(
+                page,
+                format_args!("\nReturns {status} with `text/event-stream`."),
+            );
             continue;
         }
         match response.pointer("/content/application~1json/schema") {

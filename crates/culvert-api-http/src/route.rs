@@ -4,7 +4,7 @@
 //! segment or different letter case is another path.
 
 use culvert_base::{Code, Fault};
-use culvert_resources::operation::{self, Operation};
+use culvert_resources::operation::{self, EVENTS_PATH, Operation};
 use http::{HeaderValue, Method};
 
 use crate::query;
@@ -14,12 +14,54 @@ use crate::tombstones::retired;
 pub const TAIL_PATH: &str = "/events/tail";
 /// The paths of the audit log as a transparency log: `checkpoint`, and `tile/` with the address of a tile.
 pub const AUDIT_LOG_PATHS: &str = "/audit/log/{*path}";
-/// Path of the OpenAPI document.
+/// Path of the OpenAPI 3.1 document.
 pub const OPENAPI_PATH: &str = "/openapi.json";
+/// Path of the same document in OpenAPI 3.0.
+pub const OPENAPI_3_0_PATH: &str = "/openapi-3.0.json";
 /// Path of the liveness check.
 pub const ALIVE_PATH: &str = "/healthz";
 /// Path of the readiness check.
 pub const READY_PATH: &str = "/readyz";
+
+/// A path that calls an operation with a query parameter set to `true`. Its responses are of another kind than those
+/// of the operation without the parameter: client generators read one kind per method and path, so the OpenAPI
+/// document lists this path, and the operation without the parameter.
+#[derive(Debug)]
+pub struct Preset {
+    /// Path and method.
+    pub path: &'static str,
+    /// The method of both.
+    pub method: operation::Method,
+    /// Path of the operation that it calls.
+    pub of: &'static str,
+    /// The query parameter that it sets.
+    pub parameter: &'static str,
+    /// Its ID in the OpenAPI document.
+    pub id: &'static str,
+    /// What it does, in one sentence.
+    pub doc: &'static str,
+}
+
+/// All of them.
+pub static PRESETS: [Preset; 2] = [
+    Preset {
+        path: "/api_keys/dry_run",
+        method: operation::Method::Post,
+        of: "/api_keys",
+        parameter: "dry_run",
+        id: "api_keys_dry_run",
+        doc: "Shows what an API key could do, and stores nothing. The same as `POST /api_keys?dry_run=true`.",
+    },
+    Preset {
+        path: "/events/follow",
+        method: operation::Method::Get,
+        of: EVENTS_PATH,
+        parameter: "follow",
+        id: "events_follow",
+        doc: "Streams kept events as server-sent events, oldest first, and continues with new ones. The stream begins at \
+              `cursor`, `from` or now, and resumes with `Last-Event-ID`. The same as `GET /events?follow=true`.",
+    },
+];
 
 /// The methods that clients used on retired paths.
 const RETIRED_METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
@@ -29,14 +71,18 @@ const RETIRED_METHODS: &str = "GET, POST, PUT, PATCH, DELETE";
 pub enum Route<S: 'static> {
     /// An operation of the table.
     Operation(&'static Operation<S>),
+    /// An operation of the table with a query parameter set.
+    Preset(&'static Operation<S>, &'static Preset),
     /// All methods return this error, after authentication.
     Retired(Code),
     /// The live event tail.
     Tail,
     /// The audit log as a transparency log.
     AuditLog,
-    /// The OpenAPI document.
+    /// The OpenAPI 3.1 document.
     OpenApi,
+    /// The same document in OpenAPI 3.0.
+    OpenApi30,
     /// The liveness check.
     Alive,
     /// The readiness check.
@@ -83,22 +129,25 @@ impl<S> Routes<S> {
             (TAIL_PATH, Route::Tail),
             (AUDIT_LOG_PATHS, Route::AuditLog),
             (OPENAPI_PATH, Route::OpenApi),
+            (OPENAPI_3_0_PATH, Route::OpenApi30),
             (ALIVE_PATH, Route::Alive),
             (READY_PATH, Route::Ready),
         ];
         let listed = operations.iter().map(|operation| {
-            let method = match operation.method {
-                operation::Method::Get => Method::GET,
-                operation::Method::Post => Method::POST,
-                operation::Method::Patch => Method::PATCH,
-                operation::Method::Delete => Method::DELETE,
-            };
+            let method = method_of(operation.method);
             (operation.path.as_str(), method, Route::Operation(operation))
+        });
+        let presets = PRESETS.iter().filter_map(|preset| {
+            let is_called = |it: &&Operation<S>| it.path == preset.of && it.method == preset.method;
+            let operation = operations.iter().find(is_called)?;
+            let method = method_of(preset.method);
+            Some((preset.path, method, Route::Preset(operation, preset)))
         });
         let rows = fixed
             .into_iter()
             .map(|(path, route)| (path, Method::GET, route))
-            .chain(listed);
+            .chain(listed)
+            .chain(presets);
 
         let mut places: Vec<(String, Methods<S>)> = Vec::new();
         for (path, method, route) in rows {
@@ -167,6 +216,15 @@ impl<S> Routes<S> {
     }
 }
 
+fn method_of(method: operation::Method) -> Method {
+    match method {
+        operation::Method::Get => Method::GET,
+        operation::Method::Post => Method::POST,
+        operation::Method::Patch => Method::PATCH,
+        operation::Method::Delete => Method::DELETE,
+    }
+}
+
 /// Removes one of two leading slashes, which a client sends that joins a base URL ending in `/` with a path.
 fn folded(path: &str) -> &str {
     match path.strip_prefix('/') {
@@ -224,6 +282,8 @@ mod tests {
             ("/api_keys", "/api_keys "),
             ("//api_keys", "/api_keys "),
             ("/api_keys/ak%5F1", "/api_keys/{p1} ak_1"),
+            ("/openapi-3.0.json", "OpenApi30"),
+            ("/api_keys/dry_run", "POST"),
             ("/api_keys/a%2Fb", "/api_keys/{p1} a/b"),
             ("/api_keys/%ff", "/api_keys/{p1} %ff"),
             ("///api_keys", "nothing"),

@@ -71,16 +71,19 @@ use culvert_api_http::connection::peer::{self, Ends};
 use culvert_api_http::health::Probe;
 use culvert_api_http::response::answer::{self, JSON, NO_STORE};
 use culvert_api_http::response::problem::Problem;
-use culvert_api_http::route::{Found, Route, Routes};
+use culvert_api_http::route::{Found, Preset, Route, Routes};
 use culvert_api_http::{body, health, query};
 
 pub use culvert_api_http::access::limits::{Rate, Window};
 pub use culvert_api_http::body::{BODY_BYTES_MAX, JSON_DEPTH_MAX, JSON_MEMBERS_MAX};
 pub use culvert_api_http::health::{Health, Serves};
 pub use culvert_api_http::openapi::openapi;
+pub use culvert_api_http::openapi::version_3_0::openapi_3_0;
 pub use culvert_api_http::reference;
 pub use culvert_api_http::response::answer::Body;
-pub use culvert_api_http::route::{ALIVE_PATH, OPENAPI_PATH, READY_PATH, TAIL_PATH};
+pub use culvert_api_http::route::{
+    ALIVE_PATH, OPENAPI_3_0_PATH, OPENAPI_PATH, READY_PATH, TAIL_PATH,
+};
 
 const OPERATION_ID: HeaderName = HeaderName::from_static("ngrok-operation-id");
 const VERSION: HeaderName = HeaderName::from_static("ngrok-version");
@@ -221,6 +224,8 @@ pub struct Api {
     meters: Arc<Meters>,
     /// The OpenAPI document. Created at the first request for it, which most servers never get.
     document: OnceLock<&'static File>,
+    /// The same in OpenAPI 3.0.
+    document_3_0: OnceLock<&'static File>,
 }
 
 impl Api {
@@ -266,19 +271,29 @@ impl Api {
             stopping: CancellationToken::new(),
             meters: Arc::default(),
             document: OnceLock::new(),
+            document_3_0: OnceLock::new(),
             settings,
         }))
     }
 
-    /// The OpenAPI document.
+    /// The OpenAPI 3.1 document.
     fn document(&self) -> &'static File {
-        self.document.get_or_init(|| {
-            let targets = self.control.events.target_types;
-            let document = openapi(operation_specs(), |generator| targets.schema(generator));
-            let text = document.to_string().leak();
-            let file = File::new("openapi.json", "application/json", text.as_bytes());
-            Box::leak(Box::new(file))
-        })
+        let made = || self.document_as("openapi.json", |document| document);
+        self.document.get_or_init(made)
+    }
+
+    /// The same document in OpenAPI 3.0.
+    fn document_3_0(&self) -> &'static File {
+        let made = || self.document_as("openapi-3.0.json", openapi_3_0);
+        self.document_3_0.get_or_init(made)
+    }
+
+    fn document_as(&self, name: &'static str, form: impl Fn(Value) -> Value) -> &'static File {
+        let targets = self.control.events.target_types;
+        let document = openapi(operation_specs(), |generator| targets.schema(generator));
+        let text = form(document).to_string().leak();
+        let file = File::new(name, "application/json", text.as_bytes());
+        Box::leak(Box::new(file))
     }
 
     /// The metrics.
@@ -434,12 +449,16 @@ impl Api {
             }
         };
         let asked = match route {
-            Route::Operation(operation) => Ok(Asked::Operation(operation)),
+            Route::Operation(operation) => Ok(Asked::Operation(operation, None)),
+            Route::Preset(operation, preset) => Ok(Asked::Operation(operation, Some(preset))),
             Route::Tail => Ok(Asked::Tail),
             Route::AuditLog => Ok(Asked::AuditLog),
             Route::Retired(code) => Err(Refusal::of(code)),
             Route::OpenApi => {
                 return Ok(console::answer(self.document(), headers));
+            }
+            Route::OpenApi30 => {
+                return Ok(console::answer(self.document_3_0(), headers));
             }
             Route::Alive => return Ok(health::alive()),
             Route::Ready => {
@@ -462,7 +481,7 @@ impl Api {
         }
         let operation_name = asked.as_ref().map_or_else(|_| String::new(), Asked::name);
         let named = match &asked {
-            Ok(Asked::Operation(_)) => values.first().map(String::as_str),
+            Ok(Asked::Operation(..)) => values.first().map(String::as_str),
             _ => None,
         };
         let caller = match is_by_cookie {
@@ -535,15 +554,16 @@ impl Api {
         arrival: Arrival<'_>,
     ) -> Result<Response<Body>, Problem> {
         match asked {
-            Asked::Operation(operation) if operation.path == EVENTS_PATH => {
-                match query::parse(arrival.parts.uri.query().unwrap_or_default()) {
-                    Ok(query) if follows(&query) => {
-                        self.follow(caller, is_by_cookie, query, arrival).await
-                    }
-                    _ => self.operate(operation, caller, values, arrival).await,
+            Asked::Operation(operation, preset) => {
+                if operation.path == EVENTS_PATH
+                    && let Ok(query) = query_of(arrival.parts, preset)
+                    && follows(&query)
+                {
+                    return self.follow(caller, is_by_cookie, query, arrival).await;
                 }
+                self.operate((operation, preset), caller, values, arrival)
+                    .await
             }
-            Asked::Operation(operation) => self.operate(operation, caller, values, arrival).await,
             Asked::Tail => self.tail(caller, is_by_cookie, arrival).await,
             Asked::AuditLog => audit_log::answer(&self.control, &values.concat()).await,
         }
@@ -601,7 +621,7 @@ impl Api {
     /// Reads the body and runs the operation, both before the request's deadline.
     async fn operate(
         &self,
-        operation: &'static Operation,
+        (operation, preset): (&'static Operation, Option<&'static Preset>),
         caller: Caller,
         path: Vec<String>,
         mut arrival: Arrival<'_>,
@@ -614,10 +634,7 @@ impl Api {
             deadline,
             ..
         } = arrival;
-        let query = match parts.uri.query() {
-            Some(query) => query::parse(query)?,
-            None => Vec::new(),
-        };
+        let query = query_of(parts, preset)?;
         let base = self.base(parts, ends);
         let cause = parts.headers.get(CAUSE).map(HeaderValue::as_bytes);
         let cause = cause.map(|cause| String::from_utf8_lossy(cause).into_owned());
@@ -681,7 +698,7 @@ const AUDIT_LOG: &str = "audit_log";
 
 /// What a caller with a key asks for.
 enum Asked {
-    Operation(&'static Operation),
+    Operation(&'static Operation, Option<&'static Preset>),
     Tail,
     AuditLog,
 }
@@ -699,7 +716,7 @@ impl Asked {
     /// As events name it.
     fn name(&self) -> String {
         match self {
-            Self::Operation(operation) => operation.id(),
+            Self::Operation(operation, _) => operation.id(),
             Self::Tail => TAIL.to_owned(),
             Self::AuditLog => AUDIT_LOG.to_owned(),
         }
@@ -740,6 +757,20 @@ enum CallerStanding {
     Caller,
 }
 
+/// The query of a request, with the parameter that its path sets.
+fn query_of(
+    parts: &Parts,
+    preset: Option<&'static Preset>,
+) -> Result<Vec<(String, String)>, Refusal> {
+    let mut query = match parts.uri.query() {
+        Some(query) => query::parse(query)?,
+        None => Vec::new(),
+    };
+    let set = preset.map(|preset| (preset.parameter.to_owned(), "true".to_owned()));
+    query.extend(set);
+    Ok(query)
+}
+
 /// The API has one version, 2, which is also the default.
 fn check_version(headers: &HeaderMap) -> Result<(), Refusal> {
     match headers.get(VERSION).map(HeaderValue::as_bytes) {
@@ -762,7 +793,10 @@ fn json(status: StatusCode, body: Bytes, secret: bool) -> Response<Body> {
 /// Whether a path has `HEAD` beside `GET`: the root, the console's files, documents and health. Operations of the API
 /// have none.
 fn serves_head(path: &str) -> bool {
-    matches!(path, "/" | OPENAPI_PATH | ALIVE_PATH | READY_PATH) || console::serves_head(path)
+    matches!(
+        path,
+        "/" | OPENAPI_PATH | OPENAPI_3_0_PATH | ALIVE_PATH | READY_PATH
+    ) || console::serves_head(path)
 }
 
 #[cfg(test)]

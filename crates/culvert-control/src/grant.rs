@@ -69,6 +69,7 @@ pub struct Create {
     #[schemars(extend("enum" = ["use"]))]
     right: String,
     /// When the grant ends, an RFC 3339 time in the future; by default never.
+    #[schemars(extend("format" = "date-time"))]
     expires_at: String,
 }
 
@@ -84,6 +85,7 @@ pub struct Update {
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
     /// When the grant ends, an RFC 3339 time in the future; empty for never.
+    #[schemars(extend("pattern" = input::patterns::TIME_OR_EMPTY))]
     expires_at: Option<String>,
 }
 

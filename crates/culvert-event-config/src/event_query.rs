@@ -12,7 +12,7 @@ use culvert_resources::access::caller::{Caller, Role};
 use culvert_resources::access::right::{Right, Scope};
 use culvert_resources::audit::trace::{OperationKind, Trace};
 use culvert_resources::list::page;
-use culvert_resources::list::page::{LIMIT_MAX, Parameter};
+use culvert_resources::list::page::{Form, LIMIT_MAX, Parameter};
 use culvert_resources::operation::{
     Call, EVENTS_PATH, Method, Operation, Reply, ResponseSpec, Run, Status,
 };
@@ -45,6 +45,7 @@ const fn parameter(name: &'static str, repeatable: bool, doc: &'static str) -> P
         doc,
         repeatable,
         within: None,
+        form: Form::Text,
     }
 }
 
@@ -62,26 +63,35 @@ static PARAMETERS: [Parameter; 10] = [
         false,
         "Continues behind an earlier page; the cursor is in its `next_page_uri`.",
     ),
-    parameter(
-        "order",
-        false,
-        "`newest` (default) or `oldest`: which events come first.",
-    ),
+    Parameter {
+        form: Form::Choice(&["newest", "oldest"]),
+        ..parameter(
+            "order",
+            false,
+            "`newest` (default) or `oldest`: which events come first.",
+        )
+    },
     parameter(
         "type",
         true,
         "Returns only events of these types, such as `http_request_complete.v0`. `audit` and `traffic` stand for all types of a log that the caller may read; default: both. Types about API keys, credentials and agent sessions need an admin (630).",
     ),
-    parameter(
-        "from",
-        false,
-        "Returns only events at or after this RFC 3339 time.",
-    ),
-    parameter(
-        "to",
-        false,
-        "Returns only events at or before this RFC 3339 time.",
-    ),
+    Parameter {
+        form: Form::Time,
+        ..parameter(
+            "from",
+            false,
+            "Returns only events at or after this RFC 3339 time.",
+        )
+    },
+    Parameter {
+        form: Form::Time,
+        ..parameter(
+            "to",
+            false,
+            "Returns only events at or before this RFC 3339 time.",
+        )
+    },
     parameter(
         "object_id",
         false,
@@ -97,11 +107,14 @@ static PARAMETERS: [Parameter; 10] = [
         false,
         "CEL condition over the envelope (`event_id`, `event_type`, `event_timestamp`, `account_id`, `principal`), `endpoint_id`, and every field of the object below `ev`.",
     ),
-    parameter(
-        FOLLOW,
-        false,
-        "`true` streams the events as server-sent events, oldest first, and continues with new ones. The stream begins at `cursor`, `from` or now, and resumes with `Last-Event-ID`.",
-    ),
+    Parameter {
+        form: Form::Flag,
+        ..parameter(
+            FOLLOW,
+            false,
+            "`true` streams the events as server-sent events, oldest first, and continues with new ones. The stream begins at `cursor`, `from` or now, and resumes with `Last-Event-ID`.",
+        )
+    },
 ];
 
 pub(crate) fn operations() -> [Operation<EventConfig>; 1] {

@@ -39,7 +39,7 @@ pub struct Create {
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
     /// An IPv4 or IPv6 prefix, such as `192.0.2.0/24`; unique within the policy. Required.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), extend("pattern" = input::patterns::NETWORK))]
     cidr: String,
     /// ID of the IP policy of this rule. Required.
     #[schemars(extend("pattern" = input::id_pattern(IpPolicy::PREFIXES)))]
@@ -61,7 +61,7 @@ pub struct Update {
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
     /// An IPv4 or IPv6 prefix; unique within the policy.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), extend("pattern" = input::patterns::NETWORK))]
     cidr: Option<String>,
 }
 

@@ -4,21 +4,29 @@
 //! that for serialisation, so that a nullable field that is always present is required. A type whose two schemas
 //! differ is listed twice, the input with the suffix `Input`. All maps are sorted by name, so the output is
 //! deterministic.
+//!
+//! A method and path has one kind of response for each status, because client generators read one. What a query
+//! parameter makes another kind is listed under the path that sets the parameter ([`PRESETS`]). Errors are `4XX` and
+//! `5XX` instead of `default`, which some generators take for a success too.
 
+mod plain;
+mod schemas;
 pub mod tail_parameters;
+pub mod version_3_0;
+mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use culvert_resources::access::right::{Right, TAIL_RIGHT};
-use culvert_resources::list::page::Parameter;
-use culvert_resources::operation::{EVENTS_PATH, Method, OperationSpec, Status};
-use culvert_resources::targets::{define_targets, take_definitions};
-use schemars::generate::SchemaSettings;
+use culvert_resources::list::page::{Form, Parameter};
+use culvert_resources::operation::{Method, OperationSpec, Status};
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::body::BODY_BYTES_MAX;
-use crate::route::TAIL_PATH;
+use crate::route::{PRESETS, Preset, TAIL_PATH};
+
+use self::schemas::Schemas;
 
 const SCHEMAS: &str = "#/components/schemas/";
 
@@ -30,42 +38,41 @@ pub fn openapi(
     let mut schemas = Schemas::collect(operations, targets);
     let mut paths: BTreeMap<&str, BTreeMap<&str, Value>> = BTreeMap::new();
     for (index, operation) in operations.iter().enumerate() {
-        let method = match operation.method {
-            Method::Get => "get",
-            Method::Post => "post",
-            Method::Patch => "patch",
-            Method::Delete => "delete",
-        };
+        let method = name_of(operation.method);
         let body = schemas.inputs.remove(&index);
         let view = schemas.views.remove(&index);
-        let mut described = described(operation, body, view);
-        if let Some(preview) = schemas.previews.remove(&index) {
-            described["responses"]["200"] = success("What the object could do.", Some(preview));
+        let preview = schemas.previews.remove(&index);
+        let described = described(operation, body, view);
+        let preset = PRESETS
+            .iter()
+            .find(|preset| preset.of == operation.path && preset.method == operation.method);
+        if let Some(preset) = preset {
+            let described = with_preset(described.clone(), preset, preview);
+            paths
+                .entry(preset.path)
+                .or_default()
+                .insert(method, described);
         }
         paths
             .entry(&operation.path)
             .or_default()
             .insert(method, described);
     }
-    let listed = paths
-        .get_mut(EVENTS_PATH)
-        .and_then(|path| path.get_mut("get"));
-    if let Some(listed) = listed {
-        // With `follow`.
-        listed["responses"]["200"]["content"]["text/event-stream"] =
-            json!({"schema": {"type": "string"}});
-    }
     paths.insert(TAIL_PATH, [("get", tail())].into());
 
     let tags: BTreeSet<&str> = operations.iter().map(tag).chain(["events"]).collect();
-    let tags: Vec<Value> = tags.into_iter().map(|name| json!({"name": name})).collect();
-    let document = json!({
+    let tags: Vec<Value> = tags
+        .into_iter()
+        .map(|name| json!({"name": name, "description": about(operations, name)}))
+        .collect();
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "culvert management API",
             "version": env!("CARGO_PKG_VERSION"),
             "description": "The management API of a culvert installation. Bodies are JSON. Times \
                             are RFC 3339 in UTC. Lists are newest first and paginated by ID.",
+            "contact": {"name": "The operator of this installation"},
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
@@ -88,7 +95,45 @@ pub fn openapi(
             }},
         },
     });
+    walk::document(&mut document, &plain::rewrite);
     sorted(document)
+}
+
+/// The method as a key of a path.
+fn name_of(method: Method) -> &'static str {
+    match method {
+        Method::Get => "get",
+        Method::Post => "post",
+        Method::Patch => "patch",
+        Method::Delete => "delete",
+    }
+}
+
+/// What a tag is about: what the list of its collection says, or its first operation.
+fn about<'a>(operations: &'a [OperationSpec], name: &str) -> &'a str {
+    let mut of_tag = operations.iter().filter(|one| tag(one) == name);
+    let list = of_tag.clone().find(|one| one.name == "list");
+    let doc = list.or_else(|| of_tag.next()).map(|one| one.doc.as_str());
+    let doc = doc.unwrap_or_default();
+    // After what the operation does, the list says what its objects are.
+    doc.split_once("newest first. ")
+        .map_or(doc, |(_, about)| about)
+}
+
+/// The operation of a preset path, for the description of the one that it calls.
+fn with_preset(mut described: Value, preset: &Preset, preview: Option<Value>) -> Value {
+    described["operationId"] = preset.id.into();
+    described["summary"] = preset.doc.into();
+    if let Some(preview) = preview {
+        let shown = success("What the object could do.", Some(preview));
+        let responses = &mut described["responses"];
+        let errors = [responses["4XX"].take(), responses["5XX"].take()];
+        described["responses"] = json!({"200": shown, "4XX": errors[0], "5XX": errors[1]});
+    } else {
+        described["responses"]["200"]["content"] =
+            json!({"text/event-stream": {"schema": {"type": "string"}}});
+    }
+    described
 }
 
 /// The tag of an operation.
@@ -137,15 +182,20 @@ fn add_right(described: &mut Value, right: Right) {
 }
 
 fn described(operation: &OperationSpec, body: Option<Value>, view: Option<Value>) -> Value {
+    let query = operation.query.iter().filter(|parameter| {
+        !PRESETS.iter().any(|preset| {
+            preset.of == operation.path
+                && preset.method == operation.method
+                && preset.parameter == parameter.name
+        })
+    });
     let in_path = operation.path.split('/').filter_map(|segment| {
         let name = segment.strip_prefix('{')?.strip_suffix('}')?;
         Some(json!({
             "name": name, "in": "path", "required": true, "schema": {"type": "string"},
         }))
     });
-    let parameters: Vec<Value> = in_path
-        .chain(operation.query.iter().map(query_parameter))
-        .collect();
+    let parameters: Vec<Value> = in_path.chain(query.map(query_parameter)).collect();
     let (status, said) = match operation.response.status {
         Status::Ok => ("200", "Success."),
         Status::Created => ("201", "Created."),
@@ -158,7 +208,8 @@ fn described(operation: &OperationSpec, body: Option<Value>, view: Option<Value>
         "parameters": parameters,
         "responses": {
             status: success(said, view),
-            "default": {"$ref": "#/components/responses/Error"},
+            "4XX": {"$ref": "#/components/responses/Error"},
+            "5XX": {"$ref": "#/components/responses/Error"},
         },
     });
     if let (Some(spec), Some(schema)) = (&operation.body, body) {
@@ -190,7 +241,12 @@ fn query_parameter(parameter: &Parameter) -> Value {
         Some((least, largest)) => {
             json!({"type": "integer", "minimum": least, "maximum": largest})
         }
-        None => json!({"type": "string"}),
+        None => match parameter.form {
+            Form::Text => json!({"type": "string"}),
+            Form::Time => json!({"type": "string", "format": "date-time"}),
+            Form::Flag => json!({"type": "boolean"}),
+            Form::Choice(values) => json!({"type": "string", "enum": values}),
+        },
     };
     let schema = if parameter.repeatable {
         json!({"type": "array", "items": one})
@@ -224,7 +280,8 @@ fn tail() -> Value {
                 "headers": {"ngrok-operation-id": {"$ref": "#/components/headers/OperationId"}},
                 "content": {"text/event-stream": {"schema": {"type": "string"}}},
             },
-            "default": {"$ref": "#/components/responses/Error"},
+            "4XX": {"$ref": "#/components/responses/Error"},
+            "5XX": {"$ref": "#/components/responses/Error"},
         },
     });
     add_right(&mut described, TAIL_RIGHT);
@@ -261,135 +318,6 @@ fn problem_schema() -> Value {
             },
         },
     })
-}
-
-/// The schemas of all bodies by the index of their operation, and the components that they reference.
-struct Schemas {
-    inputs: BTreeMap<usize, Value>,
-    views: BTreeMap<usize, Value>,
-    previews: BTreeMap<usize, Value>,
-    components: BTreeMap<String, Value>,
-}
-
-impl Schemas {
-    fn collect(
-        operations: &[OperationSpec],
-        targets: impl FnOnce(&mut SchemaGenerator) -> Schema,
-    ) -> Self {
-        let settings = SchemaSettings::draft2020_12().with(|settings| {
-            settings.definitions_path = "/components/schemas".into();
-            settings.meta_schema = None;
-        });
-        let mut reading = settings.clone().into_generator();
-        define_targets(&mut reading, targets);
-        let mut writing = settings.for_serialize().into_generator();
-        let mut inputs = BTreeMap::new();
-        let mut views = BTreeMap::new();
-        let mut previews = BTreeMap::new();
-        for (index, operation) in operations.iter().enumerate() {
-            if let Some(spec) = &operation.body {
-                inputs.insert(index, Value::from((spec.schema)(&mut reading)));
-            }
-            if let Some(schema) = operation.preview {
-                previews.insert(index, Value::from(schema(&mut writing)));
-            }
-            if let Some(schema) = operation.response.schema {
-                views.insert(index, Value::from(schema(&mut writing)));
-            }
-        }
-        let read = definitions(reading);
-        let mut components = definitions(writing);
-        let renamed = differing(&read, &components);
-        for schema in inputs.values_mut() {
-            rename(schema, &renamed);
-        }
-        for (name, mut schema) in read {
-            rename(&mut schema, &renamed);
-            let name = if renamed.contains(&name) {
-                format!("{name}Input")
-            } else {
-                name
-            };
-            components.insert(name, schema);
-        }
-        components.insert("Error".into(), problem_schema());
-        Self {
-            inputs,
-            views,
-            previews,
-            components,
-        }
-    }
-}
-
-fn definitions(mut generator: SchemaGenerator) -> BTreeMap<String, Value> {
-    take_definitions(&mut generator).into_iter().collect()
-}
-
-/// Components whose input and output schemas differ, directly or through a reference.
-fn differing(
-    read: &BTreeMap<String, Value>,
-    written: &BTreeMap<String, Value>,
-) -> BTreeSet<String> {
-    let mut differing: BTreeSet<String> = read
-        .iter()
-        .filter(|(name, schema)| written.get(*name).is_some_and(|other| other != *schema))
-        .map(|(name, _)| name.clone())
-        .collect();
-    loop {
-        let more: Vec<String> = read
-            .iter()
-            .filter(|(name, schema)| {
-                written.contains_key(*name)
-                    && !differing.contains(*name)
-                    && references(schema)
-                        .iter()
-                        .any(|name| differing.contains(*name))
-            })
-            .map(|(name, _)| name.clone())
-            .collect();
-        if more.is_empty() {
-            return differing;
-        }
-        differing.extend(more);
-    }
-}
-
-/// The names of the components that a schema references.
-fn references(schema: &Value) -> Vec<&str> {
-    match schema {
-        Value::Object(map) => map
-            .iter()
-            .flat_map(|(key, value)| match value {
-                Value::String(target) if key == "$ref" => {
-                    target.strip_prefix(SCHEMAS).into_iter().collect()
-                }
-                value => references(value),
-            })
-            .collect(),
-        Value::Array(list) => list.iter().flat_map(references).collect(),
-        _ => Vec::new(),
-    }
-}
-
-fn rename(schema: &mut Value, renamed: &BTreeSet<String>) {
-    match schema {
-        Value::Object(map) => {
-            for (key, value) in map {
-                match value {
-                    Value::String(target) if key == "$ref" => {
-                        let name = target.strip_prefix(SCHEMAS);
-                        if name.is_some_and(|name| renamed.contains(name)) {
-                            target.push_str("Input");
-                        }
-                    }
-                    value => rename(value, renamed),
-                }
-            }
-        }
-        Value::Array(list) => list.iter_mut().for_each(|value| rename(value, renamed)),
-        _ => {}
-    }
 }
 
 /// Sorts the members of every object by name.

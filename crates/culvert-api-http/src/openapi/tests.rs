@@ -1,6 +1,8 @@
 use culvert_control::operation_specs as operations;
 use culvert_destinations::TYPES;
 
+use super::schemas::{differing, rename};
+use super::version_3_0::openapi_3_0;
 use super::*;
 
 /// The published schema of OpenAPI 3.1 documents (The Linux Foundation, Apache-2.0), without the dialect part.
@@ -63,13 +65,25 @@ fn every_operation_is_there_once() {
             described.get("requestBody").is_some(),
             operation.body.is_some()
         );
-        let n_parameters = operation.path.matches('{').count() + operation.query.len();
+        let n_preset = PRESETS
+            .iter()
+            .filter(|it| it.of == operation.path && it.method == operation.method)
+            .count();
+        let n_parameters = operation.path.matches('{').count() + operation.query.len() - n_preset;
         assert_eq!(
             described["parameters"].as_array().unwrap().len(),
             n_parameters
         );
     }
     assert!(!ids.is_empty());
+    for preset in &PRESETS {
+        let described = &document["paths"][preset.path][name_of(preset.method)];
+        assert_eq!(described["operationId"], preset.id);
+        assert!(ids.insert(preset.id.to_owned()));
+        let of = &document["paths"][preset.of][name_of(preset.method)];
+        assert_eq!(described["parameters"], of["parameters"]);
+        assert_ne!(described["responses"], of["responses"]);
+    }
     assert_eq!(
         document["paths"][TAIL_PATH]["get"]["operationId"],
         "events_tail"
@@ -128,6 +142,128 @@ fn a_type_that_reads_and_writes_differently_is_listed_twice() {
         schema,
         json!([{"$ref": format!("{SCHEMAS}BInput")}, {"$ref": format!("{SCHEMAS}C")}])
     );
+}
+
+/// The schemas of a document, with their paths.
+fn schemas(document: &Value) -> Vec<Map<String, Value>> {
+    let found = std::cell::RefCell::new(Vec::new());
+    walk::document(&mut document.clone(), &|schema| {
+        found.borrow_mut().push(schema.clone());
+    });
+    found.into_inner()
+}
+
+#[test]
+fn schemas_are_written_as_generators_know_them() {
+    let mut n_texts = 0;
+    for document in [document(), openapi_3_0(document())] {
+        let is_old = document["openapi"] == "3.0.3";
+        for schema in schemas(&document) {
+            let said = || json!(schema).to_string();
+            let kinds = schema.get("type").and_then(Value::as_array);
+            if walk::has_type(&schema, "array") {
+                assert!(schema.contains_key("items"), "{}", said());
+            }
+            if walk::has_type(&schema, "object") {
+                let is_described = ["properties", "additionalProperties"]
+                    .iter()
+                    .any(|keyword| schema.contains_key(*keyword));
+                assert!(is_described, "{}", said());
+            }
+            let format = schema.get("format").and_then(Value::as_str);
+            let known = ["date-time", "email", "int32", "int64", "double"];
+            assert!(format.is_none_or(|it| known.contains(&it)), "{}", said());
+            n_texts += usize::from(walk::has_type(&schema, "string"));
+            let older = ["prefixItems", "const", "propertyNames"];
+            let is_plain = |keyword: &&str| !schema.contains_key(*keyword);
+            assert!(is_plain(&"prefixItems"), "{}", said());
+            if is_old {
+                assert!(older.iter().all(is_plain), "{}", said());
+                assert!(
+                    kinds.is_none() && !walk::has_type(&schema, "null"),
+                    "{}",
+                    said()
+                );
+                assert!(
+                    !schema.contains_key("$ref") || schema.len() == 1,
+                    "{}",
+                    said()
+                );
+                assert!(!schema.contains_key("oneOf"), "{}", said());
+            }
+        }
+    }
+    assert!(n_texts > 1_000, "{n_texts}");
+}
+
+#[test]
+fn an_operation_has_one_kind_of_response() {
+    for (path, methods) in document()["paths"].as_object().unwrap() {
+        for (method, described) in methods.as_object().unwrap() {
+            let responses = described["responses"].as_object().unwrap();
+            let successes: Vec<&Value> = responses
+                .iter()
+                .filter(|(status, _)| status.starts_with('2'))
+                .map(|(_, response)| response)
+                .collect();
+            let [success] = successes[..] else {
+                panic!("{method} {path}: {} successes", successes.len());
+            };
+            let n_kinds = success["content"].as_object().map_or(0, Map::len);
+            assert!(n_kinds <= 1, "{method} {path}");
+        }
+    }
+}
+
+#[test]
+fn the_older_document_says_the_same_in_its_words() {
+    for (newer, older) in [
+        (
+            json!({"type": ["string", "null"], "enum": ["a", null]}),
+            json!({"type": "string", "nullable": true, "enum": ["a", null]}),
+        ),
+        (
+            json!({"description": "d", "anyOf": [{"$ref": "#/components/schemas/R"}, {"type": "null"}]}),
+            json!({
+                "description": "d", "type": "string", "nullable": true,
+                "allOf": [{"$ref": "#/components/schemas/R"}],
+            }),
+        ),
+        (
+            json!({"$ref": "#/a", "description": "d"}),
+            json!({"allOf": [{"$ref": "#/a"}], "description": "d"}),
+        ),
+        (json!({"$ref": "#/a"}), json!({"$ref": "#/a"})),
+        (
+            json!({"type": ["string", "object", "null"], "additionalProperties": true}),
+            json!({"anyOf": [
+                {"type": "string", "nullable": true},
+                {"type": "object", "nullable": true, "additionalProperties": true},
+            ]}),
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "null"}, "b": {}}}),
+            json!({"type": "object", "properties": {"b": {}}}),
+        ),
+        (
+            json!({"type": "number", "exclusiveMinimum": 1}),
+            json!({"type": "number", "minimum": 1, "exclusiveMinimum": true}),
+        ),
+        (
+            json!({"oneOf": [
+                {"type": "object", "required": ["k", "a"], "properties": {"k": {"const": "x"}, "a": {}}},
+                {"type": "object", "required": ["k"], "properties": {"k": {"const": "y"}, "b": {}}},
+            ]}),
+            json!({"type": "object", "required": ["k"], "properties": {
+                "k": {"enum": ["x", "y"]}, "a": {}, "b": {},
+            }}),
+        ),
+    ] {
+        let other = json!({"type": "string"});
+        let document = json!({"info": {}, "components": {"schemas": {"R": other, "S": newer}}});
+        let made = openapi_3_0(document);
+        assert_eq!(made["components"]["schemas"]["S"], older);
+    }
 }
 
 fn each(value: &Value, seen: &mut impl FnMut(&str, &Value)) {

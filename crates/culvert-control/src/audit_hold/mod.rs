@@ -37,6 +37,7 @@ pub(crate) struct Create {
     #[schemars(length(min = 1, max = 4096))]
     filter: String,
     /// When the hold ends, an RFC 3339 time in the future; by default when it is deleted.
+    #[schemars(extend("format" = "date-time"))]
     until: String,
     /// Why events are kept, at most 1024 bytes. Required.
     #[schemars(with = "String", length(min = 1, max = 1024))]
@@ -49,6 +50,7 @@ pub(crate) struct Create {
 #[schemars(rename = "AuditHoldUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
     /// When the hold ends, an RFC 3339 time in the future; empty for when it is deleted. Not for a hold that ended.
+    #[schemars(extend("pattern" = input::patterns::TIME_OR_EMPTY))]
     until: Option<String>,
     /// Why events are kept, at most 1024 bytes.
     #[schemars(with = "Option<String>", length(min = 1, max = 1024))]

@@ -54,6 +54,98 @@ pub(super) async fn only_pooled_endpoints_share_an_address() {
     assert_eq!(answered.code(), Some(18006));
 }
 
+/// Terraform compares the URL that it sent with the one that comes back, and replaces the endpoint if they differ.
+#[tokio::test]
+async fn a_url_comes_back_as_it_was_sent() {
+    let rig = Rig::start().await;
+    for (url, whole) in [
+        ("https://A.culvert.localhost", "https://a.culvert.localhost"),
+        (
+            "HTTP://b.culvert.localhost:80/",
+            "http://b.culvert.localhost",
+        ),
+        (
+            "https://c.culvert.localhost:443",
+            "https://c.culvert.localhost",
+        ),
+        ("d.culvert.localhost", "https://d.culvert.localhost"),
+        (
+            "https://e.culvert.localhost.",
+            "https://e.culvert.localhost",
+        ),
+        ("http://F.internal:80", "http://f.internal"),
+        (
+            "https://bücher.culvert.localhost",
+            "https://xn--bcher-kva.culvert.localhost",
+        ),
+    ] {
+        // So does the URL of the upstream.
+        let upstream = "HTTP://Localhost:9";
+        let sent = json!({"url": url, "upstream_url": upstream});
+        let made = rig.post("/endpoints", sent).await.body();
+        let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
+        let listed = form_urlencoded(url);
+        for shown in [
+            made.clone(),
+            rig.get(&path).await.body(),
+            rig.get(&format!("/endpoints?url={listed}")).await.body()["endpoints"][0].clone(),
+            // Clients repeat the URL in an update, or leave it out.
+            rig.patch(&path, json!({"url": url})).await.body(),
+            rig.patch(&path, json!({"description": "x"})).await.body(),
+        ] {
+            assert_eq!(shown["url"], url, "{shown}");
+            assert_eq!(shown["public_url"], whole);
+            assert_eq!(shown["upstream_url"], upstream);
+            assert_eq!(shown["id"], made["id"]);
+        }
+        // Another spelling names the same address.
+        let again = rig.post(
+            "/endpoints",
+            json!({"url": whole, "upstream_url": upstream}),
+        );
+        assert_eq!(again.await.code(), Some(18017), "{url}");
+        let shown = rig.patch(&path, json!({"url": whole})).await.body();
+        assert_eq!(shown["url"], whole);
+    }
+    // Without a host there is nothing to repeat, except for updates of what was assigned.
+    let made = json!({"url": "tcp://", "upstream_url": "tcp://127.0.0.1:9"});
+    let made = rig.post("/endpoints", made).await.body();
+    let url = made["url"].as_str().unwrap();
+    let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
+    let spelled = url.replace("tcp://1", "TCP://1");
+    let shown = rig.patch(&path, json!({"url": spelled})).await.body();
+    assert_eq!(shown["url"], *spelled);
+    assert_eq!(shown["public_url"], url);
+    for url in [
+        "https://x.culvert.localhost ",
+        " https://x.culvert.localhost",
+    ] {
+        let refused = rig.post(
+            "/endpoints",
+            json!({"url": url, "upstream_url": "http://127.0.0.1:9"}),
+        );
+        assert!(matches!(refused.await.code(), Some(18001)), "{url}");
+    }
+    // Destinations show the URLs of their targets as they were sent.
+    for target in [
+        json!({"webhook": {"url": "https://Hooks.Example:443/a/../b?c=%7e"}}),
+        json!({"loki": {"url": "HTTPS://Loki.Example/"}}),
+        json!({"debug": {"log": true, "callback_url": "https://Hooks.Example:443"}}),
+    ] {
+        let sent = json!({"format": "json", "target": target});
+        let made = rig.post("/event_destinations", sent).await.body();
+        for (kind, fields) in target.as_object().unwrap() {
+            for (name, value) in fields.as_object().unwrap() {
+                assert_eq!(made["target"][kind][name], *value, "{made}");
+            }
+        }
+    }
+}
+
+fn form_urlencoded(text: &str) -> String {
+    url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
+}
+
 #[tokio::test]
 async fn random_addresses_are_unused_until_none_is_left() {
     let rig = Rig::start().await;

@@ -16,22 +16,18 @@ fn body(url: &str) -> Value {
 async fn internal_hosts_are_separate_for_each_account() {
     let rig = Rig::start().await;
     let stranger = rig.stranger().await;
-    for (url, shown, port) in [
-        ("http://A.internal:80", "http://a.internal", 80),
-        ("http://a.internal:8080", "http://a.internal:8080", 8080),
-        (
-            "https://a.b.c.d.e.internal",
-            "https://a.b.c.d.e.internal",
-            443,
-        ),
-        ("https://*.internal", "https://*.internal", 443),
-        ("tls://a.internal:443", "tls://a.internal:443", 443),
-        ("tcp://db.internal:5432", "tcp://db.internal:5432", 5432),
+    for (url, port) in [
+        ("http://A.internal:80", 80),
+        ("http://a.internal:8080", 8080),
+        ("https://a.b.c.d.e.internal", 443),
+        ("https://*.internal", 443),
+        ("tls://a.internal:443", 443),
+        ("tcp://db.internal:5432", 5432),
     ] {
         for caller in [&rig.admin, &stranger] {
             let made = rig.call(caller, "POST", "/endpoints", body(url)).await;
             let made = made.body();
-            assert_eq!(made["url"], shown);
+            assert_eq!(made["url"], url);
             assert_eq!(made["port"], port);
             assert_eq!(made["bindings"], json!(["internal"]), "{url}");
             assert_eq!(

@@ -158,10 +158,10 @@ impl Maker<'_> {
             }
             for prefix in source.computed_url_prefixes() {
                 let may_be = |(_, to): &&(&Document, Endpoint)| {
-                    let url = &to.address.url;
+                    let url = to.address.whole_url();
                     to.address.host.starts_with('*')
                         || url.starts_with(&prefix)
-                        || prefix.starts_with(url.as_str())
+                        || prefix.starts_with(url)
                 };
                 reached.extend(internal.iter().filter(may_be));
             }

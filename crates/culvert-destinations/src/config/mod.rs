@@ -98,6 +98,15 @@ pub(crate) fn checked_url(
         .map_err(|denied| invalid(target, format_args!("`{field}` is invalid: {denied}")))
 }
 
+/// The pattern of URLs in schemas; [`checked_url`] checks the rest.
+pub(crate) const HTTP_URL: &str = "^[Hh][Tt][Tt][Pp][Ss]?://";
+
+/// The pattern of a [`ConfigDuration`] in schemas.
+pub(crate) const DURATION: &str = "^([0-9]+(ms|[smhd]))+$";
+
+/// The pattern of ARNs in schemas; the parts are checked by their own code.
+pub(crate) const ARN: &str = "^arn:[^:]*:[^:]*:";
+
 /// A duration in a configuration: whole numbers with `ms`, `s`, `m`, `h` or `d`, such as `1h30m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigDuration(pub(crate) Duration);

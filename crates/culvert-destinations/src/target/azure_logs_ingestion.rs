@@ -65,6 +65,7 @@ struct Config {
     /// Data collection endpoint: an `https` URL with only a host.
     #[serde(default)]
     #[schemars(extend("x-culvert-required" = true))]
+    #[schemars(extend("pattern" = crate::config::HTTP_URL))]
     logs_ingestion_uri: Option<String>,
     /// Immutable ID of the data collection rule: `dcr-` and 32 hexadecimal digits.
     #[serde(default)]

@@ -91,6 +91,7 @@ pub static TYPE: TargetType = TargetType {
 #[schemars(rename = "ClickhouseTarget")]
 struct Config {
     /// Base URL of the HTTP interface, such as `https://clickhouse.example:8443`.
+    #[schemars(extend("pattern" = crate::config::HTTP_URL))]
     url: String,
     /// Database. Default: `default`.
     #[serde(default)]

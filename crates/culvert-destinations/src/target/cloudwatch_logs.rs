@@ -70,6 +70,7 @@ struct Config {
     /// exist; log streams are created in it.
     #[serde(default)]
     #[schemars(extend("x-culvert-required" = true))]
+    #[schemars(extend("pattern" = crate::config::ARN))]
     log_group_arn: Option<String>,
 }
 

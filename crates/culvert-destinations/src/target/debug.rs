@@ -45,6 +45,7 @@ struct Config {
     log: Option<bool>,
     /// URL for unsigned POST requests with each batch as a JSON array.
     #[serde(default)]
+    #[schemars(extend("pattern" = crate::config::HTTP_URL))]
     callback_url: Option<String>,
 }
 

@@ -91,6 +91,7 @@ pub static TYPE: TargetType = TargetType {
 #[schemars(rename = "ElasticsearchTarget")]
 struct Config {
     /// Base URL, such as `https://search.example:9200`.
+    #[schemars(extend("pattern" = crate::config::HTTP_URL))]
     url: String,
     /// Index, alias or data stream that gets the documents.
     index: String,

@@ -61,6 +61,7 @@ struct Config {
     /// ARN of the bus: `arn:aws:events:<region>:<account>:event-bus/<name>`.
     #[serde(default)]
     #[schemars(extend("x-culvert-required" = true))]
+    #[schemars(extend("pattern" = crate::config::ARN))]
     event_bus_arn: Option<String>,
     /// Source of the events, which rules match on. Default: `culvert`.
     #[serde(default)]

@@ -54,6 +54,7 @@ struct Config {
     /// Maximum file age before rotation: `1m` to `366d`, default `24h`.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
+    #[schemars(extend("pattern" = crate::config::DURATION))]
     max_age: Option<ConfigDuration>,
     /// Number of rotated files to keep: 1 to 10000, default 10.
     #[serde(default)]

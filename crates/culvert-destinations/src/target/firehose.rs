@@ -55,6 +55,7 @@ struct Config {
     /// ARN of the delivery stream: `arn:aws:firehose:<region>:<account>:deliverystream/<name>`.
     #[serde(default)]
     #[schemars(extend("x-culvert-required" = true))]
+    #[schemars(extend("pattern" = crate::config::ARN))]
     delivery_stream_arn: Option<String>,
 }
 

@@ -57,6 +57,7 @@ struct Config {
     /// ARN of the data stream: `arn:aws:kinesis:<region>:<account>:stream/<name>`.
     #[serde(default)]
     #[schemars(extend("x-culvert-required" = true))]
+    #[schemars(extend("pattern" = crate::config::ARN))]
     stream_arn: Option<String>,
 }
 

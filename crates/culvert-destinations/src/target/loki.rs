@@ -55,6 +55,7 @@ pub static TYPE: TargetType = TargetType {
 #[schemars(rename = "LokiTarget")]
 struct Config {
     /// Base URL, such as `https://loki.example:3100`; `/loki/api/v1/push` is appended.
+    #[schemars(extend("pattern" = crate::config::HTTP_URL))]
     url: String,
     /// Tenant, sent as `X-Scope-OrgID`.
     #[serde(default)]

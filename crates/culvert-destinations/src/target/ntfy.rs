@@ -56,6 +56,7 @@ pub static TYPE: TargetType = TargetType {
 #[schemars(rename = "NtfyTarget")]
 struct Config {
     /// URL of the server, such as `https://ntfy.sh`.
+    #[schemars(extend("pattern" = crate::config::HTTP_URL))]
     url: String,
     /// Topic: 1 to 64 letters, digits, `_` and `-`. On a server without access control, everyone who knows it can read it.
     topic: String,

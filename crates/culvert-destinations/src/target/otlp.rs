@@ -61,6 +61,7 @@ pub static TYPE: TargetType = TargetType {
 #[schemars(rename = "OtlpTarget")]
 struct Config {
     /// Base URL of the receiver. With HTTP, `/v1/logs` is appended; with gRPC it must have no path.
+    #[schemars(extend("pattern" = crate::config::HTTP_URL))]
     endpoint: String,
     /// `http/protobuf`, the default, `http/json` or `grpc`.
     #[serde(default)]

@@ -64,6 +64,7 @@ struct Config {
     /// Base URL of the Events API. Default: `https://events.pagerduty.com`; accounts in the EU have
     /// `https://events.eu.pagerduty.com`.
     #[serde(default)]
+    #[schemars(extend("pattern" = crate::config::HTTP_URL))]
     url: Option<String>,
 }
 

@@ -76,6 +76,7 @@ struct Config {
     /// URL of a regional endpoint, such as `https://europe-west1-pubsub.googleapis.com`, or of an emulator. The default is
     /// `https://pubsub.googleapis.com`.
     #[serde(default)]
+    #[schemars(extend("pattern" = crate::config::HTTP_URL))]
     url: Option<String>,
     /// Whether messages have the account as ordering key, which keeps their order in a subscription that asks for it.
     #[serde(default)]

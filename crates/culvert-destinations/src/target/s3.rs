@@ -87,6 +87,7 @@ struct Config {
     /// ARN of the bucket: `arn:aws:s3:::<name>`. The region is detected.
     #[serde(default)]
     #[schemars(extend("x-culvert-required" = true))]
+    #[schemars(extend("pattern" = crate::config::ARN))]
     bucket_arn: Option<String>,
     /// Prefix of object names, such as `events/`. Default: empty.
     #[serde(default)]

@@ -66,6 +66,7 @@ pub static TYPE: TargetType = TargetType {
 #[schemars(rename = "SplunkHecTarget")]
 struct Config {
     /// Base URL of the collector, such as `https://splunk.example:8088`; `/services/collector/event` is appended.
+    #[schemars(extend("pattern" = crate::config::HTTP_URL))]
     url: String,
     /// Token of the collector. Required, write-only.
     #[serde(default)]

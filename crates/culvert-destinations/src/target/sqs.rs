@@ -62,6 +62,7 @@ struct Config {
     /// ARN of the queue: `arn:aws:sqs:<region>:<account>:<name>`. The name of a FIFO queue ends with `.fifo`.
     #[serde(default)]
     #[schemars(extend("x-culvert-required" = true))]
+    #[schemars(extend("pattern" = crate::config::ARN))]
     queue_arn: Option<String>,
 }
 

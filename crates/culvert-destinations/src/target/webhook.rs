@@ -62,6 +62,7 @@ pub static TYPE: TargetType = TargetType {
 struct Config {
     /// URL for POST requests; `https` unless the server allows plain `http`. Private networks must
     /// be allowed by the server.
+    #[schemars(extend("pattern" = crate::config::HTTP_URL))]
     url: String,
     /// Signing secrets: `whsec_` and the Base64 of 24 to 64 bytes. Up to 3 during rotation; all of
     /// them sign. If none is given, one is generated and returned only in the response to the
@@ -91,6 +92,7 @@ struct Config {
     /// Request timeout: `1s` to `30s`, default `15s`.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
+    #[schemars(extend("pattern" = crate::config::DURATION))]
     timeout: Option<ConfigDuration>,
 }
 

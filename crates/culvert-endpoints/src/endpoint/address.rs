@@ -118,6 +118,10 @@ impl RequestedUrl {
                 format!("The endpoint's `url` cannot be parsed: {why}."),
             )
         };
+        // What is accepted is shown as it was sent.
+        if url.contains(|character: char| character.is_whitespace() || character.is_control()) {
+            return Err(unreadable("it must have no spaces"));
+        }
         let (scheme, authority) = match url.split_once("://") {
             None => (AddressScheme::Https, url),
             Some((scheme, authority)) => {
@@ -253,6 +257,7 @@ impl RequestedUrl {
             host,
             port: usual,
             url,
+            whole: None,
         };
         Ok(ChosenAddress {
             address,
@@ -328,6 +333,7 @@ impl RequestedUrl {
             scheme: self.scheme,
             host,
             port,
+            whole: None,
         };
         Ok(ChosenAddress {
             address,
@@ -372,6 +378,7 @@ impl ChosenAddress {
                 host,
                 port,
                 url,
+                whole: None,
             },
             domain_id: None,
             tcp_addr_id: None,
@@ -483,6 +490,8 @@ mod tests {
             ("https://127.0.0.1", Err(18001)),
             ("https://[::1]:443", Err(18001)),
             ("https://a b", Err(18001)),
+            ("https://a.example ", Err(18001)),
+            ("\thttps://a.example", Err(18001)),
         ] {
             assert_eq!(parse(url), expected, "{url}");
         }

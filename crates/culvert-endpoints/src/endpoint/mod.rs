@@ -54,9 +54,9 @@ pub static TYPE: ResourceType = ResourceType::of::<Endpoint>();
 #[schemars(rename = "EndpointCreate", transform = input::create_schema)]
 pub struct Create {
     /// `scheme://host[:port]` with the scheme `http`, `https`, `tcp` or `tls`; a bare host selects
-    /// `https`. Without a host a random one is assigned. The host and port of `tcp` must be a
-    /// reserved address. A host that ends in `.internal` is private to the account and may have any
-    /// port.
+    /// `https`. Returned as sent. Without a host a random one is assigned. The host and port of
+    /// `tcp` must be a reserved address. A host that ends in `.internal` is private to the account
+    /// and may have any port.
     url: String,
     /// `cloud`, the default.
     #[serde(rename = "type")]
@@ -98,7 +98,7 @@ pub struct Create {
 #[serde(default)]
 #[schemars(rename = "EndpointUpdate", transform = input::update_schema)]
 pub struct Update {
-    /// New URL with the same scheme.
+    /// New URL with the same scheme, returned as sent.
     url: Option<String>,
     /// Traffic policy; empty for none. `[redacted]` keeps a secret in an otherwise unchanged rule.
     traffic_policy: Option<Given>,
@@ -172,6 +172,7 @@ impl Resource for Endpoint {
             return Err(Refusal::of(code::ENDPOINT_TYPE_NOT_CLOUD).into());
         }
         let wanted = RequestedUrl::parse(&input.url)?;
+        let names_host = wanted.host.is_some();
         let binding = binding(&input.bindings, &wanted)?;
         let id = format!("{}_{id}", Self::ID_PREFIX);
         let referrer = Referrer {
@@ -179,7 +180,10 @@ impl Resource for Endpoint {
             id: &id,
         };
         let chosen = wanted.choose(cx, referrer, binding).await?;
-        let address = chosen.address;
+        let address = match names_host {
+            true => chosen.address.as_sent(&input.url),
+            false => chosen.address,
+        };
         let upstream = StoredUpstream::check(
             cx.settings,
             address.scheme,
@@ -395,6 +399,9 @@ impl Endpoint {
         let is_same_place =
             self.binding == binding_before && (input.url.is_none() || is_held && wanted == own);
         if is_same_place {
+            if let Some(url) = &input.url {
+                self.address = self.address.clone().as_sent(url);
+            }
             return Ok(Changes::default());
         }
         let referrer = Referrer {
@@ -402,7 +409,10 @@ impl Endpoint {
             id: &head.id,
         };
         let chosen = wanted.choose(cx, referrer, self.binding).await?;
-        self.address = chosen.address;
+        self.address = match &input.url {
+            Some(url) => chosen.address.as_sent(url),
+            None => chosen.address,
+        };
         self.domain_id = chosen.domain_id;
         self.tcp_addr_id = chosen.tcp_addr_id;
         Ok(chosen.condition)
@@ -549,7 +559,7 @@ impl Endpoint {
             name: self.host_name(&cx.caller.account),
             owner_id: &self.principal_id,
             address: self.lock_key(&cx.caller.account),
-            url: &self.address.url,
+            url: self.address.whole_url(),
             pooling: self.pooling_enabled,
         }
     }

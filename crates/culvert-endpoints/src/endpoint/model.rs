@@ -89,8 +89,9 @@ pub struct View<'a> {
     pub(crate) updated_at: Timestamp,
     pub(crate) description: &'a str,
     pub(crate) metadata: &'a str,
+    /// As it was sent. The server writes it itself where the URL that was sent has no host.
     pub(crate) url: &'a str,
-    /// `url` with the public port.
+    /// The whole URL with the public port.
     pub(crate) public_url: Cow<'a, str>,
     #[serde(rename = "type")]
     #[schemars(extend("enum" = ["cloud", "ephemeral"]))]
@@ -182,8 +183,8 @@ impl Model for Endpoint {
             metadata: &self.metadata,
             url: &self.address.url,
             public_url: match self.binding {
-                Binding::Public | Binding::Internal => base.ports.shown(&self.address.url),
-                Binding::Kubernetes => Cow::Borrowed(&self.address.url),
+                Binding::Public | Binding::Internal => base.ports.shown(self.address.whole_url()),
+                Binding::Kubernetes => Cow::Borrowed(self.address.whole_url()),
             },
             kind: if served.is_some() {
                 "ephemeral"
@@ -259,8 +260,11 @@ pub struct Address {
     pub host: String,
     /// Port; the usual one of the scheme if the URL names none.
     pub port: u16,
-    /// The URL as shown.
+    /// The URL as it was sent, or as the server writes it if none with a host was sent.
     pub url: String,
+    /// The URL as the server writes it, if that is another spelling.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) whole: Option<String>,
 }
 
 /// Protocol of the clients of an endpoint.
@@ -295,6 +299,22 @@ impl Binding {
 }
 
 impl Address {
+    /// The URL as the server writes it, with scheme and host.
+    pub fn whole_url(&self) -> &str {
+        self.whole.as_deref().unwrap_or(&self.url)
+    }
+
+    /// The same address with its URL as it was sent. Clients compare that with the one that comes back: a plan of Terraform
+    /// never ends, or replaces the endpoint, if the spelling changes.
+    pub(crate) fn as_sent(self, url: &str) -> Self {
+        let whole = self.whole.unwrap_or(self.url);
+        Self {
+            url: url.to_owned(),
+            whole: (whole != url).then_some(whole),
+            ..self
+        }
+    }
+
     pub(crate) fn hostport(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }

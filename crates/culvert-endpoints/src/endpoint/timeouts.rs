@@ -6,6 +6,8 @@ use culvert_base::{Refusal, code};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// A duration, or nothing.
+const PATTERN: &str = r"^$|^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$";
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Timeouts as durations such as `90s` or `1h30m`. Absent, `null` or empty values use the server
@@ -16,18 +18,23 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 pub(crate) struct Timeouts {
     /// Timeout to connect to the upstream, including the TLS handshake: 100ms to 10m. Does not
     /// apply to agents.
+    #[schemars(extend("pattern" = PATTERN))]
     connect: Option<String>,
     /// Timeout from the end of the request to the first byte of the response head: 100ms to 168h.
     /// Applies to gRPC calls to an HTTP/2 upstream only if set here.
+    #[schemars(extend("pattern" = PATTERN))]
     first_byte: Option<String>,
     /// Timeout without a byte in either direction during a response, or on an upgraded, TCP or TLS
     /// connection: 1s to 168h.
+    #[schemars(extend("pattern" = PATTERN))]
     idle: Option<String>,
     /// Longest time that a client may read nothing while data is pending: 1s to 168h. A client that
     /// stays below 256 bytes per second is disconnected earlier.
+    #[schemars(extend("pattern" = PATTERN))]
     write: Option<String>,
     /// Timeout without a byte of the request body before the upstream starts to respond: 1s to
     /// 168h. Does not apply to gRPC calls to an HTTP/2 upstream.
+    #[schemars(extend("pattern" = PATTERN))]
     request: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use culvert_base::{Refusal, code};
-use culvert_resources::input;
+use culvert_resources::input::{self, patterns};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -197,16 +197,20 @@ pub(super) struct ConditionInput {
     kind: String,
     /// How long an agent is offline or a destination fails, `30s` to `30d`, or a key is not used, `1h` to `366d`.
     #[serde(rename = "for")]
+    #[schemars(extend("pattern" = patterns::DURATION))]
     lasting: Option<String>,
     /// How long before the end, `1h` to `366d`.
+    #[schemars(extend("pattern" = patterns::DURATION))]
     within: Option<String>,
     /// The window of requests or sign-ins, `1m` to `1h`.
+    #[schemars(extend("pattern" = patterns::DURATION))]
     over: Option<String>,
     /// Share of requests that fail, more than 0 and less than 1: 0.1 for 10 %.
     above: Option<f64>,
     /// Duration of requests in milliseconds, 1 to 3600000.
     above_ms: Option<u64>,
     /// `p50`, `p95` or `p99`.
+    #[schemars(extend("pattern" = "^p(50|95|99)$"))]
     quantile: Option<String>,
     /// Requests of the window without which it says nothing; default: 100, and 5 for `endpoint_without_upstream`.
     min_requests: Option<u64>,

@@ -3,7 +3,7 @@
 use culvert_base::{Description, Ksuid, Metadata, Refusal, Timestamp, code, id, names};
 use culvert_resources::access::Referrer;
 use culvert_resources::cx::Cx;
-use culvert_resources::input;
+use culvert_resources::input::{self, patterns};
 use culvert_resources::list::listfilter::{self, Field, Shape, field};
 use culvert_resources::resource::model::Model;
 use culvert_resources::resource::{Draft, Resource, ResourceType};
@@ -51,16 +51,20 @@ pub struct Create {
     /// What must be true of an object. Required.
     condition: ConditionInput,
     /// IDs of the objects to watch, at most 100; empty for all.
+    #[schemars(extend("maxItems" = OBJECTS_MAX))]
     object_ids: Vec<String>,
     /// `info`, `warning` (default) or `critical`.
     #[schemars(extend("enum" = SEVERITIES))]
     severity: String,
     /// How long the condition must be true before an alert fires, such as `5m`, at most `30d`; default: `0s`.
     #[serde(rename = "for")]
+    #[schemars(extend("pattern" = patterns::DURATION))]
     lasting: String,
     /// How often an alert is repeated while it fires, `1m` to `30d`; default: never.
+    #[schemars(extend("pattern" = patterns::DURATION))]
     repeat_every: String,
     /// Until when nothing is sent, an RFC 3339 time; what still fires then is sent.
+    #[schemars(extend("format" = "date-time"))]
     silenced_until: String,
     /// Whether it is evaluated; default: true.
     enabled: Option<bool>,
@@ -86,16 +90,20 @@ pub struct Update {
     /// Replaces the condition. Open alerts of another condition are resolved.
     condition: Option<ConditionInput>,
     /// Replaces the objects to watch; an empty list watches all.
+    #[schemars(extend("maxItems" = OBJECTS_MAX))]
     object_ids: Option<Vec<String>>,
     /// `info`, `warning` or `critical`.
     #[schemars(extend("enum" = SEVERITIES))]
     severity: Option<String>,
     /// How long the condition must be true before an alert fires, such as `5m`, at most `30d`.
     #[serde(rename = "for")]
+    #[schemars(extend("pattern" = patterns::DURATION))]
     lasting: Option<String>,
     /// How often an alert is repeated while it fires, `1m` to `30d`; `0s` or empty for never.
+    #[schemars(extend("pattern" = patterns::DURATION_OR_EMPTY))]
     repeat_every: Option<String>,
     /// Until when nothing is sent, an RFC 3339 time; empty ends the silence.
+    #[schemars(extend("pattern" = patterns::TIME_OR_EMPTY))]
     silenced_until: Option<String>,
     /// Whether it is evaluated. Open alerts of a rule that is not are resolved.
     enabled: Option<bool>,

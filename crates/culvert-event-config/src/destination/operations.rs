@@ -6,7 +6,7 @@ use culvert_delivery::{ClusterHealth, NodeHealth};
 use culvert_resources::access::rights::Access;
 use culvert_resources::audit::trace::{OperationKind, Trace};
 use culvert_resources::list::page;
-use culvert_resources::list::page::Parameter;
+use culvert_resources::list::page::{Form, Parameter};
 use culvert_resources::operation::{BodySpec, Call, Method, Reply, ResponseSpec, Status};
 use culvert_resources::resource::model::Model;
 use culvert_resources::resource::{Extra, Running, value_refusal};
@@ -113,12 +113,14 @@ const PAGES: &[Parameter] = &[
         doc: "Maximum number of dead letters per page, 1 to 100; default: 20.",
         repeatable: false,
         within: Some((1, 100)),
+        form: Form::Text,
     },
     Parameter {
         name: "before_id",
         doc: "Returns only dead letters older than the one with this ID.",
         repeatable: false,
         within: None,
+        form: Form::Text,
     },
 ];
 

@@ -92,8 +92,10 @@ struct EventEnd {
 #[schemars(rename = "EventReplayCreate", extend("required" = ["from"]), transform = input::create_schema)]
 struct Input {
     /// First event: an RFC 3339 time or an event ID. Required.
+    #[schemars(extend("pattern" = input::patterns::TIME_OR_EVENT))]
     from: String,
     /// Last event: an RFC 3339 time or an event ID; empty for the latest event.
+    #[schemars(extend("pattern" = input::patterns::TIME_OR_EVENT))]
     to: String,
     /// Event types; traffic events only if the server retains them. Empty for the types of the
     /// destination's subscriptions.

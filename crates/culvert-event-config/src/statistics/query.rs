@@ -9,7 +9,7 @@ use culvert_base::{Fault, Refusal, Timestamp, code};
 use culvert_resources::access::caller::{Caller, Role};
 use culvert_resources::access::right::{Right, Scope};
 use culvert_resources::audit::trace::Trace;
-use culvert_resources::list::page::Parameter;
+use culvert_resources::list::page::{Form, Parameter};
 use culvert_resources::operation::{
     Call, Handler, Method, Operation, Reply, ResponseSpec, Run, Status,
 };
@@ -40,7 +40,7 @@ const TOP_RANGE_MAX: i64 = 7 * 24 * HOUR;
 /// Maximum range of a list that is computed from steps of ten seconds. Longer ones use steps of five minutes.
 const FINE_TOP_MAX: i64 = 900;
 const LIMIT: usize = 10;
-const LIMIT_MAX: usize = 1_000;
+const LIMIT_MAX: u32 = 1_000;
 
 const fn parameter(name: &'static str, doc: &'static str) -> Parameter {
     Parameter {
@@ -48,50 +48,83 @@ const fn parameter(name: &'static str, doc: &'static str) -> Parameter {
         doc,
         repeatable: false,
         within: None,
+        form: Form::Text,
     }
 }
 
-const FROM: Parameter = parameter(
-    "from",
-    "Start of the range as RFC 3339 time; default: an hour before its end.",
-);
-const TO: Parameter = parameter(
-    "to",
-    "End of the range as RFC 3339 time; default: now. The last steps of up to 10 seconds are not counted yet.",
-);
+const FROM: Parameter = Parameter {
+    form: Form::Time,
+    ..parameter(
+        "from",
+        "Start of the range as RFC 3339 time; default: an hour before its end.",
+    )
+};
+const TO: Parameter = Parameter {
+    form: Form::Time,
+    ..parameter(
+        "to",
+        "End of the range as RFC 3339 time; default: now. The last steps of up to 10 seconds are not counted yet.",
+    )
+};
 
 static PARAMETERS: [Parameter; 5] = [
-    parameter(
-        "subject",
-        "`account` (default; all its endpoints together), `endpoint`, `destination`, `agent`, `node` (admins only) or `key`.",
-    ),
+    Parameter {
+        form: Form::Choice(&["account", "endpoint", "destination", "agent", "node", "key"]),
+        ..parameter(
+            "subject",
+            "`account` (default; all its endpoints together), `endpoint`, `destination`, `agent`, `node` (admins only) or `key`.",
+        )
+    },
     parameter(
         "id",
         "ID of the endpoint, destination, agent session or API key, or name of the node; without it, all nodes together.",
     ),
     FROM,
     TO,
-    parameter(
-        "step",
-        "Length of a step in seconds: a multiple of 10, and of 300 if `from` is further back than statistics at 10 seconds are retained; default: chosen for at most 400 points.",
-    ),
+    Parameter {
+        within: Some((10, 86_400)),
+        ..parameter(
+            "step",
+            "Length of a step in seconds: a multiple of 10, and of 300 if `from` is further back than statistics at 10 seconds are retained; default: chosen for at most 400 points.",
+        )
+    },
 ];
 
 static TOP_PARAMETERS: [Parameter; 5] = [
-    parameter(
-        "subject",
-        "`endpoint` (default), `destination`, `agent`, `node` (admins only) or `key`.",
-    ),
+    Parameter {
+        form: Form::Choice(&["endpoint", "destination", "agent", "node", "key"]),
+        ..parameter(
+            "subject",
+            "`endpoint` (default), `destination`, `agent`, `node` (admins only) or `key`.",
+        )
+    },
     FROM,
     TO,
-    parameter(
-        "order",
-        "The order, the most first: `requests`, `errors` (responses with status 5xx and requests without a response), `bytes`, `connections`, `latency` (95th percentile), `refused`, `events`, `failures`, `cpu` or `calls`; default: `requests`, `events`, `cpu` or `calls`, as the subject has it.",
-    ),
-    parameter(
-        "limit",
-        "Maximum number of subjects, 1 to 1000; default: 10.",
-    ),
+    Parameter {
+        form: Form::Choice(&[
+            "requests",
+            "errors",
+            "bytes",
+            "connections",
+            "latency",
+            "refused",
+            "events",
+            "failures",
+            "cpu",
+            "calls",
+        ]),
+        ..parameter(
+            "order",
+            "The order, the most first: `requests`, `errors` (responses with status 5xx and requests without a response), `bytes`, `connections`, `latency` (95th percentile), `refused`, `events`, `failures`, `cpu` or `calls`; default: `requests`, `events`, `cpu` or `calls`, as the subject has it.",
+        )
+    },
+    Parameter {
+        within: Some((1, LIMIT_MAX)),
+        ..parameter(
+            "limit",
+            "Maximum number of subjects, 1 to 1000; default: 10.",
+        )
+    },
 ];
 
 pub(crate) fn operations() -> [Operation<EventConfig>; 2] {
@@ -449,7 +482,7 @@ async fn top(events: &EventConfig, call: Call) -> Result<Reply, Error> {
     let limit = match given.get("limit") {
         None => LIMIT,
         Some(text) => match text.parse() {
-            Ok(limit) if (1..=LIMIT_MAX).contains(&limit) => limit,
+            Ok(limit) if (1..=LIMIT_MAX as usize).contains(&limit) => limit,
             _ => return Err(invalid("limit", "must be 1 to 1000").into()),
         },
     };

@@ -2,7 +2,7 @@
 
 use culvert_base::{Refusal, code};
 
-use crate::list::page::Parameter;
+use crate::list::page::{Form, Parameter};
 
 /// The query parameter of changes that can lock out.
 pub const FORCED: &[Parameter] = &[FORCE];
@@ -13,6 +13,7 @@ pub const FORCE: Parameter = Parameter {
     doc: "`true` makes the change even if it locks out all admins, or the caller.",
     repeatable: false,
     within: None,
+    form: Form::Flag,
 };
 
 /// Parses `force=true` in the query of such a change. Codes 215, 231 and 232.
@@ -26,6 +27,7 @@ pub const DRY_RUN: Parameter = Parameter {
     doc: "`true` stores nothing, and shows with status 200 what the object could do.",
     repeatable: false,
     within: None,
+    form: Form::Flag,
 };
 
 /// The value of a query parameter that is `true` or `false`; false without it.

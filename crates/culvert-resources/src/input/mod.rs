@@ -10,6 +10,7 @@
 pub mod end;
 pub mod force;
 pub mod names;
+pub mod patterns;
 pub mod period;
 
 use std::fmt::{self, Display};
@@ -81,10 +82,15 @@ pub fn create<T: DeserializeOwned>(body: Option<Value>) -> Result<T, Problem> {
     Ok(input)
 }
 
-/// Reads the body of an update. An absent key and `null` leave a field as it is; `id` is ignored.
+/// Reads the body of an update. An absent key and `null` leave a field as it is. `id` is ignored, but must be text.
 pub fn update<T: DeserializeOwned>(body: Option<Value>) -> Result<Update<T>, Problem> {
     let mut fields = object(body)?;
-    fields.remove("id");
+    if fields
+        .remove("id")
+        .is_some_and(|id| !id.is_null() && !id.is_string())
+    {
+        return Err(Wrong::must_be("text").within("id").problem());
+    }
     let mut dropped = Vec::new();
     fields.retain(|name, value| {
         if value.is_null() {
@@ -664,6 +670,31 @@ mod tests {
         assert!(sent.is_empty);
         let sent = update::<Input>(Some(json!({"items": []}))).unwrap();
         assert!(!sent.is_empty && sent.input.items.is_empty());
+    }
+
+    /// Empty values × types of fields: an update takes only those of the field's own type.
+    #[test]
+    fn an_update_refuses_empty_values_of_the_wrong_type() {
+        let fields = [
+            ("id", json!(""), "text"),
+            ("description", json!(""), "text"),
+            ("active", json!(false), "true or false"),
+            ("items", json!([]), "a list"),
+            ("size", json!(0), "u32"),
+        ];
+        for (name, own, what) in &fields {
+            for empty in [json!(""), json!(0), json!([]), json!({})] {
+                let body = json!({ *name: empty });
+                match update::<Input>(Some(body)) {
+                    Ok(_) => assert_eq!(empty, *own, "{name}"),
+                    Err(Problem::Shape(refusal)) => {
+                        assert_ne!(empty, *own, "{name}");
+                        assert_eq!(refusal.message, format!("`{name}` must be {what}."));
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ const LIMIT: Parameter = Parameter {
     doc: "Maximum number of objects per page, 1 to 100; default: 100.",
     repeatable: false,
     within: Some((1, LIMIT_MAX)),
+    form: Form::Text,
 };
 
 const BEFORE_ID: Parameter = Parameter {
@@ -29,6 +30,7 @@ const BEFORE_ID: Parameter = Parameter {
     doc: "Returns only objects older than the object with this ID.",
     repeatable: false,
     within: None,
+    form: Form::Text,
 };
 
 const FILTER: Parameter = Parameter {
@@ -36,6 +38,7 @@ const FILTER: Parameter = Parameter {
     doc: "Returns only objects that match this condition on `obj`, in a subset of CEL.",
     repeatable: false,
     within: None,
+    form: Form::Text,
 };
 
 /// Parameters of a list without a filter.
@@ -64,6 +67,7 @@ const fn repeatable(name: &'static str, doc: &'static str) -> Parameter {
         doc,
         repeatable: true,
         within: None,
+        form: Form::Text,
     }
 }
 
@@ -213,6 +217,7 @@ pub const INCLUDE: Parameter = Parameter {
     doc: "Further fields of each object, by the names of their groups, separated by commas.",
     repeatable: false,
     within: None,
+    form: Form::Text,
 };
 
 /// A group of fields.
@@ -333,4 +338,19 @@ pub struct Parameter {
     pub repeatable: bool,
     /// Bounds of an integer; `None` for text.
     pub within: Option<(u32, u32)>,
+    /// What the text is. An empty value counts as not given.
+    pub form: Form,
+}
+
+/// What the text of a query parameter is, for programs that make a client from the OpenAPI document.
+#[derive(Clone, Copy, Debug)]
+pub enum Form {
+    /// Any text.
+    Text,
+    /// An RFC 3339 time.
+    Time,
+    /// `true` or `false`.
+    Flag,
+    /// One of these values.
+    Choice(&'static [&'static str]),
 }

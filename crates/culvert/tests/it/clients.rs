@@ -21,6 +21,61 @@ async fn responses_conform_to_the_openapi_document() {
     drive("openapi").await;
 }
 
+/// The client that openapi-python-client makes of the OpenAPI document, without a warning, works.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generated_python_client_works() {
+    drive("generated_python").await;
+}
+
+/// The client that openapi-generator makes for Go of the OpenAPI 3.0 document works.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generated_go_client_works() {
+    drive("generated_go").await;
+}
+
+/// Redocly and spectral find no errors in the OpenAPI documents, and the types that openapi-typescript makes of them
+/// fit what openapi-fetch gets.
+#[tokio::test(flavor = "multi_thread")]
+async fn linters_accept_the_documents_and_generated_types_fit() {
+    const SUITE: &str = "generated_node";
+    let packages = root().join("target/node-clients").join(SUITE);
+    // The script writes this copy last.
+    if !packages.join("made").exists() {
+        culvert_testing::ignore(format_args!(
+            "no packages of Node for `{SUITE}`; scripts/node-clients gets them"
+        ));
+        return;
+    }
+    let mut command = Command::new("node");
+    let script = root().join("tests/clients").join(SUITE).join("check.mjs");
+    command.arg(script).arg(packages);
+    run(SUITE, command).await;
+}
+
+/// The client that progenitor makes of the OpenAPI 3.0 document works.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "compiles 200 crates, which takes two minutes"]
+async fn a_generated_rust_client_works() {
+    const SUITE: &str = "generated_rust";
+    let folder = tempfile::tempdir().unwrap();
+    let sources = root().join("tests/clients").join(SUITE);
+    std::fs::create_dir(folder.path().join("src")).unwrap();
+    for name in ["Cargo.toml", "Cargo.lock", "src/main.rs"] {
+        std::fs::copy(sources.join(name), folder.path().join(name)).unwrap();
+    }
+    let document = culvert_api::openapi(culvert_control::operation_specs(), |generator| {
+        culvert_destinations::TYPES.schema(generator)
+    });
+    let document = culvert_api::openapi_3_0(document).to_string();
+    std::fs::write(folder.path().join("openapi-3.0.json"), document).unwrap();
+    let mut command = Command::new("cargo");
+    command
+        .args(["run", "--quiet", "--locked"])
+        .current_dir(folder.path())
+        .env("CARGO_TARGET_DIR", root().join("target/rust-clients"));
+    run(SUITE, command).await;
+}
+
 /// According to sslyze, the edge's TLS complies with Mozilla's intermediate profile. OpenSSL and GnuTLS send client
 /// certificates.
 #[tokio::test(flavor = "multi_thread")]

@@ -135,6 +135,9 @@ fn printed_output_is_valid_json() {
         document["openapi"].as_str().unwrap().split('.').next(),
         Some("3")
     );
+    let (_, older, _) = run(&["openapi", "--oas", "3.0"]);
+    let older: Value = serde_json::from_str(&older).unwrap();
+    assert_eq!(older["openapi"], "3.0.3");
     let (_, settings, _) = run(&["config", "show", "--edge-domain", "example.test"]);
     let settings: Value = serde_json::from_str(&settings).unwrap();
     assert_eq!(settings["edge"]["domain"], "example.test");

@@ -453,10 +453,10 @@ const BY_ACCOUNTS: &[&str] = &[
 /// Collections of configuration, or of one operation of the server: stored objects, settings,
 /// compiled policies, nodes, destinations and batches.
 const BY_SERVER: &[&str] = &[
-    "api-http/openapi/mod.rs Schemas.components",
-    "api-http/openapi/mod.rs Schemas.inputs",
-    "api-http/openapi/mod.rs Schemas.previews",
-    "api-http/openapi/mod.rs Schemas.views",
+    "api-http/openapi/schemas.rs Schemas.components",
+    "api-http/openapi/schemas.rs Schemas.inputs",
+    "api-http/openapi/schemas.rs Schemas.previews",
+    "api-http/openapi/schemas.rs Schemas.views",
     "endpoints/kubernetes_operator/active_operators.rs ActiveOperators.changed_owners",
     "endpoints/kubernetes_operator/active_operators.rs ActiveOperators.operators",
     "access/active_owners.rs ActiveOwners.changed",

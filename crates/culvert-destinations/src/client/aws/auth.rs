@@ -12,7 +12,7 @@ use culvert_aws::Keys;
 /// AWS authentication: exactly one of the two.
 #[derive(Clone, Debug, Default, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "AwsAuth", extend("maxProperties" = 1))]
+#[schemars(rename = "AwsAuth", extend("minProperties" = 1, "maxProperties" = 1))]
 pub(crate) struct Auth {
     /// A role that the server assumes with its own credentials and your account ID as the external
     /// ID.
@@ -30,6 +30,7 @@ struct Role {
     /// ARN of the IAM role. Its trust policy should require the external ID.
     #[serde(default)]
     #[schemars(extend("x-culvert-required" = true))]
+    #[schemars(extend("pattern" = crate::config::ARN))]
     role_arn: Option<String>,
 }
 
