@@ -270,7 +270,7 @@ fn run_invite(identity: &Identity, call: Call) -> Running<'_> {
 
 fn invite(kernel: &Kernel, call: Call) -> Running<'_> {
     Box::pin(async move {
-        let cx = kernel.cx(&call.caller, &call.base);
+        let cx = kernel.cx_of(&call, &[])?;
         for _ in 0..RUNS_MAX {
             let document = service::named(&cx, &TYPE, &call).await?;
             let document = document.ok_or_else(Refusal::not_found)?;
@@ -290,14 +290,11 @@ fn invite(kernel: &Kernel, call: Call) -> Running<'_> {
             let made = StoredDraft {
                 body: stored::write(&user)?,
                 links: user.links(&document.head),
-                reveal: None,
+                reveal: Some(reveal),
                 also,
             };
-            if let Some(view) = service::replace(&cx, &TYPE, document, made).await? {
-                return Ok(Reply::Created {
-                    body: service::revealed(&view, &reveal)?,
-                    secret: true,
-                });
+            if let Some(reply) = service::replace_created(&cx, &TYPE, document, made).await? {
+                return Ok(reply);
             }
         }
         Err(service::overtaken())
