@@ -11,6 +11,7 @@ use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
 use crate::openapi::{needs_of, openapi, tail_parameters};
+use crate::request::REQUEST_RULES;
 use crate::response::problem;
 use crate::route::TAIL_PATH;
 
@@ -25,6 +26,7 @@ pub fn api(
         "# Management API\n\nAll operations, generated from the server's route table. `GET \
          /openapi.json` and `culvert openapi` return the OpenAPI document.\n",
     );
+    line(&mut page, format_args!("\n{}", REQUEST_RULES.trim_end()));
     let mut collection = None;
     for operation in operations {
         if collection != Some(operation.collection) {

@@ -6,6 +6,7 @@
 //! deterministic.
 
 pub mod tail_parameters;
+mod transport;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +60,7 @@ pub fn openapi(
 
     let tags: BTreeSet<&str> = operations.iter().map(tag).chain(["events"]).collect();
     let tags: Vec<Value> = tags.into_iter().map(|name| json!({"name": name})).collect();
-    let document = json!({
+    let mut document = json!({
         "openapi": "3.1.0",
         "info": {
             "title": "culvert management API",
@@ -88,6 +89,8 @@ pub fn openapi(
             }},
         },
     });
+    document["components"]["parameters"] = transport::parameters();
+    transport::add_headers(&mut document["components"]["headers"]);
     sorted(document)
 }
 
@@ -170,6 +173,7 @@ fn described(operation: &OperationSpec, body: Option<Value>, view: Option<Value>
     }
     add_right(&mut described, operation.right);
     add_object_right(&mut described, operation);
+    transport::describe(&mut described, operation);
     described
 }
 
