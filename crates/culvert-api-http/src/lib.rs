@@ -10,6 +10,7 @@ pub mod health;
 pub mod openapi;
 pub mod query;
 pub mod reference;
+pub mod request;
 pub mod response;
 pub mod route;
 pub mod tombstones;

@@ -11,6 +11,7 @@ use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
 use crate::openapi::{needs_of, openapi, tail_parameters};
+use crate::request::REQUEST_RULES;
 use crate::response::problem;
 use crate::route::{PRESETS, Preset, TAIL_PATH};
 
@@ -26,6 +27,7 @@ pub fn api(
          /openapi.json` and `culvert openapi` return the OpenAPI 3.1 document, and `GET \
          /openapi-3.0.json` and `culvert openapi --oas 3.0` the same in OpenAPI 3.0.\n",
     );
+    line(&mut page, format_args!("\n{}", REQUEST_RULES.trim_end()));
     let mut collection = None;
     for operation in operations {
         if collection != Some(operation.collection) {

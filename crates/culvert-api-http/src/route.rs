@@ -116,10 +116,28 @@ struct PathRoutes<S: 'static> {
 pub enum Found<S: 'static> {
     /// A route, with the values of the path parameters.
     Route(Route<S>, Vec<String>),
-    /// The path exists with other methods, listed as in an `allow` header.
-    OtherMethods(HeaderValue),
+    /// The path exists with other methods.
+    OtherMethods(OtherMethods),
     /// The path does not exist.
     Nothing,
+}
+
+/// A path that exists with other methods.
+#[derive(Debug)]
+pub struct OtherMethods {
+    /// The methods, as in an `allow` header.
+    pub allow: HeaderValue,
+    /// The kind of the object in the path, such as `api_key`, if it names one.
+    pub kind: Option<&'static str>,
+    /// The value of the first path parameter.
+    pub id: Option<String>,
+}
+
+impl<S> Route<S> {
+    /// Whether `HEAD` is answered like `GET`. The tail has no end.
+    fn has_head(&self) -> bool {
+        !matches!(self, Self::Tail | Self::Retired(_))
+    }
 }
 
 impl<S> Routes<S> {
@@ -170,7 +188,14 @@ impl<S> Routes<S> {
 
         let mut router = matchit::Router::new();
         for (pattern, routes) in places {
-            let names: Vec<&str> = routes.iter().map(|(method, _)| method.as_str()).collect();
+            let mut names: Vec<&str> = routes.iter().map(|(method, _)| method.as_str()).collect();
+            if routes
+                .iter()
+                .any(|(method, route)| *method == Method::GET && route.has_head())
+            {
+                names.push(Method::HEAD.as_str());
+            }
+            names.push(Method::OPTIONS.as_str());
             let methods = HeaderValue::from_str(&names.join(", "))
                 .map_err(|error| Fault::new("listing methods", error))?;
             router
@@ -202,7 +227,26 @@ impl<S> Routes<S> {
                     .map(|(_, value)| query::segment(value))
                     .collect(),
             ),
-            None => Found::OtherMethods(place.methods.clone()),
+            None => Found::OtherMethods(OtherMethods {
+                allow: place.methods.clone(),
+                kind: place.routes.iter().find_map(|(_, route)| match route {
+                    Route::Operation(operation) => Some(operation.object?.kind),
+                    _ => None,
+                }),
+                id: matched
+                    .params
+                    .iter()
+                    .next()
+                    .map(|(_, id)| query::segment(id)),
+            }),
+        }
+    }
+
+    /// Whether `path` has `HEAD` beside `GET`.
+    pub fn has_head(&self, path: &str) -> bool {
+        match self.find(&Method::GET, path) {
+            Found::Route(route, _) => route.has_head(),
+            Found::OtherMethods(_) | Found::Nothing => false,
         }
     }
 
@@ -269,7 +313,7 @@ mod tests {
                 format!("{} {}", unnamed(&operation.path), values.join(","))
             }
             Found::Route(route, _) => format!("{route:?}"),
-            Found::OtherMethods(methods) => methods.to_str().unwrap().to_owned(),
+            Found::OtherMethods(other) => other.allow.to_str().unwrap().to_owned(),
             Found::Nothing => "nothing".to_owned(),
         }
     }
@@ -317,14 +361,22 @@ mod tests {
                 .map(|m| m.to_str().unwrap().to_owned())
         };
         assert_eq!(methods("/nope"), None);
-        assert_eq!(methods("/healthz").unwrap(), "GET");
+        assert_eq!(methods("/healthz").unwrap(), "GET, HEAD, OPTIONS");
+        assert_eq!(methods("/events/tail").unwrap(), "GET, OPTIONS");
         let mut of_keys: Vec<String> = methods("/api_keys/x")
             .unwrap()
             .split(", ")
             .map(str::to_owned)
             .collect();
         of_keys.sort();
-        assert_eq!(of_keys, ["DELETE", "GET", "PATCH"]);
+        assert_eq!(of_keys, ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH"]);
+        match routes().find(&Method::PUT, "/api_keys/ak_1") {
+            Found::OtherMethods(other) => {
+                assert_eq!(other.kind, Some("api_key"));
+                assert_eq!(other.id.as_deref(), Some("ak_1"));
+            }
+            found => panic!("{found:?}"),
+        }
     }
 
     proptest! {

@@ -35,7 +35,7 @@ pub(crate) fn rate() -> Failures {
 }
 
 fn is_report(asked: &Result<Asked, Refusal>) -> bool {
-    matches!(asked, Ok(Asked::Operation(operation)) if operation.path == LEAKED_TOKENS_PATH)
+    matches!(asked, Ok(Asked::Operation(operation, _)) if operation.path == LEAKED_TOKENS_PATH)
 }
 
 impl Api {

@@ -48,7 +48,7 @@ use bytes::Bytes;
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Refusal, code};
 use culvert_console::File;
 use culvert_control::{
-    Call, CallContext, Caller, Control, EVENTS_PATH, Operation, Origin, Reply, Via, follows,
+    Call, CallContext, Caller, Control, EVENTS_PATH, Operation, Origin, Reply, Terms, Via, follows,
     operation_specs, operations,
 };
 use futures_util::FutureExt;
@@ -63,15 +63,20 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::auth;
+use crate::connection::serve;
 use crate::console::Located;
 use crate::event_stream::follow;
 use culvert_api_http::access::cors;
-use culvert_api_http::access::limits::{Failures, PerSource, Rolling, Source, Turnstile};
+use culvert_api_http::access::limits::{
+    Failures, PerSource, Rolling, Source, Turnstile, WindowStanding,
+};
 use culvert_api_http::connection::peer::{self, Ends};
 use culvert_api_http::health::Probe;
+use culvert_api_http::request::{host, terms};
 use culvert_api_http::response::answer::{self, JSON, NO_STORE};
+use culvert_api_http::response::coding;
 use culvert_api_http::response::problem::Problem;
-use culvert_api_http::route::{Found, Preset, Route, Routes};
+use culvert_api_http::route::{Found, OtherMethods, Preset, Route, Routes};
 use culvert_api_http::{body, health, query};
 
 pub use culvert_api_http::access::limits::{Rate, Window};
@@ -113,7 +118,8 @@ pub struct Settings {
 pub struct Limits {
     /// Maximum number of connections of all listeners together; more wait in the backlog.
     pub connections: usize,
-    /// Maximum number of connections per source (/32, /64), except for trusted proxies; further ones are closed.
+    /// Maximum number of connections per source (/32, /64), except for trusted proxies. The same number again waits, and then gets
+    /// 503. Further ones get it immediately, or are closed if they use TLS.
     pub connections_per_source: usize,
     /// Time limit from a request's first byte to the end of its head.
     pub head: Duration,
@@ -176,7 +182,7 @@ pub struct Meters {
     pub panics: AtomicU64,
     /// Gauge: open connections.
     pub connections: AtomicU64,
-    /// Connections closed because of the limit per source.
+    /// Connections that got 503, or were closed, because of the limit per source.
     pub connections_refused: AtomicU64,
     /// Connections closed because a deadline passed.
     pub connections_late: AtomicU64,
@@ -219,6 +225,8 @@ pub struct Api {
     sources: PerSource,
     /// Permits for connections, of all listeners together.
     permits: Arc<Semaphore>,
+    /// Permits to read a request that only gets 503.
+    refusals: Arc<Semaphore>,
     followers: follow::Followers,
     stopping: CancellationToken,
     meters: Arc<Meters>,
@@ -267,6 +275,7 @@ impl Api {
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
             permits: Arc::new(Semaphore::new(limits.connections)),
+            refusals: Arc::new(Semaphore::new(serve::REFUSALS_AT_ONCE)),
             followers: follow::Followers::default(),
             stopping: CancellationToken::new(),
             meters: Arc::default(),
@@ -301,22 +310,29 @@ impl Api {
         &self.meters
     }
 
+    /// A new ID of a request.
+    fn operation_id(&self) -> String {
+        format!("op_{}", self.ids.next(&*self.clock, &*self.entropy))
+    }
+
     /// Responds to one request; never fails.
     async fn answer(&self, request: Request<Incoming>, ends: Ends) -> Response<Body> {
-        let operation_id = format!("op_{}", self.ids.next(&*self.clock, &*self.entropy));
+        let operation_id = self.operation_id();
         let deadline = Instant::now() + self.settings.limits.request;
         let (mut parts, mut body) = request.into_parts();
-        let is_head = parts.method == Method::HEAD && serves_head(parts.uri.path());
+        let is_head = parts.method == Method::HEAD && self.serves_head(parts.uri.path());
         if is_head {
             parts.method = Method::GET;
         }
         let context = Arc::new(self.context(&parts, ends, &operation_id));
+        let standing = OnceLock::new();
         let arrival = Arrival {
             parts: &parts,
             body: &mut body,
             ends,
             deadline,
             context,
+            standing: &standing,
         };
         let mut response = match self.handle(arrival).await {
             Ok(response) => response,
@@ -337,6 +353,9 @@ impl Api {
             OPERATION_ID,
             HeaderValue::try_from(operation_id).expect("an identifier is plain ASCII"),
         );
+        if let Some(standing) = standing.get() {
+            standing.describe(headers);
+        }
         if let Some(origin) = parts.headers.get(ORIGIN) {
             let base = self.base(&parts, ends);
             let is_own = cors::is_of(origin, &base);
@@ -411,6 +430,7 @@ impl Api {
         if target_bytes > TARGET_BYTES_MAX {
             return Err(unauthenticated(Problem::target_too_long()));
         }
+        host::check(parts).map_err(|refusal| unauthenticated(refusal.into()))?;
         if self.settings.is_health_alone && path != ALIVE_PATH && path != READY_PATH {
             let why = "The server waits for its database; try again. `/readyz` shows the cause.";
             return Err(unauthenticated(Problem::unavailable(why)));
@@ -441,12 +461,15 @@ impl Api {
         }
         let (route, values) = match self.routes.find(&parts.method, path) {
             Found::Route(route, values) => (route, values),
-            Found::OtherMethods(methods) if parts.method != Method::OPTIONS => {
-                return Err(unauthenticated(Problem::wrong_method(methods)));
+            Found::OtherMethods(other) if parts.method == Method::OPTIONS => {
+                return Ok(cors::options(other.allow));
             }
-            Found::OtherMethods(_) | Found::Nothing => {
-                return Err(unauthenticated(Problem::unknown_path(path)));
+            Found::OtherMethods(other) => {
+                let OtherMethods { allow, kind, id } = other;
+                let problem = Problem::wrong_method_of(allow, kind, id.as_deref());
+                return Err(unauthenticated(problem));
             }
+            Found::Nothing => return Err(unauthenticated(Problem::unknown_path(path))),
         };
         let asked = match route {
             Route::Operation(operation) => Ok(Asked::Operation(operation, None)),
@@ -511,7 +534,8 @@ impl Api {
         admitted.map_err(|refusal| refused(refusal.into()))?;
         let called = asked.as_ref().ok().map(Asked::called);
         self.control.identity.note_call(&caller, client, called);
-        self.check_rate(&caller).map_err(refused)?;
+        self.check_rate(&caller, arrival.standing)
+            .map_err(refused)?;
         self.check_reports(&caller, &asked).map_err(refused)?;
         let Some(_permit) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
             return Err(known(self.full()));
@@ -601,21 +625,34 @@ impl Api {
             })
     }
 
-    fn check_rate(&self, caller: &Caller) -> Result<(), Problem> {
+    /// Counts a request of an account, and keeps the standing for the response.
+    fn check_rate(
+        &self,
+        caller: &Caller,
+        standing: &OnceLock<WindowStanding>,
+    ) -> Result<(), Problem> {
         let Some(rolling) = &self.rolling else {
             return Ok(());
         };
-        rolling
-            .count(&caller.account, Instant::now())
-            .map_err(|wait| {
+        let counted = rolling.count(&caller.account, Instant::now());
+        match standing.get_or_init(|| counted) {
+            counted if counted.is_admitted => Ok(()),
+            counted => {
                 let why = "The account has reached its limit of requests per minute.";
-                Problem::too_many(wait, why)
-            })
+                Err(Problem::too_many(counted.next_in, why))
+            }
+        }
     }
 
     fn full(&self) -> Problem {
         Meters::count(&self.meters.shed);
         Problem::unavailable("The server is busy; try again.")
+    }
+
+    /// Whether a path has `HEAD` beside `GET`.
+    fn serves_head(&self, path: &str) -> bool {
+        let by_console = console::api_path(path);
+        console::serves_head(path) || self.routes.has_head(by_console.unwrap_or(path))
     }
 
     /// Reads the body and runs the operation, both before the request's deadline.
@@ -627,6 +664,10 @@ impl Api {
         mut arrival: Arrival<'_>,
     ) -> Result<Response<Body>, Problem> {
         let address = self.client(&arrival);
+        let Parts {
+            method, headers, ..
+        } = arrival.parts;
+        let terms = Arc::new(terms::of(method, headers)?);
         let body = arrival.read().await?;
         let Arrival {
             parts,
@@ -646,6 +687,7 @@ impl Api {
             base,
             address,
             cause,
+            terms: Arc::clone(&terms),
         };
         let running = AssertUnwindSafe(operation.call(&self.control, call)).catch_unwind();
         let reply = match tokio::time::timeout_at(deadline, running).await {
@@ -662,20 +704,56 @@ impl Api {
         };
         let is_write = operation.method != culvert_control::Method::Get;
         let is_applied = !is_write || self.control.is_applied(APPLIED_WITHIN).await;
-        let mut response = match reply {
-            Reply::Created { body, secret } => json(StatusCode::CREATED, body.into(), secret),
-            Reply::Ok(body) => json(StatusCode::OK, body.into(), false),
-            Reply::Secret(body) => json(StatusCode::OK, body.into(), true),
-            Reply::NoContent => {
-                let mut response = Response::new(Body::empty());
-                *response.status_mut() = StatusCode::NO_CONTENT;
-                response
-            }
+        let mut response = match is_list(operation) {
+            true => listed(reply, &parts.headers).await,
+            false => answered(reply, &parts.method, &terms),
         };
         if !is_applied {
             response.headers_mut().insert(APPLIED, PENDING);
         }
         Ok(response)
+    }
+}
+
+/// Whether an operation returns a list, which may be compressed.
+fn is_list(operation: &Operation) -> bool {
+    operation.method == culvert_control::Method::Get && operation.name.starts_with("list")
+}
+
+/// The response with a list.
+async fn listed(reply: Reply, asked: &HeaderMap) -> Response<Body> {
+    let Reply::Ok(body) = reply else {
+        return plain(reply);
+    };
+    let mut headers = HeaderMap::new();
+    let body = coding::packed(body.into(), asked, &mut headers).await;
+    let mut response = json(StatusCode::OK, body, false);
+    response.headers_mut().extend(headers);
+    response
+}
+
+/// The response to a call that shows at most one object.
+fn answered(reply: Reply, method: &Method, terms: &Terms) -> Response<Body> {
+    let tag = match &reply {
+        Reply::Created { body, .. } | Reply::Ok(body) | Reply::Secret(body) => {
+            terms::tag_of(terms, body)
+        }
+        Reply::NoContent => None,
+    };
+    terms::described(plain(reply), method, terms, tag.as_deref())
+}
+
+/// The response with the body of a reply.
+fn plain(reply: Reply) -> Response<Body> {
+    match reply {
+        Reply::Created { body, secret } => json(StatusCode::CREATED, body.into(), secret),
+        Reply::Ok(body) => json(StatusCode::OK, body.into(), false),
+        Reply::Secret(body) => json(StatusCode::OK, body.into(), true),
+        Reply::NoContent => {
+            let mut response = Response::new(Body::empty());
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            response
+        }
     }
 }
 
@@ -707,7 +785,7 @@ impl Asked {
     /// As statistics name it: collection and name.
     const fn called(&self) -> (&'static str, &'static str) {
         match self {
-            Self::Operation(operation) => (operation.collection, operation.name),
+            Self::Operation(operation, _) => (operation.collection, operation.name),
             Self::Tail => ("events", "tail"),
             Self::AuditLog => ("audit", "log"),
         }
@@ -732,6 +810,8 @@ struct Arrival<'a> {
     deadline: Instant,
     /// How it came, as audit events show it.
     context: Arc<CallContext>,
+    /// Filled with the standing of the caller's account, for the headers of the response.
+    standing: &'a OnceLock<WindowStanding>,
 }
 
 impl Arrival<'_> {
@@ -788,15 +868,6 @@ fn json(status: StatusCode, body: Bytes, secret: bool) -> Response<Body> {
         headers.insert(CACHE_CONTROL, NO_STORE);
     }
     response
-}
-
-/// Whether a path has `HEAD` beside `GET`: the root, the console's files, documents and health. Operations of the API
-/// have none.
-fn serves_head(path: &str) -> bool {
-    matches!(
-        path,
-        "/" | OPENAPI_PATH | OPENAPI_3_0_PATH | ALIVE_PATH | READY_PATH
-    ) || console::serves_head(path)
 }
 
 #[cfg(test)]

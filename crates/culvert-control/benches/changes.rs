@@ -79,6 +79,7 @@ async fn post(node: &Node, caller: &Caller, path: &str, body: Value) -> Value {
         base: BASE.to_owned(),
         address: std::net::Ipv4Addr::LOCALHOST.into(),
         cause: None,
+        terms: Arc::default(),
     };
     match found.unwrap().call(&node.control, call).await {
         Ok(Reply::Created { body, .. }) => serde_json::from_str(&body).unwrap(),

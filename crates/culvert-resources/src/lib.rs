@@ -110,6 +110,7 @@ impl Kernel {
             dry_run: false,
             by_server: false,
             cause: None,
+            terms: None,
         }
     }
 
@@ -129,6 +130,7 @@ impl Kernel {
         };
         Ok(Cx {
             address: Some(call.address),
+            terms: Some(&call.terms),
             force: is_set(&FORCE)?,
             dry_run: is_set(&DRY_RUN)?,
             ..self.cx(&call.caller, &call.base)

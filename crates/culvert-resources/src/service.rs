@@ -11,7 +11,7 @@ use std::borrow::Borrow;
 use culvert_base::{Class, Fault, Refusal, code};
 use culvert_events::caused_by;
 use culvert_store::{
-    AuditEvent, Bound, Changes, CommitError, Document, Head, RangeError, event_names,
+    AuditEvent, Bound, Changes, CommitError, Document, Head, RangeError, Revision, event_names,
 };
 use serde_json::Value;
 
@@ -22,6 +22,8 @@ use crate::audit::verb::Verb;
 use crate::cx::Cx;
 use crate::list::include;
 use crate::list::page::included;
+use crate::operation::once::{self, Answer};
+use crate::operation::terms::{self, Shown};
 use crate::operation::{Call, Reply};
 use crate::resource::model::{CHECKED_REFERENCE, Model};
 use crate::resource::{ResourceType, Reveal, StoredDraft};
@@ -66,24 +68,36 @@ pub async fn create(
         }
         let view = ty.view_text(&document, cx.base)?;
         let event = audit::event(&cx, ty, Verb::Created, &view)?;
-        let readable = (ty.readable_secret)(&cx, &document)?;
+        let reveal = made.reveal.or((ty.readable_secret)(&cx, &document)?);
         let also = following(&event, made.also);
         let changes = Changes::insert(document.clone(), event).and(also);
-        if commit(&cx, ty, changes).await? {
-            let view = include::with(&cx, ty, &parts, &document, view).await?;
-            return Ok(match made.reveal.or(readable) {
-                None => Reply::Created {
-                    body: view,
-                    secret: false,
-                },
-                Some(reveal) => Reply::Created {
-                    body: revealed(&view, &reveal)?,
-                    secret: true,
-                },
-            });
+        // Before the commit, which keeps the response.
+        let view = include::with(&cx, ty, &parts, &document, view).await?;
+        let answer = Answer {
+            view: &view,
+            reveal: reveal.as_ref(),
+            document: &document,
+            is_created: true,
+        };
+        if commit_answered(&cx, ty, changes, &answer).await? {
+            return created(view, reveal.as_ref());
         }
     }
     Err(overtaken())
+}
+
+/// The response with a new object, and with its secret.
+fn created(view: String, reveal: Option<&Reveal>) -> Result<Reply, Error> {
+    Ok(match reveal {
+        None => Reply::Created {
+            body: view,
+            secret: false,
+        },
+        Some(reveal) => Reply::Created {
+            body: revealed(&view, reveal)?,
+            secret: true,
+        },
+    })
 }
 
 /// `GET /<collection>/{id}`.
@@ -92,6 +106,8 @@ pub async fn get(kernel: &Kernel, ty: &'static ResourceType, call: Call) -> Resu
     let document = named(&cx, ty, &call)
         .await?
         .ok_or_else(Refusal::not_found)?;
+    call.terms.conditions.check(&document, false)?;
+    call.terms.show(&document);
     let readable = (ty.readable_secret)(&cx, &document)?;
     let parts = included(&call.query, ty.included)?;
     let view = ty.view_text(&document, cx.base)?;
@@ -131,6 +147,7 @@ pub async fn update(
         (ty.inspect_update)(call.body.clone())?;
         (ty.permit)(cx.caller)?;
         let held = access::may_change(&cx, ty, &document).await?;
+        call.terms.conditions.check(&document, true)?;
         check_cause(&cx, &document.head).await?;
         let mut made = (ty.update)(&cx, &document, call.body.clone()).await?;
         // The right was read before the commit, so the commit checks its conditions.
@@ -165,6 +182,8 @@ pub async fn delete(
             .ok_or_else(Refusal::not_found)?;
         (ty.permit)(cx.caller)?;
         let held = access::may_change(&cx, ty, &document).await?;
+        // The commit removes the object only at the revision that was read.
+        call.terms.conditions.check(&document, true)?;
         let grants = grants_removed(&cx, &document).await?;
         let checked = (ty.check_removal)(&cx, &document, &call.query).await?;
         let before = (ty.before_removal)(&cx, &document).await?;
@@ -175,7 +194,7 @@ pub async fn delete(
             .and(checked)
             .and(following(&event, before.and(grants)))
             .and(Changes::remove(document.head, event));
-        if commit(&cx, ty, changes).await? {
+        if commit(&cx, ty, changes).await?.is_some() {
             return Ok(Reply::NoContent);
         }
     }
@@ -241,13 +260,44 @@ pub fn rewriting(
 }
 
 /// Commits a new state of a document and returns its view; `None` when the document has changed since it was
-/// read.
+/// read. A creation below the document uses [`replace_answered`].
 pub async fn replace(
     cx: &Cx<'_>,
     ty: &'static ResourceType,
     before: Document,
     made: StoredDraft,
 ) -> Result<Option<String>, Error> {
+    let replaced = replace_answered(cx, ty, before, made, |view| Ok((view.to_owned(), false)));
+    Ok(replaced.await?.map(|(view, _)| view))
+}
+
+/// The same, for a call that creates something at the document. Returns the response, with the secret of the draft.
+pub async fn replace_created(
+    cx: &Cx<'_>,
+    ty: &'static ResourceType,
+    before: Document,
+    made: StoredDraft,
+) -> Result<Option<Reply>, Error> {
+    let answer = |view: &str| Ok((view.to_owned(), true));
+    match replace_answered(cx, ty, before, made, answer).await? {
+        Some((view, reveal)) => created(view, reveal.as_ref()).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The same, for a call whose response is not just the view, or is a creation (201). `answer` makes the response without
+/// its secret, which is `made.reveal`, and says whether it is a creation.
+pub async fn replace_answered(
+    cx: &Cx<'_>,
+    ty: &'static ResourceType,
+    before: Document,
+    made: StoredDraft,
+    answer: impl FnOnce(&str) -> Result<(String, bool), Error>,
+) -> Result<Option<(String, Option<Reveal>)>, Error> {
+    if let Some(terms) = cx.terms {
+        // The commit replaces the document only at the revision that was read.
+        terms.conditions.check(&before, true)?;
+    }
     let document = Document {
         head: Head {
             updated_at: cx.clock.now().whole_seconds(),
@@ -262,23 +312,57 @@ pub async fn replace(
     let previous = Previous::between(ty, &before, &document, cx.base)?;
     let event = audit::updated(cx, ty, &view, &previous)?;
     let also = following(&event, made.also);
-    let changes = Changes::replace(document, event).and(also);
-    Ok(commit(cx, ty, changes).await?.then_some(view))
+    let changes = Changes::replace(document.clone(), event).and(also);
+    let (view, is_created) = answer(&view)?;
+    let answer = Answer {
+        view: &view,
+        reveal: made.reveal.as_ref(),
+        document: &document,
+        is_created,
+    };
+    let is_written = commit_answered(cx, ty, changes, &answer).await?;
+    Ok(is_written.then_some((view, made.reveal)))
 }
 
-/// Commits; returns `false` when a document has changed and the write must be decided again.
-async fn commit(cx: &Cx<'_>, ty: &ResourceType, changes: Changes) -> Result<bool, Error> {
+/// Commits a write together with its answer, if the call has a key. Returns `false` when the write must be decided again.
+async fn commit_answered(
+    cx: &Cx<'_>,
+    ty: &ResourceType,
+    changes: Changes,
+    answer: &Answer<'_>,
+) -> Result<bool, Error> {
+    let changes = once::keeping(cx, answer)?.and(changes);
+    let Some(revision) = commit(cx, ty, changes).await? else {
+        return Ok(false);
+    };
+    if let Some(terms) = cx.terms {
+        let document = answer.document;
+        let digest = terms::digest_of(&document.body);
+        terms.show_state(Shown::at(&document.head, revision.number, &digest));
+        if let Some(claim) = terms.claim.get() {
+            claim.set_kept();
+        }
+    }
+    Ok(true)
+}
+
+/// Commits; returns `None` when a document has changed and the write must be decided again.
+async fn commit(
+    cx: &Cx<'_>,
+    ty: &ResourceType,
+    changes: Changes,
+) -> Result<Option<Revision>, Error> {
     match cx.store.commit(changes).await {
-        Ok(_) => Ok(true),
-        Err(CommitError::Stale) => Ok(false),
+        Ok(revision) => Ok(Some(revision)),
+        Err(CommitError::Stale) => Ok(None),
         Err(CommitError::Duplicate { kind, name }) => match ty.taken {
             Some(code) if kind == ty.kind && name != "id" => Err(Refusal::of(code).into()),
             // A document beside the resource was created meanwhile: read again.
-            _ => Ok(false),
+            _ => Ok(None),
         },
         // An object that a policy refers to was removed meanwhile: read again, and report it as an error of
         // the policy.
-        Err(CommitError::Missing { field, .. }) if field == CHECKED_REFERENCE => Ok(false),
+        Err(CommitError::Missing { field, .. }) if field == CHECKED_REFERENCE => Ok(None),
         Err(CommitError::Missing { field, to }) => Err(Refusal::new(
             ty.unknown.unwrap_or(code::BODY_FIELD_INVALID),
             format!("`{field}` names `{to}`, which does not exist."),
@@ -289,6 +373,10 @@ async fn commit(cx: &Cx<'_>, ty: &ResourceType, changes: Changes) -> Result<bool
             format!("`{by}` uses this object."),
         )
         .into()),
+        Err(error @ (CommitError::Kept | CommitError::NoRoom)) => match once::refusal_of(&error) {
+            Some(refusal) => Err(refusal.into()),
+            None => Err(Fault::new("keeping an answer", error).into()),
+        },
         Err(CommitError::Fault(fault)) => Err(fault.into()),
     }
 }
@@ -345,7 +433,9 @@ pub async fn check(
     }
     // A role that never changes anything is reported first.
     (ty.permit)(cx.caller)?;
-    access::may_change(&cx, ty, &document).await.map(drop)
+    access::may_change(&cx, ty, &document).await?;
+    // A write of the object itself checks them again, at the revision that it replaces.
+    Ok(call.terms.conditions.check(&document, true)?)
 }
 
 /// The removals of the grants on an object that is removed, and of those that name it.

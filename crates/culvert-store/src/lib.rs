@@ -47,6 +47,7 @@ pub use audit_log::rebuild::{Rebuilt, TreeDamage};
 pub use audit_log::record::AuditRecord;
 pub use audit_log::repair::{Repaired, Unrepairable};
 pub use audit_log::tree::{AuditFile, AuditTree, ProveError, SignedHead};
+pub use commit::answers::{AnswerRoom, KeptAnswer};
 pub use commit::changes::{AuditEvent, Changes};
 pub use commit::commit_error::CommitError;
 pub use commit::history::LostCommits;

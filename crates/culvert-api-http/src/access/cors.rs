@@ -5,14 +5,18 @@
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE,
+    ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, ALLOW, ORIGIN, VARY,
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
 use crate::response::answer::Body;
 
 const TRUE: HeaderValue = HeaderValue::from_static("true");
+/// Fields of responses that pages may read, beside those that they always may.
+const EXPOSED: HeaderValue = HeaderValue::from_static(
+    "allow, culvert-applied, etag, idempotent-replayed, ngrok-operation-id, ratelimit, ratelimit-policy, retry-after",
+);
 const VARY_ORIGIN: HeaderValue = HeaderValue::from_static("origin");
 
 /// Whether the request is a preflight request: `OPTIONS` with `Origin` and `Access-Control-Request-Method`.
@@ -37,6 +41,14 @@ pub fn preflight(headers: &HeaderMap, methods: Option<HeaderValue>) -> Response<
     response
 }
 
+/// The response to `OPTIONS` that is no preflight request: the methods of the path.
+pub fn options(methods: HeaderValue) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response.headers_mut().insert(ALLOW, methods);
+    response
+}
+
 /// Whether `origin` equals the scheme, host and port of the URL `base`.
 pub fn is_of(origin: &HeaderValue, base: &str) -> bool {
     let start = base.find("://").map_or(0, |at| at + 3);
@@ -52,5 +64,6 @@ pub fn admit(headers: &mut HeaderMap, origin: HeaderValue, is_own: bool) {
     if is_own {
         headers.insert(ACCESS_CONTROL_ALLOW_CREDENTIALS, TRUE);
     }
+    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
     headers.append(VARY, VARY_ORIGIN);
 }

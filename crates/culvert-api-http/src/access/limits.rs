@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
@@ -273,40 +274,74 @@ impl Turnstile {
     }
 }
 
-/// Connections per source.
+/// Connections per source. The same number again may wait for a place.
 #[derive(Debug, Default)]
-pub struct PerSource(Arc<Mutex<HashMap<Source, usize>>>);
+pub struct PerSource(Sources);
+
+/// Sources with connections, at most one for each of them.
+type Sources = Arc<Mutex<HashMap<Source, SourcePlaces>>>;
+
+/// The places of a source, which is removed with its last connection.
+#[derive(Debug)]
+struct SourcePlaces {
+    places: Arc<Semaphore>,
+    connections: usize,
+}
 
 impl PerSource {
-    /// `None` if the source already has `max` connections.
+    /// Counts a connection. `None` if the source has `max` connections, and as many again that have no place.
     pub fn enter(&self, source: Source, max: usize) -> Option<SourceConnection> {
-        let mut counts = self
-            .0
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        let count = counts.entry(source).or_default();
-        if *count >= max {
+        let mut sources = locked(&self.0);
+        let entry = sources.entry(source).or_insert_with(|| SourcePlaces {
+            places: Arc::new(Semaphore::new(max)),
+            connections: 0,
+        });
+        if entry.connections >= max.saturating_mul(2) {
             return None;
         }
-        *count += 1;
-        Some(SourceConnection(Arc::clone(&self.0), source))
+        entry.connections += 1;
+        Some(SourceConnection {
+            sources: Arc::clone(&self.0),
+            source,
+            place: Arc::clone(&entry.places).try_acquire_owned().ok(),
+            places: Arc::clone(&entry.places),
+        })
     }
 }
 
 /// A counted connection of a source.
 #[derive(Debug)]
-pub struct SourceConnection(Arc<Mutex<HashMap<Source, usize>>>, Source);
+pub struct SourceConnection {
+    sources: Sources,
+    source: Source,
+    place: Option<OwnedSemaphorePermit>,
+    places: Arc<Semaphore>,
+}
+
+impl SourceConnection {
+    /// Whether the connection has one of the places of its source.
+    pub fn has_place(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// Waits for a place. Returns whether there was one in time.
+    pub async fn wait(&mut self, within: Duration) -> bool {
+        if self.place.is_none() {
+            let acquiring = Arc::clone(&self.places).acquire_owned();
+            let acquired = tokio::time::timeout(within, acquiring).await;
+            self.place = acquired.ok().and_then(Result::ok);
+        }
+        self.has_place()
+    }
+}
 
 impl Drop for SourceConnection {
     fn drop(&mut self) {
-        let mut counts = self
-            .0
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(count) = counts.get_mut(&self.1) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                counts.remove(&self.1);
+        let mut sources = locked(&self.sources);
+        if let Some(entry) = sources.get_mut(&self.source) {
+            entry.connections = entry.connections.saturating_sub(1);
+            if entry.connections == 0 {
+                sources.remove(&self.source);
             }
         }
     }
@@ -320,6 +355,48 @@ pub struct Window {
     /// Length of the period.
     pub length: Duration,
 }
+
+/// The standing of an account in its window, after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowStanding {
+    /// Whether the request is within the limit.
+    pub is_admitted: bool,
+    /// Maximum number of requests in the window.
+    pub requests: usize,
+    /// How many more are admitted now.
+    pub remaining: usize,
+    /// The time until one more is admitted than now.
+    pub next_in: Duration,
+    /// Length of the window.
+    pub length: Duration,
+}
+
+impl WindowStanding {
+    /// Adds the `RateLimit` fields of the IETF's draft (draft-ietf-httpapi-ratelimit-headers-10).
+    pub fn describe(&self, headers: &mut HeaderMap) {
+        let (requests, remaining) = (self.requests, self.remaining);
+        let (seconds, window) = (whole_seconds(self.next_in), whole_seconds(self.length));
+        for (name, value) in [
+            (
+                RATE_LIMIT_POLICY,
+                format!("\"account\";q={requests};w={window}"),
+            ),
+            (RATE_LIMIT, format!("\"account\";r={remaining};t={seconds}")),
+        ] {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+/// Seconds, rounded up.
+fn whole_seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Requests per account in a rolling window. The number of accounts is limited, because clients cannot create
 /// accounts. Each account stores at most the window's requests.
@@ -338,8 +415,8 @@ impl Rolling {
         }
     }
 
-    /// Counts a request. Above the limit, returns the time until the next one is accepted.
-    pub fn count(&self, account: &str, now: Instant) -> Result<(), Duration> {
+    /// Counts a request. Above the limit, the standing says so.
+    pub fn count(&self, account: &str, now: Instant) -> WindowStanding {
         let mut accounts = self
             .accounts
             .lock()
@@ -348,7 +425,7 @@ impl Rolling {
             accounts.insert(account.to_owned(), VecDeque::new());
         }
         let Some(taken) = accounts.get_mut(account) else {
-            return Ok(());
+            return self.standing(0, self.window.length, true);
         };
         while taken
             .front()
@@ -356,12 +433,23 @@ impl Rolling {
         {
             taken.pop_front();
         }
-        if taken.len() < self.window.requests {
+        let is_admitted = taken.len() < self.window.requests;
+        if is_admitted {
             taken.push_back(now);
-            return Ok(());
         }
         let oldest = taken.front().copied().unwrap_or(now);
-        Err((oldest + self.window.length).duration_since(now))
+        let next_in = (oldest + self.window.length).duration_since(now);
+        self.standing(taken.len(), next_in, is_admitted)
+    }
+
+    fn standing(&self, taken: usize, next_in: Duration, is_admitted: bool) -> WindowStanding {
+        WindowStanding {
+            is_admitted,
+            requests: self.window.requests,
+            remaining: self.window.requests.saturating_sub(taken),
+            next_in,
+            length: self.window.length,
+        }
     }
 }
 
@@ -433,19 +521,22 @@ mod tests {
         });
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        for second in [0, 10, 20] {
-            assert_eq!(rolling.count("ac_1", after(second)), Ok(()));
-        }
-        assert_eq!(
-            rolling.count("ac_1", after(30)),
-            Err(Duration::from_secs(30))
-        );
-        assert_eq!(rolling.count("ac_2", after(30)), Ok(()));
-        assert_eq!(rolling.count("ac_1", after(60)), Ok(()));
-        assert_eq!(
-            rolling.count("ac_1", after(60)),
-            Err(Duration::from_secs(10))
-        );
+        let count = |account, seconds| {
+            let standing = rolling.count(account, after(seconds));
+            let wait = standing.next_in.as_secs();
+            (standing.is_admitted, standing.remaining, wait)
+        };
+        assert_eq!(count("ac_1", 0), (true, 2, 60));
+        assert_eq!(count("ac_1", 10), (true, 1, 50));
+        assert_eq!(count("ac_1", 20), (true, 0, 40));
+        assert_eq!(count("ac_1", 30), (false, 0, 30));
+        assert_eq!(count("ac_2", 30), (true, 2, 60));
+        assert_eq!(count("ac_1", 60), (true, 0, 10));
+        assert_eq!(count("ac_1", 60), (false, 0, 10));
+        let mut headers = HeaderMap::new();
+        rolling.count("ac_1", after(60)).describe(&mut headers);
+        assert_eq!(headers[RATE_LIMIT], "\"account\";r=0;t=10");
+        assert_eq!(headers[RATE_LIMIT_POLICY], "\"account\";q=3;w=60");
     }
 
     #[tokio::test(start_paused = true)]
@@ -498,13 +589,19 @@ mod tests {
         drop(place);
     }
 
-    #[test]
-    fn a_source_has_so_many_connections_and_is_forgotten_with_the_last() {
+    #[tokio::test(start_paused = true)]
+    async fn a_source_has_so_many_connections_and_is_forgotten_with_the_last() {
         let sources = PerSource::default();
         let held = sources.enter(source("192.0.2.1"), 1).unwrap();
+        assert!(held.has_place());
+        // Another one waits; a third one has no room for that.
+        let mut waiting = sources.enter(source("192.0.2.1"), 1).unwrap();
+        assert!(!waiting.wait(Duration::from_secs(1)).await);
         assert!(sources.enter(source("192.0.2.1"), 1).is_none());
-        assert!(sources.enter(source("192.0.2.2"), 1).is_some());
+        assert!(sources.enter(source("192.0.2.2"), 1).unwrap().has_place());
         drop(held);
+        assert!(waiting.wait(Duration::from_secs(1)).await);
+        drop(waiting);
         assert!(sources.0.lock().unwrap().is_empty());
     }
 }

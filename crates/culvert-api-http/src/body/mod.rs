@@ -11,6 +11,7 @@ use std::pin::pin;
 use bytes::{Bytes, BytesMut};
 use culvert_base::{Class, Refusal, code};
 use culvert_events::{JsonReader, JsonRules};
+use culvert_http::coding::is_encoded;
 use http::header::{CONTENT_TYPE, EXPECT};
 use http::{HeaderMap, Method};
 use http_body::Body;
@@ -47,6 +48,7 @@ where
             Some(_) => Err(Refusal::of(code::BODY_NOT_ACCEPTED)),
         };
     }
+    check_coding(headers)?;
     let bytes = whole(body, bytes_max).await?;
     if bytes.is_empty() {
         return Ok(None);
@@ -63,6 +65,17 @@ where
     B: Body<Data = Bytes> + Unpin,
 {
     whole(body, bytes_max).await
+}
+
+/// Refuses a body in a content coding: none is supported (210).
+fn check_coding(headers: &HeaderMap) -> Result<(), Refusal> {
+    match is_encoded(headers) {
+        false => Ok(()),
+        true => Err(Refusal::new(
+            code::BODY_NOT_JSON_TYPE,
+            "The request body must not have a `Content-Encoding`.",
+        )),
+    }
 }
 
 /// Whether the content type is JSON or missing.
@@ -132,12 +145,15 @@ fn too_large(bytes_max: usize) -> Refusal {
     }
 }
 
-/// The error for a body that did not arrive before the request's deadline.
+/// The error for a body that did not arrive before the request's deadline (408).
 pub fn too_slow() -> Refusal {
-    Refusal::new(
-        code::BODY_UNREADABLE,
-        "The request body did not arrive in time.",
-    )
+    Refusal {
+        class: Class::TooSlow,
+        ..Refusal::new(
+            code::BODY_UNREADABLE,
+            "The request body did not arrive in time.",
+        )
+    }
 }
 
 /// Reads and discards the rest of a body, so that a peer that is still sending can read the response. Reads at most

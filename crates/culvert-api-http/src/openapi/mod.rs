@@ -12,6 +12,7 @@
 mod plain;
 mod schemas;
 pub mod tail_parameters;
+mod transport;
 pub mod version_3_0;
 mod walk;
 
@@ -95,6 +96,8 @@ pub fn openapi(
             }},
         },
     });
+    document["components"]["parameters"] = transport::parameters();
+    transport::add_headers(&mut document["components"]["headers"]);
     walk::document(&mut document, &plain::rewrite);
     sorted(document)
 }
@@ -221,6 +224,7 @@ fn described(operation: &OperationSpec, body: Option<Value>, view: Option<Value>
     }
     add_right(&mut described, operation.right);
     add_object_right(&mut described, operation);
+    transport::describe(&mut described, operation);
     described
 }
 

@@ -1,4 +1,5 @@
 //! Responses: bodies, and the problems that errors become.
 
 pub mod answer;
+pub mod coding;
 pub mod problem;

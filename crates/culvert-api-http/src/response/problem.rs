@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use culvert_base::{Class, Fault, Refusal, code};
 use culvert_resources::Error;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use culvert_resources::operation::shown_id;
+use http::header::{
+    ACCEPT_ENCODING, ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use http::{HeaderValue, Response, StatusCode};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -31,8 +34,23 @@ struct Inner {
 impl Problem {
     /// The path exists, but only with the methods in `allow`.
     pub fn wrong_method(allow: HeaderValue) -> Self {
-        let mut problem = Self::from(Refusal::uncoded(Class::WrongMethod, "Method not allowed"));
+        let methods = allow.to_str().unwrap_or_default().to_owned();
+        let refusal = Refusal::uncoded(Class::WrongMethod, "Method not allowed");
+        let mut problem = Self::from(refusal.with("allow", methods));
         problem.0.allow = Some(allow);
+        problem
+    }
+
+    /// The same, for the path of an object of this kind. Only an ID of ours is repeated.
+    pub fn wrong_method_of(
+        allow: HeaderValue,
+        kind: Option<&'static str>,
+        id: Option<&str>,
+    ) -> Self {
+        let mut problem = Self::wrong_method(allow);
+        let details = &mut problem.0.refusal.details;
+        details.extend(kind.map(|kind| ("kind", kind.to_owned())));
+        details.extend(id.and_then(shown_id).map(|id| ("id", id.to_owned())));
         problem
     }
 
@@ -125,6 +143,9 @@ impl Problem {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, JSON);
         headers.insert(CACHE_CONTROL, NO_STORE);
+        if inner.status == StatusCode::UNSUPPORTED_MEDIA_TYPE {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
         if inner.status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -143,11 +164,16 @@ impl From<Refusal> for Problem {
         // Temporary errors may be retried after one second, unless the limit sets a longer wait.
         let passes = matches!(
             refusal.class,
-            Class::TooMany | Class::Unavailable | Class::Conflict
+            Class::TooMany | Class::Unavailable | Class::Conflict | Class::Running
         );
+        let wait = match refusal.code {
+            // The sweep of old responses makes room.
+            Some(code::IDEMPOTENCY_ANSWERS_FULL) => 60,
+            _ => 1,
+        };
         Self(Box::new(Inner {
             status: status(refusal.class),
-            retry_after: passes.then_some(1),
+            retry_after: passes.then_some(wait),
             refusal,
             fault: None,
             allow: None,
@@ -174,8 +200,8 @@ impl From<Error> for Problem {
 
 /// The status of a class.
 ///
-/// A conflict is never 409: by contract, errors in a request are 400, and conflicts with concurrent changes are
-/// temporary, so they are 503, which clients retry.
+/// A conflict of objects is never 409: by contract, errors in a request are 400, and conflicts with concurrent changes
+/// are temporary, so they are 503, which clients retry. Only a repeated request that is still running is 409.
 pub fn status(class: Class) -> StatusCode {
     match class {
         Class::Invalid => StatusCode::BAD_REQUEST,
@@ -183,6 +209,10 @@ pub fn status(class: Class) -> StatusCode {
         Class::Forbidden => StatusCode::FORBIDDEN,
         Class::NotFound => StatusCode::NOT_FOUND,
         Class::WrongMethod => StatusCode::METHOD_NOT_ALLOWED,
+        Class::TooSlow => StatusCode::REQUEST_TIMEOUT,
+        Class::Running => StatusCode::CONFLICT,
+        Class::ConditionFailed => StatusCode::PRECONDITION_FAILED,
+        Class::OtherRequest => StatusCode::UNPROCESSABLE_ENTITY,
         Class::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Class::UnsupportedType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
         Class::TooMany => StatusCode::TOO_MANY_REQUESTS,

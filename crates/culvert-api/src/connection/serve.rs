@@ -9,25 +9,28 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use http::HeaderValue;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use rustls::ServerConfig;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Api, Limits, Meters};
+use crate::{Api, Body, Limits, Meters, OPERATION_ID};
 use culvert_api_http::access::limits::{Source, SourceConnection};
 use culvert_api_http::connection::connection_state::{
     ConnectionState, ConnectionTimeouts, TimedSocket,
 };
 use culvert_api_http::connection::peer::{self, Ends};
+use culvert_api_http::response::problem::Problem;
 
 /// Maximum size of a head over HTTP/1: 16 KiB for the request line and 64 KiB for the fields.
 const HEAD_BYTES_MAX: usize = (16 + 64) << 10;
@@ -39,6 +42,10 @@ const STREAMS_MAX: u32 = 100;
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const UNSENT_BYTES_MAX: usize = 512 << 10;
+/// Maximum number of connections that only get 503 because their source has too many, and the time for each.
+pub(crate) const REFUSALS_AT_ONCE: usize = 64;
+const TURNED_AWAY_WITHIN: Duration = Duration::from_secs(1);
+const FULL: &str = "Your address has too many connections; try again.";
 /// Delay after a failed accept: file descriptors or memory are exhausted, and an immediate retry would spin.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
@@ -81,16 +88,31 @@ impl Api {
                             () = stop.cancelled() => break,
                             permit = permit => permit,
                         };
-                        if let Some((ends, held)) = self.admit(&socket, from, tls.is_some()) {
-                            let serving = Arc::clone(&self).handshake_and_serve(
-                                builder.clone(), socket, tls.clone(), ends, held, stop.clone(),
-                            );
-                            connections.spawn(async move {
-                                let _permit = permit;
-                                serving.await;
-                            });
-                            self.meters.connections.fetch_add(1, Ordering::Relaxed);
+                        match self.admit(&socket, from, tls.is_some()) {
+                            Some((ends, Some(held))) => {
+                                let serving = Arc::clone(&self).handshake_and_serve(
+                                    builder.clone(), socket, tls.clone(), ends, held, stop.clone(),
+                                );
+                                connections.spawn(async move {
+                                    let _permit = permit;
+                                    serving.await;
+                                });
+                            }
+                            // Without TLS it gets 503. There are few of these at one time, so that one source does
+                            // not take the places of others.
+                            Some((_, None)) if tls.is_none() => {
+                                let Ok(refusal) = Arc::clone(&self.refusals).try_acquire_owned() else {
+                                    continue;
+                                };
+                                let operation_id = self.operation_id();
+                                connections.spawn(async move {
+                                    let _permits = (permit, refusal);
+                                    turn_away(socket, operation_id).await;
+                                });
+                            }
+                            _ => continue,
                         }
+                        self.meters.connections.fetch_add(1, Ordering::Relaxed);
                     }
                     Err(error) => {
                         tracing::warn!(%error, "the API cannot accept connections: {error}");
@@ -130,14 +152,14 @@ impl Api {
         listener.accept().await
     }
 
-    /// Counts a connection for its source, except for trusted proxies, which have many clients. `None` if the source
-    /// has too many, or the socket is already closed.
+    /// Counts a connection for its source, except for trusted proxies, which have many clients. `None` if the socket is
+    /// already closed, and `None` as the place if the source has too many to wait for one.
     fn admit(
         &self,
         socket: &TcpStream,
         from: SocketAddr,
         is_tls: bool,
-    ) -> Option<(Ends, Option<SourceConnection>)> {
+    ) -> Option<(Ends, Option<SourcePlace>)> {
         let ends = Ends {
             peer: from,
             local: socket.local_addr().ok()?,
@@ -146,14 +168,14 @@ impl Api {
         // Responses are small and written whole, so delaying segments has no benefit.
         socket.set_nodelay(true).ok()?;
         if peer::is_trusted(from.ip(), &self.settings.trusted_proxies) {
-            return Some((ends, None));
+            return Some((ends, Some(SourcePlace(None))));
         }
         let most = self.settings.limits.connections_per_source;
         let held = self.sources.enter(Source::of(from.ip()), most);
         if held.is_none() {
             Meters::count(&self.meters.connections_refused);
         }
-        held.map(|held| (ends, Some(held)))
+        Some((ends, held.map(|held| SourcePlace(Some(held)))))
     }
 
     /// Counts the end of a connection.
@@ -172,11 +194,12 @@ impl Api {
         socket: TcpStream,
         tls: Option<TlsAcceptor>,
         ends: Ends,
-        _source: Option<SourceConnection>,
+        source: SourcePlace,
         stop: CancellationToken,
     ) {
         let Some(tls) = tls else {
-            return self.serve_connection(builder, socket, ends, stop).await;
+            let serving = self.serve_connection(builder, socket, ends, source, stop);
+            return serving.await;
         };
         let handshake = tokio::time::timeout(self.settings.limits.head, tls.accept(socket));
         let secured = tokio::select! {
@@ -185,7 +208,9 @@ impl Api {
         };
         match secured {
             // Boxed because the state of TLS is large.
-            Ok(Ok(socket)) => Box::pin(self.serve_connection(builder, socket, ends, stop)).await,
+            Ok(Ok(socket)) => {
+                Box::pin(self.serve_connection(builder, socket, ends, source, stop)).await;
+            }
             Ok(Err(error)) => {
                 tracing::debug!(peer = %ends.peer, %error, "a TLS handshake of the API failed");
             }
@@ -196,22 +221,51 @@ impl Api {
         }
     }
 
-    /// Serves the requests of a connection until it ends, a deadline passes, or it is drained after `stop`.
+    /// The response to a request of a connection that has no place.
+    fn refuse_connection(&self) -> hyper::Response<Body> {
+        Meters::count(&self.meters.requests);
+        Meters::count(&self.meters.failed);
+        let operation_id = self.operation_id();
+        let mut response = Problem::unavailable(FULL).into_response(&operation_id);
+        if let Ok(id) = HeaderValue::try_from(operation_id) {
+            response.headers_mut().insert(OPERATION_ID, id);
+        }
+        response
+    }
+
+    /// Serves the requests of a connection until it ends, a deadline passes, or it is drained after `stop`. If its source
+    /// has too many others, it gets 503 and ends.
     async fn serve_connection(
         self: Arc<Self>,
         builder: Builder<TokioExecutor>,
         socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         ends: Ends,
+        mut source: SourcePlace,
         stop: CancellationToken,
     ) {
         let limits = &self.settings.limits;
         let timeouts = timeouts(limits);
+        let has_place = match &mut source.0 {
+            Some(source) => source.wait(limits.waiting).await,
+            None => true,
+        };
+        if !has_place {
+            Meters::count(&self.meters.connections_refused);
+        }
+        let refused = Arc::new(Notify::new());
         let state = ConnectionState::begin();
         let service = service_fn(|request: Request<Incoming>| {
             let busy = state.request();
             let api = Arc::clone(&self);
+            let refused = Arc::clone(&refused);
             async move {
-                let mut response = api.answer(request, ends).await;
+                let mut response = match has_place {
+                    true => api.answer(request, ends).await,
+                    false => {
+                        refused.notify_one();
+                        api.refuse_connection()
+                    }
+                };
                 // In flight until its body is sent, so that no idle deadline cuts a stream.
                 response.body_mut().hold(busy);
                 Ok::<_, Infallible>(response)
@@ -237,6 +291,10 @@ impl Api {
                     stopping = true;
                     connection.as_mut().graceful_shutdown();
                 }
+                () = refused.notified(), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
                 _ = checks.tick() => if let Some(why) = state.overdue(Instant::now(), &timeouts) {
                     Meters::count(&self.meters.connections_late);
                     tracing::debug!(peer = %ends.peer, "an API connection was closed: {why}");
@@ -245,6 +303,33 @@ impl Api {
             }
         }
     }
+}
+
+/// The place of a connection among those of its source; `None` for a trusted proxy.
+struct SourcePlace(Option<SourceConnection>);
+
+/// Responds with 503 to a client without TLS, before its request is complete.
+async fn turn_away(mut socket: TcpStream, operation_id: String) {
+    let telling = async {
+        // A response before the request could be lost with the end of the connection.
+        let mut head = [0; 4096];
+        socket.read(&mut head).await?;
+        let body = format!(
+            r#"{{"error_code":"ERR_NGROK_10000","status_code":503,"msg":"{FULL}","details":{{"operation_id":"{operation_id}"}}}}"#
+        );
+        let length = body.len();
+        let answer = format!(
+            "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncache-control: no-store\r\n\
+             retry-after: 1\r\nngrok-operation-id: {operation_id}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        socket.write_all(answer.as_bytes()).await?;
+        socket.shutdown().await?;
+        // Until the client has read it and closes.
+        while socket.read(&mut head).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    // Fails if the client is gone, or too slow.
+    drop(tokio::time::timeout(TURNED_AWAY_WITHIN, telling).await);
 }
 
 fn timeouts(limits: &Limits) -> ConnectionTimeouts {

@@ -103,6 +103,12 @@ pub(crate) fn serves_head(path: &str) -> bool {
     has(path) && path.strip_prefix(PREFIX).is_some_and(is_file)
 }
 
+/// The path of the API operation that a path of the console names.
+pub(crate) fn api_path(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix(PREFIX)?.strip_prefix("/api")?;
+    rest.starts_with('/').then_some(rest)
+}
+
 pub(crate) fn locate(parts: &Parts) -> Located<'_> {
     let path = parts.uri.path();
     if path == "/" && is_opened(parts) {

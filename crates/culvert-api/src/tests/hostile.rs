@@ -243,7 +243,7 @@ async fn a_body_that_does_not_come_is_refused() {
         let answer = wire.answer().await;
         assert_eq!(
             (answer.status, answer.code()),
-            (400, Some(212)),
+            (408, Some(212)),
             "{framing}"
         );
         assert!(wire.closed().await);
@@ -281,7 +281,18 @@ async fn one_source_has_so_many_connections() {
             .status,
         200
     );
-    assert!(Wire::to(&harness).await.closed().await);
+    // The same number again waits, and gets 503. Who comes after them gets it immediately.
+    let mut more = Vec::new();
+    for _ in 0..4 {
+        more.push(Wire::to(&harness).await);
+    }
+    for wire in &mut more {
+        let answer = wire.ask("GET", ALIVE_PATH, None, &[], NO_BODY).await;
+        assert_eq!((answer.status, answer.code()), (503, Some(10_000)));
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        answer.check_shape("no place");
+        assert!(wire.closed().await);
+    }
     drop(first);
     harness::until(async || {
         let mut wire = Wire::to(&harness).await;

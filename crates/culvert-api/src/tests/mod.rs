@@ -4,6 +4,7 @@ mod access;
 mod console;
 mod harness;
 mod hostile;
+mod semantics;
 mod traces;
 
 use std::time::Duration;
@@ -74,19 +75,21 @@ async fn checks_come_in_their_order() {
         &[
             row("OPTIONS", "/nope", preflight, NO_BODY, 204, None),
             row("OPTIONS", "/api_keys", preflight, NO_BODY, 204, None),
-            row("OPTIONS", "/api_keys", &[], NO_BODY, 404, None),
+            row("OPTIONS", "/api_keys", &[], NO_BODY, 204, None),
             row(
                 "OPTIONS",
                 "/api_keys",
                 &["Origin: http://a.test"],
                 NO_BODY,
-                404,
+                204,
                 None,
             ),
+            row("OPTIONS", "/nope", &[], NO_BODY, 404, None),
             row("GET", "/nope", &["ngrok-version: 1"], "x", 404, None),
             row("GET", "/api_keys/", &[], NO_BODY, 404, None),
             row("PUT", "/api_keys", &["ngrok-version: 1"], "x", 405, None),
-            row("HEAD", "/api_keys", &[], NO_BODY, 405, None),
+            row("HEAD", "/api_keys", &[], NO_BODY, 401, None),
+            row("HEAD", TAIL_PATH, &[], NO_BODY, 405, None),
             row("POST", "/api_keys", &["ngrok-version: 1"], "x", 401, 200),
             row("GET", "/api_keys/nope?limit=x", &[], "x", 401, 200),
             row("GET", TAIL_PATH, &[], NO_BODY, 401, 200),
@@ -360,23 +363,32 @@ async fn a_path_or_method_that_is_not_there_is_distinguished() {
     let answer = wire.ask("PUT", "/api_keys/x", None, &[], NO_BODY).await;
     let mut allowed: Vec<&str> = answer.header("allow").unwrap().split(", ").collect();
     allowed.sort_unstable();
-    assert_eq!(allowed, ["DELETE", "GET", "PATCH"]);
+    assert_eq!(allowed, ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH"]);
+    let details = &answer.body["details"];
+    assert_eq!(details["allow"], answer.header("allow").unwrap());
+    // Text that is no ID is not repeated.
+    assert_eq!(
+        (&details["kind"], &details["id"]),
+        (&json!("api_key"), &Value::Null)
+    );
 
     let answer = wire.ask("HEAD", "/api_keys/x", None, &[], NO_BODY).await;
-    assert_eq!((answer.status, answer.body.is_null()), (405, true));
-    assert!(answer.header("allow").is_some());
+    assert_eq!((answer.status, answer.body.is_null()), (401, true));
 
     let answer = wire
         .ask(
             "GET",
-            "/api_keys/ak_nope",
+            "/api_keys/ak_2h0bXHdzY5W9r3oLUMHCLCbPRUc",
             Some(&harness.token),
             &[],
             NO_BODY,
         )
         .await;
     assert_eq!(answer.body["msg"], "Resource not found");
-    assert!(answer.body["details"].get("path").is_none());
+    let details = &answer.body["details"];
+    assert!(details.get("path").is_none());
+    assert_eq!(details["kind"], "api_key");
+    assert_eq!(details["id"], "ak_2h0bXHdzY5W9r3oLUMHCLCbPRUc");
 }
 
 #[tokio::test]
@@ -431,7 +443,7 @@ async fn a_new_key_is_shown_once_and_not_kept_by_caches() {
 
     let seen = wire.ask("GET", path, Some(key), &[], NO_BODY).await;
     assert_eq!((seen.status, &seen.body["token"]), (200, &Value::Null));
-    assert_eq!(seen.header("cache-control"), None);
+    assert_eq!(seen.header("cache-control"), Some("private, no-cache"));
 
     let gone = wire.ask("DELETE", path, Some(key), &[], NO_BODY).await;
     assert_eq!((gone.status, gone.body.is_null()), (204, true));
@@ -487,7 +499,7 @@ async fn pages_of_other_origins_may_read_answers() {
         .split(", ")
         .collect();
     methods.sort_unstable();
-    assert_eq!(methods, ["DELETE", "GET", "PATCH"]);
+    assert_eq!(methods, ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH"]);
     for (name, expected) in [
         ("access-control-allow-origin", "https://app.test"),
         ("access-control-allow-headers", "authorization, x-anything"),

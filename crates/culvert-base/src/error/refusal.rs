@@ -76,6 +76,14 @@ pub enum Class {
     WrongMethod,
     /// Concurrent changes of the object kept conflicting with this one.
     Conflict,
+    /// A condition in the request's headers is false for the object.
+    ConditionFailed,
+    /// The same request is still running, or its outcome is not known.
+    Running,
+    /// A key that stands for another request.
+    OtherRequest,
+    /// The request did not arrive in time.
+    TooSlow,
     /// The body exceeds the size limit.
     TooLarge,
     /// The content type is not supported.
@@ -151,6 +159,14 @@ pub const CODES: &[CodeRow] = &[
     row(244, Class::Invalid, "`limit` must be a number."),
     row(248, Class::Invalid, "An endpoint's type must be `cloud`."),
     row(250, Class::Invalid, "The filter expression is invalid."),
+    row(260, Class::Invalid, "`Host` must be one host name or address, with an optional port."),
+    row(261, Class::Invalid, "`Idempotency-Key` must be one value of 1 to 255 visible ASCII characters."),
+    row(262, Class::OtherRequest, "Another request was sent with this `Idempotency-Key`; use a new key."),
+    row(263, Class::Running, "A request with this `Idempotency-Key` is still running; try again."),
+    row(264, Class::TooMany, "The owner of the API key has too many stored responses; they are removed 24 hours after their requests."),
+    row(265, Class::Forbidden, "The rights of the API key were reduced after the request with this `Idempotency-Key`."),
+    row(266, Class::ConditionFailed, "The object has changed: a condition in the request's headers is false."),
+    row(267, Class::Invalid, "A condition in the request's headers is malformed, or the operation cannot check it."),
     row(300, Class::Unauthenticated, "The credential of the agent session was deleted."),
     row(301, Class::Invalid, "The agent's endpoint request is malformed."),
     row(307, Class::Invalid, "The TCP address is not reserved by the account, or no address is free."),

@@ -62,6 +62,12 @@ impl Timestamp {
             .map(Self)
     }
 
+    /// As a date of HTTP, without its fraction: `Sun, 06 Nov 1994 08:49:37 GMT`.
+    pub fn to_http_date(self) -> String {
+        let moment = jiff::Timestamp::from_second(self.unix_seconds()).unwrap_or_default();
+        moment.strftime(HTTP_DATES[0]).to_string()
+    }
+
     /// Truncates to whole seconds.
     pub const fn whole_seconds(self) -> Self {
         Self::from_unix_seconds(self.unix_seconds())

@@ -137,7 +137,7 @@ pub async fn run_retry<R: Resource + Managed>(
     ty: &'static ResourceType,
     call: Call,
 ) -> Result<Reply, Error> {
-    let cx = kernel.cx(&call.caller, &call.base);
+    let cx = kernel.cx_of(&call, &[])?;
     for _ in 0..RUNS_MAX {
         let document = service::named(&cx, ty, &call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;

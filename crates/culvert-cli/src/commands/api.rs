@@ -11,6 +11,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::BoxFuture;
 use culvert_command::environment;
 use culvert_resources::operation::{EVENTS_PATH, OperationSpec};
+use http::Method;
 use serde_json::{Map, Value};
 
 use super::table::{table_of, with_table};
@@ -239,7 +240,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         if is_followed(operation, given) {
             return follow(&client, &path, given).await;
         }
-        let answer = client
+        let mut answer = client
             .call(
                 operation
                     .method
@@ -252,6 +253,10 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             .await?;
         if answer.status >= 300 {
             return Err(Failure::Failed(answer.refusal()));
+        }
+        if has_pages(operation) {
+            let is_all = given.get_flag(ALL_PAGES);
+            answer.body = with_further_pages(&client, answer.body, is_all).await?;
         }
         if let Some(table) = table_of(given) {
             say(table.render(&answer.body).trim_end())?;
@@ -267,6 +272,47 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         }
         Ok(())
     })
+}
+
+/// The flag for all pages of a list.
+const ALL_PAGES: &str = "all-pages";
+
+/// Whether an operation returns a list in pages.
+fn has_pages(operation: &OperationSpec) -> bool {
+    let is_page = |parameter: &culvert_resources::Parameter| parameter.name == "limit";
+    operation.name.starts_with("list") && operation.query.iter().any(is_page)
+}
+
+/// Adds the further pages to the first one of a list, or says that there are some.
+async fn with_further_pages(
+    client: &Client,
+    mut body: Value,
+    is_all: bool,
+) -> Result<Value, Failure> {
+    while let Some(next) = body["next_page_uri"].as_str().map(str::to_owned) {
+        if !is_all {
+            eprintln!("culvert: the list has more; `--{ALL_PAGES}` gets all of it");
+            break;
+        }
+        let mut page = client.expect(Method::GET, &next, None).await?;
+        let more = items_of(&mut page).map(std::mem::take).unwrap_or_default();
+        // A page without items is the last one, whatever it says.
+        let next = match more.is_empty() {
+            true => Value::Null,
+            false => page["next_page_uri"].take(),
+        };
+        if let Some(list) = items_of(&mut body) {
+            list.extend(more);
+        }
+        body["next_page_uri"] = next;
+    }
+    Ok(body)
+}
+
+/// The items of a page.
+fn items_of(page: &mut Value) -> Option<&mut Vec<Value>> {
+    let fields = page.as_object_mut()?;
+    fields.values_mut().find_map(Value::as_array_mut)
 }
 
 /// Whether the response is a stream: that of the list of events with `--follow true`.
@@ -335,6 +381,14 @@ fn operation_command(operation: &'static OperationSpec) -> Command {
                 .value_name("VALUE")
                 .action(ArgAction::Append)
                 .help(parameter.doc),
+        );
+    }
+    if has_pages(operation) {
+        command = command.arg(
+            Arg::new(ALL_PAGES)
+                .long(ALL_PAGES)
+                .action(ArgAction::SetTrue)
+                .help("Get all pages; without it, the first one"),
         );
     }
     if operation.body.is_some() {

@@ -19,6 +19,7 @@ mod domains;
 mod endpoint_addresses;
 mod every_resource;
 mod hostile;
+mod idempotency;
 mod ingresses;
 mod internal;
 mod ip;
@@ -354,6 +355,19 @@ impl Rig {
         path: &str,
         body: Value,
     ) -> Answered {
+        self.call_on(caller, method, path, body, Arc::default())
+            .await
+    }
+
+    /// The same, on terms.
+    pub(crate) async fn call_on(
+        &self,
+        caller: &Caller,
+        method: &str,
+        path: &str,
+        body: Value,
+        terms: Arc<Terms>,
+    ) -> Answered {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let given: Vec<&str> = path.split('/').collect();
         let fits = |operation: &&Operation| {
@@ -380,6 +394,7 @@ impl Rig {
             base: BASE.to_owned(),
             address: std::net::Ipv4Addr::LOCALHOST.into(),
             cause: None,
+            terms,
         };
         let parse = |text: &str| serde_json::from_str(text).unwrap();
         match operation.call(&self.control, call).await {

@@ -681,7 +681,7 @@ async fn change_locked(
     call: Call,
     edit: fn(&mut ReservedDomain) -> Result<(), Refusal>,
 ) -> Result<Reply, Error> {
-    let cx = kernel.cx(&call.caller, &call.base);
+    let cx = kernel.cx_of(&call, &[])?;
     for _ in 0..RUNS_MAX {
         let document = service::named(&cx, &TYPE, &call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;

@@ -522,8 +522,11 @@ fn run_list_sources(events: &EventConfig, call: Call) -> Running<'_> {
 
 fn run_get_source(events: &EventConfig, call: Call) -> Running<'_> {
     Box::pin(async move {
-        let (subscription, Document { head, .. }) = of_call(events, &call).await?;
+        let (subscription, document) = of_call(events, &call).await?;
         let index = subscription.position(&call)?;
+        call.terms.conditions.check(&document, false)?;
+        call.terms.show(&document);
+        let head = document.head;
         Ok(Reply::Ok(subscription.source_text(
             index,
             &head,
@@ -652,7 +655,7 @@ async fn change_locked(
     call: &Call,
     edit: impl Fn(&mut EventSubscription) -> Result<Option<usize>, Refusal>,
 ) -> Result<String, Error> {
-    let cx = events.kernel.cx(&call.caller, &call.base);
+    let cx = events.kernel.cx_of(call, &[])?;
     for _ in 0..RUNS_MAX {
         let (mut subscription, document) = of_call(events, call).await?;
         EventSubscription::permit(cx.caller)?;
@@ -672,7 +675,9 @@ async fn change_locked(
             reveal: None,
             also,
         };
-        if service::replace(&cx, &TYPE, document, made)
+        // The one that may be repeated with a key adds a source.
+        let answer = |_: &str| Ok((shown.clone(), true));
+        if service::replace_answered(&cx, &TYPE, document, made, answer)
             .await?
             .is_some()
         {

@@ -247,6 +247,8 @@ fn run_get(identity: &Identity, call: Call) -> Running<'_> {
         let cx = identity.kernel.cx(&call.caller, &call.base);
         let document = service::named(&cx, &api_key::TYPE, &call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;
+        call.terms.conditions.check(&document, false)?;
+        call.terms.show(&document);
         let key: ApiKey = stored::read(&document)?;
         Ok(Reply::Ok(view(&cx, &document.head, &key).await?))
     })
@@ -434,10 +436,14 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
                 Some(_) => Changes::default(),
             };
             let also = also.and(noted);
+            let reveal = Reveal {
+                pointer: "/token".to_owned(),
+                json: Secret::new(format!("\"{}\"", token.reveal())),
+            };
             let made = StoredDraft {
                 body: stored::write(&key)?,
                 links: key.links(&document.head),
-                reveal: None,
+                reveal: Some(reveal),
                 also,
             };
             let rotated = Performed {
@@ -446,15 +452,8 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
             };
             let rotated = audit::operation(&cx, API_KEY_ROTATED.name, &rotated)?;
             let made = made.and(Changes::event(rotated)).and(checked);
-            if let Some(view) = service::replace(&cx, ty, document, made).await? {
-                let reveal = Reveal {
-                    pointer: "/token".to_owned(),
-                    json: Secret::new(format!("\"{}\"", token.reveal())),
-                };
-                return Ok(Reply::Created {
-                    body: service::revealed(&view, &reveal)?,
-                    secret: true,
-                });
+            if let Some(reply) = service::replace_created(&cx, ty, document, made).await? {
+                return Ok(reply);
             }
         }
         Err(service::overtaken())

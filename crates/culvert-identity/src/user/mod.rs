@@ -21,7 +21,7 @@ use culvert_resources::cx::Cx;
 use culvert_resources::input::force::FORCED;
 use culvert_resources::list::listfilter::Field;
 use culvert_resources::list::page;
-use culvert_resources::operation::{Call, Method, Reply, ResponseSpec, Status};
+use culvert_resources::operation::{Call, Method, ResponseSpec, Status};
 use culvert_resources::resource::model::Model;
 use culvert_resources::resource::{
     Draft, Extra, Resource, ResourceType, Reveal, Running, StoredDraft,
@@ -274,7 +274,7 @@ fn run_invite(identity: &Identity, call: Call) -> Running<'_> {
 
 fn invite(kernel: &Kernel, call: Call) -> Running<'_> {
     Box::pin(async move {
-        let cx = kernel.cx(&call.caller, &call.base);
+        let cx = kernel.cx_of(&call, &[])?;
         for _ in 0..RUNS_MAX {
             let document = service::named(&cx, &TYPE, &call).await?;
             let document = document.ok_or_else(Refusal::not_found)?;
@@ -294,14 +294,11 @@ fn invite(kernel: &Kernel, call: Call) -> Running<'_> {
             let made = StoredDraft {
                 body: stored::write(&user)?,
                 links: user.links(&document.head),
-                reveal: None,
+                reveal: Some(reveal),
                 also,
             };
-            if let Some(view) = service::replace(&cx, &TYPE, document, made).await? {
-                return Ok(Reply::Created {
-                    body: service::revealed(&view, &reveal)?,
-                    secret: true,
-                });
+            if let Some(reply) = service::replace_created(&cx, &TYPE, document, made).await? {
+                return Ok(reply);
             }
         }
         Err(service::overtaken())

@@ -15,8 +15,20 @@ pub struct Api {
     /// from the request; events without a request use the address of the API. Set it on nodes
     /// without the role `api`.
     pub base_url: String,
-    /// Maximum number of requests per account in a rolling minute; 0 for no limit.
+    /// Maximum number of requests per account in a rolling minute; 0 for no limit. With a limit,
+    /// responses have the fields `RateLimit` and `RateLimit-Policy`.
     pub rate_limit_per_minute: u32,
+    /// Maximum number of concurrent connections; more wait to be accepted.
+    pub connections_max: u32,
+    /// Maximum number of concurrent connections per source (an IPv4 address or an IPv6 /64), except
+    /// for trusted proxies. The same number again waits up to a second, and then gets 503. Without TLS, further
+    /// ones get 503 immediately; with TLS they are closed.
+    pub connections_per_source_max: u32,
+    /// Maximum number of concurrent requests. More wait up to a second, and then get 503.
+    pub requests_max: u32,
+    /// Maximum number of concurrent requests per owner of API keys. More wait up to a second, and
+    /// then get 503.
+    pub requests_per_owner_max: u32,
     /// Networks whose `x-forwarded-proto` and `x-forwarded-host` headers are trusted.
     pub trusted_proxies: Vec<String>,
     /// TLS of the API.
@@ -44,6 +56,10 @@ impl Default for Api {
             addr: "127.0.0.1:8420".into(),
             base_url: String::new(),
             rate_limit_per_minute: 0,
+            connections_max: 1_024,
+            connections_per_source_max: 256,
+            requests_max: 256,
+            requests_per_owner_max: 32,
             trusted_proxies: Vec::new(),
             tls: ApiTls::default(),
         }
@@ -52,6 +68,21 @@ impl Default for Api {
 
 impl Api {
     pub(super) fn check(&self) -> Result<(), Invalid> {
+        for (key, limit) in [
+            ("connections_max", self.connections_max),
+            (
+                "connections_per_source_max",
+                self.connections_per_source_max,
+            ),
+            ("requests_max", self.requests_max),
+            ("requests_per_owner_max", self.requests_per_owner_max),
+        ] {
+            if !(1..=1_000_000).contains(&limit) {
+                return Err(Invalid(format!(
+                    "`api.{key}` must be from 1 to 1000000, not {limit}"
+                )));
+            }
+        }
         if self.tls.cert_file.is_empty() && !self.tls.key_file.is_empty() {
             return Err(Invalid(
                 "`api.tls.key_file` requires `api.tls.cert_file`".into(),

@@ -81,6 +81,8 @@ fn invalid_values_are_named() {
         ("edge.timeouts.first_byte", "long"),
         ("limits.sessions_max", "0"),
         ("edge.connections_max", "0"),
+        ("api.connections_max", "0"),
+        ("api.requests_per_owner_max", "1000001"),
         ("edge.connections_per_source_max", "0"),
         ("edge.memory_bytes", "0"),
         ("limits.handshakes_max", "1000001"),

@@ -30,6 +30,8 @@ pub const SIGN_IN_FAILED: &str = "sign_in_failed.v0";
 
 /// How often it looks for due reports.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often old responses to repeated requests are removed.
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
 /// The object of events about refusals.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -257,8 +259,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Reports refusals and reads until cancelled, and then the others.
+    /// Reports refusals and reads until cancelled, and then the others. Removes old responses to repeated requests.
     pub async fn report_refusals(&self, stop: CancellationToken) {
+        let mut prune_at = tokio::time::Instant::now();
         loop {
             let is_over = tokio::select! {
                 () = stop.cancelled() => true,
@@ -269,6 +272,12 @@ impl Kernel {
             }
             if is_over {
                 return;
+            }
+            if prune_at <= tokio::time::Instant::now() {
+                prune_at += PRUNE_EVERY;
+                if let Err(fault) = self.prune_answers().await {
+                    warn!(cause = %fault.chain(), "kept responses are removed later");
+                }
             }
         }
     }

@@ -17,6 +17,7 @@ use crate::cx::policy_service::PolicyService;
 use crate::keyed_mutex::KeyedMutex;
 use crate::list::page::LIMIT_MAX;
 use crate::operation::OperationSpec;
+use crate::operation::terms::Terms;
 use crate::resource::ResourceType;
 use crate::settings::Settings;
 use crate::stored::seal::{Pepper, Seal};
@@ -62,6 +63,8 @@ pub struct Cx<'a> {
     pub by_server: bool,
     /// `ev_…` of the event that the call follows.
     pub cause: Option<&'a str>,
+    /// Conditions and the key of the call; `None` for work that no call started.
+    pub terms: Option<&'a Terms>,
 }
 
 impl Cx<'_> {

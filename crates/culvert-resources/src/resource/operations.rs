@@ -39,6 +39,7 @@ fn five<S: AsRef<Kernel> + Sync>(ty: &'static ResourceType) -> [Operation<S>; 5]
         query: &[],
         right: right(method),
         object: Some(ObjectRight {
+            kind: ty.name,
             rights: ty.rights,
             check: ty.check,
             access: match method {
@@ -173,6 +174,7 @@ pub fn extras_of<S>(
             false => right(ty, extra.method),
         },
         object: Some(ObjectRight {
+            kind: ty.name,
             rights: ty.rights,
             check: ty.check,
             access: extra.access,

@@ -255,6 +255,10 @@ pub(super) fn api_settings(settings: &Settings) -> Result<culvert_api::Settings>
                 requests: per_minute as usize,
                 length: Duration::from_secs(60),
             }),
+            connections: settings.api.connections_max as usize,
+            connections_per_source: settings.api.connections_per_source_max as usize,
+            concurrent: settings.api.requests_max as usize,
+            concurrent_per_owner: settings.api.requests_per_owner_max as usize,
             drain: settings.shutdown.drain.0,
             ..culvert_api::Limits::default()
         },

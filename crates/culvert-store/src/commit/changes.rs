@@ -5,6 +5,7 @@
 
 use culvert_base::Event;
 
+use crate::commit::answers::AnswerStep;
 use crate::commit::condition::Condition;
 use crate::commit::revision::Revision;
 use crate::document::{Document, Head};
@@ -36,6 +37,7 @@ pub(crate) enum Step {
     Remove(Head, AuditEvent),
     Tell(Event),
     Meta { name: String, value: String },
+    Answer(AnswerStep),
 }
 
 impl Changes {
@@ -137,7 +139,7 @@ impl Changes {
             let head = match step {
                 Step::Insert(document, _) | Step::Replace(document, _) => &document.head,
                 Step::Remove(head, _) => head,
-                Step::Tell(_) | Step::Meta { .. } => return None,
+                Step::Tell(_) | Step::Meta { .. } | Step::Answer(_) => return None,
             };
             Some(Touched {
                 kind: head.kind.clone(),
@@ -146,7 +148,7 @@ impl Changes {
         })
     }
 
-    fn of(step: Step) -> Self {
+    pub(crate) fn of(step: Step) -> Self {
         Self {
             steps: vec![step],
             conditions: Vec::new(),

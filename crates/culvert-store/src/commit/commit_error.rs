@@ -35,6 +35,12 @@ pub enum CommitError {
         /// Id of the document that refers to it.
         by: String,
     },
+    /// An answer with this ID is kept: the request was committed before.
+    #[error("an answer to the same request is kept")]
+    Kept,
+    /// The owner of an answer has no room for it.
+    #[error("the owner has too many kept responses")]
+    NoRoom,
     /// An internal failure. Unless its message says otherwise, nothing was committed.
     #[error(transparent)]
     Fault(#[from] Fault),

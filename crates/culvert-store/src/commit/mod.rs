@@ -1,5 +1,6 @@
 //! Commits: changes and their conditions, the task that writes them, and the history in which they stand.
 
+pub(crate) mod answers;
 pub(crate) mod changes;
 pub(crate) mod commit_error;
 pub(crate) mod condition;

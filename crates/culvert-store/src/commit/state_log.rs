@@ -3,12 +3,13 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use culvert_base::{BoxFuture, Event, Fault};
+use culvert_base::{BoxFuture, Event, Fault, Timestamp};
 
 use crate::audit_log::audit::Deciding;
 use crate::audit_log::chain::Link;
 use crate::audit_log::tree::{Growth, Signature, TileRepair};
 use crate::audit_log::{audit, event_names, outbox};
+use crate::commit::answers;
 use crate::commit::changes::{AuditEvent, Changes, Step};
 use crate::commit::commit_error::CommitError;
 use crate::commit::condition::Condition;
@@ -70,6 +71,11 @@ pub(crate) enum StateCommand {
     RepairTree(TileRepair),
     /// Claims the text index for the fields of this program; it is then rebuilt.
     ClaimTexts,
+    /// Removes each kept answer, or its secret,, up to these times.
+    PruneAnswers {
+        answers_until: Timestamp,
+        secrets_until: Timestamp,
+    },
     /// Commits without a change.
     Probe,
     /// Indexes the texts of at most this many documents.
@@ -255,6 +261,12 @@ impl WriteBackend for StateLog {
                     };
                     Ok(Outcome::Written(StateOutcome::Rows(n)))
                 }
+                StateCommand::PruneAnswers {
+                    answers_until,
+                    secrets_until,
+                } => answers::prune(connection, *answers_until, *secrets_until)
+                    .await
+                    .map(written),
                 StateCommand::Probe => Ok(Outcome::Written(StateOutcome::Rows(0))),
                 StateCommand::CatchUp { documents_max } => {
                     if !transaction.texts.is_ours {
@@ -353,7 +365,7 @@ fn written(n: u64) -> Outcome<StateLog> {
 }
 
 /// Why a step failed.
-enum Failure {
+pub(crate) enum Failure {
     Refused(CommitError),
     Database(sqlx::Error),
 }
@@ -600,6 +612,7 @@ impl Step {
                 connection.run(meta::SET, &arguments).await?;
                 Ok(())
             }
+            Self::Answer(step) => step.apply(connection, transaction.revision.number).await,
         }
     }
 
@@ -634,7 +647,11 @@ impl Step {
                 }
                 .into())
             }
-            Self::Insert(..) | Self::Replace(..) | Self::Tell(_) | Self::Meta { .. } => Ok(()),
+            Self::Insert(..)
+            | Self::Replace(..)
+            | Self::Tell(_)
+            | Self::Meta { .. }
+            | Self::Answer(_) => Ok(()),
         }
     }
 }

@@ -45,6 +45,7 @@ pub(crate) const STATE: &[Step] = &[
     Step::readable_by_all(6, include_str!("sql/state/0006_writers.sql")),
     Step::readable_by_all(7, include_str!("sql/state/0007_audit_tree.sql")),
     Step::readable_by_all(8, include_str!("sql/state/0008_cosigned_head.sql")),
+    Step::readable_by_all(9, include_str!("sql/state/0009_answers.sql")),
 ];
 
 /// The queue.

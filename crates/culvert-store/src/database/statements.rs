@@ -335,6 +335,24 @@ pub(crate) mod state {
     pub(crate) const PUT_TILE: &str = "INSERT INTO audit_tile (level, n, hashes) VALUES ($1, $2, $3) \
          ON CONFLICT (level, n) DO UPDATE SET hashes = excluded.hashes";
 
+    pub(crate) const ANSWER: &str =
+        "SELECT id, owner, kept_at, revision, body, secret FROM answer WHERE id = $1";
+    pub(crate) const ANSWERS_OF: &str = "SELECT count(*), CAST(COALESCE(sum(bytes), 0) AS BIGINT) \
+         FROM answer WHERE owner = $1";
+    pub(crate) const KEEP_ANSWER: &str = "INSERT INTO answer \
+         (id, owner, kept_at, revision, bytes, body, secret) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING";
+    pub(crate) const COMPLETE_ANSWER: &str = "UPDATE answer SET bytes = $3, body = $4 \
+         WHERE id = $1 AND kept_at = $2";
+    pub(crate) const FORGET_ANSWER: &str = "DELETE FROM answer WHERE id = $1 AND kept_at = $2";
+    pub(crate) const FORGET_OLD_ANSWER: &str = "DELETE FROM answer WHERE id = $1 AND kept_at <= $2";
+    pub(crate) const ANSWERS_DUE: &str = "SELECT id FROM answer \
+         WHERE kept_at <= $1 OR (secret IS NOT NULL AND kept_at <= $2) LIMIT 1";
+    pub(crate) const PRUNE_ANSWERS: &str = "DELETE FROM answer WHERE id IN \
+         (SELECT a.id FROM answer a WHERE a.kept_at <= $1 ORDER BY a.kept_at LIMIT $2)";
+    pub(crate) const PRUNE_SECRETS: &str =
+        "UPDATE answer SET secret = NULL WHERE secret IS NOT NULL AND kept_at <= $1";
+
     /// Documents and events beyond the ledger's counters; there must be none.
     pub(crate) const BEYOND_THE_LEDGER: &str = "SELECT \
          (SELECT count(*) FROM document WHERE revision > (SELECT revision FROM ledger)) \
@@ -407,6 +425,15 @@ pub(crate) mod state {
         TILE,
         COUNT_TILES,
         PUT_TILE,
+        ANSWER,
+        ANSWERS_OF,
+        KEEP_ANSWER,
+        COMPLETE_ANSWER,
+        FORGET_ANSWER,
+        FORGET_OLD_ANSWER,
+        ANSWERS_DUE,
+        PRUNE_ANSWERS,
+        PRUNE_SECRETS,
         BEYOND_THE_LEDGER,
         DANGLING,
     ];

@@ -3,6 +3,7 @@
 //! The PostgreSQL server is at `CULVERT_TEST_POSTGRES_URL`, or on this machine. Every test creates
 //! its own database and drops it. Without a server, these tests are reported as ignored.
 
+mod answers;
 mod audit;
 mod event_index;
 mod fail_over;

@@ -263,7 +263,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
     (
         "culvert-api-http",
-        &["culvert-base", "culvert-events", "culvert-resources"],
+        &[
+            "culvert-base",
+            "culvert-events",
+            "culvert-http",
+            "culvert-resources",
+        ],
     ),
     (
         "culvert-api",

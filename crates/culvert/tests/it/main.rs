@@ -83,6 +83,7 @@ mod races;
 mod read_back;
 mod refused_traffic;
 mod reload;
+mod repeated;
 mod reserved_addresses;
 mod restart;
 mod rotate;

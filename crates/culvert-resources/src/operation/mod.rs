@@ -3,12 +3,15 @@
 //!
 //! Rows know nothing of HTTP: a row receives an authenticated and parsed [`Call`] and returns a [`Reply`].
 
+pub mod once;
+pub mod terms;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use culvert_base::{BoxFuture, Class, Fault, Refusal};
-use culvert_store::Changes;
+use culvert_base::{BoxFuture, Class, Fault, Refusal, code};
+use culvert_store::{Changes, CommitError};
 use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
@@ -16,6 +19,8 @@ use crate::access::right::Right;
 use crate::access::rights::{Access, Rights};
 use crate::audit::trace::{OperationKind, POLICY_READ_WITH_SECRETS, Performed, Trace};
 use crate::list::page::Parameter;
+use crate::operation::once::Claim;
+use crate::operation::terms::Terms;
 use crate::{Caller, Error, Kernel, audit};
 
 /// One operation: a method on a path. `S` runs it: a subject, or the whole control plane.
@@ -63,6 +68,8 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
                 object_id: call.path.first().cloned(),
                 asked: call.body.clone().filter(|_| self.shows_body()),
             };
+            let mut is_repeated = false;
+            let terms = Arc::clone(&call.terms);
             let mut unrecorded = Unrecorded {
                 kernel,
                 about: &about,
@@ -72,8 +79,14 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
                     _ => None,
                 },
             };
-            let outcome = self.checked(subject, call).await;
+            let outcome = match self.claimed(kernel, &call) {
+                false => self.guarded(subject, call).await,
+                true => Box::pin(self.once(subject, call, &mut is_repeated)).await,
+            };
+            let outcome = outcome.map_err(|error| self.naming(&about, error));
             match &outcome {
+                // It was recorded with the request that it repeats.
+                Ok(_) if is_repeated => unrecorded.kind = None,
                 // The response to a creation shows what the caller sent.
                 Ok(Reply::Secret(_)) if self.name != "create" => {
                     let id = about.object_id.as_deref().unwrap_or_default();
@@ -82,7 +95,7 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
                     kernel.record_read(kind, caller, &self.id(), read).await?;
                 }
                 Ok(reply) => {
-                    self.record(kernel, &about, reply).await?;
+                    self.record(kernel, &about, reply, &terms).await?;
                     unrecorded.kind = None;
                 }
                 Err(Error::Refused(refusal)) => {
@@ -97,7 +110,13 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
 
     /// Commits the event of a successful call, if it has one beside those of objects. Without it the caller gets no
     /// response, so nothing is revealed unseen.
-    async fn record(&self, kernel: &Kernel, about: &About, reply: &Reply) -> Result<(), Error> {
+    async fn record(
+        &self,
+        kernel: &Kernel,
+        about: &About,
+        reply: &Reply,
+        terms: &Terms,
+    ) -> Result<(), Error> {
         let operation = self.id();
         let id = about.object_id.as_deref().unwrap_or_default();
         let kind = match self.trace {
@@ -123,7 +142,12 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
         };
         let cx = kernel.cx(&about.caller, &about.base);
         let event = audit::operation(&cx, kind.name, &performed)?;
-        let written = kernel.store.commit(Changes::event(event)).await;
+        let mut changes = Changes::event(event);
+        if let Some(claim) = terms.claim.get() {
+            // It ran outside of the database, so its key is stored and its answer is not.
+            changes = changes.and(claim.ended(&about.caller, reply)?);
+        }
+        let written = kernel.store.commit(changes).await;
         written.map_err(|error| Fault::new("recording an operation", error))?;
         Ok(())
     }
@@ -141,6 +165,104 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
         }
         kernel.note_refused(&about.caller, &self.id(), refusal, id);
         Ok(())
+    }
+
+    /// Claims the key of a call whose effect must not be repeated. Returns whether it has one.
+    fn claimed(&self, kernel: &Kernel, call: &Call) -> bool {
+        if self.method != Method::Post || call.terms.key.is_none() {
+            return false;
+        }
+        let is_read = match self.trace {
+            Trace::Objects | Trace::Also(_) | Trace::Each(_) => false,
+            Trace::Nothing | Trace::Hourly(_) | Trace::HourlyList(..) => true,
+        };
+        match Claim::of(kernel, &self.id(), call) {
+            Some(claim) if !is_read => call.terms.claim.set(claim).is_ok(),
+            _ => false,
+        }
+    }
+
+    /// Runs a call with a key, unless the same call was answered before. Sets whether it was.
+    async fn once(&self, subject: &S, call: Call, is_repeated: &mut bool) -> Result<Reply, Error> {
+        let kernel = subject.as_ref();
+        let (terms, caller) = (Arc::clone(&call.terms), call.caller.clone());
+        let Some(claim) = terms.claim.get() else {
+            return self.guarded(subject, call).await;
+        };
+        // An answer needs the rights of its request.
+        caller.check_scope(self.right)?;
+        if let Some(object) = self.object {
+            match (object.check)(kernel, object.access, &call).await {
+                // The request that is repeated may have made it false.
+                Err(Error::Refused(refusal)) if refusal.code == Some(code::PRECONDITION_FAILED) => {
+                }
+                checked => checked?,
+            }
+        }
+        if let Some(reply) = claim.answered(kernel, &caller, &terms).await? {
+            *is_repeated = true;
+            return Ok(reply);
+        }
+        let is_outside = matches!(self.trace, Trace::Each(_));
+        if is_outside {
+            match kernel.store.commit(claim.begun(&caller)?).await {
+                Ok(_) => claim.set_kept(),
+                Err(error) => return Err(refused_claim(error)),
+            }
+        }
+        let outcome = self.guarded(subject, call).await;
+        match &outcome {
+            Err(Error::Refused(_)) if is_outside => {
+                let removed = kernel.store.commit(claim.refused()).await;
+                removed.map_err(|error| Fault::new("removing a kept answer", error))?;
+            }
+            // The same request may have been committed meanwhile, and be the cause of the refusal.
+            Err(Error::Refused(_)) => {
+                if let Some(reply) = claim.answered(kernel, &caller, &terms).await? {
+                    *is_repeated = true;
+                    return Ok(reply);
+                }
+            }
+            // A creation keeps its answer with the object; a dry run of one keeps none.
+            Ok(reply) if !is_outside && !claim.is_kept() && self.name != "create" => {
+                if let Some(late) = claim.late(&caller, reply)? {
+                    match kernel.store.commit(late).await {
+                        Ok(_) | Err(CommitError::Kept) => {}
+                        Err(error) => return Err(refused_claim(error)),
+                    }
+                }
+            }
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Runs a call whose conditions the operation can check.
+    fn guarded<'a>(&'a self, subject: &'a S, call: Call) -> BoxFuture<'a, Result<Reply, Error>> {
+        let conditions = &call.terms.conditions;
+        if self.object.is_none() && self.method != Method::Get && conditions.guard() {
+            let why = "The operation changes no object that exists, so it has no conditions.";
+            let refusal = Refusal::new(code::PRECONDITION_INVALID, why);
+            return Box::pin(std::future::ready(Err(refusal.into())));
+        }
+        self.checked(subject, call)
+    }
+
+    /// Names the object in the refusal of a call about what does not exist.
+    fn naming(&self, about: &About, error: Error) -> Error {
+        match (error, self.object) {
+            (Error::Refused(refusal), Some(object))
+                if refusal.class == Class::NotFound && refusal.code.is_none() =>
+            {
+                let refusal = refusal.with("kind", object.kind);
+                // Other text may be a token in the wrong place, which no response repeats.
+                match about.object_id.as_deref().and_then(shown_id) {
+                    Some(id) => refusal.with("id", id).into(),
+                    None => refusal.into(),
+                }
+            }
+            (error, _) => error,
+        }
     }
 
     fn checked<'a>(&'a self, subject: &'a S, call: Call) -> BoxFuture<'a, Result<Reply, Error>> {
@@ -217,6 +339,14 @@ impl OperationSpec {
 
 /// The path of the list of events, which can also be followed.
 pub const EVENTS_PATH: &str = "/events";
+
+/// The error of a commit that stores a key or an answer.
+fn refused_claim(error: CommitError) -> Error {
+    match once::refusal_of(&error) {
+        Some(refusal) => refusal.into(),
+        None => Fault::new("keeping an answer", error).into(),
+    }
+}
 
 /// Reports an operation whose call ended before its event was committed: the client left, the time was over, or the
 /// operation failed after it had done something.
@@ -308,6 +438,8 @@ fn id_of(collection: &str, name: &str) -> String {
 /// The right that an operation needs to the object in its path.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectRight {
+    /// Singular name of the resource, with underscores: `api_key`.
+    pub kind: &'static str,
     /// The rights to the objects of the resource.
     pub rights: Rights,
     /// What it needs of the object.
@@ -423,6 +555,8 @@ pub struct Call {
     /// `ev_…` of the event about the object that an update follows, as the caller says: one that restores the state at
     /// an event.
     pub cause: Option<String>,
+    /// What its headers ask for beside the operation, and what the headers of the response say.
+    pub terms: Arc<Terms>,
 }
 
 /// The response of a successful operation. Bodies are JSON text.

@@ -1,0 +1,232 @@
+//! The answer to each request with an idempotency key, kept beside the documents.
+//!
+//! An answer is written in the transaction of what it reports, so a request is never repeated whose effect was
+//! committed, and never answered from here if it was not. The ID is unique: of two requests with the same key, on
+//! whatever nodes, one is committed, and the other finds its answer.
+//!
+//! Each owner has limited room. If it is full, a further answer is refused with the write that it belongs to.
+
+use culvert_base::{Fault, Timestamp};
+
+use crate::commit::changes::{Changes, Step};
+use crate::commit::commit_error::CommitError;
+use crate::commit::state_log::{Failure, StateCommand};
+use crate::database::dialect::{Arg, Connection, Row, While};
+use crate::database::statements::state;
+use crate::store::Store;
+
+/// A kept answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptAnswer {
+    /// Names the request: a digest of its key and caller.
+    pub id: String,
+    /// Whose room it takes.
+    pub owner: String,
+    /// When it was kept.
+    pub kept_at: Timestamp,
+    /// The revision of its commit, assigned by the store.
+    pub revision: i64,
+    /// The answer; the store does not read it.
+    pub body: String,
+    /// What the answer shows only for a short time, encrypted.
+    pub secret: Option<String>,
+}
+
+/// The room of an owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerRoom {
+    /// Maximum number.
+    pub answers: i64,
+    /// Maximum size of all together.
+    pub bytes: i64,
+}
+
+/// A step that writes an answer.
+#[derive(Clone, Debug)]
+pub(crate) enum AnswerStep {
+    /// Inserts it, unless there is one that is newer than `since`.
+    Keep {
+        answer: KeptAnswer,
+        since: Timestamp,
+        room: AnswerRoom,
+    },
+    /// Replaces the body of the answer that was kept at this time, if it is still there.
+    Complete {
+        id: String,
+        kept_at: Timestamp,
+        body: String,
+    },
+    /// Removes the answer that was kept at this time.
+    Forget { id: String, kept_at: Timestamp },
+}
+
+impl Changes {
+    /// Keeps an answer. Refused if an answer with its ID was kept after `since`
+    /// ([`CommitError::Kept`]), or if the owner has no room ([`CommitError::NoRoom`]).
+    pub fn keep(answer: KeptAnswer, since: Timestamp, room: AnswerRoom) -> Self {
+        Self::of(Step::Answer(AnswerStep::Keep {
+            answer,
+            since,
+            room,
+        }))
+    }
+
+    /// Replaces the body of an answer that was kept before the outcome was known.
+    pub fn complete_answer(id: &str, kept_at: Timestamp, body: String) -> Self {
+        let id = id.to_owned();
+        Self::of(Step::Answer(AnswerStep::Complete { id, kept_at, body }))
+    }
+
+    /// Removes an answer that was kept before the outcome was known.
+    pub fn forget_answer(id: &str, kept_at: Timestamp) -> Self {
+        let id = id.to_owned();
+        Self::of(Step::Answer(AnswerStep::Forget { id, kept_at }))
+    }
+}
+
+impl AnswerStep {
+    pub(crate) async fn apply(
+        &self,
+        connection: &mut Connection,
+        revision: i64,
+    ) -> Result<(), Failure> {
+        match self {
+            Self::Keep {
+                answer,
+                since,
+                room,
+            } => keep(connection, answer, *since, *room, revision).await,
+            Self::Complete { id, kept_at, body } => {
+                let arguments = [
+                    Arg::Text(id),
+                    Arg::Int(kept_at.unix_nanos()),
+                    Arg::Int(length(body, None)),
+                    Arg::Text(body),
+                ];
+                connection.run(state::COMPLETE_ANSWER, &arguments).await?;
+                Ok(())
+            }
+            Self::Forget { id, kept_at } => {
+                let arguments = [Arg::Text(id), Arg::Int(kept_at.unix_nanos())];
+                connection.run(state::FORGET_ANSWER, &arguments).await?;
+                Ok(())
+            }
+        }
+    }
+}
+
+async fn keep(
+    connection: &mut Connection,
+    answer: &KeptAnswer,
+    since: Timestamp,
+    room: AnswerRoom,
+    revision: i64,
+) -> Result<(), Failure> {
+    let (id, owner) = (Arg::Text(&answer.id), Arg::Text(&answer.owner));
+    let old = [id, Arg::Int(since.unix_nanos())];
+    connection.run(state::FORGET_OLD_ANSWER, &old).await?;
+    let bytes = length(&answer.body, answer.secret.as_deref());
+    // Before the room: a request that is repeated has its answer, and needs none.
+    let arguments = [
+        id,
+        owner,
+        Arg::Int(answer.kept_at.unix_nanos()),
+        Arg::Int(revision),
+        Arg::Int(bytes),
+        Arg::Text(&answer.body),
+        Arg::MaybeText(answer.secret.as_deref()),
+    ];
+    if connection.run(state::KEEP_ANSWER, &arguments).await? == 0 {
+        return Err(CommitError::Kept.into());
+    }
+    let row = connection.row(state::ANSWERS_OF, &[owner]).await?;
+    let row = row.ok_or(sqlx::Error::RowNotFound)?;
+    let (count, total): (i64, i64) = (row.get(0)?, row.get(1)?);
+    if count > room.answers || total > room.bytes {
+        return Err(CommitError::NoRoom.into());
+    }
+    Ok(())
+}
+
+fn length(body: &str, secret: Option<&str>) -> i64 {
+    let bytes = body.len() + secret.map_or(0, str::len);
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+fn read(row: &Row) -> Result<KeptAnswer, sqlx::Error> {
+    Ok(KeptAnswer {
+        id: row.get(0)?,
+        owner: row.get(1)?,
+        kept_at: Timestamp::from_unix_nanos(row.get(2)?),
+        revision: row.get(3)?,
+        body: row.get(4)?,
+        secret: row.get(5)?,
+    })
+}
+
+impl Store {
+    /// The kept answer with this ID.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn kept_answer(&self, id: &str) -> Result<Option<KeptAnswer>, Fault> {
+        let doing = "reading a kept answer";
+        let row = self
+            .pool()
+            .row(doing, state::ANSWER, &[Arg::Text(id)])
+            .await?;
+        row.map(|row| read(&row)).transpose().during(doing)
+    }
+
+    /// Removes what was kept up to `answers_until`, and the secrets of what was kept up to `secrets_until`. Returns
+    /// how many rows it changed. Reads only if there are none.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn prune_answers(
+        &self,
+        answers_until: Timestamp,
+        secrets_until: Timestamp,
+    ) -> Result<u64, Fault> {
+        let doing = "removing old kept responses";
+        let due = [
+            Arg::Int(answers_until.unix_nanos()),
+            Arg::Int(secrets_until.unix_nanos()),
+        ];
+        let mut n_changed = 0;
+        while self
+            .pool()
+            .row(doing, state::ANSWERS_DUE, &due)
+            .await?
+            .is_some()
+        {
+            let command = StateCommand::PruneAnswers {
+                answers_until,
+                secrets_until,
+            };
+            match self.write(doing, command).await? {
+                0 => break,
+                n => n_changed += n,
+            }
+        }
+        Ok(n_changed)
+    }
+}
+
+/// How many rows one transaction removes.
+const PRUNED_AT_ONCE: i64 = 1_000;
+
+pub(crate) async fn prune(
+    connection: &mut Connection,
+    answers_until: Timestamp,
+    secrets_until: Timestamp,
+) -> Result<u64, sqlx::Error> {
+    let arguments = [
+        Arg::Int(answers_until.unix_nanos()),
+        Arg::Int(PRUNED_AT_ONCE),
+    ];
+    let n_removed = connection.run(state::PRUNE_ANSWERS, &arguments).await?;
+    let arguments = [Arg::Int(secrets_until.unix_nanos())];
+    let n_cleared = connection.run(state::PRUNE_SECRETS, &arguments).await?;
+    Ok(n_removed + n_cleared)
+}
