@@ -12,7 +12,7 @@ use crate::access::caller::Caller;
 
 /// Limit of keys whose use is in memory. Beyond it, the oldest use is dropped.
 const KEYS_MAX: usize = 4096;
-/// Limit of operations of one key that are counted apart until they are taken. Further ones are counted as [`OTHERS`].
+/// Limit of operations of one key that are counted apart in one frame of statistics. Further ones are counted as [`OTHERS`].
 const OPERATIONS_MAX: usize = 64;
 /// The operations beyond that limit, together.
 pub const OTHERS: Called = ("", "others");
@@ -24,7 +24,7 @@ pub type Called = (&'static str, &'static str);
 #[derive(Debug)]
 pub struct KeyUses(Mutex<LruCache<String, Noted>>);
 
-/// What is known of a key.
+/// The uses of one key.
 #[derive(Debug)]
 pub struct Noted {
     /// Its last use.
