@@ -135,7 +135,7 @@ impl KeyUses {
     }
 
     /// Notes that the caller's key was used at this time from this address, for this operation.
-    pub fn note(&self, caller: &Caller, at: Timestamp, from: IpAddr, called: Option<Called>) {
+    pub fn note_use(&self, caller: &Caller, at: Timestamp, from: IpAddr, called: Option<Called>) {
         let uses = &mut *self.lock();
         if let Some(noted) = uses.get_mut(&caller.key_id) {
             noted.note(caller, at, from, called);
@@ -229,7 +229,7 @@ mod tests {
             ("new", 2),
             ("newest", 4),
         ] {
-            uses.note(&caller("ak_1", digest), at(seconds), from, None);
+            uses.note_use(&caller("ak_1", digest), at(seconds), from, None);
         }
         let [(_, used)] = &uses.due()[..] else {
             panic!("one key");
@@ -247,7 +247,7 @@ mod tests {
         let uses = KeyUses::default();
         let (now, from) = (Timestamp::from_unix_seconds(1), [192, 0, 2, 1].into());
         let note = |key: &str, name: &'static str| {
-            uses.note(&caller(key, "d"), now, from, Some(("api_keys", name)));
+            uses.note_use(&caller(key, "d"), now, from, Some(("api_keys", name)));
         };
         note("ak_1", "list");
         note("ak_1", "list");
