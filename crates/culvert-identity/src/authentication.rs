@@ -161,7 +161,7 @@ impl Identity {
         // A token from before a rotation gives no rights that outlive it.
         let ends = [restrictions.expires_at, token.until];
         restrictions.expires_at = ends.into_iter().flatten().min();
-        // The age ends the token, but restricts nothing before: what the key makes has an age of its own.
+        // The age ends the token, but restricts nothing before: keys that it makes have their own age.
         if let Some(end) = standing.key_rules.ends_at(token.issued_at) {
             if end <= now {
                 return Err(Refusal::new(code::API_KEY_EXPIRED, TOO_OLD).into());

@@ -1,4 +1,4 @@
-//! Rotations with an overlap: who still uses the token before, and what is reported when the overlap ends.
+//! Rotations with an overlap: who still uses the token before, and the events at the end of the overlap.
 
 use std::time::Duration;
 
@@ -234,7 +234,7 @@ async fn an_overlap_can_be_ended_early() {
     assert!(session.await.is_err());
     // There is none any more.
     assert!(rig.delete(&end).await.is_absent());
-    // Nobody has used the new token: that is reported, once uses of other nodes are known.
+    // No program has used the new token: that is reported, once uses of other nodes are known.
     assert!(rig.watch_overlaps().await.is_empty());
     rig.clock.advance(Duration::from_secs(120));
     let events = rig.watch_overlaps().await;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::api_key::key_use::{KeyUse, LastUse, last_uses};
 use crate::api_key::model::ApiKey;
-use crate::api_key::rules;
+use crate::api_key::rules::current;
 
 /// The groups of `include`.
 pub(crate) const PARTS: &[Part] = &[
@@ -50,7 +50,7 @@ pub(crate) async fn read(cx: &Cx<'_>, documents: &[Document]) -> Result<Vec<Fiel
     let keys = documents.iter().map(stored::read::<ApiKey>);
     let keys: Vec<ApiKey> = keys.collect::<Result<_, _>>()?;
     let owners = owners(cx, &keys).await?;
-    let (rules, _) = rules::current(cx).await?;
+    let (rules, _) = current(cx).await?;
     let ids: Vec<&str> = documents.iter().map(|one| one.head.id.as_str()).collect();
     let uses = last_uses(cx.store, cx.key_uses, &ids).await?;
     let now = cx.clock.now();

@@ -147,7 +147,7 @@ impl Identity {
             return;
         }
         let (at, from) = (self.kernel.clock.now(), plain_address(address));
-        self.kernel.key_uses.note(caller, at, from, called);
+        self.kernel.key_uses.note_use(caller, at, from, called);
     }
 
     /// Takes the calls by key and operation since the last time, for a frame of statistics: at most as many pairs as one

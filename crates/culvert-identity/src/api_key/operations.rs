@@ -28,8 +28,9 @@ use crate::api_key::included::shown;
 use crate::api_key::key_use::last_uses;
 use crate::api_key::model;
 use crate::api_key::model::{ApiKey, PreviousToken};
+use crate::api_key::overlap::{rotated, run_end};
 use crate::api_key::restrictions::{API_KEY_RESTRICTED, Wanted, shown_restrictions};
-use crate::api_key::{overlap, rules};
+use crate::api_key::rules::{check, current};
 use crate::console::session;
 use crate::leak::found::Leak;
 use crate::lockout::{Taken, leave_a_way_in};
@@ -131,7 +132,7 @@ pub const OPERATIONS: [Extra<Identity>; 5] = [
         query: FORCED,
         access: Access::Change,
         trace: Trace::Objects,
-        run: overlap::run_end,
+        run: run_end,
     },
 ];
 
@@ -258,7 +259,7 @@ async fn view(cx: &Cx<'_>, head: &Head, key: &ApiKey) -> Result<String, Fault> {
     let id = head.id.as_str();
     let used = last_uses(cx.store, cx.key_uses, &[id]).await?;
     let used = used.into_iter().next().unwrap_or_default();
-    let (rules, _) = rules::current(cx).await?;
+    let (rules, _) = current(cx).await?;
     let owner = Owner::load(cx.store, &key.owner_id).await?;
     let collection = Uri {
         base: cx.base,
@@ -355,7 +356,7 @@ async fn restrict_locked(
         let head = document.head.clone();
         let id = head.id.as_str();
         let issued_at = key.issued_at(&head);
-        let checked = rules::check(&cx, id, issued_at, &mut key).await?;
+        let checked = check(&cx, id, issued_at, &mut key).await?;
         let also = match was_way_in && !key.is_way_in() {
             true => leave_a_way_in(&cx, &head.account, Taken::Key(id)).await?,
             false => Changes::default(),
@@ -423,8 +424,8 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
                 issued_at: Some(issued_at),
                 until,
             });
-            let checked = rules::check(&cx, &document.head.id, now, &mut key).await?;
-            let noted = overlap::rotated(&cx, &document.head, &key).await?;
+            let checked = check(&cx, &document.head.id, now, &mut key).await?;
+            let noted = rotated(&cx, &document.head, &key).await?;
             // A holder of the previous token may have signed in with it.
             let also = match overlap {
                 None => {

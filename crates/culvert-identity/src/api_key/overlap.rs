@@ -1,6 +1,6 @@
 //! The overlap of a rotation: the time in which the token before it still works.
 //!
-//! A document for each overlap says what is reported about it, so each event comes once, whatever nodes and restarts do.
+//! A document for each overlap says which events it had, so each comes once, whatever nodes and restarts do.
 //! The task that watches reads those documents, which are few, and not all keys. It also removes the digest of a token
 //! that has ended from its key, so that a clock that is set back later does not make the token work again.
 
@@ -31,12 +31,12 @@ use crate::{Identity, api_key};
 pub const API_KEY_OVERLAP_ENDING: &str = "api_key_overlap_ending.v0";
 /// The kind of the event of an overlap that ended.
 pub const API_KEY_OVERLAP_ENDED: &str = "api_key_overlap_ended.v0";
-/// The kind of the event of a new token that nobody used in the overlap.
+/// The kind of the event of a new token that was not used in the overlap.
 pub const API_KEY_ROTATION_UNUSED: &str = "api_key_rotation_unused.v0";
 
 const KIND: &str = "key_overlap";
 const SILENT: AuditEvent = AuditEvent::Suppress {
-    reason: "what is reported about an overlap is no object",
+    reason: "which events an overlap had is no object",
 };
 /// The reminder comes this long before the end, or with the last quarter of a shorter overlap.
 const BEFORE_MAX: Duration = Duration::from_secs(86_400);
@@ -267,7 +267,7 @@ fn end(identity: &Identity, call: Call) -> Running<'_> {
 }
 
 impl Identity {
-    /// Reports what is due about overlaps as of `now`, and forgets tokens whose overlap has ended.
+    /// Reports the due events of overlaps as of `now`, and forgets tokens whose overlap has ended.
     ///
     /// # Errors
     ///
@@ -349,7 +349,7 @@ impl Identity {
             let is_its = previous.is_some_and(|previous| previous.digest == overlap.previous);
             let shown = overlap.shown((&id, &key), &owner_name, &used);
             let event = |kind| self.kernel.server_event(kind, &account, &shown);
-            // A report that the token leaked has ended it with an event of its own.
+            // A report that the token leaked has ended it with another event.
             if is_its && !overlap.is_ended {
                 changes = changes.and(Changes::event(event(API_KEY_OVERLAP_ENDED)?));
             }

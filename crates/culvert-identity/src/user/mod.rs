@@ -33,7 +33,7 @@ use culvert_store::{Changes, Head};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Deserialize;
 
-use crate::api_key::rules;
+use crate::api_key::rules::check_admin;
 use crate::console::session;
 use crate::lockout::{Taken, leave_a_way_in};
 use crate::user::invitations::Ended;
@@ -169,7 +169,7 @@ impl Resource<Identity> for User {
         }
         also = also.and(revoked);
         if !was_admin && self.is_active_admin() {
-            also = also.and(rules::check_admin(cx, head).await?);
+            also = also.and(check_admin(cx, head).await?);
         }
         Ok(Draft {
             also,

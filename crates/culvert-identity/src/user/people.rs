@@ -21,7 +21,7 @@ use culvert_resources::{Error, audit, stored};
 use culvert_store::{Changes, CommitError, Document, Head};
 
 use crate::api_key::model::ApiKey;
-use crate::api_key::rules;
+use crate::api_key::rules::{check, current};
 use crate::console::session::ConsoleSession;
 use crate::user::invitations;
 use crate::user::invitations::Ended;
@@ -140,7 +140,7 @@ impl Identity {
             issued_at: id.at(),
             until: None,
         };
-        let (rules, _) = rules::current(&cx).await?;
+        let (rules, _) = current(&cx).await?;
         let mut restrictions = KeyRestrictions::default();
         if rules.required_end == Strictness::Refuse {
             restrictions.expires_at = Some(cx.clock.now().plus(FIRST_KEY_MAX).whole_seconds());
@@ -169,7 +169,7 @@ impl Identity {
             created_at: id.at(),
             updated_at: id.at(),
         };
-        let checked = rules::check(&cx, &head.id, id.at(), &mut key).await?;
+        let checked = check(&cx, &head.id, id.at(), &mut key).await?;
         let links = key.links(&head);
         let document = Document {
             body: stored::write(&key)?,

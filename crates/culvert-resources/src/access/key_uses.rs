@@ -12,7 +12,7 @@ use crate::access::caller::Caller;
 
 /// Limit of keys whose use is in memory. Beyond it, the oldest use is dropped.
 const KEYS_MAX: usize = 4096;
-/// Limit of operations of one key that are counted apart until they are taken. Further ones are counted as [`OTHERS`].
+/// Limit of operations of one key that are counted apart in one frame of statistics. Further ones are counted as [`OTHERS`].
 const OPERATIONS_MAX: usize = 64;
 /// The operations beyond that limit, together.
 pub const OTHERS: Called = ("", "others");
@@ -24,7 +24,7 @@ pub type Called = (&'static str, &'static str);
 #[derive(Debug)]
 pub struct KeyUses(Mutex<LruCache<String, Noted>>);
 
-/// What is known of a key.
+/// The uses of one key.
 #[derive(Debug)]
 pub struct Noted {
     /// Its last use.
@@ -135,7 +135,7 @@ impl KeyUses {
     }
 
     /// Notes that the caller's key was used at this time from this address, for this operation.
-    pub fn note(&self, caller: &Caller, at: Timestamp, from: IpAddr, called: Option<Called>) {
+    pub fn note_use(&self, caller: &Caller, at: Timestamp, from: IpAddr, called: Option<Called>) {
         let uses = &mut *self.lock();
         if let Some(noted) = uses.get_mut(&caller.key_id) {
             noted.note(caller, at, from, called);
@@ -229,7 +229,7 @@ mod tests {
             ("new", 2),
             ("newest", 4),
         ] {
-            uses.note(&caller("ak_1", digest), at(seconds), from, None);
+            uses.note_use(&caller("ak_1", digest), at(seconds), from, None);
         }
         let [(_, used)] = &uses.due()[..] else {
             panic!("one key");
@@ -247,7 +247,7 @@ mod tests {
         let uses = KeyUses::default();
         let (now, from) = (Timestamp::from_unix_seconds(1), [192, 0, 2, 1].into());
         let note = |key: &str, name: &'static str| {
-            uses.note(&caller(key, "d"), now, from, Some(("api_keys", name)));
+            uses.note_use(&caller(key, "d"), now, from, Some(("api_keys", name)));
         };
         note("ak_1", "list");
         note("ak_1", "list");
