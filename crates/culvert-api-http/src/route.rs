@@ -50,7 +50,7 @@ pub static PRESETS: [Preset; 2] = [
         of: "/api_keys",
         parameter: "dry_run",
         id: "api_keys_dry_run",
-        doc: "Shows what an API key could do, and stores nothing. The same as `POST /api_keys?dry_run=true`.",
+        doc: "Shows what an API key could do, and stores nothing. Equals `POST /api_keys?dry_run=true`.",
     },
     Preset {
         path: "/events/follow",
@@ -59,7 +59,7 @@ pub static PRESETS: [Preset; 2] = [
         parameter: "follow",
         id: "events_follow",
         doc: "Streams kept events as server-sent events, oldest first, and continues with new ones. The stream begins at \
-              `cursor`, `from` or now, and resumes with `Last-Event-ID`. The same as `GET /events?follow=true`.",
+              `cursor`, `from` or now, and resumes with `Last-Event-ID`. Equals `GET /events?follow=true`.",
     },
 ];
 

@@ -1,6 +1,6 @@
 //! The document in OpenAPI 3.0, which many client generators read and 3.1 they do not.
 //!
-//! It says the same as far as 3.0 can: `null` is `nullable`, a constant is an enumeration of one value, and a
+//! It says the same, in the words of 3.0: `null` is `nullable`, a constant is an enumeration of one value, and a
 //! reference with a description is in an `allOf`. The names of keys of maps (`propertyNames`) have no rule in 3.0, and
 //! objects that a constant tells apart are one object: generators for 3.0 try them one after the other, do not look at
 //! the constant, and find that several fit. Enumerations have no names: some generators make constants of their values

@@ -46,7 +46,7 @@ pub(super) fn document(document: &mut Value, change: &impl Fn(&mut Map<String, V
     }
 }
 
-/// Changes the schemas below what is no schema: they are the values of `schema`.
+/// Changes the schemas below a part that is no schema: they are the values of `schema`.
 fn outside(value: &mut Value, change: &impl Fn(&mut Map<String, Value>)) {
     match value {
         Value::Object(map) => {

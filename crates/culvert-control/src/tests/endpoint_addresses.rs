@@ -54,7 +54,7 @@ pub(super) async fn only_pooled_endpoints_share_an_address() {
     assert_eq!(answered.code(), Some(18006));
 }
 
-/// Terraform compares the URL that it sent with the one that comes back, and replaces the endpoint if they differ.
+/// Terraform compares the URL that it sent with the one in the response, and replaces the endpoint if they differ.
 #[tokio::test]
 async fn a_url_comes_back_as_it_was_sent() {
     let rig = Rig::start().await;

@@ -118,7 +118,7 @@ impl RequestedUrl {
                 format!("The endpoint's `url` cannot be parsed: {why}."),
             )
         };
-        // What is accepted is shown as it was sent.
+        // An accepted URL is shown as it was sent.
         if url.contains(|character: char| character.is_whitespace() || character.is_control()) {
             return Err(unreadable("it must have no spaces"));
         }

@@ -304,7 +304,7 @@ impl Address {
         self.whole.as_deref().unwrap_or(&self.url)
     }
 
-    /// The same address with its URL as it was sent. Clients compare that with the one that comes back: a plan of Terraform
+    /// The same address with its URL as it was sent. Clients compare it with the response: a plan of Terraform
     /// never ends, or replaces the endpoint, if the spelling changes.
     pub(crate) fn as_sent(self, url: &str) -> Self {
         let whole = self.whole.unwrap_or(self.url);
