@@ -284,10 +284,13 @@ async fn one_source_has_so_many_connections() {
     // The same number again waits, and gets 503. Who comes after them gets it immediately.
     let mut more = Vec::new();
     for _ in 0..4 {
-        more.push(Wire::to(&harness).await);
+        let mut wire = Wire::to(&harness).await;
+        wire.send(format!("GET {ALIVE_PATH} HTTP/1.1\r\nHost: a\r\n\r\n"))
+            .await;
+        more.push(wire);
     }
     for wire in &mut more {
-        let answer = wire.ask("GET", ALIVE_PATH, None, &[], NO_BODY).await;
+        let answer = wire.answer().await;
         assert_eq!((answer.status, answer.code()), (503, Some(10_000)));
         assert_eq!(answer.header("retry-after"), Some("1"));
         answer.check_shape("no place");
