@@ -1,5 +1,10 @@
 import { keepPreviousData, queryOptions } from '@tanstack/react-query';
 import { api, body } from '@/api/client';
+import type { paths } from '../../generated/api';
+
+type TopParameters = NonNullable<
+  paths['/statistics/top']['get']['parameters']['query']
+>;
 
 export type Subject = 'account' | 'endpoint' | 'destination' | 'agent' | 'node';
 
@@ -48,9 +53,9 @@ export function statisticsQuery(
 
 /** The subjects with the most of something, up to now. */
 export function topQuery(
-  subject: Subject,
+  subject: NonNullable<TopParameters['subject']>,
   seconds: number,
-  order: string,
+  order: NonNullable<TopParameters['order']>,
   limit: number,
 ) {
   return queryOptions({
@@ -62,7 +67,7 @@ export function topQuery(
             query: {
               subject,
               order,
-              limit: String(limit),
+              limit,
               from: since(seconds),
             },
           },

@@ -327,7 +327,7 @@ mod tests {
             ("//api_keys", "/api_keys "),
             ("/api_keys/ak%5F1", "/api_keys/{p1} ak_1"),
             ("/openapi-3.0.json", "OpenApi30"),
-            ("/api_keys/dry_run", "POST"),
+            ("/api_keys/dry_run", "POST, OPTIONS"),
             ("/api_keys/a%2Fb", "/api_keys/{p1} a/b"),
             ("/api_keys/%ff", "/api_keys/{p1} %ff"),
             ("///api_keys", "nothing"),

@@ -3,18 +3,18 @@
 //! The response is 204 whatever the tokens are, 401 for a wrong signature, and 503 while the keys of the partner are not
 //! available, so that it tries again.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
-use culvert_api_http::access::limits::{Failures, Source};
+use culvert_api_http::access::limits::{Failures, Source, Turnstile};
 use culvert_api_http::body;
 use culvert_api_http::response::answer::Body;
 use culvert_api_http::response::problem::Problem;
 use culvert_base::{Refusal, code};
-use culvert_control::{Caller, Control, LEAKED_TOKENS_PATH, NotSigned, signed_tokens};
+use culvert_control::{Caller, Control, NotSigned, signed_tokens};
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName, Response, StatusCode};
-
-use crate::{Api, Arrival, Asked};
+use hyper::body::Incoming;
 
 /// Rate and burst of reports of a caller, or of a network without one: 10 a minute.
 const REPORTS_EVERY: Duration = Duration::from_secs(6);
@@ -24,79 +24,73 @@ const REPORTS_AT_ONCE: u32 = 10;
 const REPORT_BYTES_MAX: usize = 256 << 10;
 
 /// Limit of reports with a signature in flight. Anyone may send them, slowly too, so they take no capacity from callers.
-pub(crate) const SIGNED_AT_ONCE: usize = 32;
+const SIGNED_AT_ONCE: usize = 32;
 
 const KEY: HeaderName = HeaderName::from_static("github-public-key-identifier");
 const SIGNATURE: HeaderName = HeaderName::from_static("github-public-key-signature");
 
-/// Nothing is counted yet.
-pub(crate) fn rate() -> Failures {
-    Failures::every(REPORTS_EVERY, REPORTS_AT_ONCE)
+/// The limits of reports.
+#[derive(Debug)]
+pub(crate) struct LeakReports {
+    /// Reports with a signature, by network.
+    signed: Failures,
+    /// Those of callers with a key, by its owner, so that strangers use up nothing of theirs.
+    of_callers: Failures,
+    /// Reports with a signature in flight.
+    places: Turnstile,
+    /// Limit for the body of one.
+    body_within: Duration,
 }
 
-fn is_report(asked: &Result<Asked, Refusal>) -> bool {
-    matches!(asked, Ok(Asked::Operation(operation, _)) if operation.path == LEAKED_TOKENS_PATH)
+/// Why a report has no response of its own.
+pub(crate) enum NotTaken {
+    /// Too many are in flight.
+    Full,
+    Refused(Problem),
 }
 
-impl Api {
-    /// The response to a report of leaked tokens that has the signature of a partner; `None` for other requests.
-    pub(crate) async fn signed_report(
-        &self,
-        asked: &Result<Asked, Refusal>,
-        arrival: &mut Arrival<'_>,
-    ) -> Result<Option<Response<Body>>, Problem> {
-        let signature = signature(&arrival.parts.headers);
-        let Some(signature) = signature.filter(|_| is_report(asked)) else {
-            return Ok(None);
-        };
-        let deadline = arrival.deadline;
-        let reporting = self.take_signed_report(signature, arrival);
-        let reported = tokio::time::timeout_at(deadline, reporting).await;
-        let reported = reported
-            .unwrap_or_else(|_late| Err(Problem::unavailable("The server is busy; try again.")));
-        reported.map(Some).inspect_err(|problem| {
-            let called = ("leaked_tokens_report", None);
-            let origin = self.origin(arrival);
-            self.control
-                .note_refusal(&origin, called, problem.refusal());
-        })
-    }
-
-    async fn take_signed_report(
-        &self,
-        signature: (&str, &str),
-        arrival: &mut Arrival<'_>,
-    ) -> Result<Response<Body>, Problem> {
-        let (client, now) = (self.client(arrival), self.started_at.elapsed());
-        let counted = self.signed_reports.count(Source::network_of(client), now);
-        counted.map_err(too_many)?;
-        let Some(_place) = self.reporting.enter(Source::of(client)).await else {
-            return Err(self.full());
-        };
-        let reading = body::read_raw(arrival.body, REPORT_BYTES_MAX);
-        let read = tokio::time::timeout(self.settings.limits.head, reading).await;
-        let read = read.unwrap_or_else(|_late| Err(body::too_slow()))?;
-        answer(&self.control, signature, &read).await
+impl LeakReports {
+    /// Nothing is counted yet. A report waits this long for its place, and for its body.
+    pub(crate) fn new(place_within: Duration, body_within: Duration) -> Self {
+        let rate = || Failures::every(REPORTS_EVERY, REPORTS_AT_ONCE);
+        Self {
+            signed: rate(),
+            of_callers: rate(),
+            places: Turnstile::new(SIGNED_AT_ONCE, 1, place_within),
+            body_within,
+        }
     }
 
     /// Counts the report of a caller with a key.
-    pub(crate) fn check_reports(
+    pub(crate) fn count(&self, caller: &Caller, now: Duration) -> Result<(), Problem> {
+        let counted = self.of_callers.count(&caller.owner_id, now);
+        counted.map_err(too_many)
+    }
+
+    /// Takes a report with a signature from this address.
+    pub(crate) async fn take(
         &self,
-        caller: &Caller,
-        asked: &Result<Asked, Refusal>,
-    ) -> Result<(), Problem> {
-        if !is_report(asked) {
-            return Ok(());
-        }
-        let now = self.started_at.elapsed();
-        self.leak_reports
-            .count(&caller.owner_id, now)
-            .map_err(too_many)
+        control: &Control,
+        signature: (&str, &str),
+        (client, now): (IpAddr, Duration),
+        body: &mut Incoming,
+    ) -> Result<Response<Body>, NotTaken> {
+        let counted = self.signed.count(Source::network_of(client), now);
+        counted.map_err(|wait| NotTaken::Refused(too_many(wait)))?;
+        let place = self.places.enter(Source::of(client)).await;
+        let _place = place.ok_or(NotTaken::Full)?;
+        let taken = async {
+            let reading = body::read_raw(body, REPORT_BYTES_MAX);
+            let read = tokio::time::timeout(self.body_within, reading).await;
+            let read = read.unwrap_or_else(|_late| Err(body::too_slow()))?;
+            answer(control, signature, &read).await
+        };
+        taken.await.map_err(NotTaken::Refused)
     }
 }
 
 /// The name of the key and the signature of a request without an API key.
-fn signature(headers: &HeaderMap) -> Option<(&str, &str)> {
+pub(crate) fn signature(headers: &HeaderMap) -> Option<(&str, &str)> {
     if headers.contains_key(AUTHORIZATION) {
         return None;
     }

@@ -48,8 +48,8 @@ use bytes::Bytes;
 use culvert_base::{Clock, Entropy, Fault, IdMaker, Refusal, code};
 use culvert_console::File;
 use culvert_control::{
-    Call, CallContext, Caller, Control, EVENTS_PATH, Operation, Origin, Reply, Terms, Via, follows,
-    operation_specs, operations,
+    Call, CallContext, Caller, Control, EVENTS_PATH, LEAKED_TOKENS_PATH, Operation, Origin, Reply,
+    Terms, Via, follows, operation_specs, operations,
 };
 use futures_util::FutureExt;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ORIGIN, USER_AGENT};
@@ -66,6 +66,7 @@ use crate::access::auth;
 use crate::connection::serve;
 use crate::console::Located;
 use crate::event_stream::follow;
+use crate::leak_reports::{LeakReports, NotTaken};
 use culvert_api_http::access::cors;
 use culvert_api_http::access::limits::{
     Failures, PerSource, Rolling, Source, Turnstile, WindowStanding,
@@ -215,12 +216,7 @@ pub struct Api {
     failed_callbacks: Failures,
     /// Reads of the audit log without a key, by source.
     public_reads: Failures,
-    /// Reports of leaked tokens with a signature, by network.
-    signed_reports: Failures,
-    /// The same with a key, by its owner, so that strangers use up nothing of theirs.
-    leak_reports: Failures,
-    /// Reports with a signature in flight.
-    reporting: Turnstile,
+    leak_reports: LeakReports,
     rolling: Option<Rolling>,
     sources: PerSource,
     /// Permits for connections, of all listeners together.
@@ -269,9 +265,7 @@ impl Api {
                 console::FAILED_CALLBACKS_AT_ONCE,
             ),
             public_reads: Failures::every(audit_log::PUBLIC_EVERY, audit_log::PUBLIC_AT_ONCE),
-            signed_reports: leak_reports::rate(),
-            leak_reports: leak_reports::rate(),
-            reporting: Turnstile::new(leak_reports::SIGNED_AT_ONCE, 1, limits.waiting),
+            leak_reports: LeakReports::new(limits.waiting, limits.head),
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
             permits: Arc::new(Semaphore::new(limits.connections)),
@@ -507,23 +501,9 @@ impl Api {
             Ok(Asked::Operation(..)) => values.first().map(String::as_str),
             _ => None,
         };
-        let caller = match is_by_cookie {
-            false => self.caller(&arrival).await,
-            true => self
-                .session_of(&arrival)
-                .await
-                .map(|session| session.caller),
-        };
-        let caller = caller.inspect_err(|problem| {
-            let origin = self.origin(&arrival);
-            self.control
-                .note_refusal(&origin, (&operation_name, named), problem.refusal());
-        });
-        let mut caller = caller.map_err(unauthenticated)?;
-        caller.context = Some(match is_by_cookie {
-            false => Arc::clone(&arrival.context),
-            true => console::by_console(&arrival.context),
-        });
+        let called_as = (operation_name.as_str(), named);
+        let caller = self.authenticated(&arrival, is_by_cookie, called_as).await;
+        let caller = caller.map_err(unauthenticated)?;
         check_version(headers).map_err(|refusal| known(refusal.into()))?;
         let refused = |problem: Problem| {
             self.control
@@ -536,13 +516,67 @@ impl Api {
         self.control.identity.note_call(&caller, client, called);
         self.check_rate(&caller, arrival.standing)
             .map_err(refused)?;
-        self.check_reports(&caller, &asked).map_err(refused)?;
+        if is_report(&asked) {
+            let now = self.started_at.elapsed();
+            self.leak_reports.count(&caller, now).map_err(refused)?;
+        }
         let Some(_permit) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
             return Err(known(self.full()));
         };
         let asked = asked.map_err(|refusal| known(refusal.into()))?;
         let answered = self.run(asked, (caller, is_by_cookie), values, arrival);
         answered.await.map_err(known)
+    }
+
+    /// The caller by key, or by the cookie of the console.
+    async fn authenticated(
+        &self,
+        arrival: &Arrival<'_>,
+        is_by_cookie: bool,
+        called: (&str, Option<&str>),
+    ) -> Result<Caller, Problem> {
+        let caller = match is_by_cookie {
+            false => self.caller(arrival).await,
+            true => self.session_of(arrival).await.map(|session| session.caller),
+        };
+        let mut caller = caller.inspect_err(|problem| {
+            let origin = self.origin(arrival);
+            self.control
+                .note_refusal(&origin, called, problem.refusal());
+        })?;
+        caller.context = Some(match is_by_cookie {
+            false => Arc::clone(&arrival.context),
+            true => console::by_console(&arrival.context),
+        });
+        Ok(caller)
+    }
+
+    /// The response to a report of leaked tokens that has the signature of a partner; `None` for other requests.
+    async fn signed_report(
+        &self,
+        asked: &Result<Asked, Refusal>,
+        arrival: &mut Arrival<'_>,
+    ) -> Result<Option<Response<Body>>, Problem> {
+        let signature = leak_reports::signature(&arrival.parts.headers);
+        let Some(signature) = signature.filter(|_| is_report(asked)) else {
+            return Ok(None);
+        };
+        let from = (self.client(arrival), self.started_at.elapsed());
+        let taking = self
+            .leak_reports
+            .take(&self.control, signature, from, arrival.body);
+        let taken = match tokio::time::timeout_at(arrival.deadline, taking).await {
+            Ok(Err(NotTaken::Full)) => Err(self.full()),
+            Ok(Err(NotTaken::Refused(problem))) => Err(problem),
+            Ok(Ok(response)) => Ok(Some(response)),
+            Err(_late) => Err(Problem::unavailable("The server is busy; try again.")),
+        };
+        taken.inspect_err(|problem| {
+            let called = ("leaked_tokens_report", None);
+            let origin = self.origin(arrival);
+            self.control
+                .note_refusal(&origin, called, problem.refusal());
+        })
     }
 
     /// The response to a request that needs no caller: a read of a public audit log. `None` for others.
@@ -829,6 +863,10 @@ impl Arrival<'_> {
             .await
             .unwrap_or_else(|_late| Err(body::too_slow()))
     }
+}
+
+fn is_report(asked: &Result<Asked, Refusal>) -> bool {
+    matches!(asked, Ok(Asked::Operation(operation, _)) if operation.path == LEAKED_TOKENS_PATH)
 }
 
 /// Whether the caller of a failed request was authenticated.

@@ -330,5 +330,5 @@ async fn slow_reports_of_strangers_take_no_capacity_from_callers() {
     let answer = wire.ask("GET", "/self", token, &[], "").await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let answer = slow.answer().await;
-    assert_eq!(answer.status, 400, "{answer:?}");
+    assert_eq!(answer.status, 408, "{answer:?}");
 }
