@@ -42,7 +42,7 @@ pub(crate) struct LeakReports {
     body_within: Duration,
 }
 
-/// Why a report has no response of its own.
+/// Why a report is not taken.
 pub(crate) enum NotTaken {
     /// Too many are in flight.
     Full,

@@ -91,7 +91,11 @@ async fn an_address_belongs_to_one_account() {
         json!({"id": a["id"], "uri": format!("{BASE}{one}")})
     );
     assert_eq!(made["hostport"], a["addr"]);
-    assert_eq!(made["url"], *format!("tcp://{}", addr(&a)));
+    assert_eq!(
+        made["url"],
+        *format!("TCP://{}", addr(&a)),
+        "as it was sent"
+    );
 }
 
 #[tokio::test]

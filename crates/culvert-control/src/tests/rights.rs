@@ -195,7 +195,12 @@ const ADMINS: [&str; 2] = ["bot_users", "service_users"];
 
 /// Resources that only admins change, with the code of a missing permission: a wrong change may block every
 /// caller.
-const ADMINS_ALONE: [&str; 3] = ["agent_ingresses", "ip_restrictions", "users"];
+const ADMINS_ALONE: [&str; 4] = [
+    "agent_ingresses",
+    "api_key_rules",
+    "ip_restrictions",
+    "users",
+];
 
 /// A source that every caller may subscribe to.
 const SOURCE: &str = "ip_policy_created.v0";
@@ -465,16 +470,16 @@ async fn call_by_all(cast: &Cast, operation: &Operation, object: Object, done: &
         let caller = &audit::with_own_context(caller_of(who, caller, operation));
         let n = N.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let id = cast.object(collection, n).await;
+        if name == "end_overlap" {
+            let path = format!("/{collection}/{id}/rotate");
+            rig.post(&path, json!({"overlap": 60})).await.body();
+        }
         let is_there = cast.becomes(collection, &id, object).await;
         if is_there {
             if name == "get_replay" {
                 let body = json!({"from": "2020-01-01T00:00:00Z", "event_types": [SOURCE]});
                 let path = format!("/{collection}/{id}/replay");
                 rig.post(&path, body).await.body();
-            }
-            if name == "end_overlap" {
-                let path = format!("/{collection}/{id}/rotate");
-                rig.post(&path, json!({"overlap": 60})).await.body();
             }
             let absent = format!("{}_{}", id.split_once('_').unwrap().0, "0".repeat(27));
             let path = |id: &str| {

@@ -188,7 +188,7 @@ const FAMILIES: [(Scope, Scope, &[&str]); 11] = {
             IpPoliciesWrite,
             &["ip_policies", "ip_policy_rules", "ip_restrictions"],
         ),
-        (KeysRead, KeysWrite, &["api_keys"]),
+        (KeysRead, KeysWrite, &["api_key_rules", "api_keys"]),
         (SecretsRead, SecretsWrite, &["vault_secrets", "vaults"]),
         (
             UsersRead,

@@ -342,7 +342,7 @@ fn sorted(value: Value) -> String {
 }
 
 impl Kernel {
-    /// Removes the answers that are given no longer, and the secrets that are shown no longer. Returns how many rows it
+    /// Removes the responses that are given no longer, and the secrets that are shown no longer. Returns how many rows it
     /// changed.
     ///
     /// # Errors

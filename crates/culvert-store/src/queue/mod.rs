@@ -12,6 +12,7 @@ mod batch;
 mod bodies;
 mod nodes;
 mod queue_log;
+mod record_limits;
 mod statistics;
 mod traffic;
 mod traffic_hashes;
@@ -36,9 +37,9 @@ pub use self::nodes::{NodeNote, OpenTail, TailPiece};
 pub use self::queue_log::bodies::NewTrafficBody;
 pub use self::queue_log::statistics::{FrameRange, StatisticChunk, StatisticFrame};
 use self::queue_log::{QueueCommand, QueueLog, QueueOutcome, QueueWriter, Settlement};
-pub use self::traffic::{Piece, RetainedTraffic};
 #[cfg(test)]
-pub(crate) use self::traffic_hashes::HASHES_KEPT;
+pub(crate) use self::record_limits::HASHES_KEPT;
+pub use self::traffic::{Piece, RetainedTraffic};
 pub use self::traffic_hashes::{
     HashedTraffic, PieceFound, TrafficLog, TrafficState, UnrecordedTraffic,
 };

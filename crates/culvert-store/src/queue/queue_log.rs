@@ -19,7 +19,7 @@ use super::batch::{
     CursorMove, DeadBatch, DeadLetterBounds, DeadLetterReason, Gathering, Lease, MissingHash,
     NewBatch, NewPiece, QueueError, Run, WHY_BYTES_MAX, checksum, class_number, counted, cut,
 };
-use super::traffic_hashes::HASHES_KEPT;
+use super::record_limits::HASHES_KEPT;
 use crate::commit::writer::{Outcome, WriteBackend};
 use crate::database::dialect::{Arg, Connection};
 use crate::database::statements::{LOCK_HELD, LOCK_WRITER, events, transaction};

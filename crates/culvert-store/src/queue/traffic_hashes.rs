@@ -16,24 +16,19 @@ use super::Queue;
 use super::batch::MissingHash;
 use super::leaf;
 use super::queue_log::QueueCommand;
+use super::record_limits::{RECORD_MAX, STEP};
 use crate::database::dialect::{Access, Arg, Row, Site, While};
 use crate::database::pool::Pool;
 use crate::database::statements::{HAS_META, events, meta};
 use crate::database::store_url::StoreUrl;
 use crate::database::{postgres, sqlite};
 
-/// Pieces read in one step.
-const STEP: i64 = 256;
 /// The first format with hashes.
 const HASHED_FORMAT: i64 = 9;
 
 /// How long after the last event of the first piece of a record the last event of another one may be. One that is earlier
 /// ends no record: a connection keeps its time when the clock is set, so its events may be of any time.
 const SPAN_MAX: i64 = 3_600_000_000_000;
-/// Limit of the pieces of a record.
-const RECORD_MAX: u64 = if cfg!(test) { 100 } else { 16_384 };
-/// How many hashes of removed pieces are kept: more than a record has, of which the last step may exceed the limit.
-pub(crate) const HASHES_KEPT: i64 = 2 * (RECORD_MAX.cast_signed() + STEP);
 /// How often a comparison begins again because retention removed pieces meanwhile.
 const ATTEMPTS: u32 = 16;
 
