@@ -1,5 +1,5 @@
 import { Button, TextInput } from '@mantine/core';
-import { useQuery } from '@tanstack/react-query';
+import { useQueries } from '@tanstack/react-query';
 import { Link } from '@tanstack/react-router';
 import { type FormEvent, useState } from 'react';
 import { useModel } from '@/api/document';
@@ -32,17 +32,18 @@ function candidates(address: string): string[] {
 function Answer({ wanted }: { wanted: string[] }) {
   const resource = useModel().resources.get('endpoints');
   if (!resource) throw new Error('The API has no endpoints.');
-  const filter = wanted
-    .map((url) => `obj.url == ${JSON.stringify(url)}`)
-    .join(' || ');
-  const found = useQuery(listQuery(resource, { filter }, 100));
-  if (found.error)
-    return <Failure error={found.error} retry={() => void found.refetch()} />;
-  if (!found.data) return null;
-  const matching = wanted
-    .map((url) =>
-      found.data.objects.filter((object) => text(object.url) === url),
-    )
+  // The filter compares the URL as the server writes it; objects show it as it was sent.
+  const found = useQueries({
+    queries: wanted.map((url) =>
+      listQuery(resource, { filter: `obj.url == ${JSON.stringify(url)}` }, 100),
+    ),
+  });
+  const failed = found.find((one) => one.error);
+  if (failed?.error)
+    return <Failure error={failed.error} retry={() => void failed.refetch()} />;
+  if (found.some((one) => !one.data)) return null;
+  const matching = found
+    .map((one) => one.data?.objects ?? [])
     .filter((objects) => objects.length > 0);
   const [first, ...others] = matching;
   const name = wanted[0] ?? '';
@@ -62,7 +63,7 @@ function Answer({ wanted }: { wanted: string[] }) {
       {text(object.url)}
     </Link>
   );
-  const isExact = text(first[0]?.url) === name;
+  const isExact = first === found[0]?.data?.objects;
   return (
     <div role="status" className={ui.once}>
       <p>

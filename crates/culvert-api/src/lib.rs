@@ -49,7 +49,7 @@ use culvert_base::{Clock, Entropy, Fault, IdMaker, Refusal, code};
 use culvert_console::File;
 use culvert_control::{
     Call, CallContext, Caller, Control, EVENTS_PATH, LEAKED_TOKENS_PATH, Operation, Origin, Reply,
-    Terms, Via, follows, operation_specs, operations,
+    TagKey, Terms, Via, follows, operation_specs, operations,
 };
 use futures_util::FutureExt;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ORIGIN, USER_AGENT};
@@ -217,6 +217,7 @@ pub struct Api {
     /// Reads of the audit log without a key, by source.
     public_reads: Failures,
     leak_reports: LeakReports,
+    tag_key: TagKey,
     rolling: Option<Rolling>,
     sources: PerSource,
     /// Permits for connections, of all listeners together.
@@ -245,6 +246,7 @@ impl Api {
             base.truncate(base.trim_end_matches('/').len());
         }
         let limits = &settings.limits;
+        let tag_key = control.tag_key();
         Ok(Arc::new(Self {
             control,
             probe: Probe::new(health),
@@ -266,6 +268,7 @@ impl Api {
             ),
             public_reads: Failures::every(audit_log::PUBLIC_EVERY, audit_log::PUBLIC_AT_ONCE),
             leak_reports: LeakReports::new(limits.waiting, limits.head),
+            tag_key,
             rolling: limits.account_window.map(Rolling::new),
             sources: PerSource::default(),
             permits: Arc::new(Semaphore::new(limits.connections)),
@@ -701,7 +704,7 @@ impl Api {
         let Parts {
             method, headers, ..
         } = arrival.parts;
-        let terms = Arc::new(terms::of(method, headers)?);
+        let terms = Arc::new(terms::of(method, headers, &self.tag_key)?);
         let body = arrival.read().await?;
         let Arrival {
             parts,

@@ -24,6 +24,7 @@ use culvert_resources::access::caller::{Caller, Origin};
 use culvert_resources::audit::counted::REQUEST_REFUSED;
 use culvert_resources::audit::refusals::SIGN_IN_FAILED;
 use culvert_resources::operation::shown_id;
+use culvert_resources::operation::terms::TagKey;
 use culvert_resources::settings::Settings;
 use culvert_resources::stored::seal::{Pepper, Seal};
 use culvert_store::{Revision, Store};
@@ -104,6 +105,11 @@ impl AsRef<Kernel> for Control {
 }
 
 impl Control {
+    /// The secret of entity tags.
+    pub fn tag_key(&self) -> TagKey {
+        TagKey::of(&self.kernel.pepper)
+    }
+
     /// The revision of the store, which increases with every commit.
     pub fn revision(&self) -> tokio::sync::watch::Receiver<Revision> {
         self.kernel.store.watch()

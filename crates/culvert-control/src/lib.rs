@@ -137,7 +137,7 @@ pub use culvert_resources::access::right::{Right, Scope, Scopes};
 pub use culvert_resources::access::rights::{Access, Change, Rights, See, Use};
 pub use culvert_resources::access::token;
 pub use culvert_resources::cx::base::PublicPorts;
-pub use culvert_resources::operation::terms::Terms;
+pub use culvert_resources::operation::terms::{TagKey, Terms};
 pub use culvert_resources::operation::{
     BodySpec, Call, EVENTS_PATH, Method, ObjectRight, Reply, ResponseSpec, SchemaOf, Status,
 };

@@ -237,7 +237,7 @@ pub async fn policy_misuses(
         for misuse in misuses_of(&policy, &document, &endpoint, &secrets, &table) {
             found.push(PolicyMisuse {
                 endpoint_id: document.head.id.clone(),
-                url: endpoint.address.whole_url().to_owned(),
+                url: endpoint.address.url.clone(),
                 message: misuse.sentence(),
                 is_echo: matches!(misuse, Misuse::Echo { .. }),
             });

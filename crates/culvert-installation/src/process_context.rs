@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_base::net::HostName;
-use culvert_base::{Clock, Entropy, Fault, IdMaker, OsEntropy, Secret, SteadyClock, SystemClock};
+use culvert_base::{
+    Clock, Entropy, Fault, IdMaker, OsEntropy, Secret, SteadyClock, SystemClock, Timestamp,
+};
 use culvert_command::with_causes;
 use culvert_resources::access::token::Form;
 use culvert_resources::stored::lost_events::LostEvents;
@@ -257,6 +259,10 @@ impl ProcessContext {
         let reencrypted = reencrypt(&self.store, &seal, &*self.entropy)
             .await
             .map_err(with_causes)?;
+        // Tokens of the last minute in kept responses are under the old key. Nothing shows them any more.
+        let (never, now) = (Timestamp::from_unix_nanos(0), self.clock.now());
+        let pruned = self.store.prune_answers(never, now).await;
+        pruned.map_err(with_causes)?;
         let alone = MasterKey {
             older: None,
             ..master

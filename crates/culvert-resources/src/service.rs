@@ -23,7 +23,7 @@ use crate::cx::Cx;
 use crate::list::include;
 use crate::list::page::included;
 use crate::operation::once::{self, Answer};
-use crate::operation::terms::{self, Shown};
+
 use crate::operation::{Call, Reply};
 use crate::resource::model::{CHECKED_REFERENCE, Model};
 use crate::resource::{ResourceType, Reveal, StoredDraft};
@@ -337,8 +337,9 @@ async fn commit_answered(
     };
     if let Some(terms) = cx.terms {
         let document = answer.document;
-        let digest = terms::digest_of(&document.body);
-        terms.show_state(Shown::at(&document.head, revision.number, &digest));
+        let key = &terms.conditions.key;
+        let digest = key.digest_of(&document.body);
+        terms.show_state(key.shown_at(&document.head, revision.number, &digest));
         if let Some(claim) = terms.claim.get() {
             claim.set_kept();
         }

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use culvert_base::{Clock, Fault, Supervisor};
+use culvert_base::{Clock, Fault, Supervisor, Timestamp};
 use tokio::sync::{Notify, watch};
 
 use crate::audit_log::audit::AuditLog;
 use crate::audit_log::outbox::OutboxRow;
+use crate::commit::answers::{self, KeptAnswer};
 use crate::commit::changes::Changes;
 use crate::commit::commit_error::CommitError;
 use crate::commit::history::{History, LostCommits};
@@ -507,6 +508,53 @@ impl Store {
         let row = self.pool().row(doing, sql, arguments).await?;
         let n: i64 = row.map_or(Ok(0), |row| row.get(0)).during(doing)?;
         Ok(usize::try_from(n).unwrap_or(0))
+    }
+
+    /// The kept answer with this ID.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub async fn kept_answer(&self, id: &str) -> Result<Option<KeptAnswer>, Fault> {
+        let doing = "reading a kept answer";
+        let row = self
+            .pool()
+            .row(doing, state::ANSWER, &[Arg::Text(id)])
+            .await?;
+        row.map(|row| answers::read(&row)).transpose().during(doing)
+    }
+
+    /// Removes what was kept up to `answers_until`, and the secrets of what was kept up to `secrets_until`. Returns
+    /// how many rows it changed. Reads only if there are none.
+    ///
+    /// # Errors
+    /// The database cannot be read or written.
+    pub async fn prune_answers(
+        &self,
+        answers_until: Timestamp,
+        secrets_until: Timestamp,
+    ) -> Result<u64, Fault> {
+        let doing = "removing old kept responses";
+        let due = [
+            Arg::Int(answers_until.unix_nanos()),
+            Arg::Int(secrets_until.unix_nanos()),
+        ];
+        let mut n_changed = 0;
+        while self
+            .pool()
+            .row(doing, state::ANSWERS_DUE, &due)
+            .await?
+            .is_some()
+        {
+            let command = StateCommand::PruneAnswers {
+                answers_until,
+                secrets_until,
+            };
+            match self.write(doing, command).await? {
+                0 => break,
+                n => n_changed += n,
+            }
+        }
+        Ok(n_changed)
     }
 
     pub(crate) async fn write(&self, doing: &str, command: StateCommand) -> Result<u64, Fault> {

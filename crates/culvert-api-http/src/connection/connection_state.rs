@@ -89,10 +89,9 @@ impl ConnectionState {
     fn took(&self, bytes: &[u8]) {
         let mut state = self.lock();
         if std::mem::take(&mut state.fresh) {
-            // The first head of HTTP/2 is its preface. Frames follow, not heads.
+            // The first head of HTTP/2 is its preface. Frames follow, not heads; the first request is due as soon as a head,
+            // because a connection without one holds a place.
             state.h2 = bytes.starts_with(b"PRI ");
-        } else if state.h2 && state.phase == Phase::Head && state.in_flight == 0 {
-            state.phase = Phase::Idle;
         } else if !state.h2 && state.phase == Phase::Idle && state.in_flight == 0 {
             state.phase = Phase::Head;
             state.since = Instant::now();
@@ -239,6 +238,9 @@ mod tests {
         let state = ConnectionState::begin();
         state.took(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         assert!(late(&state, 6), "a preface alone is not enough");
+        state.took(b"\0\0\0\x04");
+        assert!(late(&state, 6), "nor are settings");
+        drop(state.request());
         state.took(b"\0\0\0\x04");
         assert!(!late(&state, 119) && late(&state, 121));
     }

@@ -5,7 +5,7 @@
 
 use culvert_base::{Refusal, Timestamp, code};
 use culvert_resources::operation::once::KEY_BYTES_MAX;
-use culvert_resources::operation::terms::{Conditions, Tags, Terms, entity_tag};
+use culvert_resources::operation::terms::{Conditions, TagKey, Tags, Terms};
 use http::header::{
     CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH,
     IF_UNMODIFIED_SINCE, LAST_MODIFIED,
@@ -22,13 +22,14 @@ const REPEATED: HeaderName = HeaderName::from_static("idempotent-replayed");
 ///
 /// # Errors
 /// 261 and 267 for malformed fields.
-pub fn of(method: &Method, headers: &HeaderMap) -> Result<Terms, Refusal> {
+pub fn of(method: &Method, headers: &HeaderMap, key: &TagKey) -> Result<Terms, Refusal> {
     let mut terms = Terms::default();
     // Other methods have the same effect when they are repeated.
     if *method == Method::POST {
-        terms.key = key(headers)?;
+        terms.key = idempotency_key(headers)?;
     }
     terms.conditions = Conditions {
+        key: key.clone(),
         if_match: tags(headers, &IF_MATCH)?,
         if_none_match: tags(headers, &IF_NONE_MATCH)?,
         if_unmodified_since: headers
@@ -38,7 +39,7 @@ pub fn of(method: &Method, headers: &HeaderMap) -> Result<Terms, Refusal> {
     Ok(terms)
 }
 
-fn key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Refusal> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else {
         return Ok(None);
@@ -144,7 +145,7 @@ pub fn described(
 /// The entity tag of a body that shows an object; `None` if it shows none.
 pub fn tag_of(terms: &Terms, body: &str) -> Option<String> {
     let shown = terms.shown()?;
-    Some(entity_tag(&shown.state, body))
+    Some(terms.conditions.key.entity_tag(&shown.state, body))
 }
 
 #[cfg(test)]
@@ -165,7 +166,8 @@ mod tests {
         for (name, value) in headers {
             map.append(name, value);
         }
-        of(&Method::POST, &map).map_err(|refusal| refusal.code.unwrap().number())
+        of(&Method::POST, &map, &TagKey::default())
+            .map_err(|refusal| refusal.code.unwrap().number())
     }
 
     #[test]

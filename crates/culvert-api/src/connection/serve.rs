@@ -244,7 +244,6 @@ impl Api {
         stop: CancellationToken,
     ) {
         let limits = &self.settings.limits;
-        let timeouts = timeouts(limits);
         let has_place = match &mut source.0 {
             Some(source) => source.wait(limits.waiting).await,
             None => true,
@@ -252,6 +251,15 @@ impl Api {
         if !has_place {
             Meters::count(&self.meters.connections_refused);
         }
+        let timeouts = match has_place {
+            true => timeouts(limits),
+            false => ConnectionTimeouts {
+                head: TURNED_AWAY_WITHIN,
+                idle: TURNED_AWAY_WITHIN,
+                idle_h2: TURNED_AWAY_WITHIN,
+                stalled: TURNED_AWAY_WITHIN,
+            },
+        };
         let refused = Arc::new(Notify::new());
         let state = ConnectionState::begin();
         let service = service_fn(|request: Request<Incoming>| {
@@ -274,7 +282,7 @@ impl Api {
         let io = TokioIo::new(TimedSocket::new(socket, state.clone()));
         let mut connection = Box::pin(builder.serve_connection(io, service));
         // One timer per connection. It finds a deadline at most a quarter of `head` late.
-        let mut checks = tokio::time::interval(limits.head / 4);
+        let mut checks = tokio::time::interval(timeouts.head / 4);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stopping = false;
         loop {

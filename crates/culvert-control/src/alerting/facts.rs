@@ -348,7 +348,7 @@ fn fact_of(document: &Document, first_account: &str) -> Result<Fact, Fault> {
         }
         Endpoint::KIND => {
             let endpoint: Endpoint = stored::read(document)?;
-            (endpoint.address.whole_url().to_owned(), Detail::Nothing)
+            (endpoint.address.url.clone(), Detail::Nothing)
         }
         EventDestination::KIND => {
             let destination: EventDestination = stored::read(document)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use culvert_base::Class;
-use culvert_resources::operation::terms::{Conditions, Tags, entity_tag};
+use culvert_resources::operation::terms::{Conditions, TagKey, Tags};
 use tokio::task::JoinSet;
 
 use super::*;
@@ -15,7 +15,10 @@ fn keyed(key: &str) -> Arc<Terms> {
 }
 
 fn if_match(state: &str) -> Arc<Terms> {
-    let tag = entity_tag(state, "").trim_matches('"').to_owned();
+    let tag = TagKey::default()
+        .entity_tag(state, "")
+        .trim_matches('"')
+        .to_owned();
     let mut terms = Terms::default();
     terms.conditions = Conditions {
         if_match: Some(Tags::Of(vec![(tag, false)])),

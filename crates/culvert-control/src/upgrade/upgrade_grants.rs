@@ -158,7 +158,7 @@ impl Maker<'_> {
             }
             for prefix in source.computed_url_prefixes() {
                 let may_be = |(_, to): &&(&Document, Endpoint)| {
-                    let url = to.address.whole_url();
+                    let url = &to.address.url;
                     to.address.host.starts_with('*')
                         || url.starts_with(&prefix)
                         || prefix.starts_with(url)

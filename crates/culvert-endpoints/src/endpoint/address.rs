@@ -1,5 +1,6 @@
 //! The address of an endpoint: parses the requested URL and chooses the address.
 
+use culvert_base::names::is_deceptive;
 use culvert_base::net::HostName;
 use culvert_base::{Refusal, code};
 use culvert_policy::Scheme;
@@ -101,6 +102,9 @@ pub(super) fn name_key(address: &Address, binding: Binding, account: &str) -> St
     }
 }
 
+/// Limit of a URL: a host name of 253 bytes, with its scheme and port, in UTF-8.
+const URL_BYTES_MAX: usize = 1024;
+
 /// A URL as sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RequestedUrl {
@@ -119,8 +123,11 @@ impl RequestedUrl {
             )
         };
         // An accepted URL is shown as it was sent.
-        if url.contains(|character: char| character.is_whitespace() || character.is_control()) {
-            return Err(unreadable("it must have no spaces"));
+        if url.contains(|character: char| character.is_whitespace() || is_deceptive(character)) {
+            return Err(unreadable("it must have no spaces or invisible characters"));
+        }
+        if url.len() > URL_BYTES_MAX {
+            return Err(unreadable("it is too long"));
         }
         let (scheme, authority) = match url.split_once("://") {
             None => (AddressScheme::Https, url),
@@ -257,7 +264,7 @@ impl RequestedUrl {
             host,
             port: usual,
             url,
-            whole: None,
+            sent: None,
         };
         Ok(ChosenAddress {
             address,
@@ -333,7 +340,7 @@ impl RequestedUrl {
             scheme: self.scheme,
             host,
             port,
-            whole: None,
+            sent: None,
         };
         Ok(ChosenAddress {
             address,
@@ -378,7 +385,7 @@ impl ChosenAddress {
                 host,
                 port,
                 url,
-                whole: None,
+                sent: None,
             },
             domain_id: None,
             tcp_addr_id: None,
@@ -491,6 +498,8 @@ mod tests {
             ("https://[::1]:443", Err(18001)),
             ("https://a b", Err(18001)),
             ("https://a.example ", Err(18001)),
+            ("https://a\u{200b}.example", Err(18001)),
+            ("https://a\u{ad}.example", Err(18001)),
             ("\thttps://a.example", Err(18001)),
         ] {
             assert_eq!(parse(url), expected, "{url}");

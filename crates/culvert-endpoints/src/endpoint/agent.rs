@@ -64,7 +64,7 @@ pub struct AgentAddress(ChosenAddress, Binding);
 impl AgentAddress {
     /// The whole URL.
     pub fn url(&self) -> &str {
-        self.0.address.whole_url()
+        &self.0.address.url
     }
 
     /// `host`, or `host:port` for a TCP address.
@@ -149,7 +149,7 @@ pub async fn settle(
             scheme: wanted.scheme,
             host: host.to_string(),
             port,
-            whole: None,
+            sent: None,
         };
         if let Some(place) = settle_again(cx, address, endpoint_id).await? {
             return Ok(place);

@@ -559,7 +559,7 @@ impl Endpoint {
             name: self.host_name(&cx.caller.account),
             owner_id: &self.principal_id,
             address: self.lock_key(&cx.caller.account),
-            url: self.address.whole_url(),
+            url: &self.address.url,
             pooling: self.pooling_enabled,
         }
     }

@@ -181,10 +181,10 @@ impl Model for Endpoint {
             updated_at: head.updated_at,
             description: &self.description,
             metadata: &self.metadata,
-            url: &self.address.url,
+            url: self.address.shown(),
             public_url: match self.binding {
-                Binding::Public | Binding::Internal => base.ports.shown(self.address.whole_url()),
-                Binding::Kubernetes => Cow::Borrowed(self.address.whole_url()),
+                Binding::Public | Binding::Internal => base.ports.shown(&self.address.url),
+                Binding::Kubernetes => Cow::Borrowed(&self.address.url),
             },
             kind: if served.is_some() {
                 "ephemeral"
@@ -260,11 +260,11 @@ pub struct Address {
     pub host: String,
     /// Port; the usual one of the scheme if the URL names none.
     pub port: u16,
-    /// The URL as it was sent, or as the server writes it if none with a host was sent.
+    /// The URL as the server writes it, with scheme and host. Filters and selectors see this one.
     pub url: String,
-    /// The URL as the server writes it, if that is another spelling.
+    /// The URL as it was sent, if that is another spelling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) whole: Option<String>,
+    pub(crate) sent: Option<String>,
 }
 
 /// Protocol of the clients of an endpoint.
@@ -299,18 +299,16 @@ impl Binding {
 }
 
 impl Address {
-    /// The URL as the server writes it, with scheme and host.
-    pub fn whole_url(&self) -> &str {
-        self.whole.as_deref().unwrap_or(&self.url)
+    /// The URL as it was sent, for the API's views.
+    pub(crate) fn shown(&self) -> &str {
+        self.sent.as_deref().unwrap_or(&self.url)
     }
 
-    /// The same address with its URL as it was sent. Clients compare it with the response: a plan of Terraform
+    /// The same address with its URL as it was sent. Clients compare that with the one in the response: a plan of Terraform
     /// never ends, or replaces the endpoint, if the spelling changes.
     pub(crate) fn as_sent(self, url: &str) -> Self {
-        let whole = self.whole.unwrap_or(self.url);
         Self {
-            url: url.to_owned(),
-            whole: (whole != url).then_some(whole),
+            sent: (self.url != url).then(|| url.to_owned()),
             ..self
         }
     }

@@ -249,8 +249,11 @@ pub(crate) async fn check(
         key.noticed.clear();
         return Ok(held);
     }
-    let owner = Owner::load(cx.store, &key.owner_id).await?;
-    let (owner, _) = owner.ok_or_else(|| Refusal::of(code::OWNER_UNKNOWN))?;
+    let owner = Owner::document(cx.store, &key.owner_id).await?;
+    let document = owner.ok_or_else(|| Refusal::of(code::OWNER_UNKNOWN))?;
+    let owner = Owner::read(&document)?;
+    // A role that is raised meanwhile is judged again.
+    let held = held.and(Changes::while_at(&document.head));
     let judged = JudgedKey {
         restrictions: &key.restrictions,
         issued_at,
@@ -324,6 +327,9 @@ fn run_update(identity: &Identity, call: Call) -> Running<'_> {
             let (document, mut account) = account_of(&cx).await?;
             let before = account.key_rules;
             let rules = update.applied(before)?;
+            if rules == before {
+                return Ok(Reply::Ok(stored::write(&View::of(&rules, &call.base))?));
+            }
             account.key_rules = rules;
             lockout::rules_leave_a_way_in(&cx, &document.head, &rules).await?;
             let event = rules_event(&cx, &document.head, &before, &rules)?;

@@ -22,6 +22,7 @@ use culvert_resources::{Error, audit, stored};
 use culvert_store::{Changes, CommitError, Document, Head};
 use url::Url;
 
+use crate::api_key::rules::check_admin;
 use crate::console::provider::ConsoleSignIn;
 use crate::lockout::{Taken, leave_a_way_in};
 use crate::user::invitations;
@@ -329,6 +330,12 @@ impl Identity {
             }
             false => Changes::default(),
         };
+        // A role that the provider gives is only reported.
+        let becomes_admin = !before.is_active_admin() && user.is_active_admin();
+        let checked = match becomes_admin && !user.is_by_group {
+            true => check_admin(&cx, &document.head).await?,
+            false => Changes::default(),
+        };
         let written = Document {
             body,
             keys: user.keys(),
@@ -340,7 +347,10 @@ impl Identity {
         };
         let event = audit::update(&cx, &user::TYPE, &document, &written)?;
         Ok(Some(
-            Changes::replace(written, event).and(accepted).and(also),
+            Changes::replace(written, event)
+                .and(accepted)
+                .and(also)
+                .and(checked),
         ))
     }
 }

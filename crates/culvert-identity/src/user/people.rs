@@ -21,7 +21,7 @@ use culvert_resources::{Error, audit, stored};
 use culvert_store::{Changes, CommitError, Document, Head};
 
 use crate::api_key::model::ApiKey;
-use crate::api_key::rules::{check, current};
+use crate::api_key::rules::{check, check_admin, current};
 use crate::console::session::ConsoleSession;
 use crate::user::invitations;
 use crate::user::invitations::Ended;
@@ -98,6 +98,11 @@ impl Identity {
             let accepted = invitations::ended(&cx, (id, &user), Ended::Accepted)?;
             user.active = true;
             user.invitation = None;
+            // An older key of a user who was inactive may break a rule for admins.
+            let checked = match user.is_active_admin() {
+                true => check_admin(&cx, &document.head).await?,
+                false => Changes::default(),
+            };
             let (token, presented, key_id, key) = self.first_key(&caller, origin.address).await?;
             let written = Document {
                 body: stored::write(&user)?,
@@ -105,7 +110,10 @@ impl Identity {
                 ..document.clone()
             };
             let event = audit::update(&cx, &user::TYPE, &document, &written)?;
-            let changes = Changes::replace(written, event).and(accepted).and(key);
+            let changes = Changes::replace(written, event)
+                .and(accepted)
+                .and(key)
+                .and(checked);
             match self.kernel.store.commit(changes).await {
                 Ok(_) => {}
                 Err(CommitError::Fault(fault)) => return Err(fault.into()),

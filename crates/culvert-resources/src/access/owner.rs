@@ -31,15 +31,24 @@ pub struct Owner {
 impl Owner {
     /// The owner with this stored id, and their account.
     pub async fn load(store: &Store, id: &str) -> Result<Option<(Self, String)>, Fault> {
+        match Self::document(store, id).await? {
+            Some(document) => Ok(Some((Self::read(&document)?, document.head.account))),
+            None => Ok(None),
+        }
+    }
+
+    /// The document of a user or bot; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If the store fails.
+    pub async fn document(store: &Store, id: &str) -> Result<Option<Document>, Fault> {
         let kind = match id::split(id) {
             Some((User::ID_PREFIX, _)) => User::KIND,
             Some(("bot", _)) => BotUser::KIND,
             _ => return Ok(None),
         };
-        match store.get(kind, id).await? {
-            Some(document) => Ok(Some((Self::read(&document)?, document.head.account))),
-            None => Ok(None),
-        }
+        store.get(kind, id).await
     }
 
     /// The owner that a document of a user or bot stores.

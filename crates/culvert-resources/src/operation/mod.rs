@@ -189,6 +189,10 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
         let Some(claim) = terms.claim.get() else {
             return self.guarded(subject, call).await;
         };
+        // Who may never do it claims nothing, and is refused as without a key.
+        if caller.role < self.right.role {
+            return self.guarded(subject, call).await;
+        }
         // An answer needs the rights of its request.
         caller.check_scope(self.right)?;
         if let Some(object) = self.object {
@@ -227,7 +231,8 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
             Ok(reply) if !is_outside && !claim.is_kept() && self.name != "create" => {
                 if let Some(late) = claim.late(&caller, reply)? {
                     match kernel.store.commit(late).await {
-                        Ok(_) | Err(CommitError::Kept) => {}
+                        // The effect is there, so the caller gets its outcome, also if that cannot be kept.
+                        Ok(_) | Err(CommitError::Kept | CommitError::NoRoom) => {}
                         Err(error) => return Err(refused_claim(error)),
                     }
                 }

@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::access::key_restrictions::KeyRestrictions;
 use crate::cx::Cx;
-use crate::operation::terms::{Shown, Terms, digest_of, state_of};
+use crate::operation::terms::{Shown, Terms};
 use crate::operation::{Call, Reply};
 use crate::resource::Reveal;
 use crate::service::revealed;
@@ -166,6 +166,8 @@ impl Claim {
     /// The write that keeps an answer, for the commit of the write that it reports. It stands before that one.
     fn kept(&self, cx: &Cx<'_>, answer: &Answer<'_>) -> Result<Changes, Fault> {
         let head = &answer.document.head;
+        let tags = cx.terms.map(|terms| &terms.conditions.key);
+        let digest = tags.map(|key| key.digest_of(&answer.document.body));
         let reply = KeptReply {
             status: match answer.is_created {
                 true => KeptStatus::Created,
@@ -177,7 +179,7 @@ impl Claim {
                 .map_or_else(String::new, |reveal| reveal.pointer.clone()),
             shows: Some(KeptState {
                 id: head.id.clone(),
-                digest: digest_of(&answer.document.body),
+                digest: digest.unwrap_or_default(),
                 at: head.updated_at,
             }),
         };
@@ -241,7 +243,10 @@ impl Claim {
         };
         if let Some(shows) = reply.shows {
             terms.show_state(Shown {
-                state: state_of(&shows.id, found.revision, &shows.digest),
+                state: terms
+                    .conditions
+                    .key
+                    .state_of(&shows.id, found.revision, &shows.digest),
                 at: shows.at,
             });
         }

@@ -7,12 +7,14 @@
 //! it is strong, and `If-None-Match` of a read compares it. A condition of a write compares only the first part: who has
 //! read the object in any of its representations may write it, unless it was written since.
 
+use std::fmt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use culvert_base::{Digest, Refusal, Timestamp, code};
 use culvert_store::{Document, Head};
 
 use crate::operation::once::Claim;
+use crate::stored::seal::Pepper;
 
 /// Hexadecimal digits of each part of a tag: 64 bits.
 const DIGITS: usize = 16;
@@ -41,7 +43,8 @@ pub struct Shown {
 impl Terms {
     /// Sets the state of the object that the response shows.
     pub fn show(&self, document: &Document) {
-        self.show_state(Shown::of(&document.head, &document.body));
+        let key = &self.conditions.key;
+        self.show_state(key.shown(&document.head, &document.body));
     }
 
     pub(crate) fn show_state(&self, state: Shown) {
@@ -64,37 +67,55 @@ impl Terms {
     }
 }
 
-impl Shown {
-    /// The state of an object with this head and stored form.
-    pub fn of(head: &Head, body: &str) -> Self {
-        Self::at(head, head.revision, &digest_of(body))
+/// The secret of entity tags, which all nodes share. Tags are digests of stored forms and of responses, also of what their
+/// reader may not see; without the secret, guesses could be compared with a tag.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct TagKey(String);
+
+impl fmt::Debug for TagKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TagKey")
+    }
+}
+
+impl TagKey {
+    /// That of an installation.
+    pub fn of(pepper: &Pepper) -> Self {
+        Self(pepper.digest("entity tags"))
     }
 
-    /// The same, of a form with this [`digest_of`] that another revision wrote.
-    pub(crate) fn at(head: &Head, revision: i64, digest: &str) -> Self {
-        Self {
-            state: state_of(&head.id, revision, digest),
+    /// The state of an object with this head and stored form.
+    fn shown(&self, head: &Head, body: &str) -> Shown {
+        self.shown_at(head, head.revision, &self.digest_of(body))
+    }
+
+    /// The same, of a form with this [`Self::digest_of`] that another revision wrote.
+    pub(crate) fn shown_at(&self, head: &Head, revision: i64, digest: &str) -> Shown {
+        Shown {
+            state: self.state_of(&head.id, revision, digest),
             at: head.updated_at,
         }
     }
-}
 
-/// A digest of a stored form.
-pub(crate) fn digest_of(body: &str) -> String {
-    Digest::of(b"culvert stored form 1", body).to_hex()
-}
+    /// A digest of a stored form.
+    pub(crate) fn digest_of(&self, body: &str) -> String {
+        self.digest(b"culvert stored form 1", body).to_hex()
+    }
 
-pub(crate) fn state_of(id: &str, revision: i64, digest: &str) -> String {
-    short(&Digest::of(
-        b"culvert state 1",
-        &format!("{id} {revision} {digest}"),
-    ))
-}
+    pub(crate) fn state_of(&self, id: &str, revision: i64, digest: &str) -> String {
+        let state = format!("{id} {revision} {digest}");
+        short(&self.digest(b"culvert state 1", &state))
+    }
 
-/// The entity tag, with its quotes, of a response body that shows an object in this state.
-pub fn entity_tag(state: &str, body: &str) -> String {
-    let representation = short(&Digest::of(b"culvert representation 1", body));
-    format!("\"{state}.{representation}\"")
+    /// The entity tag, with its quotes, of a response body that shows an object in this state.
+    pub fn entity_tag(&self, state: &str, body: &str) -> String {
+        let representation = short(&self.digest(b"culvert representation 1", body));
+        format!("\"{state}.{representation}\"")
+    }
+
+    fn digest(&self, of: &[u8], text: &str) -> Digest {
+        Digest::of(self.0.as_bytes(), &Digest::of(of, text).to_hex())
+    }
 }
 
 fn short(digest: &Digest) -> String {
@@ -115,6 +136,8 @@ pub enum Tags {
 /// Conditions on the object in the path of a call (RFC 9110 13). The default has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conditions {
+    /// The secret of the tags in them, and of those of the response.
+    pub key: TagKey,
     /// `If-Match`.
     pub if_match: Option<Tags>,
     /// `If-None-Match`.
@@ -137,7 +160,7 @@ impl Conditions {
         if !self.guard() {
             return Ok(());
         }
-        let shown = Shown::of(&document.head, &document.body);
+        let shown = self.key.shown(&document.head, &document.body);
         let failed = |name| Err(Refusal::of(code::PRECONDITION_FAILED).with("condition", name));
         match (&self.if_match, self.if_unmodified_since) {
             (Some(tags), _) if !tags.name_state(&shown.state, false) => return failed("if-match"),
@@ -205,7 +228,9 @@ mod tests {
 
     #[test]
     fn a_tag_changes_with_each_commit_and_each_representation() {
-        let state = |revision, body: &str| Shown::of(&document(revision, body).head, body).state;
+        let key = TagKey("a".to_owned());
+        let other = TagKey("b".to_owned());
+        let state = |revision, body: &str| key.shown(&document(revision, body).head, body).state;
         assert_eq!(state(1, "{}"), state(1, "{}"));
         assert_ne!(
             state(1, "{}"),
@@ -213,14 +238,21 @@ mod tests {
             "written again with the same form"
         );
         assert_ne!(state(1, "{}"), state(1, "[]"), "a number of a lost commit");
-        assert_ne!(entity_tag("a", "1"), entity_tag("a", "2"));
-        assert_eq!(entity_tag("a", "1"), entity_tag("a", "1"));
+        assert_ne!(key.entity_tag("a", "1"), key.entity_tag("a", "2"));
+        assert_eq!(key.entity_tag("a", "1"), key.entity_tag("a", "1"));
+        // A reader without the key cannot compare guesses with a tag.
+        let document = document(1, "{}");
+        assert_ne!(
+            key.shown(&document.head, "{}"),
+            other.shown(&document.head, "{}")
+        );
+        assert_ne!(key.entity_tag("a", "1"), other.entity_tag("a", "1"));
     }
 
     #[test]
     fn conditions_compare_as_rfc_9110_says() {
         let before = document(7, "{}");
-        let state = Shown::of(&before.head, &before.body).state;
+        let state = TagKey::default().shown(&before.head, &before.body).state;
         let one = format!("{state}.0000000000000000");
         let old = "0000000000000000.0000000000000000";
         let passes = |conditions: Conditions, is_write| conditions.check(&before, is_write).is_ok();

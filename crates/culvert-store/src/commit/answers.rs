@@ -6,14 +6,11 @@
 //!
 //! Each owner has limited room. If it is full, a further answer is refused with the write that it belongs to.
 
-use culvert_base::{Fault, Timestamp};
+use culvert_base::Timestamp;
 
-use crate::commit::changes::{Changes, Step};
-use crate::commit::commit_error::CommitError;
-use crate::commit::state_log::{Failure, StateCommand};
-use crate::database::dialect::{Arg, Connection, Row, While};
+use crate::commit::commit_error::{CommitError, Failure};
+use crate::database::dialect::{Arg, Connection, Row};
 use crate::database::statements::state;
-use crate::store::Store;
 
 /// A kept answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,30 +55,6 @@ pub(crate) enum AnswerStep {
     },
     /// Removes the answer that was kept at this time.
     Forget { id: String, kept_at: Timestamp },
-}
-
-impl Changes {
-    /// Keeps an answer. Refused if an answer with its ID was kept after `since`
-    /// ([`CommitError::Kept`]), or if the owner has no room ([`CommitError::NoRoom`]).
-    pub fn keep(answer: KeptAnswer, since: Timestamp, room: AnswerRoom) -> Self {
-        Self::of(Step::Answer(AnswerStep::Keep {
-            answer,
-            since,
-            room,
-        }))
-    }
-
-    /// Replaces the body of an answer that was kept before the outcome was known.
-    pub fn complete_answer(id: &str, kept_at: Timestamp, body: String) -> Self {
-        let id = id.to_owned();
-        Self::of(Step::Answer(AnswerStep::Complete { id, kept_at, body }))
-    }
-
-    /// Removes an answer that was kept before the outcome was known.
-    pub fn forget_answer(id: &str, kept_at: Timestamp) -> Self {
-        let id = id.to_owned();
-        Self::of(Step::Answer(AnswerStep::Forget { id, kept_at }))
-    }
 }
 
 impl AnswerStep {
@@ -153,7 +126,7 @@ fn length(body: &str, secret: Option<&str>) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-fn read(row: &Row) -> Result<KeptAnswer, sqlx::Error> {
+pub(crate) fn read(row: &Row) -> Result<KeptAnswer, sqlx::Error> {
     Ok(KeptAnswer {
         id: row.get(0)?,
         owner: row.get(1)?,
@@ -162,55 +135,6 @@ fn read(row: &Row) -> Result<KeptAnswer, sqlx::Error> {
         body: row.get(4)?,
         secret: row.get(5)?,
     })
-}
-
-impl Store {
-    /// The kept answer with this ID.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub async fn kept_answer(&self, id: &str) -> Result<Option<KeptAnswer>, Fault> {
-        let doing = "reading a kept answer";
-        let row = self
-            .pool()
-            .row(doing, state::ANSWER, &[Arg::Text(id)])
-            .await?;
-        row.map(|row| read(&row)).transpose().during(doing)
-    }
-
-    /// Removes what was kept up to `answers_until`, and the secrets of what was kept up to `secrets_until`. Returns
-    /// how many rows it changed. Reads only if there are none.
-    ///
-    /// # Errors
-    /// The database cannot be read or written.
-    pub async fn prune_answers(
-        &self,
-        answers_until: Timestamp,
-        secrets_until: Timestamp,
-    ) -> Result<u64, Fault> {
-        let doing = "removing old kept responses";
-        let due = [
-            Arg::Int(answers_until.unix_nanos()),
-            Arg::Int(secrets_until.unix_nanos()),
-        ];
-        let mut n_changed = 0;
-        while self
-            .pool()
-            .row(doing, state::ANSWERS_DUE, &due)
-            .await?
-            .is_some()
-        {
-            let command = StateCommand::PruneAnswers {
-                answers_until,
-                secrets_until,
-            };
-            match self.write(doing, command).await? {
-                0 => break,
-                n => n_changed += n,
-            }
-        }
-        Ok(n_changed)
-    }
 }
 
 /// How many rows one transaction removes.

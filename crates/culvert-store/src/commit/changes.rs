@@ -3,9 +3,9 @@
 //! A write cannot be built without its audit event, or a reason why it has none. A `Changes` is committed as a whole or
 //! not at all.
 
-use culvert_base::Event;
+use culvert_base::{Event, Timestamp};
 
-use crate::commit::answers::AnswerStep;
+use crate::commit::answers::{AnswerRoom, AnswerStep, KeptAnswer};
 use crate::commit::condition::Condition;
 use crate::commit::revision::Revision;
 use crate::document::{Document, Head};
@@ -148,7 +148,29 @@ impl Changes {
         })
     }
 
-    pub(crate) fn of(step: Step) -> Self {
+    /// Keeps an answer. Refused if an answer with its ID was kept after `since`
+    /// ([`CommitError::Kept`]), or if the owner has no room ([`CommitError::NoRoom`]).
+    pub fn keep(answer: KeptAnswer, since: Timestamp, room: AnswerRoom) -> Self {
+        Self::of(Step::Answer(AnswerStep::Keep {
+            answer,
+            since,
+            room,
+        }))
+    }
+
+    /// Replaces the body of an answer that was kept before the outcome was known.
+    pub fn complete_answer(id: &str, kept_at: Timestamp, body: String) -> Self {
+        let id = id.to_owned();
+        Self::of(Step::Answer(AnswerStep::Complete { id, kept_at, body }))
+    }
+
+    /// Removes an answer that was kept before the outcome was known.
+    pub fn forget_answer(id: &str, kept_at: Timestamp) -> Self {
+        let id = id.to_owned();
+        Self::of(Step::Answer(AnswerStep::Forget { id, kept_at }))
+    }
+
+    fn of(step: Step) -> Self {
         Self {
             steps: vec![step],
             conditions: Vec::new(),

@@ -45,3 +45,21 @@ pub enum CommitError {
     #[error(transparent)]
     Fault(#[from] Fault),
 }
+
+/// Why a step failed.
+pub(crate) enum Failure {
+    Refused(CommitError),
+    Database(sqlx::Error),
+}
+
+impl From<sqlx::Error> for Failure {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<CommitError> for Failure {
+    fn from(refused: CommitError) -> Self {
+        Self::Refused(refused)
+    }
+}

@@ -11,7 +11,7 @@ use crate::audit_log::tree::{Growth, Signature, TileRepair};
 use crate::audit_log::{audit, event_names, outbox};
 use crate::commit::answers;
 use crate::commit::changes::{AuditEvent, Changes, Step};
-use crate::commit::commit_error::CommitError;
+use crate::commit::commit_error::{CommitError, Failure};
 use crate::commit::condition::Condition;
 use crate::commit::history::{Expected, History, Reading};
 use crate::commit::revision::Revision;
@@ -361,24 +361,6 @@ fn written(n: u64) -> Outcome<StateLog> {
     match n {
         0 => Outcome::Unchanged(StateOutcome::Rows(0)),
         n => Outcome::Written(StateOutcome::Rows(n)),
-    }
-}
-
-/// Why a step failed.
-pub(crate) enum Failure {
-    Refused(CommitError),
-    Database(sqlx::Error),
-}
-
-impl From<sqlx::Error> for Failure {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Database(error)
-    }
-}
-
-impl From<CommitError> for Failure {
-    fn from(refused: CommitError) -> Self {
-        Self::Refused(refused)
     }
 }
 
