@@ -187,9 +187,7 @@ fn ready(
     let facts = match ready.binding {
         EndpointBinding::Kubernetes(_) => {
             let view = serde_json::to_value(endpoint.view(&document.head, base));
-            let mut view = view.map_err(|error| Fault::new("reading an endpoint", error))?;
-            // The owner chooses its spelling, and must not choose what a selector sees.
-            view["url"] = endpoint.address.url.as_str().into();
+            let view = view.map_err(|error| Fault::new("reading an endpoint", error))?;
             EndpointFacts::of(&view)
         }
         EndpointBinding::Public | EndpointBinding::Internal => None,

@@ -88,7 +88,9 @@ async fn a_url_comes_back_as_it_was_sent() {
         for shown in [
             made.clone(),
             rig.get(&path).await.body(),
+            // It is found by either spelling.
             rig.get(&format!("/endpoints?url={listed}")).await.body()["endpoints"][0].clone(),
+            rig.get(&format!("/endpoints?url={whole}")).await.body()["endpoints"][0].clone(),
             // Clients repeat the URL in an update, or leave it out.
             rig.patch(&path, json!({"url": url})).await.body(),
             rig.patch(&path, json!({"description": "x"})).await.body(),

@@ -239,6 +239,15 @@ async fn an_effect_outside_of_the_database_is_not_repeated() {
         let (absent, is_repeated) = rig.once(&rig.admin, missing, "k-3", Value::Null).await;
         assert!(absent.is_absent() && !is_repeated);
     }
+    // Who may not do it claims nothing.
+    let reader = Caller {
+        role: Role::ReadOnly,
+        ..rig.admin.clone()
+    };
+    let before = rig.store.revision().await.unwrap();
+    let (refused, _) = rig.once(&reader, &path, "k-4", Value::Null).await;
+    assert_eq!(refused.code(), Some(635));
+    assert_eq!(rig.store.revision().await.unwrap(), before);
     // Two at one time: one runs, and the other gets its answer or 409.
     let (one, two) = tokio::join!(
         rig.once(&rig.admin, &path, "k-2", Value::Null),

@@ -89,6 +89,9 @@ async fn admins_change_the_rules_with_an_event_and_others_read_them() {
         assert_eq!(answered.code(), Some(code), "{body} {answered:?}");
     }
     assert_eq!(rig.get(RULES).await.body(), changed);
+    let before = rig.store.revision().await.unwrap();
+    assert_eq!(rig.set_rules(json!({})).await, changed);
+    assert_eq!(rig.store.revision().await.unwrap(), before, "no change");
     for (role, code) in [(Role::Member, 630), (Role::ReadOnly, 635)] {
         let caller = Caller {
             role,
@@ -266,6 +269,49 @@ async fn the_first_key_of_a_person_fits_the_rules() {
         let end = rig.clock.now().plus(30 * DAY).whole_seconds();
         assert_eq!(shown["expires_at"], end.to_string());
         assert_eq!(shown["broken_rules"], json!([]));
+    }
+}
+
+/// Neither an invitation of somebody who has keys already, nor a role that is raised at the same time, evades a rule.
+#[tokio::test]
+async fn keys_of_a_member_who_becomes_an_admin_are_judged() {
+    let rig = Rig::start().await;
+    rig.set_rules(json!({"admin_networks": "refuse"})).await;
+    let person = rig.user("m@x.example", Role::Member, true).await;
+    let person = person.owner_id;
+    let key = json!({"owner_id": person});
+    rig.post("/api_keys", key.clone()).await.body();
+    let path = format!("/users/{person}");
+    let raise = rig.patch(&path, json!({"role": "admin"})).await;
+    assert_eq!(raise.code(), Some(653));
+    rig.patch(&path, json!({"active": false})).await.body();
+    rig.patch(&path, json!({"role": "admin"})).await.body();
+    let invited = rig
+        .post(&format!("{path}/invite"), Value::Null)
+        .await
+        .body();
+    let url = invited["invitation_url"].as_str().unwrap();
+    let token = url.split_once('#').unwrap().1;
+    let accepted = rig.control.identity.accept_invitation(token, HERE).await;
+    assert!(accepted.is_err());
+    assert_eq!(rig.get(&path).await.body()["active"], false);
+
+    for n in 0..20 {
+        let person = rig
+            .user(&format!("r{n}@x.example"), Role::Member, true)
+            .await;
+        let person = person.owner_id;
+        let path = format!("/users/{person}");
+        let (made, raised) = tokio::join!(
+            rig.post("/api_keys", json!({"owner_id": person})),
+            rig.patch(&path, json!({"role": "admin"}))
+        );
+        let is_refused =
+            |answered: &Answered| matches!(answered, Answered::Refused(_, Some(653), _));
+        assert!(
+            is_refused(&made) || is_refused(&raised),
+            "{made:?} {raised:?}"
+        );
     }
 }
 

@@ -228,6 +228,16 @@ async fn bound_endpoints_have_the_kubernetes_binding() {
         list,
         json!({"endpoints": [offered], "uri": format!("{BASE}{path}"), "next_page_uri": null})
     );
+    // A selector sees the URL as the server writes it, however the owner spells it.
+    let named =
+        json!({"binding": {"endpoint_selectors": ["!endpoint.url.startsWith('http://admin.')"]}});
+    rig.patch(&one, named).await.body();
+    let sent = json!({
+        "url": "HTTP://Admin.web", "bindings": ["kubernetes"], "upstream_url": "http://127.0.0.1:9",
+    });
+    let hidden = rig.post("/endpoints", sent).await.body();
+    assert_eq!(hidden["url"], "HTTP://Admin.web");
+    assert_eq!(rig.get(&path).await.body()["endpoints"], json!([offered]));
     let off = json!({"enabled_features": ["ingress"]});
     rig.patch(&one, off).await.body();
     assert_eq!(rig.get(&path).await.body()["endpoints"], json!([]));

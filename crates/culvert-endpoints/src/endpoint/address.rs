@@ -364,20 +364,34 @@ pub(super) struct ChosenAddress {
     pub(super) condition: Changes,
 }
 
+/// A URL in the spelling of the server; a text that is no URL of an endpoint stays as it is.
+pub(super) fn written(url: &str) -> String {
+    let Ok(wanted) = RequestedUrl::parse(url) else {
+        return url.to_owned();
+    };
+    match wanted.host {
+        Some(host) => whole(wanted.scheme, &host.to_string(), wanted.port),
+        None => url.to_owned(),
+    }
+}
+
+/// The URL of a host. Only http and https omit their usual port.
+fn whole(scheme: AddressScheme, host: &str, port: Option<u16>) -> String {
+    let name = scheme.name();
+    match port {
+        Some(port) if scheme == AddressScheme::Tls || Some(port) != scheme.port() => {
+            format!("{name}://{host}:{port}")
+        }
+        _ => format!("{name}://{host}"),
+    }
+}
+
 impl ChosenAddress {
     /// An address that is not public, with any port.
     fn private(scheme: AddressScheme, host: String, port: Option<u16>) -> Result<Self, Refusal> {
-        let name = scheme.name();
-        let usual = scheme.port();
-        let url = match port {
-            // As for public addresses, only http and https omit the default port.
-            Some(port) if scheme == AddressScheme::Tls || Some(port) != usual => {
-                format!("{name}://{host}:{port}")
-            }
-            _ => format!("{name}://{host}"),
-        };
+        let url = whole(scheme, &host, port);
         let port = port
-            .or(usual)
+            .or(scheme.port())
             .ok_or_else(|| Refusal::of(code::ENDPOINT_URL_WITHOUT_PORT))?;
         Ok(Self {
             address: Address {

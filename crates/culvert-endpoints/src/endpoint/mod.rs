@@ -149,10 +149,10 @@ impl Resource for Endpoint {
         field("name", Shape::Text),
     ]);
     const ARGUMENTS: &'static [Argument] = &[
-        argument("id", "id"),
-        argument("ids", "id"),
-        argument("url", "url"),
-        argument("urls", "url"),
+        argument("id", "id", str::to_owned),
+        argument("ids", "id", str::to_owned),
+        argument("url", "url", address::written),
+        argument("urls", "url", address::written),
     ];
     const PARAMETERS: &'static [Parameter] = page::ENDPOINTS;
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
@@ -569,8 +569,12 @@ fn run_health(endpoints: &EndpointConfig, call: Call) -> Running<'_> {
     Box::pin(async move { health::health(endpoints, &TYPE, &call).await })
 }
 
-const fn argument(name: &'static str, field: &'static str) -> Argument {
-    Argument { name, field }
+const fn argument(name: &'static str, field: &'static str, stored: fn(&str) -> String) -> Argument {
+    Argument {
+        name,
+        field,
+        stored,
+    }
 }
 
 /// Refuses an endpoint without an upstream and without a policy.

@@ -96,7 +96,12 @@ impl EndpointFacts {
             }
             other => Value::from(other.as_str().unwrap_or_default()),
         };
-        Some(Self(SELECTED.iter().map(|(name, _)| value(name)).collect()))
+        let values = SELECTED.iter().map(|(name, _)| match *name {
+            // Its owner chooses the spelling of `url`, and must not choose what a selector sees.
+            "url" => value("public_url"),
+            name => value(name),
+        });
+        Some(Self(values.collect()))
     }
 }
 
@@ -117,7 +122,7 @@ mod tests {
     fn an_endpoint_is_bound_if_offered_and_selected() {
         let bound = |sources: &[&str], bindings: Json| {
             let endpoint = json!({
-                "bindings": bindings, "url": "http://a.b", "port": 80, "metadata": "team=x",
+                "bindings": bindings, "url": "HTTP://A.b", "public_url": "http://a.b", "port": 80, "metadata": "team=x",
                 "pooling_enabled": true,
             });
             let selectors = sources.iter().map(|source| compile(source).unwrap());

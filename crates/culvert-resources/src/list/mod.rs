@@ -358,6 +358,8 @@ struct Sieve<'a> {
     filter: Option<ListFilter>,
     /// A field and its accepted values.
     arguments: Vec<(&'static str, Vec<String>)>,
+    /// Fields that views may show in another spelling than the stored one, which counts.
+    spelled: &'static [Argument],
 }
 
 impl<'a> Sieve<'a> {
@@ -384,6 +386,7 @@ impl<'a> Sieve<'a> {
             having,
             filter,
             arguments,
+            spelled: ty.arguments,
         })
     }
 
@@ -437,6 +440,11 @@ impl<'a> Sieve<'a> {
             .map_err(|error| Fault::new("reading a view to filter it", error))?;
         if let (Some(object), Some(included)) = (object.as_object_mut(), included) {
             object.extend(included.clone());
+        }
+        for argument in self.spelled {
+            if let Some(Value::String(text)) = object.get_mut(argument.field) {
+                *text = (argument.stored)(text);
+            }
         }
         if let Some(filter) = &self.filter {
             *work = work.saturating_add(filter.work(&object));

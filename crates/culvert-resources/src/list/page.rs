@@ -13,8 +13,10 @@ pub const LIMIT_MAX: u32 = 100;
 pub struct Argument {
     /// Name of the query parameter.
     pub name: &'static str,
-    /// Field of the view that must have its value.
+    /// Field that must have its value.
     pub field: &'static str,
+    /// The value as the field is stored, of one that is given.
+    pub stored: fn(&str) -> String,
 }
 
 const LIMIT: Parameter = Parameter {
@@ -107,7 +109,7 @@ impl ListQuery {
         };
         for (index, (name, value)) in query.iter().enumerate() {
             if let Some(argument) = takes.arguments.iter().find(|one| one.name == name) {
-                let given = (argument.name, argument.field, value.clone());
+                let given = (argument.name, argument.field, (argument.stored)(value));
                 wanted.arguments.push(given);
                 continue;
             }
@@ -269,6 +271,7 @@ mod tests {
         arguments: &[Argument {
             name: "url",
             field: "url",
+            stored: str::to_owned,
         }],
         included: &[Part {
             name: "usage",
