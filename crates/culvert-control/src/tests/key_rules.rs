@@ -272,7 +272,7 @@ async fn the_first_key_of_a_person_fits_the_rules() {
     }
 }
 
-/// Neither an invitation of somebody who has keys already, nor a role that is raised at the same time, evades a rule.
+/// Neither an invitation of a person who has keys already, nor a role that is raised at the same time, evades a rule.
 #[tokio::test]
 async fn keys_of_a_member_who_becomes_an_admin_are_judged() {
     let rig = Rig::start().await;

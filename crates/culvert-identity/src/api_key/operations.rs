@@ -30,7 +30,7 @@ use crate::api_key::model;
 use crate::api_key::model::{ApiKey, PreviousToken};
 use crate::api_key::overlap::{rotated, run_end};
 use crate::api_key::restrictions::{API_KEY_RESTRICTED, Wanted, shown_restrictions};
-use crate::api_key::rules::{check, current};
+use crate::api_key::rules::{check_beside_owner, current};
 use crate::console::session;
 use crate::leak::found::Leak;
 use crate::lockout::{Taken, leave_a_way_in};
@@ -356,7 +356,7 @@ async fn restrict_locked(
         let head = document.head.clone();
         let id = head.id.as_str();
         let issued_at = key.issued_at(&head);
-        let checked = check(&cx, id, issued_at, &mut key).await?;
+        let checked = check_beside_owner(&cx, id, issued_at, &mut key).await?;
         let also = match was_way_in && !key.is_way_in() {
             true => leave_a_way_in(&cx, &head.account, Taken::Key(id)).await?,
             false => Changes::default(),
@@ -424,7 +424,7 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
                 issued_at: Some(issued_at),
                 until,
             });
-            let checked = check(&cx, &document.head.id, now, &mut key).await?;
+            let checked = check_beside_owner(&cx, &document.head.id, now, &mut key).await?;
             let noted = rotated(&cx, &document.head, &key).await?;
             // A holder of the previous token may have signed in with it.
             let also = match overlap {

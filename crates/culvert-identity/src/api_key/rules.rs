@@ -249,10 +249,10 @@ pub(crate) async fn check(
         key.noticed.clear();
         return Ok(held);
     }
-    let owner = Owner::document(cx.store, &key.owner_id).await?;
+    let owner = Owner::get(cx.store, &key.owner_id).await?;
     let document = owner.ok_or_else(|| Refusal::of(code::OWNER_UNKNOWN))?;
     let owner = Owner::read(&document)?;
-    // A role that is raised meanwhile is judged again.
+    // A role that is raised meanwhile decides again.
     let held = held.and(Changes::while_at(&document.head));
     let judged = JudgedKey {
         restrictions: &key.restrictions,
@@ -275,6 +275,28 @@ pub(crate) async fn check(
     };
     let event = audit::operation(cx, API_KEY_RULE_BROKEN, &shown)?;
     Ok(held.and(Changes::event(event)))
+}
+
+/// The same, of a key whose owner is not written in the same commit.
+pub(crate) async fn check_beside_owner(
+    cx: &Cx<'_>,
+    id: &str,
+    issued_at: Timestamp,
+    key: &mut ApiKey,
+) -> Result<Changes, Error> {
+    let checked = check(cx, id, issued_at, key).await?;
+    let (rules, _) = current(cx).await?;
+    if rules.admin_networks != Strictness::Refuse {
+        return Ok(checked);
+    }
+    // The owner may become an admin at the same time. That replaces the owner, after a look at its keys; so does this, and of
+    // both, one is decided again.
+    let reason = "the owner stays as it is; a key and a role that break a rule together come one after the other";
+    let owner = Owner::get(cx.store, &key.owner_id).await?;
+    Ok(match owner {
+        Some(owner) => checked.and(Changes::replace(owner, AuditEvent::Suppress { reason })),
+        None => checked,
+    })
 }
 
 /// Refuses that a user becomes an active admin (653) whose keys would break a rule.

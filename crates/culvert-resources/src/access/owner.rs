@@ -31,7 +31,7 @@ pub struct Owner {
 impl Owner {
     /// The owner with this stored id, and their account.
     pub async fn load(store: &Store, id: &str) -> Result<Option<(Self, String)>, Fault> {
-        match Self::document(store, id).await? {
+        match Self::get(store, id).await? {
             Some(document) => Ok(Some((Self::read(&document)?, document.head.account))),
             None => Ok(None),
         }
@@ -42,7 +42,7 @@ impl Owner {
     /// # Errors
     ///
     /// If the store fails.
-    pub async fn document(store: &Store, id: &str) -> Result<Option<Document>, Fault> {
+    pub async fn get(store: &Store, id: &str) -> Result<Option<Document>, Fault> {
         let kind = match id::split(id) {
             Some((User::ID_PREFIX, _)) => User::KIND,
             Some(("bot", _)) => BotUser::KIND,
