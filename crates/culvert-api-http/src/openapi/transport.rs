@@ -18,6 +18,10 @@ pub(super) fn describe(described: &mut Value, operation: &OperationSpec) {
     if let Some(parameters) = described["parameters"].as_array_mut() {
         parameters.extend(references);
     }
+    if operation.method == Method::Get && operation.object.is_some() {
+        described["responses"]["304"] =
+            json!({"description": "The client has this response already."});
+    }
     if !matches!(operation.name, "create" | "get" | "update") {
         return;
     }
@@ -30,10 +34,6 @@ pub(super) fn describe(described: &mut Value, operation: &OperationSpec) {
                 headers.insert(field.to_owned(), reference);
             }
         }
-    }
-    if operation.method == Method::Get && of_object {
-        described["responses"]["304"] =
-            json!({"description": "The client has this response already."});
     }
 }
 

@@ -101,10 +101,10 @@ fn unite(schema: &mut Map<String, Value>) {
         let properties = choice.get("properties")?.as_object()?.clone();
         let needed = choice.get("required").and_then(Value::as_array);
         let needed = needed.into_iter().flatten().filter_map(Value::as_str);
-        Some((properties, needed.map(str::to_owned).collect()))
+        let needed: BTreeSet<String> = needed.map(str::to_owned).collect();
+        Some((properties, needed))
     };
-    let parts: Option<Vec<(Map<String, Value>, BTreeSet<String>)>> =
-        choices.iter().map(parts).collect();
+    let parts: Option<Vec<_>> = choices.iter().map(parts).collect();
     let Some(parts) = parts else {
         return;
     };

@@ -321,7 +321,9 @@ async fn turn_away(mut socket: TcpStream, operation_id: String) {
     let telling = async {
         // A response before the request could be lost with the end of the connection.
         let mut head = [0; 4096];
-        socket.read(&mut head).await?;
+        if socket.read(&mut head).await? == 0 {
+            return Ok(());
+        }
         let body = format!(
             r#"{{"error_code":"ERR_NGROK_10000","status_code":503,"msg":"{FULL}","details":{{"operation_id":"{operation_id}"}}}}"#
         );

@@ -181,7 +181,7 @@ impl Resource for Endpoint {
         };
         let chosen = wanted.choose(cx, referrer, binding).await?;
         let address = match names_host {
-            true => chosen.address.as_sent(&input.url),
+            true => chosen.address.spelled(&input.url),
             false => chosen.address,
         };
         let upstream = StoredUpstream::check(
@@ -400,7 +400,7 @@ impl Endpoint {
             self.binding == binding_before && (input.url.is_none() || is_held && wanted == own);
         if is_same_place {
             if let Some(url) = &input.url {
-                self.address = self.address.clone().as_sent(url);
+                self.address = self.address.clone().spelled(url);
             }
             return Ok(Changes::default());
         }
@@ -410,7 +410,7 @@ impl Endpoint {
         };
         let chosen = wanted.choose(cx, referrer, self.binding).await?;
         self.address = match &input.url {
-            Some(url) => chosen.address.as_sent(url),
+            Some(url) => chosen.address.spelled(url),
             None => chosen.address,
         };
         self.domain_id = chosen.domain_id;

@@ -306,7 +306,7 @@ impl Address {
 
     /// The same address with its URL as it was sent. Clients compare that with the one in the response: a plan of Terraform
     /// never ends, or replaces the endpoint, if the spelling changes.
-    pub(crate) fn as_sent(self, url: &str) -> Self {
+    pub(crate) fn spelled(self, url: &str) -> Self {
         Self {
             sent: (self.url != url).then(|| url.to_owned()),
             ..self

@@ -7,7 +7,6 @@ pub mod found;
 pub mod report;
 
 use culvert_base::{Refusal, code};
-use culvert_resources::Error;
 use culvert_resources::access::right::Right;
 use culvert_resources::audit::trace::Trace;
 use culvert_resources::input::{self, Problem};
@@ -116,10 +115,7 @@ fn run_report(identity: &Identity, call: Call) -> Running<'_> {
         };
         let report: Report = input::create(call.body.clone()).map_err(refusal)?;
         let tokens = checked(report.tokens)?;
-        identity
-            .report_leaks(Some(&call.caller), &tokens)
-            .await
-            .map_err(Error::from)?;
+        identity.report_leaks(Some(&call.caller), &tokens).await?;
         Ok(Reply::NoContent)
     })
 }

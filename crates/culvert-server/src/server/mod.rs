@@ -1,7 +1,7 @@
 //! A running server: its parts, which start and stop by what they depend on, and what they share.
 
 mod addresses;
-mod check;
+pub mod check;
 mod foundation;
 mod listeners;
 mod listening;
@@ -37,7 +37,6 @@ use tokio::task::JoinSet;
 use crate::certificates::certificate_file::CertificateFiles;
 use crate::reload::Reload;
 
-pub use check::check;
 pub use standby::Standby;
 
 pub(crate) use listening::listen;

@@ -42,7 +42,7 @@ const LINKED: Linked = Linked {
     policy_misuses: |url, seal, now| {
         Box::pin(async move { culvert_control::policy_misuses(&url, &seal, now).await })
     },
-    check_settings: culvert_server::server::check,
+    check_settings: culvert_server::server::check::check,
 };
 
 /// The commands in the order of the help text, by purpose. Others follow them.

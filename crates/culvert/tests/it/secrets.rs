@@ -25,7 +25,7 @@ async fn a_token_is_in_one_response_and_nowhere_else() {
     .await;
     let key = culvert.create("api_keys", json!({})).await;
     let token = key["token"].as_str().unwrap();
-    let secret_part = token.split('_').nth(1).unwrap().to_owned();
+    let secret_part = token.rsplit('_').next().unwrap().to_owned();
     let path = format!("/api_keys/{}", key["id"].as_str().unwrap());
     let user = culvert.client_with(token);
     for answer in [
