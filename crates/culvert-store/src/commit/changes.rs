@@ -149,7 +149,7 @@ impl Changes {
     }
 
     /// Keeps an answer. Refused if an answer with its ID was kept after `since`
-    /// ([`CommitError::Kept`]), or if the owner has no room ([`CommitError::NoRoom`]).
+    /// ([`Kept`](crate::CommitError::Kept)), or if the owner has no room ([`NoRoom`](crate::CommitError::NoRoom)).
     pub fn keep(answer: KeptAnswer, since: Timestamp, room: AnswerRoom) -> Self {
         Self::of(Step::Answer(AnswerStep::Keep {
             answer,
