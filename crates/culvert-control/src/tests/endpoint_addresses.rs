@@ -109,7 +109,7 @@ async fn a_url_comes_back_as_it_was_sent() {
         let shown = rig.patch(&path, json!({"url": whole})).await.body();
         assert_eq!(shown["url"], whole);
     }
-    // Without a host there is nothing to repeat, except for updates of what was assigned.
+    // The server assigned this address, so the URL that was sent is not shown. An update may spell the assigned one.
     let made = json!({"url": "tcp://", "upstream_url": "tcp://127.0.0.1:9"});
     let made = rig.post("/endpoints", made).await.body();
     let url = made["url"].as_str().unwrap();
