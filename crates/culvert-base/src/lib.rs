@@ -34,7 +34,7 @@ pub use meter::Meter;
 pub use net::ipset::{IpSet, Prefix, Verdict};
 pub use net::{ipset, metadata_address};
 pub use persistent_map::PersistentMap;
-pub use secret::{Digest, Secret};
+pub use secret::{Digest, DigestKey, Secret};
 pub use supervisor::{Ended, Supervised, Supervisor};
 pub use text::names;
 pub use text::{Bounded, Description, Metadata};

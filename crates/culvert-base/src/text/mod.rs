@@ -2,18 +2,18 @@
 
 pub mod names;
 
-use std::fmt::Write;
 use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
 /// Bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: [char; 16] = [
+        '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',
+    ];
+    let digits = |byte: &u8| [byte >> 4, byte & 15].map(|half| DIGITS[usize::from(half)]);
     let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        // Writing to a string cannot fail.
-        let _ok = write!(text, "{byte:02x}");
-    }
+    text.extend(bytes.iter().flat_map(digits));
     text
 }
 

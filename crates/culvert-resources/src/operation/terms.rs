@@ -8,9 +8,9 @@
 //! read the object in any of its representations may write it, unless it was written since.
 
 use std::fmt;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
-use culvert_base::{Digest, Refusal, Timestamp, code};
+use culvert_base::{Digest, DigestKey, Refusal, Timestamp, code};
 use culvert_store::{Document, Head};
 
 use crate::operation::once::Claim;
@@ -69,8 +69,16 @@ impl Terms {
 
 /// The secret of entity tags, which all nodes share. Tags are digests of stored forms and of responses, also of what their
 /// reader may not see; without the secret, guesses could be compared with a tag.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct TagKey(String);
+#[derive(Clone)]
+pub struct TagKey(Arc<TagKeys>);
+
+/// A key for each part of a tag. They are prepared once, because each response with an object uses all.
+#[derive(Debug)]
+struct TagKeys {
+    stored: DigestKey,
+    state: DigestKey,
+    representation: DigestKey,
+}
 
 impl fmt::Debug for TagKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,10 +86,28 @@ impl fmt::Debug for TagKey {
     }
 }
 
+impl Default for TagKey {
+    /// One that everyone knows, for calls without headers.
+    fn default() -> Self {
+        static KNOWN: LazyLock<TagKey> = LazyLock::new(|| TagKey::from_secret(""));
+        KNOWN.clone()
+    }
+}
+
 impl TagKey {
     /// That of an installation.
     pub fn of(pepper: &Pepper) -> Self {
-        Self(pepper.digest("entity tags"))
+        Self::from_secret(&pepper.digest("entity tags"))
+    }
+
+    fn from_secret(secret: &str) -> Self {
+        let secret = DigestKey::new(secret.as_bytes());
+        let key = |of| DigestKey::new(&secret.digest(of).to_bytes());
+        Self(Arc::new(TagKeys {
+            stored: key("culvert stored form 1"),
+            state: key("culvert state 1"),
+            representation: key("culvert representation 1"),
+        }))
     }
 
     /// The state of an object with this head and stored form.
@@ -99,22 +125,17 @@ impl TagKey {
 
     /// A digest of a stored form.
     pub(crate) fn digest_of(&self, body: &str) -> String {
-        self.digest(b"culvert stored form 1", body).to_hex()
+        self.0.stored.digest(body).to_hex()
     }
 
     pub(crate) fn state_of(&self, id: &str, revision: i64, digest: &str) -> String {
-        let state = format!("{id} {revision} {digest}");
-        short(&self.digest(b"culvert state 1", &state))
+        short(&self.0.state.digest(&format!("{id} {revision} {digest}")))
     }
 
     /// The entity tag, with its quotes, of a response body that shows an object in this state.
     pub fn entity_tag(&self, state: &str, body: &str) -> String {
-        let representation = short(&self.digest(b"culvert representation 1", body));
+        let representation = short(&self.0.representation.digest(body));
         format!("\"{state}.{representation}\"")
-    }
-
-    fn digest(&self, of: &[u8], text: &str) -> Digest {
-        Digest::of(self.0.as_bytes(), &Digest::of(of, text).to_hex())
     }
 }
 
@@ -134,7 +155,7 @@ pub enum Tags {
 }
 
 /// Conditions on the object in the path of a call (RFC 9110 13). The default has none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Conditions {
     /// The secret of the tags in them, and of those of the response.
     pub key: TagKey,
@@ -228,8 +249,8 @@ mod tests {
 
     #[test]
     fn a_tag_changes_with_each_commit_and_each_representation() {
-        let key = TagKey("a".to_owned());
-        let other = TagKey("b".to_owned());
+        let key = TagKey::from_secret("a");
+        let other = TagKey::from_secret("b");
         let state = |revision, body: &str| key.shown(&document(revision, body).head, body).state;
         assert_eq!(state(1, "{}"), state(1, "{}"));
         assert_ne!(
