@@ -23,7 +23,8 @@ const REPORTS_AT_ONCE: u32 = 10;
 /// Limit of a report.
 const REPORT_BYTES_MAX: usize = 256 << 10;
 
-/// Limit of reports with a signature in flight. Anyone may send them, slowly too, so they take no capacity from callers.
+/// Limit of reports with a signature that are verified at one time. Anyone may send them, so they take no capacity from
+/// callers.
 const SIGNED_AT_ONCE: usize = 32;
 
 const KEY: HeaderName = HeaderName::from_static("github-public-key-identifier");
@@ -36,7 +37,7 @@ pub(crate) struct LeakReports {
     signed: Failures,
     /// Those of callers with a key, by its owner, so that strangers use up nothing of theirs.
     of_callers: Failures,
-    /// Reports with a signature in flight.
+    /// Reports with a signature that are verified.
     places: Turnstile,
     /// Limit for the body of one.
     body_within: Duration,
@@ -77,15 +78,15 @@ impl LeakReports {
     ) -> Result<Response<Body>, NotTaken> {
         let counted = self.signed.count(Source::network_of(client), now);
         counted.map_err(|wait| NotTaken::Refused(too_many(wait)))?;
+        let reading = body::read_raw(body, REPORT_BYTES_MAX);
+        let read = tokio::time::timeout(self.body_within, reading).await;
+        let read = read.unwrap_or_else(|_late| Err(body::too_slow()));
+        let read = read.map_err(|problem| NotTaken::Refused(problem.into()))?;
+        // Taken with the whole report, so that those who send slowly hold no place.
         let place = self.places.enter(Source::of(client)).await;
         let _place = place.ok_or(NotTaken::Full)?;
-        let taken = async {
-            let reading = body::read_raw(body, REPORT_BYTES_MAX);
-            let read = tokio::time::timeout(self.body_within, reading).await;
-            let read = read.unwrap_or_else(|_late| Err(body::too_slow()))?;
-            answer(control, signature, &read).await
-        };
-        taken.await.map_err(NotTaken::Refused)
+        let taken = answer(control, signature, &read).await;
+        taken.map_err(NotTaken::Refused)
     }
 }
 

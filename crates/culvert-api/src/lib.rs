@@ -523,12 +523,14 @@ impl Api {
             let now = self.started_at.elapsed();
             self.leak_reports.count(&caller, now).map_err(refused)?;
         }
-        let Some(_permit) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
+        let Some(place) = self.turnstile.enter_owner(entered, &caller.owner_id).await else {
             return Err(known(self.full()));
         };
         let asked = asked.map_err(|refusal| known(refusal.into()))?;
         let answered = self.run(asked, (caller, is_by_cookie), values, arrival);
-        answered.await.map_err(known)
+        let mut response = answered.await.map_err(known)?;
+        response.body_mut().keep(place);
+        Ok(response)
     }
 
     /// The caller by key, or by the cookie of the console.

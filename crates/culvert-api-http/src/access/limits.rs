@@ -286,16 +286,31 @@ type Sources = Arc<Mutex<HashMap<Source, SourcePlaces>>>;
 struct SourcePlaces {
     places: Arc<Semaphore>,
     connections: usize,
+    /// Connections that only get 503, which are not counted above.
+    refusals: usize,
+}
+
+impl SourcePlaces {
+    fn new(max: usize) -> Self {
+        Self {
+            places: Arc::new(Semaphore::new(max)),
+            connections: 0,
+            refusals: 0,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.connections == 0 && self.refusals == 0
+    }
 }
 
 impl PerSource {
     /// Counts a connection. `None` if the source has `max` connections, and as many again that have no place.
     pub fn enter(&self, source: Source, max: usize) -> Option<SourceConnection> {
         let mut sources = locked(&self.0);
-        let entry = sources.entry(source).or_insert_with(|| SourcePlaces {
-            places: Arc::new(Semaphore::new(max)),
-            connections: 0,
-        });
+        let entry = sources
+            .entry(source)
+            .or_insert_with(|| SourcePlaces::new(max));
         if entry.connections >= max.saturating_mul(2) {
             return None;
         }
@@ -306,6 +321,44 @@ impl PerSource {
             place: Arc::clone(&entry.places).try_acquire_owned().ok(),
             places: Arc::clone(&entry.places),
         })
+    }
+
+    /// Counts a connection that only gets 503. `None` if its source has `max` of these, or no other connection.
+    pub fn refuse(&self, source: Source, max: usize) -> Option<SourceRefusal> {
+        let mut sources = locked(&self.0);
+        let entry = sources
+            .get_mut(&source)
+            .filter(|entry| entry.refusals < max)?;
+        entry.refusals += 1;
+        Some(SourceRefusal {
+            sources: Arc::clone(&self.0),
+            source,
+        })
+    }
+}
+
+/// A counted refusal of a connection of a source.
+#[derive(Debug)]
+pub struct SourceRefusal {
+    sources: Sources,
+    source: Source,
+}
+
+impl Drop for SourceRefusal {
+    fn drop(&mut self) {
+        leave(&self.sources, self.source, |entry| &mut entry.refusals);
+    }
+}
+
+/// Counts one connection less, and removes a source without any.
+fn leave(sources: &Sources, source: Source, count: impl FnOnce(&mut SourcePlaces) -> &mut usize) {
+    let mut sources = locked(sources);
+    if let Some(entry) = sources.get_mut(&source) {
+        let count = count(entry);
+        *count = count.saturating_sub(1);
+        if entry.is_empty() {
+            sources.remove(&source);
+        }
     }
 }
 
@@ -337,13 +390,7 @@ impl SourceConnection {
 
 impl Drop for SourceConnection {
     fn drop(&mut self) {
-        let mut sources = locked(&self.sources);
-        if let Some(entry) = sources.get_mut(&self.source) {
-            entry.connections = entry.connections.saturating_sub(1);
-            if entry.connections == 0 {
-                sources.remove(&self.source);
-            }
-        }
+        leave(&self.sources, self.source, |entry| &mut entry.connections);
     }
 }
 
@@ -601,7 +648,13 @@ mod tests {
         assert!(sources.enter(source("192.0.2.2"), 1).unwrap().has_place());
         drop(held);
         assert!(waiting.wait(Duration::from_secs(1)).await);
+        // It has its own share of the refusals.
+        let refused = sources.refuse(source("192.0.2.1"), 1).unwrap();
+        assert!(sources.refuse(source("192.0.2.1"), 1).is_none());
         drop(waiting);
+        assert!(sources.enter(source("192.0.2.1"), 1).unwrap().has_place());
+        drop(refused);
         assert!(sources.0.lock().unwrap().is_empty());
+        assert!(sources.refuse(source("192.0.2.1"), 1).is_none());
     }
 }

@@ -4,8 +4,10 @@
 //! The HTTP library's own header timeout also runs while a connection is idle, and starts a timer for each request.
 //! Here, the socket and the requests update a small shared state, which the connection's task checks at intervals
 //! ([`ConnectionState::overdue`]). A deadline starts when its phase begins, and further bytes do not restart it. Only the
-//! deadline for a peer that does not read restarts with each write that makes progress.
+//! deadline for a peer that does not read restarts with progress: of a write, and of the body of each response, because a
+//! peer of HTTP/2 may take nothing of a body while the socket writes.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
@@ -36,10 +38,18 @@ struct State {
     phase: Phase,
     since: Instant,
     in_flight: u32,
+    /// Requests so far.
+    requests: u64,
     stalled_since: Option<Instant>,
-    fresh: bool,
+    /// Responses of which something waits for the peer, and since when.
+    unsent: BTreeMap<u64, Instant>,
+    /// How much of the preface of HTTP/2 has arrived; `None` once it is complete, or other bytes came.
+    preface: Option<usize>,
     h2: bool,
 }
+
+/// The first bytes of a client that speaks HTTP/2 (RFC 9113 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 #[derive(Debug, PartialEq, Eq)]
 enum Phase {
@@ -54,8 +64,10 @@ impl ConnectionState {
             phase: Phase::Head,
             since: Instant::now(),
             in_flight: 0,
+            requests: 0,
             stalled_since: None,
-            fresh: true,
+            unsent: BTreeMap::new(),
+            preface: Some(0),
             h2: false,
         })))
     }
@@ -64,13 +76,18 @@ impl ConnectionState {
     pub fn request(&self) -> Busy {
         let mut state = self.lock();
         state.in_flight = state.in_flight.saturating_add(1);
-        Busy(self.clone())
+        state.requests = state.requests.wrapping_add(1);
+        Busy {
+            connection: self.clone(),
+            request: state.requests,
+        }
     }
 
     /// The deadline that has passed, if any.
     pub fn overdue(&self, now: Instant, timeouts: &ConnectionTimeouts) -> Option<&'static str> {
         let state = self.lock();
-        if let Some(since) = state.stalled_since
+        let stalled_since = state.unsent.values().copied().chain(state.stalled_since);
+        if let Some(since) = stalled_since.min()
             && now >= since + timeouts.stalled
         {
             return Some("the peer does not read");
@@ -88,10 +105,14 @@ impl ConnectionState {
 
     fn took(&self, bytes: &[u8]) {
         let mut state = self.lock();
-        if std::mem::take(&mut state.fresh) {
+        if let Some(arrived) = state.preface {
             // The first head of HTTP/2 is its preface. Frames follow, not heads; the first request is due as soon as a head,
             // because a connection without one holds a place.
-            state.h2 = bytes.starts_with(b"PRI ");
+            let due = &PREFACE[arrived..];
+            let n = due.len().min(bytes.len());
+            let is_preface = bytes[..n] == due[..n];
+            state.h2 = is_preface && n == due.len();
+            state.preface = (is_preface && !state.h2).then_some(arrived + n);
         } else if !state.h2 && state.phase == Phase::Idle && state.in_flight == 0 {
             state.phase = Phase::Head;
             state.since = Instant::now();
@@ -102,6 +123,13 @@ impl ConnectionState {
         let mut state = self.lock();
         if !pending {
             state.stalled_since = None;
+            if !state.h2 {
+                // What is written is of the only response. Over HTTP/2 it may be of another one, or of none.
+                state
+                    .unsent
+                    .values_mut()
+                    .for_each(|since| *since = Instant::now());
+            }
         } else if state.stalled_since.is_none() {
             state.stalled_since = Some(Instant::now());
         }
@@ -114,13 +142,30 @@ impl ConnectionState {
     }
 }
 
-/// A guard for a request in flight.
+/// A guard for a request in flight, which its response keeps until the body is sent.
 #[derive(Debug)]
-pub struct Busy(ConnectionState);
+pub struct Busy {
+    connection: ConnectionState,
+    request: u64,
+}
+
+impl Busy {
+    /// Records that the peer has to take something of the response next.
+    pub fn offered(&self) {
+        let mut state = self.connection.lock();
+        state.unsent.insert(self.request, Instant::now());
+    }
+
+    /// Records that the peer has taken what was offered.
+    pub fn taken(&self) {
+        self.connection.lock().unsent.remove(&self.request);
+    }
+}
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.connection.lock();
+        state.unsent.remove(&self.request);
         state.in_flight = state.in_flight.saturating_sub(1);
         if state.in_flight == 0 {
             state.phase = Phase::Idle;
@@ -243,6 +288,53 @@ mod tests {
         drop(state.request());
         state.took(b"\0\0\0\x04");
         assert!(!late(&state, 119) && late(&state, 121));
+    }
+
+    #[tokio::test]
+    async fn only_the_whole_preface_is_http2() {
+        for pieces in [
+            &[&b"PRI /x HTTP/1.1\r\n"[..]][..],
+            &[b"P", b"OST / HTTP/1.1\r\n"],
+            &[b"PRI * HTTP/2.0\r\n\r\nSM", b"\r\n\rX"],
+        ] {
+            let state = ConnectionState::begin();
+            pieces.iter().for_each(|piece| state.took(piece));
+            drop(state.request());
+            state.took(b"G");
+            assert!(!late(&state, 4) && late(&state, 6), "{pieces:?}");
+        }
+        let state = ConnectionState::begin();
+        state.took(b"P");
+        state.took(b"RI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0");
+        drop(state.request());
+        state.took(b"\0");
+        assert!(!late(&state, 119));
+    }
+
+    #[tokio::test]
+    async fn a_response_of_which_the_peer_takes_nothing_is_late() {
+        let state = ConnectionState::begin();
+        state.took(PREFACE);
+        let (taken, waiting) = (state.request(), state.request());
+        taken.offered();
+        waiting.offered();
+        assert!(!late(&state, 29) && late(&state, 31));
+        waiting.taken();
+        taken.taken();
+        assert!(!late(&state, 1000), "what it waits for is not here yet");
+        waiting.offered();
+        state.wrote(false);
+        assert!(late(&state, 31), "the write may be of another response");
+        drop(waiting);
+        assert!(!late(&state, 1000));
+        // Over HTTP/1.1, the peer takes what is written.
+        let state = ConnectionState::begin();
+        let only = state.request();
+        only.offered();
+        state.wrote(true);
+        assert!(late(&state, 31));
+        state.wrote(false);
+        assert!(!late(&state, 29));
     }
 
     #[tokio::test]

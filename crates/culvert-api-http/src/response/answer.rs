@@ -1,7 +1,8 @@
 //! The body of a response, and header values that all responses share.
 //!
 //! A body is either whole, which is the usual case and needs one buffer, or a live tail. It also holds values that
-//! must live until its last byte is sent, such as the mark that its connection is busy.
+//! must live until its last byte is sent, such as the mark that its connection is busy. A whole body leaves in pieces, so
+//! that most of one that its peer does not read is still here, and counted.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -13,6 +14,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 
+use crate::access::limits::OwnerPermit;
 use crate::connection::connection_state::Busy;
 
 /// The content type of JSON.
@@ -20,12 +22,16 @@ pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The cache control of what no cache may keep.
 pub const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
+/// Limit of a piece of a whole body. HTTP/2 buffers one for each response whose peer does not read.
+const PIECE_BYTES_MAX: usize = 16 << 10;
+
 type Stream = Pin<Box<dyn http_body::Body<Data = Bytes, Error = Infallible> + Send>>;
 
 /// The body of a response.
 pub struct Body {
     content: Content,
     busy: Option<Busy>,
+    place: Option<OwnerPermit>,
 }
 
 enum Content {
@@ -39,6 +45,7 @@ impl Body {
         Self {
             content: Content::Whole(None),
             busy: None,
+            place: None,
         }
     }
 
@@ -47,6 +54,7 @@ impl Body {
         Self {
             content: Content::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())),
             busy: None,
+            place: None,
         }
     }
 
@@ -57,13 +65,31 @@ impl Body {
         Self {
             content: Content::Stream(Box::pin(stream)),
             busy: None,
+            place: None,
         }
     }
 
     /// Marks the connection as busy until this body is sent or dropped.
     pub fn hold(&mut self, busy: Busy) {
+        busy.offered();
         self.busy = Some(busy);
     }
+
+    /// Keeps the place of the request until a whole body is sent or dropped: it takes memory until then. A stream has a
+    /// limit of its own.
+    pub fn keep(&mut self, place: OwnerPermit) {
+        if matches!(self.content, Content::Whole(Some(_))) {
+            self.place = Some(place);
+        }
+    }
+}
+
+/// Takes the next piece; nothing is left after the last one.
+fn next_piece(whole: &mut Option<Bytes>) -> Option<Bytes> {
+    let mut rest = whole.take()?;
+    let piece = rest.split_to(rest.len().min(PIECE_BYTES_MAX));
+    *whole = Some(rest).filter(|rest| !rest.is_empty());
+    Some(piece)
 }
 
 /// The response to `HEAD`: that to `GET` with the length of its body instead of the body.
@@ -93,10 +119,20 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut self.content {
-            Content::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Content::Stream(stream) => stream.as_mut().poll_frame(context),
+        let body = &mut *self;
+        if let Some(busy) = &body.busy {
+            busy.taken();
         }
+        let polled = match &mut body.content {
+            Content::Whole(whole) => {
+                Poll::Ready(next_piece(whole).map(|piece| Ok(Frame::data(piece))))
+            }
+            Content::Stream(stream) => stream.as_mut().poll_frame(context),
+        };
+        if let (Some(busy), Poll::Ready(Some(_))) = (&body.busy, &polled) {
+            busy.offered();
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

@@ -42,9 +42,13 @@ const STREAMS_MAX: u32 = 100;
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const UNSENT_BYTES_MAX: usize = 512 << 10;
-/// Maximum number of connections that only get 503 because their source has too many, and the time for each.
+/// Maximum number of connections that only get 503 because their source has too many, in all and of a source, and the
+/// time for each.
 pub(crate) const REFUSALS_AT_ONCE: usize = 64;
+const REFUSALS_OF_SOURCE: usize = 8;
 const TURNED_AWAY_WITHIN: Duration = Duration::from_secs(1);
+/// The time for a connection that has no place, whatever it sends.
+const WITHOUT_PLACE_WITHIN: Duration = Duration::from_secs(3);
 const FULL: &str = "Your address has too many connections; try again.";
 /// Delay after a failed accept: file descriptors or memory are exhausted, and an immediate retry would spin.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -98,15 +102,19 @@ impl Api {
                                     serving.await;
                                 });
                             }
-                            // Without TLS it gets 503. There are few of these at one time, so that one source does
-                            // not take the places of others.
+                            // Without TLS it gets 503. There are few of these at one time, so that one source takes
+                            // neither the places nor the refusals of others.
                             Some((_, None)) if tls.is_none() => {
-                                let Ok(refusal) = Arc::clone(&self.refusals).try_acquire_owned() else {
+                                let operation_id = self.operation_id();
+                                let of_source = self.sources.refuse(Source::of(from.ip()), REFUSALS_OF_SOURCE);
+                                let of_all = Arc::clone(&self.refusals).try_acquire_owned();
+                                let (Some(of_source), Ok(of_all)) = (of_source, of_all) else {
+                                    // Without a wait, the end of the connection may overtake it.
+                                    drop(socket.try_write(refusal(&operation_id).as_bytes()));
                                     continue;
                                 };
-                                let operation_id = self.operation_id();
                                 connections.spawn(async move {
-                                    let _permits = (permit, refusal);
+                                    let _places = (permit, of_source, of_all);
                                     turn_away(socket, operation_id).await;
                                 });
                             }
@@ -221,6 +229,20 @@ impl Api {
         }
     }
 
+    /// The deadlines of a connection now. While few permits are left, idle connections end early, so that a few sources do
+    /// not keep all of them.
+    fn now(&self, timeouts: ConnectionTimeouts) -> ConnectionTimeouts {
+        let limits = &self.settings.limits;
+        match self.permits.available_permits() < limits.connections / 4 {
+            true => ConnectionTimeouts {
+                idle: timeouts.idle.min(limits.head),
+                idle_h2: timeouts.idle_h2.min(limits.head),
+                ..timeouts
+            },
+            false => timeouts,
+        }
+    }
+
     /// The response to a request of a connection that has no place.
     fn refuse_connection(&self) -> hyper::Response<Body> {
         Meters::count(&self.meters.requests);
@@ -284,6 +306,8 @@ impl Api {
         // One timer per connection. It finds a deadline at most a quarter of `head` late.
         let mut checks = tokio::time::interval(timeouts.head / 4);
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let end = tokio::time::sleep(WITHOUT_PLACE_WITHIN);
+        let mut end = std::pin::pin!(end);
         let mut stopping = false;
         loop {
             tokio::select! {
@@ -303,7 +327,8 @@ impl Api {
                     stopping = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                _ = checks.tick() => if let Some(why) = state.overdue(Instant::now(), &timeouts) {
+                () = end.as_mut(), if !has_place => return,
+                _ = checks.tick() => if let Some(why) = state.overdue(Instant::now(), &self.now(timeouts)) {
                     Meters::count(&self.meters.connections_late);
                     tracing::debug!(peer = %ends.peer, "an API connection was closed: {why}");
                     return;
@@ -316,6 +341,18 @@ impl Api {
 /// The place of a connection among those of its source; `None` for a trusted proxy.
 struct SourcePlace(Option<SourceConnection>);
 
+/// The response to a client of a source with too many connections.
+fn refusal(operation_id: &str) -> String {
+    let body = format!(
+        r#"{{"error_code":"ERR_NGROK_10000","status_code":503,"msg":"{FULL}","details":{{"operation_id":"{operation_id}"}}}}"#
+    );
+    let length = body.len();
+    format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncache-control: no-store\r\n\
+         retry-after: 1\r\nngrok-operation-id: {operation_id}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+}
+
 /// Responds with 503 to a client without TLS, before its request is complete.
 async fn turn_away(mut socket: TcpStream, operation_id: String) {
     let telling = async {
@@ -324,15 +361,7 @@ async fn turn_away(mut socket: TcpStream, operation_id: String) {
         if socket.read(&mut head).await? == 0 {
             return Ok(());
         }
-        let body = format!(
-            r#"{{"error_code":"ERR_NGROK_10000","status_code":503,"msg":"{FULL}","details":{{"operation_id":"{operation_id}"}}}}"#
-        );
-        let length = body.len();
-        let answer = format!(
-            "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncache-control: no-store\r\n\
-             retry-after: 1\r\nngrok-operation-id: {operation_id}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-        );
-        socket.write_all(answer.as_bytes()).await?;
+        socket.write_all(refusal(&operation_id).as_bytes()).await?;
         socket.shutdown().await?;
         // Until the client has read it and closes.
         while socket.read(&mut head).await? > 0 {}

@@ -402,11 +402,15 @@ pub(super) struct Http2(
 
 impl Http2 {
     pub(super) async fn to(harness: &Harness) -> Self {
+        Self::with_window(harness, 64 << 10).await
+    }
+
+    /// A connection whose server may send this much of each body before the client takes it.
+    pub(super) async fn with_window(harness: &Harness, window: u32) -> Self {
         let socket = TcpStream::connect(harness.address).await.unwrap();
-        let (sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
-                .await
-                .unwrap();
+        let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(window);
+        let (sender, connection) = builder.handshake(TokioIo::new(socket)).await.unwrap();
         let mut driving = JoinSet::new();
         driving.spawn(async move { connection.await.unwrap_or(()) });
         Self(sender, driving)
@@ -419,6 +423,23 @@ impl Http2 {
         token: Option<&str>,
         body: &'static str,
     ) -> (u16, Value) {
+        let response = self.begin(method, path, token, body).await;
+        let status = response.status().as_u16();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (
+            status,
+            serde_json::from_slice(&bytes).unwrap_or(Value::Null),
+        )
+    }
+
+    /// The head of the response to a request, before its body.
+    pub(super) async fn begin(
+        &mut self,
+        method: &str,
+        path: &str,
+        token: Option<&str>,
+        body: &'static str,
+    ) -> hyper::Response<Incoming> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("http://api.test{path}"));
@@ -428,12 +449,7 @@ impl Http2 {
         let request = request.body(Full::from(body)).unwrap();
         let response = self.0.send_request(request).await.unwrap();
         assert!(response.headers().contains_key("ngrok-operation-id"));
-        let status = response.status().as_u16();
-        let bytes = response.into_body().collect().await.unwrap().to_bytes();
-        (
-            status,
-            serde_json::from_slice(&bytes).unwrap_or(Value::Null),
-        )
+        response
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use http_body_util::BodyExt;
+
+use super::harness::Http2;
 use super::*;
 
 fn impatient() -> Settings {
@@ -310,6 +313,82 @@ async fn one_source_has_so_many_connections() {
             .status,
         200
     );
+}
+
+/// A client whose window is closed takes no body, though nothing waits in the socket.
+#[tokio::test]
+async fn a_client_of_http2_that_takes_no_body_is_closed() {
+    let settings = Settings {
+        limits: Limits {
+            stalled: Duration::from_millis(500),
+            head: Duration::from_secs(2),
+            connections_per_source: 2,
+            ..Limits::default()
+        },
+        ..Settings::default()
+    };
+    let harness = Harness::start(settings).await;
+    let mut reads = Http2::to(&harness).await;
+    assert_eq!(reads.ask("GET", ALIVE_PATH, None, "").await.0, 200);
+    let mut stalls = Http2::with_window(&harness, 0).await;
+    let response = stalls.begin("GET", "/nothing", None, "").await;
+    assert_eq!(response.status(), 404);
+    assert!(response.into_body().collect().await.is_err(), "closed");
+    // One that has no place, because both are taken.
+    let mut holds = harness::until(async || {
+        let mut wire = Wire::to(&harness).await;
+        let answer = wire.ask("GET", ALIVE_PATH, None, &[], NO_BODY).await;
+        (answer.status == 200).then_some(wire)
+    })
+    .await;
+    let refused_before = harness.meters.failed.load(Ordering::Relaxed);
+    let mut stalls = Http2::with_window(&harness, 0).await;
+    let response = stalls.begin("GET", "/nothing", None, "").await;
+    assert_eq!(response.status(), 503);
+    assert!(response.into_body().collect().await.is_err(), "closed");
+    let refused = harness.meters.failed.load(Ordering::Relaxed);
+    assert_eq!(refused, refused_before + 1);
+    assert_eq!(reads.ask("GET", ALIVE_PATH, None, "").await.0, 200);
+    assert_eq!(
+        holds
+            .ask("GET", ALIVE_PATH, None, &[], NO_BODY)
+            .await
+            .status,
+        200
+    );
+}
+
+/// What an owner does not read takes the places of that owner, so that it takes a bounded amount of memory.
+#[tokio::test]
+async fn responses_that_are_not_read_take_the_places_of_their_owner() {
+    let settings = Settings {
+        limits: Limits {
+            concurrent_per_owner: 2,
+            waiting: Duration::from_millis(100),
+            ..Limits::default()
+        },
+        ..Settings::default()
+    };
+    let harness = Harness::start(settings).await;
+    let token = harness.token.clone();
+    let mut stalls = Http2::with_window(&harness, 0).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let response = stalls.begin("GET", "/self", Some(&token), "").await;
+        assert_eq!(response.status(), 200);
+        held.push(response);
+    }
+    let mut other = Wire::to(&harness).await;
+    let mut ask = async || {
+        other
+            .ask("GET", "/self", Some(&token), &[], NO_BODY)
+            .await
+            .status
+    };
+    assert_eq!(ask().await, 503);
+    drop(held);
+    drop(stalls);
+    harness::until(async || (ask().await == 200).then_some(())).await;
 }
 
 #[tokio::test]
