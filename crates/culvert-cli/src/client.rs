@@ -54,18 +54,21 @@ impl Client {
         }
         let provider = rustls::crypto::aws_lc_rs::default_provider();
         let builder = HttpsConnectorBuilder::new();
+        let with_roots = |roots: RootCertStore| {
+            let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider.clone()))
+                .with_safe_default_protocol_versions()
+                .context("setting up TLS")?;
+            anyhow::Ok(config.with_root_certificates(roots).with_no_client_auth())
+        };
         let builder = match pem {
+            // A machine without certificate authorities reaches its own server.
+            None if uri.scheme_str() == Some("http") => {
+                builder.with_tls_config(with_roots(RootCertStore::empty())?)
+            }
             None => builder
                 .with_provider_and_native_roots(provider)
                 .context("reading the system's certificate authorities")?,
-            Some(pem) => {
-                let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
-                    .with_safe_default_protocol_versions()
-                    .context("setting up TLS")?
-                    .with_root_certificates(roots(pem)?)
-                    .with_no_client_auth();
-                builder.with_tls_config(config)
-            }
+            Some(pem) => builder.with_tls_config(with_roots(roots(pem)?)?),
         };
         let connector = builder.https_or_http().enable_http1().build();
         let http =
