@@ -18,6 +18,14 @@ BINARY = os.environ["CULVERT_BINARY"]
 POLICY = {
     "on_http_request": [{"actions": [{"type": "custom-response", "config": {"status_code": 200, "body": "here"}}]}]
 }
+ANSWERS = """
+domain = "tunnel.test"
+contact = "ops@tunnel.test"
+dns_provider = "desec"
+dns_secret = "s3cret"
+https_port = 8444
+http_port = 8080
+"""
 LOAD = pathlib.Path(__file__).with_name("load.py")
 
 
@@ -194,6 +202,37 @@ class Packages(unittest.TestCase):
         self.assertEqual(refused.returncode, 1)
         self.assertIn("use `systemctl enable --now culvert.service`", refused.stderr)
 
+    def check_setup(self, machine):
+        """One command makes settings, sockets, a key of the operator, and a backup that was restored once."""
+        machine.write("/srv/answers.toml", ANSWERS)
+        setup = ("env", "HOME=/root", "culvert", "setup", "--yes", "/srv/answers.toml")
+        planned = machine.run(*setup, "--dry-run").stdout
+        self.assertIn("CULVERT_ACME__DNS__DESEC__TOKEN=", planned)
+        self.assertNotIn("s3cret", planned)
+        self.assertIsNone(machine.stat("/etc/culvert/environment"))
+        # `doctor` reaches no CA and no name here.
+        done = machine.run(*setup, check=False)
+        self.assertIn("restored elsewhere, it is intact", done.stdout, done.stderr)
+        self.assertIn("`culvert doctor` found problems", done.stderr)
+        self.assertEqual(machine.stat("/etc/culvert/environment"), "root:root 600")
+        self.assertEqual(machine.stat("/etc/culvert/culvert.toml"), "root:culvert 640")
+        self.assertIn("# mine", machine.run("cat", "/etc/culvert/culvert.toml.former-1").stdout)
+        self.assertIsNone(machine.stat("/var/lib/culvert/bootstrap-key"))
+        self.assertEqual(machine.stat("/root/.config/culvert/config.toml"), "root:root 600")
+        keys = machine.run("env", "HOME=/root", "culvert", "api", "api_keys", "list").stdout
+        self.assertEqual([key["description"] for key in json.loads(keys)["keys"]], ["Operator, by culvert setup"])
+        self.check_running(machine)
+        self.assertTrue(machine.is_active("culvert-backup.timer"))
+        listening = machine.run("ss", "-Hltn").stdout
+        self.assertIn("0.0.0.0:8445", listening)
+        self.assertNotIn("0.0.0.0:8443", listening)
+        # Again, without a first key: the same settings, and another backup.
+        done = machine.run(*setup, check=False)
+        self.assertIn("the first API key was replaced before", done.stdout, done.stderr)
+        self.assertIn("restored elsewhere, it is intact", done.stdout)
+        self.assertIsNone(machine.stat("/etc/culvert/culvert.toml.former-2"))
+        machine.run("rm", "-r", "/var/lib/culvert-backups")
+
     def check_downloaded(self, machine):
         """A binary without a package serves as a user that systemd creates."""
         machine.run("sh", "-c", "install /packages/culvert /usr/local/bin/culvert && mkdir -p /etc/culvert")
@@ -245,6 +284,7 @@ class Packages(unittest.TestCase):
         journal = lambda: machine.run("journalctl", "--no-pager", "-u", "culvert.service").stdout
         eventually("the settings are reloaded", lambda: "settings reloaded" in journal())
 
+        self.check_setup(machine)
         # What the operator stopped stays stopped over an upgrade.
         machine.run("systemctl", "stop", "culvert.socket", "culvert.service")
         machine.run("dpkg", "--install", f"/packages/{new.name}")

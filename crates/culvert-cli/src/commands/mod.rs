@@ -20,6 +20,7 @@ mod output;
 mod prompt;
 pub mod service;
 pub mod settings;
+pub mod setup;
 pub mod status;
 mod table;
 pub mod upgrade;
@@ -51,6 +52,7 @@ pub static ALL: &[&CommandType] = &[
     &logout::TYPE,
     &service::TYPE,
     &settings::TYPE,
+    &setup::TYPE,
     &status::TYPE,
     &upgrade::TYPE,
     &version::TYPE,

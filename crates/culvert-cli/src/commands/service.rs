@@ -123,7 +123,7 @@ impl Kind {
 
 /// Whose service manager is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scope {
+pub(super) enum Scope {
     System,
     User,
 }
@@ -150,7 +150,7 @@ impl Scope {
     }
 
     /// Runs `systemctl` and returns what it prints, and whether it succeeded.
-    fn systemctl(self, arguments: &[&str]) -> Result<(bool, String), Failure> {
+    pub(super) fn systemctl(self, arguments: &[&str]) -> Result<(bool, String), Failure> {
         let mut process = Process::new("systemctl");
         if self == Self::User {
             process.arg("--user");
@@ -168,7 +168,7 @@ impl Scope {
         Ok((output.status.success(), shown))
     }
 
-    fn must(self, arguments: &[&str]) -> Result<(), Failure> {
+    pub(super) fn must(self, arguments: &[&str]) -> Result<(), Failure> {
         match self.systemctl(arguments)? {
             (true, _) => Ok(()),
             (false, shown) => Err(Failure::Failed(format!(

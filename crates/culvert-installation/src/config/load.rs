@@ -37,18 +37,26 @@ pub fn load(
     environment: &HashMap<String, String>,
     flags: &[(String, String)],
 ) -> Result<Settings, Invalid> {
+    let text = file_used(file).map(|path| match path.is_file() {
+        true => read(&path),
+        false => Err(Invalid(format!(
+            "cannot read the configuration file `{}`",
+            path.display()
+        ))),
+    });
+    parse(text.transpose()?.as_deref(), environment, flags)
+}
+
+/// Like [`load`], with the text of a settings file, or without a file.
+pub fn parse(
+    text: Option<&str>,
+    environment: &HashMap<String, String>,
+    flags: &[(String, String)],
+) -> Result<Settings, Invalid> {
     let keys = keys();
     let mut builder = Config::builder();
-    let found = file_used(file);
-    if let Some(path) = &found {
-        if !path.is_file() {
-            return Err(Invalid(format!(
-                "cannot read the configuration file `{}`",
-                path.display()
-            )));
-        }
-        let text = read(path)?;
-        builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
+    if let Some(text) = text {
+        builder = builder.add_source(File::from_str(text, FileFormat::Toml));
     }
     let ours: HashMap<String, String> = environment
         .iter()

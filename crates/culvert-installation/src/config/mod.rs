@@ -46,7 +46,7 @@ pub use events::*;
 pub use keys::{Key, LIVE, keys, reference};
 pub use kubernetes::Kubernetes;
 pub use limits::Limits;
-pub use load::{file_used, load};
+pub use load::{file_used, load, parse};
 pub use networks::networks;
 pub use policy::*;
 pub use sections::*;

@@ -61,19 +61,20 @@ fn the_units_are_valid_and_hardened() {
     }
     let folder = tempfile::tempdir().unwrap();
     let systemd = root().join("packaging/systemd");
-    let service = std::fs::read_to_string(systemd.join("culvert.service")).unwrap();
     let program = binary().get_program().to_str().unwrap().to_owned();
     let here = |name: &str| folder.path().join(name);
-    std::fs::write(
-        here("culvert.service"),
-        service.replace("/usr/bin/culvert", &program),
-    )
-    .unwrap();
-    std::fs::copy(systemd.join("culvert.socket"), here("culvert.socket")).unwrap();
-    let analyze = |arguments: &[&str]| {
+    let units = ["culvert.service", "culvert-backup.service"];
+    for unit in units {
+        let text = std::fs::read_to_string(systemd.join(unit)).unwrap();
+        std::fs::write(here(unit), text.replace("/usr/bin/culvert", &program)).unwrap();
+    }
+    for unit in ["culvert.socket", "culvert-backup.timer"] {
+        std::fs::copy(systemd.join(unit), here(unit)).unwrap();
+    }
+    let analyze = |arguments: &[&str], units: &[&str]| {
         let output = Command::new("systemd-analyze")
             .args(arguments)
-            .arg(here("culvert.service"))
+            .args(units.iter().map(|unit| here(unit)))
             .output()
             .unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
@@ -83,12 +84,18 @@ fn the_units_are_valid_and_hardened() {
         )
     };
     assert_eq!(
-        analyze(&["verify", "--man=no"]),
+        analyze(
+            &["verify", "--man=no"],
+            &[&units[..], &["culvert-backup.timer"]].concat()
+        ),
         (true, String::new()),
         "systemd-analyze verify"
     );
-    let (is_hardened, found) = analyze(&["security", "--offline=true", "--threshold=20"]);
-    assert!(is_hardened, "{found}");
+    for unit in units {
+        let (is_hardened, found) =
+            analyze(&["security", "--offline=true", "--threshold=20"], &[unit]);
+        assert!(is_hardened, "{found}");
+    }
 }
 
 /// Every address of the socket unit is one of the settings in the package, so each socket is used.
