@@ -18,7 +18,7 @@ BINARY = os.environ["CULVERT_BINARY"]
 POLICY = {
     "on_http_request": [{"actions": [{"type": "custom-response", "config": {"status_code": 200, "body": "here"}}]}]
 }
-ANSWERS = """
+SETUP = """
 domain = "tunnel.test"
 contact = "ops@tunnel.test"
 dns_provider = "desec"
@@ -204,8 +204,8 @@ class Packages(unittest.TestCase):
 
     def check_setup(self, machine):
         """One command makes settings, sockets, a key of the operator, and a backup that was restored once."""
-        machine.write("/srv/answers.toml", ANSWERS)
-        setup = ("env", "HOME=/root", "culvert", "setup", "--yes", "/srv/answers.toml")
+        machine.write("/srv/setup.toml", SETUP)
+        setup = ("env", "HOME=/root", "culvert", "setup", "--yes", "/srv/setup.toml")
         planned = machine.run(*setup, "--dry-run").stdout
         self.assertIn("CULVERT_ACME__DNS__DESEC__TOKEN=", planned)
         self.assertNotIn("s3cret", planned)

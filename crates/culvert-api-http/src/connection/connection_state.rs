@@ -48,6 +48,8 @@ struct State {
     h2: bool,
 }
 
+/// Limit of requests in flight of a connection: of streams of HTTP/2.
+pub const STREAMS_MAX: u32 = 100;
 /// The first bytes of a client that speaks HTTP/2 (RFC 9113 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -124,7 +126,7 @@ impl ConnectionState {
         if !pending {
             state.stalled_since = None;
             if !state.h2 {
-                // What is written is of the only response. Over HTTP/2 it may be of another one, or of none.
+                // The written bytes are of the only response. Over HTTP/2 they may be of another one, or of none.
                 state
                     .unsent
                     .values_mut()
@@ -327,7 +329,7 @@ mod tests {
         assert!(late(&state, 31), "the write may be of another response");
         drop(waiting);
         assert!(!late(&state, 1000));
-        // Over HTTP/1.1, the peer takes what is written.
+        // Over HTTP/1.1, written bytes are of this response.
         let state = ConnectionState::begin();
         let only = state.request();
         only.offered();

@@ -75,8 +75,8 @@ impl Body {
         self.busy = Some(busy);
     }
 
-    /// Keeps the place of the request until a whole body is sent or dropped: it takes memory until then. A stream has a
-    /// limit of its own.
+    /// Keeps the place of the request until a whole body is sent or dropped: it takes memory until then. Streams have
+    /// another limit.
     pub fn keep(&mut self, place: OwnerPermit) {
         if matches!(self.content, Content::Whole(Some(_))) {
             self.place = Some(place);

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{Api, Body, Limits, Meters, OPERATION_ID};
 use culvert_api_http::access::limits::{Source, SourceConnection};
 use culvert_api_http::connection::connection_state::{
-    ConnectionState, ConnectionTimeouts, TimedSocket,
+    ConnectionState, ConnectionTimeouts, STREAMS_MAX, TimedSocket,
 };
 use culvert_api_http::connection::peer::{self, Ends};
 use culvert_api_http::response::problem::Problem;
@@ -36,9 +36,8 @@ use culvert_api_http::response::problem::Problem;
 const HEAD_BYTES_MAX: usize = (16 + 64) << 10;
 /// Maximum number of fields of a head.
 const HEADERS_MAX: usize = 128;
-/// Limits of HTTP/2: a decoded header section, streams at a time, flow control windows, and data that waits to be sent.
+/// Limits of HTTP/2: a decoded header section, flow control windows, and data that waits to be sent.
 const HEADER_LIST_BYTES_MAX: u32 = 64 << 10;
-const STREAMS_MAX: u32 = 100;
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const UNSENT_BYTES_MAX: usize = 512 << 10;

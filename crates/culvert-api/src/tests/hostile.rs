@@ -334,7 +334,7 @@ async fn a_client_of_http2_that_takes_no_body_is_closed() {
     let response = stalls.begin("GET", "/nothing", None, "").await;
     assert_eq!(response.status(), 404);
     assert!(response.into_body().collect().await.is_err(), "closed");
-    // One that has no place, because both are taken.
+    // A connection without a place: two others have both.
     let mut holds = harness::until(async || {
         let mut wire = Wire::to(&harness).await;
         let answer = wire.ask("GET", ALIVE_PATH, None, &[], NO_BODY).await;

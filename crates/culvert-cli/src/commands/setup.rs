@@ -56,8 +56,8 @@ Keys of the file, with their defaults:
 
 Examples:
   sudo culvert setup
-  sudo culvert setup --yes answers.toml
-  culvert setup --yes answers.toml --dry-run";
+  sudo culvert setup --yes setup.toml
+  culvert setup --yes setup.toml --dry-run";
 
 fn arguments(command: Command) -> Command {
     command
@@ -68,7 +68,7 @@ fn arguments(command: Command) -> Command {
                 .long("yes")
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
-                .help("Take the answers from this file and ask nothing"),
+                .help("Read the values from this file and ask nothing"),
         )
         .arg(
             Arg::new("dry-run")

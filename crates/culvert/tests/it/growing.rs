@@ -42,6 +42,13 @@ const MORE_STEPS_MAX: u64 = 32;
 
 const BY_CLIENTS: &[Row] = &[
     (
+        "api-http/connection/connection_state.rs State.unsent",
+        "STREAMS_MAX",
+        100,
+        Tree,
+        "a_response_of_which_the_peer_takes_nothing_is_late",
+    ),
+    (
         "delivery/retained_events/body_queue.rs QueuedBodies.waiting",
         "BodyBudget",
         65_536,

@@ -63,7 +63,7 @@ pub(super) static PROVIDERS: [Provider; 5] = [
     },
 ];
 
-/// The answers. In a file, each field is a key of TOML.
+/// The values that were given. In a file, each field is a key of TOML.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Answers {

@@ -27,7 +27,7 @@ const METRICS: &str = "127.0.0.1:9420";
 /// The group of the server, which reads the settings.
 const GROUP: &str = "culvert";
 
-/// What is written, in this order.
+/// The files, in the order of writing.
 #[derive(Debug)]
 pub(super) struct Plan {
     settings: String,
@@ -37,7 +37,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The files for these answers.
+    /// The files for these values.
     ///
     /// # Errors
     /// If a server with these settings would not start.
