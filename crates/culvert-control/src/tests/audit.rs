@@ -13,7 +13,7 @@ use crate::{CallContext, Origin};
 /// What a successful call leaves in the log: the event of the object that it writes, or of the operation, and those that
 /// follow it; before the event of a removal, those of its parts. The five operations of each resource are not here if
 /// their event has its name, and is the only one.
-const TRACES: [(&str, &[&str]); 45] = [
+const TRACES: [(&str, &[&str]); 46] = [
     (
         "agent_ingresses_retry_certificate_management",
         &["agent_ingress_updated", "certificate_retried"],
@@ -64,6 +64,7 @@ const TRACES: [(&str, &[&str]); 45] = [
     ("events_get", &["events_exported"]),
     ("events_get_proof", &["events_exported"]),
     ("events_get_messages", &["captured_message_read"]),
+    ("events_get_terms", &[]),
     ("events_list", &["events_exported"]),
     ("events_replay", &["request_replayed"]),
     ("kubernetes_operators_list_bound_endpoints", &[]),
