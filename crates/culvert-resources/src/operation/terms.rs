@@ -47,7 +47,8 @@ impl Terms {
         self.show_state(key.shown(&document.head, &document.body));
     }
 
-    pub(crate) fn show_state(&self, state: Shown) {
+    /// Sets it, of what is no whole object.
+    pub fn show_state(&self, state: Shown) {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
     }
 
@@ -93,6 +94,15 @@ impl TagKey {
     pub(crate) fn shown_at(&self, head: &Head, revision: i64, digest: &str) -> Shown {
         Shown {
             state: self.state_of(&head.id, revision, digest),
+            at: head.updated_at,
+        }
+    }
+
+    /// The state of a part of an object that has its own conditions. It has this name and this stored form. Writes of other
+    /// parts keep it.
+    pub fn shown_part(&self, head: &Head, name: &str, body: &str) -> Shown {
+        Shown {
+            state: self.state_of(&format!("{} {name}", head.id), 0, &self.digest_of(body)),
             at: head.updated_at,
         }
     }
@@ -160,7 +170,11 @@ impl Conditions {
         if !self.guard() {
             return Ok(());
         }
-        let shown = self.key.shown(&document.head, &document.body);
+        self.check_state(&self.key.shown(&document.head, &document.body), is_write)
+    }
+
+    /// The same, of what is no whole object.
+    pub fn check_state(&self, shown: &Shown, is_write: bool) -> Result<(), Refusal> {
         let failed = |name| Err(Refusal::of(code::PRECONDITION_FAILED).with("condition", name));
         match (&self.if_match, self.if_unmodified_since) {
             (Some(tags), _) if !tags.name_state(&shown.state, false) => return failed("if-match"),
