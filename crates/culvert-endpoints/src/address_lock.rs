@@ -11,6 +11,7 @@ use culvert_resources::stored::{self, Format};
 use culvert_store::{AuditEvent, Changes, Document, Head, Key};
 use serde::{Deserialize, Serialize};
 
+use crate::endpoint::address::written;
 use crate::host;
 
 /// Document kind.
@@ -88,7 +89,8 @@ async fn join_address(cx: &Cx<'_>, want: AddressRequest<'_>) -> Result<Changes, 
         if !claim.pooling {
             return Err(Refusal::of(code::ENDPOINT_URL_NOT_POOLED).into());
         }
-        if claim.url != want.url {
+        // Earlier versions stored `tls` with its usual port, if it was sent.
+        if written(&claim.url) != want.url {
             return Err(Refusal::new(
                 code::ENDPOINT_POOLING_DISABLED,
                 format!(

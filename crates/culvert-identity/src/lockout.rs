@@ -67,23 +67,26 @@ pub(crate) async fn leave_a_way_in(
     Ok(Changes::replace(account, AuditEvent::Suppress { reason }))
 }
 
-/// Refuses rules (660) whose maximum age ends the caller's token now, or leaves no admin a way in, unless they are forced.
-/// The caller replaces the document of the account, so of two changes that together lock out, one is decided again.
+/// Refuses new rules (660) whose maximum age ends the caller's token now, or takes the last way in of the admins, unless they
+/// are forced. The caller replaces the document of the account, so of two changes that together lock out, one is decided again.
 pub(crate) async fn rules_leave_a_way_in(
     cx: &Cx<'_>,
     account: &Head,
-    rules: &KeyRules,
+    (before, rules): (&KeyRules, &KeyRules),
 ) -> Result<(), Error> {
     if cx.force || rules.maximum_age != Strictness::Refuse {
         return Ok(());
     }
     let token = cx.caller.token.as_ref();
-    if token.is_some_and(|token| rules.is_too_old(token.issued_at, cx.clock.now())) {
+    let now = cx.clock.now();
+    let ends = |issued_at| rules.is_too_old(issued_at, now) && !before.is_too_old(issued_at, now);
+    if token.is_some_and(|token| ends(token.issued_at)) {
         let why = "The token that this change comes with is older than this maximum age, and would stop working now. \
                    Rotate its key first, or send `force=true` in the query.";
         return Err(Refusal::new(code::LOCK_OUT, why).into());
     }
-    if !ways(cx, account, rules, None).await?.has_way {
+    let has_way = async |rules| Ok::<_, Error>(ways(cx, account, rules, None).await?.has_way);
+    if !has_way(rules).await? && has_way(before).await? {
         let why = "With this maximum age, no admin would have an API key without restrictions whose token works. Rotate \
                    one first, or send `force=true` in the query; after that, only `culvert admin create-key` on the \
                    server can create such a key.";

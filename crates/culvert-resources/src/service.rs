@@ -14,16 +14,17 @@ use culvert_store::{
     AuditEvent, Bound, Changes, CommitError, Document, Head, RangeError, Revision, event_names,
 };
 use serde_json::Value;
+use tokio::sync::MutexGuard;
 
 use crate::access::grant::Grant;
 use crate::access::rights::Access;
 use crate::audit::previous::Previous;
 use crate::audit::verb::Verb;
 use crate::cx::Cx;
+use crate::keyed_mutex::KeyedMutex;
 use crate::list::include;
 use crate::list::page::included;
 use crate::operation::once::{self, Answer};
-
 use crate::operation::{Call, Reply};
 use crate::resource::model::{CHECKED_REFERENCE, Model};
 use crate::resource::{ResourceType, Reveal, StoredDraft};
@@ -31,6 +32,42 @@ use crate::{Error, Kernel, access, audit};
 
 /// Attempts of a write that concurrent writers overtake.
 pub const RUNS_MAX: usize = 6;
+
+/// The attempts of a write that concurrent writers may overtake, in work that runs in [`KeyedMutex::with`]. From the second
+/// one on, such writes take turns on this node, so that they do not overtake each other again.
+#[derive(Debug)]
+pub struct Attempts<'a> {
+    locks: &'a KeyedMutex,
+    n_begun: usize,
+    turn: Option<MutexGuard<'a, ()>>,
+}
+
+impl<'a> Attempts<'a> {
+    /// None yet.
+    pub fn of(locks: &'a KeyedMutex) -> Self {
+        Self {
+            locks,
+            n_begun: 0,
+            turn: None,
+        }
+    }
+
+    /// Begins the next one.
+    ///
+    /// # Errors
+    ///
+    /// [`RUNS_MAX`] were overtaken.
+    pub async fn begin(&mut self) -> Result<(), Error> {
+        if self.n_begun == RUNS_MAX {
+            return Err(overtaken());
+        }
+        if self.n_begun > 0 && self.turn.is_none() {
+            self.turn = Some(self.locks.retry().await);
+        }
+        self.n_begun += 1;
+        Ok(())
+    }
+}
 
 /// `POST /<collection>`. The operation runs it in `KeyedMutex::with`.
 pub async fn create(
@@ -40,12 +77,9 @@ pub async fn create(
 ) -> Result<Reply, Error> {
     let cx = kernel.cx_of(&call, ty.create_parameters)?;
     let parts = included(&call.query, ty.included)?;
-    let mut _retry = None;
-    for run in 0..RUNS_MAX {
-        if run == 1 {
-            // Writes that lost a conflict take turns from here on, so that they do not overtake each other again.
-            _retry = Some(cx.locks.retry().await);
-        }
+    let mut attempts = Attempts::of(cx.locks);
+    loop {
+        attempts.begin().await?;
         // New for each attempt, because the ID itself may be what was taken.
         let id = cx.new_id();
         let made = (ty.create)(&cx, id, call.body.clone()).await?;
@@ -83,7 +117,6 @@ pub async fn create(
             return created(view, reveal.as_ref());
         }
     }
-    Err(overtaken())
 }
 
 /// The response with a new object, and with its secret.
@@ -134,11 +167,9 @@ pub async fn update(
         ..kernel.cx_of(&call, ty.update_parameters)?
     };
     let parts = included(&call.query, ty.included)?;
-    let mut _retry = None;
-    for run in 0..RUNS_MAX {
-        if run == 1 {
-            _retry = Some(cx.locks.retry().await);
-        }
+    let mut attempts = Attempts::of(cx.locks);
+    loop {
+        attempts.begin().await?;
         let Some(document) = named(&cx, ty, &call).await? else {
             // A body with wrong names is refused before an absent object is.
             (ty.inspect_update)(call.body.clone())?;
@@ -162,7 +193,6 @@ pub async fn update(
             return Ok(reply(view, readable)?);
         }
     }
-    Err(overtaken())
 }
 
 /// `DELETE /<collection>/{id}`. The operation runs it in [`locked`].
@@ -172,11 +202,9 @@ pub async fn delete(
     call: Call,
 ) -> Result<Reply, Error> {
     let cx = kernel.cx_of(&call, ty.delete_parameters)?;
-    let mut _retry = None;
-    for run in 0..RUNS_MAX {
-        if run == 1 {
-            _retry = Some(cx.locks.retry().await);
-        }
+    let mut attempts = Attempts::of(cx.locks);
+    loop {
+        attempts.begin().await?;
         let document = named(&cx, ty, &call)
             .await?
             .ok_or_else(Refusal::not_found)?;
@@ -198,7 +226,6 @@ pub async fn delete(
             return Ok(Reply::NoContent);
         }
     }
-    Err(overtaken())
 }
 
 /// Refuses a cause that is not an event about the object.

@@ -9,7 +9,7 @@ pub(super) fn describe(described: &mut Value, operation: &OperationSpec) {
     if operation.method == Method::Post {
         names.push("IdempotencyKey");
     }
-    if operation.object.is_some() {
+    if operation.has_state() {
         names.extend(["IfMatch", "IfNoneMatch", "IfUnmodifiedSince"]);
     }
     let references = names
@@ -18,14 +18,14 @@ pub(super) fn describe(described: &mut Value, operation: &OperationSpec) {
     if let Some(parameters) = described["parameters"].as_array_mut() {
         parameters.extend(references);
     }
-    if operation.method == Method::Get && operation.object.is_some() {
+    if operation.method == Method::Get && operation.has_state() {
         described["responses"]["304"] =
             json!({"description": "The client has this response already."});
     }
     if !matches!(operation.name, "create" | "get" | "update") {
         return;
     }
-    let of_object = operation.object.is_some() || operation.name == "create";
+    let of_object = operation.has_state() || operation.name == "create";
     for status in ["200", "201"] {
         let response = described.pointer_mut(&format!("/responses/{status}/headers"));
         if let Some(Value::Object(headers)) = response.filter(|_| of_object) {

@@ -157,6 +157,30 @@ async fn an_object_has_a_tag_that_conditions_compare() {
     assert_eq!(lists.header("etag"), None);
 }
 
+/// So have the rules of API keys, which have no ID.
+#[tokio::test]
+async fn the_rules_of_keys_have_a_tag_that_conditions_compare() {
+    let harness = Harness::start(Settings::default()).await;
+    let path = "/api_key_rules";
+    let seen = ask(&harness, "GET", path, &[], NO_BODY).await;
+    let tag = seen.header("etag").unwrap().to_owned();
+    assert!(seen.header("last-modified").unwrap().ends_with(" GMT"));
+    let none_match = format!("If-None-Match: {tag}");
+    let same = ask(&harness, "GET", path, &[&none_match], NO_BODY).await;
+    assert_eq!(same.status, 304);
+    let if_match = format!("If-Match: {tag}");
+    let body = r#"{"required_end":"warn"}"#;
+    let written = ask(&harness, "PATCH", path, &[&if_match], body).await;
+    assert_eq!(written.status, 200, "{written:?}");
+    let next = written.header("etag").unwrap();
+    assert_ne!(next, tag);
+    let stale = ask(&harness, "PATCH", path, &[&if_match], body).await;
+    assert_eq!((stale.status, stale.code()), (412, Some(266)));
+    let if_match = format!("If-Match: {next}");
+    let again = ask(&harness, "PATCH", path, &[&if_match], body).await;
+    assert_eq!((again.status, again.header("etag")), (200, Some(next)));
+}
+
 /// A use is no write: what a key was used for last does not make a condition of a write false, though the bytes with it
 /// are others.
 #[tokio::test]

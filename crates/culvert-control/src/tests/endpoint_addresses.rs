@@ -144,6 +144,155 @@ async fn a_url_comes_back_as_it_was_sent() {
     }
 }
 
+/// Spellings of the URL of an endpoint: of a host, with these ports or none.
+fn spellings(scheme: &str, host: &str, ports: &[u16]) -> Vec<String> {
+    let name = host.replace('h', "H");
+    let mut spellings = Vec::new();
+    for host in [host.to_owned(), name, format!("{host}.")] {
+        let ports = ports
+            .iter()
+            .flat_map(|port| [format!(":{port}"), format!(":0{port}")]);
+        for port in std::iter::once(String::new()).chain(ports) {
+            spellings.push(format!("{scheme}://{host}{port}"));
+            if scheme.starts_with("http") {
+                spellings.push(format!("{}://{host}{port}/", scheme.to_uppercase()));
+            }
+            if scheme == "https" {
+                spellings.push(format!("{host}{port}"));
+            }
+        }
+    }
+    spellings
+}
+
+/// Every spelling that makes an endpoint finds it, however it was spelled, and so does its public URL; filters see one.
+#[tokio::test]
+async fn an_endpoint_is_found_by_every_spelling_of_its_url() {
+    for has_public_ports in [false, true] {
+        let rig = match has_public_ports {
+            false => Rig::start().await,
+            true => {
+                Rig::adjusted(|settings| {
+                    (settings.public_ports.http, settings.public_ports.https) = (8080, 8443);
+                })
+                .await
+            }
+        };
+        let found = async |query: String| {
+            let list = rig.get(&format!("/endpoints?{query}")).await.body();
+            let listed = list["endpoints"].as_array().unwrap().iter();
+            let ids = listed.map(|one| one["id"].as_str().unwrap().to_owned());
+            ids.collect::<Vec<_>>()
+        };
+        for (scheme, usual, public) in
+            [("http", 80, 8080), ("https", 443, 8443), ("tls", 443, 8443)]
+        {
+            for (binding, host) in [
+                ("public", "h.culvert.localhost"),
+                ("internal", "h.internal"),
+                ("kubernetes", "h.namespace"),
+            ] {
+                if (scheme, binding) == ("https", "kubernetes") {
+                    continue;
+                }
+                let ports: &[u16] = match has_public_ports && binding == "public" {
+                    true => &[usual, public],
+                    false => &[usual],
+                };
+                let spellings = spellings(scheme, host, ports);
+                let upstream = match scheme {
+                    "tls" => "tcp://127.0.0.1:9",
+                    _ => "http://127.0.0.1:9",
+                };
+                for sent in &spellings {
+                    let body =
+                        json!({"url": sent, "bindings": [binding], "upstream_url": upstream});
+                    let made = rig.post("/endpoints", body).await.body();
+                    assert_eq!(made["url"], **sent);
+                    let id = [made["id"].as_str().unwrap().to_owned()];
+                    let shown = made["public_url"].as_str().unwrap().to_owned();
+                    for url in spellings.iter().chain([&shown]) {
+                        let listed = found(format!("url={}", form_urlencoded(url))).await;
+                        assert_eq!(listed, id, "{binding} {sent} by {url}");
+                    }
+                    let one = format!("{scheme}://{host}");
+                    for (filter, is_found) in [
+                        (format!("obj.url == '{one}'"), true),
+                        (format!("obj.url in ['{one}']"), true),
+                        (format!("obj.url.endsWith('{host}')"), true),
+                        (format!("obj.url != '{one}'"), false),
+                        (format!("!(obj.url.contains('{host}'))"), false),
+                        (
+                            "size(obj.url) > 60 || obj.url.contains(':4')".to_owned(),
+                            false,
+                        ),
+                    ] {
+                        let listed = found(format!("filter={}", form_urlencoded(&filter))).await;
+                        assert_eq!(listed == id, is_found, "{sent}: {filter}");
+                    }
+                    // Where any port is another address, that of public URLs is one too.
+                    let others = match binding {
+                        "public" => vec![format!("{scheme}://x{host}"), format!("{one}:9")],
+                        _ => vec![format!("{one}:{public}"), format!("{one}:9")],
+                    };
+                    for url in others {
+                        let listed = found(format!("url={}", form_urlencoded(&url))).await;
+                        assert!(listed.is_empty(), "{binding} {sent} by {url}");
+                    }
+                    rig.delete(&format!("/endpoints/{}", id[0])).await;
+                }
+            }
+        }
+    }
+}
+
+/// Endpoints of earlier versions, which kept the usual port of `tls`, are found and pooled like others.
+#[tokio::test]
+async fn stored_urls_of_earlier_versions_are_found() {
+    let rig = Rig::start().await;
+    let body = json!({
+        "url": "tls://old.culvert.localhost:443", "upstream_url": "tcp://127.0.0.1:9", "pooling_enabled": true,
+    });
+    let made = rig.post("/endpoints", body.clone()).await.body();
+    let id = made["id"].as_str().unwrap();
+    for kind in ["endpoint", "endpoint_address"] {
+        for mut document in rig.store.all(kind).await.unwrap() {
+            let mut form: Value = serde_json::from_str(&document.body).unwrap();
+            let url = "tls://old.culvert.localhost:443".into();
+            match kind {
+                "endpoint" => {
+                    form["address"]["url"] = url;
+                    form["address"].as_object_mut().unwrap().remove("sent");
+                }
+                _ => form["url"] = url,
+            }
+            document.body = form.to_string();
+            let event = AuditEvent::Suppress { reason: "a test" };
+            rig.store
+                .commit(Changes::replace(document, event))
+                .await
+                .unwrap();
+        }
+    }
+    let shown = rig.get(&format!("/endpoints/{id}")).await.body();
+    assert_eq!(shown, made);
+    rig.store.meta_set("endpoint_urls", "").await.unwrap();
+    let seal = Seal::new(&Secret::new("a master key of the tests".into()));
+    for _ in 0..2 {
+        relink::relink(&rig.store, &seal).await.unwrap();
+        assert_eq!(rig.get(&format!("/endpoints/{id}")).await.body(), made);
+        for query in [
+            "url=tls://old.culvert.localhost:443",
+            "url=tls://old.culvert.localhost",
+            "filter=obj.url%20==%20'tls://old.culvert.localhost'",
+        ] {
+            let list = rig.get(&format!("/endpoints?{query}")).await.body();
+            assert_eq!(list["endpoints"][0]["id"], id, "{query}");
+        }
+    }
+    rig.post("/endpoints", body).await.body();
+}
+
 fn form_urlencoded(text: &str) -> String {
     url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }

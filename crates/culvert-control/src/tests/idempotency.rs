@@ -14,7 +14,7 @@ fn keyed(key: &str) -> Arc<Terms> {
     Arc::new(terms)
 }
 
-fn if_match(state: &str) -> Arc<Terms> {
+pub(super) fn if_match(state: &str) -> Arc<Terms> {
     let tag = TagKey::default()
         .entity_tag(state, "")
         .trim_matches('"')

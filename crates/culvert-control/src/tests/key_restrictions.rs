@@ -499,3 +499,34 @@ async fn self_shows_the_rights_of_the_caller() {
         assert_eq!(may.iter().any(|one| one == id), is_in, "{id}");
     }
 }
+
+/// An owner of many keys does not erase the uses of other keys before they are written.
+#[tokio::test]
+async fn many_keys_of_one_owner_erase_no_use_of_another() {
+    let rig = Rig::start().await;
+    let made = rig.post("/api_keys", json!({})).await.body();
+    let token = made["token"].as_str().unwrap();
+    let caller = rig.authenticate(token).await.unwrap();
+    let identity = &rig.control.identity;
+    let address: IpAddr = [192, 0, 2, 1].into();
+    let called = Some(("api_keys", "get"));
+    identity.note_call(&caller, address, called);
+    let used_at = rig.clock.now().to_string();
+    rig.clock.advance(HOUR);
+    for n in 0..5_000 {
+        let many = Caller {
+            owner_id: "bot_1".to_owned(),
+            key_id: format!("ak_{n}"),
+            ..caller.clone()
+        };
+        identity.note_call(&many, address, called);
+    }
+    let path = format!("/api_keys/{}?include=usage", made["id"].as_str().unwrap());
+    let shown = async || rig.get(&path).await.body()["last_used_at"].clone();
+    assert_eq!(shown().await, used_at);
+    identity.write_key_uses().await.unwrap();
+    assert_eq!(shown().await, used_at);
+    let calls = identity.take_key_calls();
+    let its = calls.iter().filter(|one| one.key_id == caller.key_id);
+    assert_eq!(its.count(), 1);
+}

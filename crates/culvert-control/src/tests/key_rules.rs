@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::task::JoinSet;
+
 use super::*;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -296,7 +298,10 @@ async fn keys_of_a_member_who_becomes_an_admin_are_judged() {
     assert!(accepted.is_err());
     assert_eq!(rig.get(&path).await.body()["active"], false);
 
-    for n in 0..20 {
+    // With locks that these two do not share.
+    let rig = unshared().await;
+    rig.set_rules(json!({"admin_networks": "refuse"})).await;
+    for n in 0..50 {
         let person = rig
             .user(&format!("r{n}@x.example"), Role::Member, true)
             .await;
@@ -312,6 +317,129 @@ async fn keys_of_a_member_who_becomes_an_admin_are_judged() {
             is_refused(&made) || is_refused(&raised),
             "{made:?} {raised:?}"
         );
+    }
+}
+
+async fn unshared() -> Rig {
+    let locks = keyed_mutex::KeyedMutex::default();
+    Rig::build(None, None, AGENTS, locks, |_| ()).await
+}
+
+/// Keys of one owner are written side by side, whatever the rules: no write conflicts with another, or changes the owner.
+#[tokio::test]
+async fn keys_of_one_owner_are_written_side_by_side() {
+    const AT_ONCE: usize = 30;
+    let at_once = async |rig: &Arc<Rig>, method: &'static str, calls: Vec<(String, Value)>| {
+        let mut tasks = JoinSet::new();
+        for (path, body) in calls {
+            let rig = Arc::clone(rig);
+            tasks.spawn(async move { rig.call(&rig.admin, method, &path, body).await.body() });
+        }
+        tasks.join_all().await
+    };
+    for (rules, restrictions, rotation) in [
+        (
+            json!({"admin_networks": "refuse"}),
+            json!({"networks": ["127.0.0.0/8"]}),
+            json!({"overlap": 60}),
+        ),
+        // Each rotation takes a way in for a moment.
+        (json!({}), json!({}), json!({})),
+    ] {
+        let rig = Arc::new(unshared().await);
+        rig.set_rules(rules).await;
+        let owner = format!("/users/{}", rig.admin.owner_id);
+        let state = async || {
+            let terms: Arc<Terms> = Arc::default();
+            let seen = rig.call_on(&rig.admin, "GET", &owner, Value::Null, Arc::clone(&terms));
+            seen.await.body();
+            terms.shown().unwrap()
+        };
+        let before = state().await;
+        let creations = vec![("/api_keys".to_owned(), restrictions.clone()); AT_ONCE];
+        let made = at_once(&rig, "POST", creations).await;
+        let each = |part: &str, body: &Value| -> Vec<_> {
+            let ids = made.iter().map(|key| key["id"].as_str().unwrap());
+            ids.map(|id| (format!("/api_keys/{id}{part}"), body.clone()))
+                .collect()
+        };
+        at_once(&rig, "PATCH", each("/restrictions", &restrictions)).await;
+        at_once(&rig, "POST", each("/rotate", &rotation)).await;
+        let narrow = json!({"networks": ["127.0.0.0/9"]});
+        at_once(&rig, "PATCH", each("/restrictions", &narrow)).await;
+        assert_eq!(state().await, before);
+    }
+}
+
+/// An admin who has lost its keys comes in again by a new invitation; what its old key breaks is not new.
+#[tokio::test]
+async fn an_active_admin_with_an_old_key_accepts_an_invitation() {
+    let rig = Rig::start().await;
+    let person = rig.user("a@x.example", Role::Admin, true).await.owner_id;
+    let old = rig.post("/api_keys", json!({"owner_id": person})).await;
+    old.body();
+    rig.set_rules(json!({"admin_networks": "refuse"})).await;
+    let invite = format!("/users/{person}/invite");
+    let invited = rig.post(&invite, Value::Null).await.body();
+    let url = invited["invitation_url"].as_str().unwrap();
+    let token = url.split_once('#').unwrap().1;
+    let accepted = rig.control.identity.accept_invitation(token, HERE).await;
+    let caller = rig.authenticate(accepted.unwrap().token.reveal()).await;
+    assert_eq!(caller.unwrap().owner_id, person);
+}
+
+/// Only a change of the rules changes their tag, and a write of another state is refused.
+#[tokio::test]
+async fn the_rules_have_a_tag_and_take_conditions() {
+    let rig = Rig::start().await;
+    let state = async |method: &'static str, body: Value| {
+        let terms: Arc<Terms> = Arc::default();
+        let seen = rig.call_on(&rig.admin, method, RULES, body, Arc::clone(&terms));
+        seen.await.body();
+        terms.shown().unwrap()
+    };
+    let first = state("GET", Value::Null).await;
+    // The write of a way in replaces the account.
+    let made = rig.post("/api_keys", json!({})).await.body();
+    let key = format!("/api_keys/{}", made["id"].as_str().unwrap());
+    rig.delete(&key).await;
+    assert_eq!(state("GET", Value::Null).await, first);
+    assert_eq!(state("PATCH", json!({})).await, first);
+    rig.clock.advance(DAY);
+    let second = state("PATCH", json!({"required_end": "warn"})).await;
+    assert_ne!(second.state, first.state);
+    assert_eq!(second.at, rig.clock.now());
+    assert_eq!(state("GET", Value::Null).await, second);
+    let write = async |state: &str, text: &str| {
+        let body = json!({"required_end": text});
+        let terms = idempotency::if_match(state);
+        let written = rig.call_on(&rig.admin, "PATCH", RULES, body, terms).await;
+        written.code()
+    };
+    assert_eq!(write(&first.state, "off").await, Some(266));
+    assert_eq!(rig.get(RULES).await.body()["required_end"], "warn");
+    assert_eq!(write(&second.state, "refuse").await, None);
+    let read = idempotency::if_match(&second.state);
+    let read = rig.call_on(&rig.admin, "GET", RULES, Value::Null, read);
+    assert_eq!(read.await.code(), Some(266));
+}
+
+/// Rules are refused only for a way in that they take, and not for one that is not there.
+#[tokio::test]
+async fn rules_that_take_no_way_in_are_not_refused() {
+    let rig = Rig::start().await;
+    let only = format!("/api_keys/{}/restrictions?force=true", rig.admin.key_id);
+    rig.patch(&only, json!({"networks": ["127.0.0.0/8"]}))
+        .await
+        .body();
+    for rules in [
+        json!({"maximum_age": "refuse"}),
+        json!({"required_end": "warn"}),
+        json!({"maximum_age_days": 3650}),
+        json!({"maximum_age_days": 90}),
+        json!({"maximum_age": "off"}),
+    ] {
+        rig.set_rules(rules).await;
     }
 }
 

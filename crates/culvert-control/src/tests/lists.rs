@@ -191,7 +191,7 @@ async fn filters_on_every_field_find_the_matching_object() {
                     format!("obj.id in [\"{text}\", \"{}_0\"]", ty.id_prefix),
                     format!("obj.id > \"{}_0\" && obj.id != \"\"", ty.id_prefix),
                 ],
-                Shape::Text | Shape::Within(_) => vec![
+                Shape::Text | Shape::Within(_) | Shape::Spelled(_) => vec![
                     format!("obj.{name}.startsWith(\"{quoted}\")"),
                     format!("obj.{name} in [\"x\", \"{quoted}\"] || obj.id == \"\""),
                     format!("obj.{name} == \"{quoted}\""),

@@ -304,3 +304,48 @@ async fn an_operator_is_compiled_only_while_its_owner_is_active() {
         assert!(rig.get(&gone).await.is_absent());
     }
 }
+
+/// The owner of an endpoint chooses how its URL is spelled, and not what a selector sees.
+#[tokio::test]
+async fn a_selector_sees_one_spelling_of_each_address() {
+    let rig = Rig::start().await;
+    for (scheme, port) in [("tls", ":443"), ("http", ":80")] {
+        let upstream = match scheme {
+            "tls" => "tcp://127.0.0.1:9",
+            _ => "http://127.0.0.1:9",
+        };
+        for (host, url) in [
+            ("one.ns1", format!("{scheme}://one.ns1")),
+            ("two.ns1", format!("{scheme}://two.ns1{port}")),
+            ("three.ns1", format!("{scheme}://Three.ns1")),
+        ] {
+            let body = json!({"url": url, "bindings": ["kubernetes"], "upstream_url": upstream});
+            let made = rig.post("/endpoints", body).await.body();
+            let address = format!("{scheme}://{host}");
+            assert_eq!(
+                (&made["url"], &made["public_url"]),
+                (&json!(url), &json!(address))
+            );
+            for (selector, is_bound) in [
+                (format!("endpoint.url == '{address}'"), true),
+                (format!("endpoint.url in ['{address}']"), true),
+                (format!("endpoint.url != '{address}'"), false),
+                (format!("endpoint.public_url != '{address}'"), false),
+            ] {
+                let body = json!({
+                    "enabled_features": ["bindings"], "binding": {"endpoint_selectors": [selector]},
+                });
+                let operator = rig.post("/kubernetes_operators", body).await.body();
+                let operator = operator["id"].as_str().unwrap();
+                let bound = format!("/kubernetes_operators/{operator}/bound_endpoints");
+                let bound = rig.get(&bound).await.body();
+                let mut bound = bound["endpoints"].as_array().unwrap().iter();
+                assert_eq!(
+                    bound.any(|one| one["id"] == made["id"]),
+                    is_bound,
+                    "{selector}"
+                );
+            }
+        }
+    }
+}

@@ -19,6 +19,7 @@ use culvert_resources::stored;
 use culvert_resources::stored::seal::Seal;
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head, Ref};
 use serde::Deserialize;
+use serde_json::Value;
 use tracing::{info, warn};
 
 use crate::operations::resources::ALL;
@@ -37,7 +38,28 @@ pub(crate) async fn relink(store: &culvert_store::Store, seal: &Seal) -> Result<
     recover_owners(store).await?;
     note_private_destinations(store).await?;
     note_references(store, seal).await?;
-    note_targets(store, seal).await
+    note_targets(store, seal).await?;
+    note_urls(store).await
+}
+
+/// Stores the URLs of endpoints as this version writes them, so that lists find them.
+async fn note_urls(store: &culvert_store::Store) -> Result<(), Fault> {
+    const META: &str = "endpoint_urls";
+    if store.meta_get(META).await?.as_deref() == Some(DONE) {
+        return Ok(());
+    }
+    let mut is_complete = true;
+    for document in store.all(Endpoint::KIND).await? {
+        let form: Endpoint = stored::read(&document)?;
+        let written: Value = stored::read(&document)?;
+        if written["address"]["url"] != form.address.url {
+            is_complete &= replace(store, document, &form).await?;
+        }
+    }
+    match is_complete {
+        true => store.meta_set(META, DONE).await,
+        false => Ok(()),
+    }
 }
 
 /// Stores the references of objects, and the names of endpoints.
@@ -225,7 +247,7 @@ async fn recover_owners(store: &culvert_store::Store) -> Result<(), Fault> {
             n_unknown += 1;
             continue;
         };
-        let mut form: serde_json::Map<String, serde_json::Value> = stored::read(&document)?;
+        let mut form: serde_json::Map<String, Value> = stored::read(&document)?;
         form.insert(field.to_owned(), owner.into());
         is_complete &= replace(store, document, &form).await?;
     }

@@ -9,6 +9,7 @@ use culvert_resources::cx::Cx;
 use culvert_resources::cx::base::PublicPorts;
 use culvert_resources::{Error, Role};
 use culvert_store::Changes;
+use serde_json::Value;
 
 use crate::endpoint::model::{Address, AddressScheme, Binding};
 use crate::pool::{self, Taken};
@@ -18,6 +19,8 @@ use crate::{platform, reserved_addr, reserved_domain, traffic_policy as policy};
 const INTERNAL: &str = "internal";
 /// Limit of labels before it.
 const INTERNAL_LABELS_MAX: usize = 5;
+/// Labels of a service in a cluster: `service.namespace`.
+const KUBERNETES_LABELS: usize = 2;
 /// Characters of the first label of a random name.
 const RANDOM_NAME_LENGTH: usize = 12;
 
@@ -208,7 +211,6 @@ impl RequestedUrl {
             return Ok(self.choose_kubernetes(cx)?);
         }
         let (scheme, settings) = (self.scheme, cx.settings);
-        let name = scheme.name();
         let Some(usual) = scheme.port() else {
             return self.choose_tcp(cx, referrer).await;
         };
@@ -254,16 +256,11 @@ impl RequestedUrl {
                 (host.to_string(), id, held)
             }
         };
-        let url = match (scheme, self.port) {
-            // The URL is shown as sent; only http and https omit the default port.
-            (AddressScheme::Tls, Some(port)) if port == usual => format!("{name}://{host}:{port}"),
-            _ => format!("{name}://{host}"),
-        };
         let address = Address {
+            url: whole(scheme, &host, None),
             scheme,
             host,
             port: usual,
-            url,
             sent: None,
         };
         Ok(ChosenAddress {
@@ -299,7 +296,7 @@ impl RequestedUrl {
         let host = self.host.filter(|host| {
             let mut labels = host.split('.');
             let is_dns_name = host.bytes().all(|byte| !matches!(byte, b'*' | b'_'));
-            is_dns_name && labels.by_ref().count() == 2
+            is_dns_name && labels.by_ref().count() == KUBERNETES_LABELS
         });
         let Some(host) = host else {
             let why = "The host of an endpoint with the binding `kubernetes` must be `service.namespace`.";
@@ -365,7 +362,7 @@ pub(super) struct ChosenAddress {
 }
 
 /// A URL in the spelling of the server; a text that is no URL of an endpoint stays as it is.
-pub(super) fn written(url: &str) -> String {
+pub(crate) fn written(url: &str) -> String {
     let Ok(wanted) = RequestedUrl::parse(url) else {
         return url.to_owned();
     };
@@ -375,15 +372,56 @@ pub(super) fn written(url: &str) -> String {
     }
 }
 
-/// The URL of a host. Only http and https omit their usual port.
+/// The URL of an address, without the usual port of its scheme.
 fn whole(scheme: AddressScheme, host: &str, port: Option<u16>) -> String {
     let name = scheme.name();
     match port {
-        Some(port) if scheme == AddressScheme::Tls || Some(port) != scheme.port() => {
-            format!("{name}://{host}:{port}")
-        }
+        Some(port) if Some(port) != scheme.port() => format!("{name}://{host}:{port}"),
         _ => format!("{name}://{host}"),
     }
+}
+
+/// The URLs that the endpoints which a URL may name have as they are stored. Which of them it names, [`names`] says.
+pub(super) fn stored_urls(ports: PublicPorts, url: &str) -> Vec<String> {
+    let Ok(RequestedUrl {
+        scheme,
+        host: Some(host),
+        port,
+    }) = RequestedUrl::parse(url)
+    else {
+        // It names none.
+        return vec![url.to_owned()];
+    };
+    let other = whole(scheme, &host, port);
+    if host.is_within(INTERNAL) {
+        return vec![other];
+    }
+    let mut urls = vec![whole(scheme, &host, public(scheme, port, ports))];
+    // A service in a cluster may have any port.
+    if host.split('.').count() == KUBERNETES_LABELS && !urls.contains(&other) {
+        urls.push(other);
+    }
+    urls
+}
+
+/// Whether a URL names an endpoint: it would be the endpoint's address if it were sent with its binding. `endpoint` is the view,
+/// with the URL as it is stored.
+pub(super) fn names(ports: PublicPorts, url: &str, endpoint: &Value) -> bool {
+    let Ok(wanted) = RequestedUrl::parse(url) else {
+        return false;
+    };
+    let is_public = endpoint["bindings"][0] == Binding::Public.name();
+    let port = match is_public {
+        true => public(wanted.scheme, wanted.port, ports),
+        false => wanted.port,
+    };
+    let host = wanted.host.as_deref();
+    host.is_some_and(|host| endpoint["url"] == *whole(wanted.scheme, host, port))
+}
+
+/// The port of a public endpoint, of one in a URL: the port that URLs are shown with stands for none.
+fn public(scheme: AddressScheme, port: Option<u16>, ports: PublicPorts) -> Option<u16> {
+    port.filter(|port| Some(*port) != scheme.public_port(ports))
 }
 
 impl ChosenAddress {

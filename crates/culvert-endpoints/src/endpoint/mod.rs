@@ -142,17 +142,17 @@ impl Resource for Endpoint {
         field("type", Shape::EndpointType),
         field("binding", Shape::First("bindings")),
         field("bindings", Shape::List),
-        field("url", Shape::Within("address")),
+        field("url", Shape::Spelled("address")),
         field("pooling_enabled", Shape::Flag),
         field("scheme", Shape::Within("address")),
         field("region", Shape::Text),
         field("name", Shape::Text),
     ]);
     const ARGUMENTS: &'static [Argument] = &[
-        argument("id", "id", str::to_owned),
-        argument("ids", "id", str::to_owned),
-        argument("url", "url", address::written),
-        argument("urls", "url", address::written),
+        Argument::plain("id", "id"),
+        Argument::plain("ids", "id"),
+        url_argument("url"),
+        url_argument("urls"),
     ];
     const PARAMETERS: &'static [Parameter] = page::ENDPOINTS;
     const VALUE_CODES: &'static [(&'static str, Code)] = &[
@@ -569,11 +569,12 @@ fn run_health(endpoints: &EndpointConfig, call: Call) -> Running<'_> {
     Box::pin(async move { health::health(endpoints, &TYPE, &call).await })
 }
 
-const fn argument(name: &'static str, field: &'static str, stored: fn(&str) -> String) -> Argument {
+const fn url_argument(name: &'static str) -> Argument {
     Argument {
         name,
-        field,
-        stored,
+        field: "url",
+        stored: address::stored_urls,
+        names: address::names,
     }
 }
 

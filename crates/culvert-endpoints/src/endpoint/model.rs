@@ -89,7 +89,9 @@ pub struct View<'a> {
     pub(crate) updated_at: Timestamp,
     pub(crate) description: &'a str,
     pub(crate) metadata: &'a str,
-    /// As it was sent. The server writes it itself where the URL that was sent has no host.
+    /// As it was sent. The server writes it itself where the URL that was sent has no host. Letters of other scripts may
+    /// look like those of another host: `host` and `public_url` have the ASCII form, which names resolve to. Filters see
+    /// the URL with that host and without the usual and the public port.
     pub(crate) url: &'a str,
     /// The whole URL with the public port.
     pub(crate) public_url: Cow<'a, str>,
@@ -253,6 +255,7 @@ pub enum Binding {
 
 /// The parts of a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(from = "StoredAddress")]
 pub struct Address {
     /// Protocol of the clients.
     pub scheme: AddressScheme,
@@ -260,11 +263,48 @@ pub struct Address {
     pub host: String,
     /// Port; the usual one of the scheme if the URL names none.
     pub port: u16,
-    /// The URL as the server writes it, with scheme and host. Filters and selectors see this one.
+    /// The URL as the server writes it, with scheme and host, and without the usual port. Filters and selectors see this one.
     pub url: String,
     /// The URL as it was sent, if that is another spelling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sent: Option<String>,
+}
+
+/// An address as it is stored.
+#[derive(Deserialize)]
+struct StoredAddress {
+    scheme: AddressScheme,
+    host: String,
+    port: u16,
+    url: String,
+    #[serde(default)]
+    sent: Option<String>,
+}
+
+impl From<StoredAddress> for Address {
+    fn from(stored: StoredAddress) -> Self {
+        let StoredAddress {
+            scheme,
+            host,
+            port,
+            mut url,
+            mut sent,
+        } = stored;
+        // Earlier versions kept the usual port of `tls` where it was sent, so owners chose what filters and selectors saw.
+        if scheme == AddressScheme::Tls
+            && let Some(short) = url.strip_suffix(":443").map(str::to_owned)
+        {
+            let before = std::mem::replace(&mut url, short);
+            sent.get_or_insert(before);
+        }
+        Self {
+            scheme,
+            host,
+            port,
+            url,
+            sent,
+        }
+    }
 }
 
 /// Protocol of the clients of an endpoint.

@@ -23,7 +23,7 @@ use culvert_resources::list::page::reference;
 use culvert_resources::operation::{Call, Method, Reply, ResponseSpec, Status};
 use culvert_resources::resource::model::Model;
 use culvert_resources::resource::{Draft, Extra, Resource, ResourceType, Running, StoredDraft};
-use culvert_resources::service::RUNS_MAX;
+use culvert_resources::service::Attempts;
 use culvert_resources::stored::Format;
 use culvert_resources::{Error, Kernel, input, service, stored};
 use culvert_store::{AuditEvent, Changes, Document, Head, Key, Revision};
@@ -682,7 +682,9 @@ async fn change_locked(
     edit: fn(&mut ReservedDomain) -> Result<(), Refusal>,
 ) -> Result<Reply, Error> {
     let cx = kernel.cx_of(&call, &[])?;
-    for _ in 0..RUNS_MAX {
+    let mut attempts = Attempts::of(cx.locks);
+    loop {
+        attempts.begin().await?;
         let document = service::named(&cx, &TYPE, &call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;
         let mut domain: ReservedDomain = stored::read(&document)?;
@@ -700,7 +702,6 @@ async fn change_locked(
             return Ok(Reply::NoContent);
         }
     }
-    Err(service::overtaken())
 }
 
 #[cfg(test)]

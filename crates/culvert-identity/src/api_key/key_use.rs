@@ -1,7 +1,7 @@
 //! When and from where each API key and each of its tokens was used last, and for which operations.
 //!
-//! Calls note their use in memory. A task writes it at most once a minute for each key, so a node that fails loses the
-//! uses of up to a minute.
+//! Calls note their use in memory. A task writes it once a minute, and earlier if many keys are used, so a node that fails
+//! loses the uses of up to a minute.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -113,16 +113,15 @@ pub(crate) async fn last_uses(
         let stored: Stored = stored::read(&document)?;
         known.insert(document.head.id, stored);
     }
-    let own = key_uses.lock();
     let last = |(key_id, id): (&&str, &String)| {
         let mut found = KeyUse::default();
         if let Some(stored) = known.remove(id) {
             found.add(stored.at, stored.from);
             found.tokens = stored.tokens;
         }
-        if let Some(own) = own.peek(*key_id).map(|noted| &noted.last) {
+        if let Some(own) = key_uses.last(key_id) {
             found.add(own.at, own.from);
-            found.tokens.extend(tokens_of(own));
+            found.tokens.extend(tokens_of(&own));
         }
         found
     };
@@ -166,6 +165,7 @@ impl Identity {
                 () = cancel.cancelled() => break,
                 _ = clean.tick() => self.clean_key_uses().await,
                 _ = write.tick() => self.write_key_uses().await,
+                () = self.kernel.key_uses.crowded() => self.write_key_uses().await,
             };
             if let Err(fault) = done {
                 warn!(cause = %fault.chain(), "the last uses of API keys are written later");

@@ -183,7 +183,7 @@ impl Resource for ApiKey {
             json: Secret::new(format!("\"{}\"", token.reveal())),
         };
         let key_id = TYPE.stored_id_of(id);
-        let checked = rules::check_beside_owner(cx, &key_id, id.at(), &mut document).await?;
+        let checked = rules::check(cx, &key_id, id.at(), &mut document).await?;
         let also = restricted(cx, id, &document.restrictions)?.and(checked);
         Ok(Draft {
             document,

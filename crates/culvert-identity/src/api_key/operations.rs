@@ -18,7 +18,7 @@ use culvert_resources::list::page::Parameter;
 use culvert_resources::operation::{BodySpec, Call, Method, Reply, ResponseSpec, SchemaOf, Status};
 use culvert_resources::resource::model::{Model, Uri};
 use culvert_resources::resource::{Extra, Reveal, Running, StoredDraft, value_refusal};
-use culvert_resources::service::RUNS_MAX;
+use culvert_resources::service::Attempts;
 use culvert_resources::{Error, Role, audit, input, service, stored};
 use culvert_store::{Changes, Head};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -30,7 +30,7 @@ use crate::api_key::model;
 use crate::api_key::model::{ApiKey, PreviousToken};
 use crate::api_key::overlap::{rotated, run_end};
 use crate::api_key::restrictions::{API_KEY_RESTRICTED, Wanted, shown_restrictions};
-use crate::api_key::rules::{check_beside_owner, current};
+use crate::api_key::rules::{check, current};
 use crate::console::session;
 use crate::leak::found::Leak;
 use crate::lockout::{Taken, leave_a_way_in};
@@ -344,7 +344,9 @@ async fn restrict_locked(
 ) -> Result<(Head, ApiKey), Error> {
     let cx = identity.kernel.cx_of(call, parameters)?;
     let ty = &api_key::TYPE;
-    for _ in 0..RUNS_MAX {
+    let mut attempts = Attempts::of(cx.locks);
+    loop {
+        attempts.begin().await?;
         let document = service::named(&cx, ty, call).await?;
         let document = document.ok_or_else(Refusal::not_found)?;
         cx.caller.may_write()?;
@@ -356,7 +358,7 @@ async fn restrict_locked(
         let head = document.head.clone();
         let id = head.id.as_str();
         let issued_at = key.issued_at(&head);
-        let checked = check_beside_owner(&cx, id, issued_at, &mut key).await?;
+        let checked = check(&cx, id, issued_at, &mut key).await?;
         let also = match was_way_in && !key.is_way_in() {
             true => leave_a_way_in(&cx, &head.account, Taken::Key(id)).await?,
             false => Changes::default(),
@@ -381,7 +383,6 @@ async fn restrict_locked(
             return Ok((head, key));
         }
     }
-    Err(service::overtaken())
 }
 
 fn run_rotate(identity: &Identity, call: Call) -> Running<'_> {
@@ -399,7 +400,9 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
         let input = shaped(input::create::<Rotate>(call.body.clone()))?;
         let cx = identity.kernel.cx_of(&call, FORCED)?;
         let ty = &api_key::TYPE;
-        for _ in 0..RUNS_MAX {
+        let mut attempts = Attempts::of(cx.locks);
+        loop {
+            attempts.begin().await?;
             let document = service::named(&cx, ty, &call).await?;
             let document = document.ok_or_else(Refusal::not_found)?;
             cx.caller.may_write()?;
@@ -424,7 +427,7 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
                 issued_at: Some(issued_at),
                 until,
             });
-            let checked = check_beside_owner(&cx, &document.head.id, now, &mut key).await?;
+            let checked = check(&cx, &document.head.id, now, &mut key).await?;
             let noted = rotated(&cx, &document.head, &key).await?;
             // A holder of the previous token may have signed in with it.
             let also = match overlap {
@@ -457,7 +460,6 @@ fn rotate(identity: &Identity, call: Call) -> Running<'_> {
                 return Ok(reply);
             }
         }
-        Err(service::overtaken())
     })
 }
 

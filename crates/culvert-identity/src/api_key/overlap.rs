@@ -15,7 +15,7 @@ use culvert_resources::input::force::FORCED;
 use culvert_resources::operation::{Call, Reply};
 use culvert_resources::resource::model::Model;
 use culvert_resources::resource::{Running, StoredDraft};
-use culvert_resources::service::{self, RUNS_MAX};
+use culvert_resources::service::{self, Attempts};
 use culvert_resources::stored::{self, Format};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
 use schemars::JsonSchema;
@@ -207,7 +207,9 @@ fn end(identity: &Identity, call: Call) -> Running<'_> {
     Box::pin(async move {
         let cx = identity.kernel.cx_of(&call, FORCED)?;
         let ty = &api_key::TYPE;
-        for _ in 0..RUNS_MAX {
+        let mut attempts = Attempts::of(cx.locks);
+        loop {
+            attempts.begin().await?;
             let document = service::named(&cx, ty, &call).await?;
             let document = document.ok_or_else(Refusal::not_found)?;
             cx.caller.may_write()?;
@@ -262,7 +264,6 @@ fn end(identity: &Identity, call: Call) -> Running<'_> {
                 return Ok(Reply::NoContent);
             }
         }
-        Err(service::overtaken())
     })
 }
 

@@ -19,12 +19,13 @@ use culvert_resources::audit::trace::Trace;
 use culvert_resources::cx::Cx;
 use culvert_resources::input::Problem;
 use culvert_resources::input::force::FORCED;
+use culvert_resources::operation::terms::Shown;
 use culvert_resources::operation::{
     BodySpec, Call, Handler, Method, Operation, Reply, ResponseSpec, Run, SchemaOf, Status,
 };
 use culvert_resources::resource::Running;
 use culvert_resources::resource::model::Model;
-use culvert_resources::service::{self, RUNS_MAX};
+use culvert_resources::service::Attempts;
 use culvert_resources::{Error, audit, input, stored};
 use culvert_store::{AuditEvent, Changes, CommitError, Document, Head};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -252,7 +253,7 @@ pub(crate) async fn check(
     let owner = Owner::get(cx.store, &key.owner_id).await?;
     let document = owner.ok_or_else(|| Refusal::of(code::OWNER_UNKNOWN))?;
     let owner = Owner::read(&document)?;
-    // A role that is raised meanwhile decides again.
+    // A role that is raised meanwhile decides again. The owner stays as it is: keys of one owner are written side by side.
     let held = held.and(Changes::while_at(&document.head));
     let judged = JudgedKey {
         restrictions: &key.restrictions,
@@ -277,34 +278,15 @@ pub(crate) async fn check(
     Ok(held.and(Changes::event(event)))
 }
 
-/// The same, of a key whose owner is not written in the same commit.
-pub(crate) async fn check_beside_owner(
-    cx: &Cx<'_>,
-    id: &str,
-    issued_at: Timestamp,
-    key: &mut ApiKey,
-) -> Result<Changes, Error> {
-    let checked = check(cx, id, issued_at, key).await?;
-    let (rules, _) = current(cx).await?;
-    if rules.admin_networks != Strictness::Refuse {
-        return Ok(checked);
-    }
-    // The owner may become an admin at the same time. That replaces the owner, after a look at its keys; so does this, and of
-    // both, one is decided again.
-    let reason = "the owner stays as it is; a key and a role that break a rule together come one after the other";
-    let owner = Owner::get(cx.store, &key.owner_id).await?;
-    Ok(match owner {
-        Some(owner) => checked.and(Changes::replace(owner, AuditEvent::Suppress { reason })),
-        None => checked,
-    })
-}
-
 /// Refuses that a user becomes an active admin (653) whose keys would break a rule.
 pub(crate) async fn check_admin(cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
     let (rules, held) = current(cx).await?;
     if rules.admin_networks != Strictness::Refuse {
         return Ok(held);
     }
+    // A key that is made or changed meanwhile decides again.
+    let since = cx.store.revision().await?;
+    let held = held.and(Changes::while_referrers_at(ApiKey::KIND, &head.id, since));
     for document in cx.referring(ApiKey::KIND, head).await? {
         let key: ApiKey = stored::read(&document)?;
         let judged = JudgedKey {
@@ -325,49 +307,77 @@ pub(crate) async fn check_admin(cx: &Cx<'_>, head: &Head) -> Result<Changes, Err
     Ok(held)
 }
 
+/// The rules in the caller's account, and their state for conditions: only a change of the rules changes it.
+fn shown(cx: &Cx<'_>, account: &Head, rules: &KeyRules) -> Result<(String, Shown), Fault> {
+    let key = cx.terms.map(|terms| terms.conditions.key.clone());
+    let stored = stored::write(rules)?;
+    let shown = key
+        .unwrap_or_default()
+        .shown_part(account, COLLECTION, &stored);
+    Ok((stored::write(&View::of(rules, cx.base.uri))?, shown))
+}
+
 fn run_get(identity: &Identity, call: Call) -> Running<'_> {
     Box::pin(async move {
-        let cx = identity.kernel.cx(&call.caller, &call.base);
-        let (rules, _) = current(&cx).await?;
-        Ok(Reply::Ok(stored::write(&View::of(&rules, &call.base))?))
+        let cx = identity.kernel.cx_of(&call, &[])?;
+        let (document, account) = account_of(&cx).await?;
+        let (view, state) = shown(&cx, &document.head, &account.key_rules)?;
+        call.terms.conditions.check_state(&state, false)?;
+        call.terms.show_state(state);
+        Ok(Reply::Ok(view))
     })
 }
 
 fn run_update(identity: &Identity, call: Call) -> Running<'_> {
     Box::pin(async move {
-        let update = match input::update::<Update>(call.body.clone()) {
-            Ok(update) => update.input,
-            Err(Problem::Shape(refusal)) => return Err(refusal.into()),
-            Err(Problem::Value { field, why }) => {
-                let why = format!("`{field}` is not allowed: {why}.");
-                return Err(Refusal::new(code::BODY_FIELD_INVALID, why).into());
-            }
-        };
-        let cx = identity.kernel.cx_of(&call, FORCED)?;
-        cx.caller.must_be_admin(ONLY_ADMINS)?;
-        for _ in 0..RUNS_MAX {
-            let (document, mut account) = account_of(&cx).await?;
-            let before = account.key_rules;
-            let rules = update.applied(before)?;
-            if rules == before {
-                return Ok(Reply::Ok(stored::write(&View::of(&rules, &call.base))?));
-            }
-            account.key_rules = rules;
-            lockout::rules_leave_a_way_in(&cx, &document.head, &rules).await?;
-            let event = rules_event(&cx, &document.head, &before, &rules)?;
-            let written = Document {
-                body: stored::write(&account)?,
-                ..document
-            };
-            let changes = Changes::replace(written, event);
-            match cx.store.commit(changes).await {
-                Ok(_) => return Ok(Reply::Ok(stored::write(&View::of(&rules, &call.base))?)),
-                Err(CommitError::Fault(fault)) => return Err(fault.into()),
-                Err(_) => {}
-            }
-        }
-        Err(service::overtaken())
+        let account = call.caller.account.clone();
+        let updating = update(identity, call);
+        identity.kernel.locks.with(&[&account], updating).await
     })
+}
+
+async fn update(identity: &Identity, call: Call) -> Result<Reply, Error> {
+    let update = match input::update::<Update>(call.body.clone()) {
+        Ok(update) => update.input,
+        Err(Problem::Shape(refusal)) => return Err(refusal.into()),
+        Err(Problem::Value { field, why }) => {
+            let why = format!("`{field}` is not allowed: {why}.");
+            return Err(Refusal::new(code::BODY_FIELD_INVALID, why).into());
+        }
+    };
+    let cx = identity.kernel.cx_of(&call, FORCED)?;
+    cx.caller.must_be_admin(ONLY_ADMINS)?;
+    let mut attempts = Attempts::of(cx.locks);
+    loop {
+        attempts.begin().await?;
+        let (mut document, mut account) = account_of(&cx).await?;
+        let before = account.key_rules;
+        let (view, state) = shown(&cx, &document.head, &before)?;
+        // The commit replaces the account only at the revision that was read.
+        call.terms.conditions.check_state(&state, true)?;
+        let rules = update.applied(before)?;
+        if rules == before {
+            call.terms.show_state(state);
+            return Ok(Reply::Ok(view));
+        }
+        account.key_rules = rules;
+        lockout::rules_leave_a_way_in(&cx, &document.head, (&before, &rules)).await?;
+        let event = rules_event(&cx, &document.head, &before, &rules)?;
+        document.head.updated_at = cx.clock.now().whole_seconds();
+        let (view, state) = shown(&cx, &document.head, &rules)?;
+        let written = Document {
+            body: stored::write(&account)?,
+            ..document
+        };
+        match cx.store.commit(Changes::replace(written, event)).await {
+            Ok(_) => {
+                call.terms.show_state(state);
+                return Ok(Reply::Ok(view));
+            }
+            Err(CommitError::Fault(fault)) => return Err(fault.into()),
+            Err(_) => {}
+        }
+    }
 }
 
 fn rules_event(

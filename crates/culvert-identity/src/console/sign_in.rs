@@ -16,7 +16,7 @@ use culvert_resources::access::tenant::Account;
 use culvert_resources::access::user::User;
 use culvert_resources::audit::verb::Verb;
 use culvert_resources::resource::model::Model;
-use culvert_resources::service::RUNS_MAX;
+use culvert_resources::service::Attempts;
 use culvert_resources::stored::Format;
 use culvert_resources::{Error, audit, stored};
 use culvert_store::{Changes, CommitError, Document, Head};
@@ -171,7 +171,9 @@ impl Identity {
         role: Option<Role>,
         origin: &Origin,
     ) -> Result<Caller, Error> {
-        for _ in 0..RUNS_MAX {
+        let mut attempts = Attempts::of(&self.kernel.locks);
+        loop {
+            attempts.begin().await?;
             let (key, value) = Account::FIRST;
             let account = self.kernel.store.find(Account::KIND, key, value).await?;
             let account = account.ok_or_else(|| Fault::bare("reading the first account"))?;
@@ -197,7 +199,6 @@ impl Identity {
                 Err(_) => {}
             }
         }
-        Err(culvert_resources::service::overtaken())
     }
 
     /// The user with this identity, or the one that was invited with its verified e-mail address.

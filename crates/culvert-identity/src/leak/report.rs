@@ -15,7 +15,7 @@ use culvert_resources::audit;
 use culvert_resources::cx::Cx;
 use culvert_resources::resource::StoredDraft;
 use culvert_resources::resource::model::Model;
-use culvert_resources::service::{self, RUNS_MAX, overtaken};
+use culvert_resources::service::{self, Attempts};
 use culvert_resources::settings::Leaked;
 use culvert_resources::{Error, stored};
 use culvert_store::{Changes, CommitError, Document};
@@ -165,7 +165,9 @@ impl Identity {
 
     async fn key_leaked_locked(&self, id: &str, leak: &Reported<'_>) -> Result<bool, Error> {
         let kernel = &self.kernel;
-        for _ in 0..RUNS_MAX {
+        let mut attempts = Attempts::of(&kernel.locks);
+        loop {
+            attempts.begin().await?;
             let document = kernel.store.get(ApiKey::KIND, id).await?;
             let key: Option<ApiKey> = document.as_ref().map(stored::read).transpose()?;
             let digest = key.as_ref().map(|key| key.digest.as_str());
@@ -225,7 +227,6 @@ impl Identity {
                 return Ok(true);
             }
         }
-        Err(overtaken())
     }
 
     /// Returns whether it is the token of a tunnel credential.
@@ -237,7 +238,9 @@ impl Identity {
 
     async fn credential_leaked_locked(&self, id: &str, leak: &Reported<'_>) -> Result<bool, Error> {
         let (kernel, ty) = (&self.kernel, &credential::TYPE);
-        for _ in 0..RUNS_MAX {
+        let mut attempts = Attempts::of(&kernel.locks);
+        loop {
+            attempts.begin().await?;
             let document = kernel.store.get(ty.kind, id).await?;
             let found: Option<TunnelCredential> =
                 document.as_ref().map(stored::read).transpose()?;
@@ -283,7 +286,6 @@ impl Identity {
                 return Ok(true);
             }
         }
-        Err(overtaken())
     }
 
     async fn invitation_leaked(&self, leak: &Reported<'_>) -> Result<(), Error> {
@@ -294,7 +296,9 @@ impl Identity {
 
     async fn invitation_leaked_locked(&self, id: &str, leak: &Reported<'_>) -> Result<(), Error> {
         let kernel = &self.kernel;
-        for _ in 0..RUNS_MAX {
+        let mut attempts = Attempts::of(&kernel.locks);
+        loop {
+            attempts.begin().await?;
             let document = kernel.store.get(User::KIND, id).await?;
             let user: Option<User> = document.as_ref().map(stored::read).transpose()?;
             let pending = user.as_ref().and_then(|user| user.invitation.as_ref());
@@ -318,7 +322,6 @@ impl Identity {
                 return Ok(());
             }
         }
-        Err(overtaken())
     }
 
     /// A link exists only in the process that printed it.

@@ -26,7 +26,7 @@ use culvert_resources::resource::model::Model;
 use culvert_resources::resource::{
     Draft, Extra, Resource, ResourceType, Reveal, Running, StoredDraft,
 };
-use culvert_resources::service::RUNS_MAX;
+use culvert_resources::service::Attempts;
 use culvert_resources::stored::Format;
 use culvert_resources::{Caller, Error, Kernel, Parameter, Role, input, service, stored};
 use culvert_store::{Changes, Head};
@@ -275,7 +275,9 @@ fn run_invite(identity: &Identity, call: Call) -> Running<'_> {
 fn invite(kernel: &Kernel, call: Call) -> Running<'_> {
     Box::pin(async move {
         let cx = kernel.cx_of(&call, &[])?;
-        for _ in 0..RUNS_MAX {
+        let mut attempts = Attempts::of(cx.locks);
+        loop {
+            attempts.begin().await?;
             let document = service::named(&cx, &TYPE, &call).await?;
             let document = document.ok_or_else(Refusal::not_found)?;
             User::permit(cx.caller)?;
@@ -301,6 +303,5 @@ fn invite(kernel: &Kernel, call: Call) -> Running<'_> {
                 return Ok(reply);
             }
         }
-        Err(service::overtaken())
     })
 }

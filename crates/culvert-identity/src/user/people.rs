@@ -15,7 +15,7 @@ use culvert_resources::access::token::Shape;
 use culvert_resources::access::user::User;
 use culvert_resources::audit::verb::Verb;
 use culvert_resources::resource::model::Model;
-use culvert_resources::service::RUNS_MAX;
+use culvert_resources::service::Attempts;
 use culvert_resources::stored::Format;
 use culvert_resources::{Error, audit, stored};
 use culvert_store::{Changes, CommitError, Document, Head};
@@ -79,7 +79,9 @@ impl Identity {
         invitation: &str,
         origin: &Origin,
     ) -> Result<(Caller, Secret), Error> {
-        for _ in 0..RUNS_MAX {
+        let mut attempts = Attempts::of(&self.kernel.locks);
+        loop {
+            attempts.begin().await?;
             let document = self.kernel.store.get(User::KIND, id).await?;
             let user: Option<User> = document.as_ref().map(stored::read).transpose()?;
             let pending = user.as_ref().and_then(|user| user.invitation.as_ref());
@@ -96,10 +98,11 @@ impl Identity {
             self.admit(&caller, origin.address)?;
             let cx = self.kernel.cx(&caller, &self.kernel.settings.base_url);
             let accepted = invitations::ended(&cx, (id, &user), Ended::Accepted)?;
+            let was_admin = user.is_active_admin();
             user.active = true;
             user.invitation = None;
             // An older key of a user who was inactive may break a rule for admins.
-            let checked = match user.is_active_admin() {
+            let checked = match !was_admin && user.is_active_admin() {
                 true => check_admin(&cx, &document.head).await?,
                 false => Changes::default(),
             };
@@ -126,7 +129,6 @@ impl Identity {
             };
             return Ok((caller, token));
         }
-        Err(culvert_resources::service::overtaken())
     }
 
     /// A first key for a person: its token, the token as presented by a caller, its ID, and the write that creates it. Where

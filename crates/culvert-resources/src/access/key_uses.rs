@@ -1,17 +1,25 @@
 //! The uses of API keys on this node, until they are written.
 //!
-//! A call notes its use under one lock, without an allocation once the key, its token and the operation are known.
+//! A call notes its use under one lock, without an allocation once the key, its token and the operation are known. A use
+//! stays in memory until it is stored and its calls are counted. Keys are made by their owners, so there is room for a
+//! number of keys, of which no owner can take the share of another: what does not fit is lost of the owner with the most.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use culvert_base::Timestamp;
+use culvert_base::sync::lock;
 use hashlink::LruCache;
+use tokio::sync::Notify;
 
 use crate::access::caller::Caller;
 
-/// Limit of keys whose use is in memory. Beyond it, the oldest use is dropped.
+/// Limit of keys whose use is in memory.
 const KEYS_MAX: usize = 4096;
+/// Uses that are not stored are written early once there are this many, and again with each further [`WRITE_STEP`].
+const WRITE_AT: usize = KEYS_MAX / 2;
+const WRITE_STEP: usize = KEYS_MAX / 16;
 /// Limit of operations of one key that are counted apart in one frame of statistics. Further ones are counted as [`OTHERS`].
 const OPERATIONS_MAX: usize = 64;
 /// The operations beyond that limit, together.
@@ -21,14 +29,28 @@ pub const OTHERS: Called = ("", "others");
 pub type Called = (&'static str, &'static str);
 
 /// The uses of keys on this node.
+#[derive(Debug, Default)]
+pub struct KeyUses {
+    known: Mutex<Known>,
+    is_crowded: Notify,
+}
+
 #[derive(Debug)]
-pub struct KeyUses(Mutex<LruCache<String, Noted>>);
+struct Known {
+    /// By the IDs of the keys, that of the latest use last.
+    uses: LruCache<String, Noted>,
+    /// How many of them each owner has; no owner has none.
+    shares: HashMap<String, usize>,
+    /// How many are not stored.
+    n_due: usize,
+}
 
 /// The uses of one key.
 #[derive(Debug)]
-pub struct Noted {
+struct Noted {
+    owner_id: String,
     /// Its last use.
-    pub last: Use,
+    last: Use,
     /// Calls by operation since they were taken last.
     calls: Vec<(Called, u64)>,
 }
@@ -72,9 +94,60 @@ pub struct KeyCalls {
     pub count: u64,
 }
 
-impl Default for KeyUses {
+impl Default for Known {
     fn default() -> Self {
-        Self(Mutex::new(LruCache::new(KEYS_MAX)))
+        Self {
+            uses: LruCache::new_unbounded(),
+            shares: HashMap::new(),
+            n_due: 0,
+        }
+    }
+}
+
+impl Known {
+    fn remove(&mut self, key_id: &str) {
+        let Some(noted) = self.uses.remove(key_id) else {
+            return;
+        };
+        self.n_due -= usize::from(!noted.last.is_written);
+        if let Some(share) = self.shares.get_mut(&noted.owner_id) {
+            *share -= 1;
+            if *share == 0 {
+                self.shares.remove(&noted.owner_id);
+            }
+        }
+    }
+
+    /// Removes a key if its use is stored and its calls are counted.
+    fn remove_settled(&mut self, key_id: &str) {
+        let noted = self.uses.peek(key_id);
+        if noted.is_some_and(|noted| noted.last.is_written && noted.calls.is_empty()) {
+            self.remove(key_id);
+        }
+    }
+
+    /// Makes room for another key of this owner. Returns whether there is.
+    fn make_room(&mut self, owner_id: &str) -> bool {
+        if self.uses.len() < KEYS_MAX {
+            return true;
+        }
+        let own = self.shares.get(owner_id).copied().unwrap_or(0);
+        let others = self.shares.iter().filter(|(_, share)| **share > own);
+        let largest = others.max_by_key(|(_, share)| **share);
+        let loser = largest.map_or(owner_id, |(owner, _)| owner);
+        let its = || {
+            self.uses
+                .iter()
+                .filter(|(_, noted)| noted.owner_id == loser)
+        };
+        let stored = its().find(|(_, noted)| noted.last.is_written);
+        // An owner's own further key displaces nothing that is not stored.
+        let oldest = stored.or_else(|| its().next().filter(|_| largest.is_some()));
+        let Some(removed) = oldest.map(|(id, _)| id.clone()) else {
+            return false;
+        };
+        self.remove(&removed);
+        true
     }
 }
 
@@ -129,56 +202,83 @@ impl Use {
 }
 
 impl KeyUses {
-    /// All of them, by the IDs of their keys.
-    pub fn lock(&self) -> MutexGuard<'_, LruCache<String, Noted>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The last use of a key, if it is in memory.
+    pub fn last(&self, key_id: &str) -> Option<Use> {
+        let known = lock(&self.known);
+        known.uses.peek(key_id).map(|noted| noted.last.clone())
     }
 
     /// Notes that the caller's key was used at this time from this address, for this operation.
     pub fn note_use(&self, caller: &Caller, at: Timestamp, from: IpAddr, called: Option<Called>) {
-        let uses = &mut *self.lock();
-        if let Some(noted) = uses.get_mut(&caller.key_id) {
+        let known = &mut *lock(&self.known);
+        if let Some(noted) = known.uses.get_mut(&caller.key_id) {
+            let was_stored = noted.last.is_written;
             noted.note(caller, at, from, called);
-            return;
-        }
-        let mut noted = Noted {
-            last: Use {
+            if !was_stored {
+                return;
+            }
+        } else {
+            if !known.make_room(&caller.owner_id) {
+                return;
+            }
+            let last = Use {
                 account: caller.account.clone(),
                 at,
                 from,
                 tokens: [None, None],
                 is_written: false,
-            },
-            calls: Vec::new(),
-        };
-        noted.note(caller, at, from, called);
-        uses.insert(caller.key_id.clone(), noted);
+            };
+            let mut noted = Noted {
+                owner_id: caller.owner_id.clone(),
+                last,
+                calls: Vec::new(),
+            };
+            noted.note(caller, at, from, called);
+            *known.shares.entry(caller.owner_id.clone()).or_default() += 1;
+            known.uses.insert(caller.key_id.clone(), noted);
+        }
+        known.n_due += 1;
+        if known.n_due >= WRITE_AT && known.n_due.is_multiple_of(WRITE_STEP) {
+            self.is_crowded.notify_one();
+        }
+    }
+
+    /// Waits until so many uses are not stored that they should be written early.
+    pub async fn crowded(&self) {
+        self.is_crowded.notified().await;
     }
 
     /// The uses that are not written.
     pub fn due(&self) -> Vec<(String, Use)> {
-        let uses = self.lock();
-        let due = uses.iter().filter(|(_, noted)| !noted.last.is_written);
+        let known = lock(&self.known);
+        let uses = known.uses.iter();
+        let due = uses.filter(|(_, noted)| !noted.last.is_written);
         due.map(|(id, noted)| (id.clone(), noted.last.clone()))
             .collect()
     }
 
     /// Notes that these uses are stored. A later one of the same key stays due.
     pub fn set_written(&self, written: &[(String, Use)]) {
-        let mut uses = self.lock();
+        let known = &mut *lock(&self.known);
         for (id, one) in written {
-            if let Some(noted) = uses.peek_mut(id) {
-                noted.last.is_written = noted.last.at == one.at;
+            let noted = known.uses.peek_mut(id);
+            let Some(noted) = noted.filter(|noted| noted.last.at == one.at) else {
+                continue;
+            };
+            if !noted.last.is_written {
+                noted.last.is_written = true;
+                known.n_due -= 1;
             }
+            known.remove_settled(id);
         }
     }
 
     /// Takes the calls since the last time, those of the keys first that were not used for the longest time. Calls of
     /// more than `max` pairs of key and operation stay for the next time.
     pub fn take_calls(&self, max: usize) -> Vec<KeyCalls> {
-        let mut taken = Vec::new();
-        let mut uses = self.lock();
-        for (key_id, noted) in uses.iter_mut() {
+        let mut taken: Vec<KeyCalls> = Vec::new();
+        let known = &mut *lock(&self.known);
+        for (key_id, noted) in &mut known.uses {
             while taken.len() < max
                 && let Some((called, count)) = noted.calls.pop()
             {
@@ -189,6 +289,9 @@ impl KeyUses {
                     count,
                 });
             }
+        }
+        for one in &taken {
+            known.remove_settled(&one.key_id);
         }
         taken
     }
@@ -240,6 +343,77 @@ mod tests {
         assert_eq!(found, [("newest", at(4)), ("new", at(2))]);
         uses.set_written(&uses.due());
         assert!(uses.due().is_empty());
+    }
+
+    /// What a stranger does with many keys does not reach the uses of others, and calls them to be written.
+    #[tokio::test]
+    async fn an_owner_takes_no_room_of_others() {
+        let uses = KeyUses::default();
+        let (from, called) = ([192, 0, 2, 1].into(), Some(("api_keys", "get")));
+        let note = |owner: &str, key: &str, seconds: u64| {
+            let caller = Caller {
+                owner_id: owner.to_owned(),
+                ..caller(key, "d")
+            };
+            let at = Timestamp::from_unix_seconds(seconds.try_into().unwrap());
+            uses.note_use(&caller, at, from, called);
+        };
+        let many = |owner: &str, count: usize| {
+            for n in 0..count {
+                note(owner, &format!("ak_{owner}{n}"), 2);
+            }
+        };
+        note("usr_1", "ak_victim", 1);
+        many("bot_1", WRITE_AT - 2);
+        let mut crowded = Box::pin(uses.crowded());
+        let early = std::future::poll_fn(|cx| std::task::Poll::Ready(crowded.as_mut().poll(cx)));
+        assert!(early.await.is_pending());
+        many("bot_1", 2 * KEYS_MAX);
+        crowded.await;
+        let own = |owner: &str| {
+            let due = uses.due();
+            due.iter().filter(|(id, _)| id.starts_with(owner)).count()
+        };
+        assert_eq!((own("ak_victim"), own("ak_bot_1")), (1, KEYS_MAX - 1));
+        // A further key of the same owner displaces none of it, and others get their share.
+        assert!(uses.last("ak_bot_10").is_some() && uses.last("ak_bot_14100").is_none());
+        many("bot_2", KEYS_MAX);
+        assert_eq!(own("ak_victim"), 1);
+        assert!(own("ak_bot_2").abs_diff(own("ak_bot_1")) <= 1);
+        assert_eq!(own("ak_"), KEYS_MAX);
+        // Counts of calls are in the same share.
+        let mut counted = 0;
+        loop {
+            let taken = uses.take_calls(500);
+            if taken.is_empty() {
+                break;
+            }
+            counted += taken.iter().filter(|one| one.key_id == "ak_victim").count();
+        }
+        assert_eq!(counted, 1);
+        // What is stored and counted leaves.
+        uses.set_written(&uses.due());
+        assert!(lock(&uses.known).uses.is_empty() && lock(&uses.known).shares.is_empty());
+        assert_eq!(lock(&uses.known).n_due, 0);
+    }
+
+    /// A key of the owner with the most displaces one whose use is stored, if only its calls are not counted.
+    #[test]
+    fn stored_uses_make_room() {
+        let uses = KeyUses::default();
+        let from = [192, 0, 2, 1].into();
+        let at = Timestamp::from_unix_seconds(1);
+        let note = |n: usize| {
+            let caller = caller(&format!("ak_{n}"), "d");
+            uses.note_use(&caller, at, from, Some(("api_keys", "get")));
+        };
+        (0..KEYS_MAX).for_each(note);
+        uses.set_written(&uses.due()[1..2]);
+        note(KEYS_MAX);
+        note(KEYS_MAX + 1);
+        assert!(uses.last("ak_0").is_some() && uses.last("ak_1").is_none());
+        let is_known = |n: usize| uses.last(&format!("ak_{n}")).is_some();
+        assert_eq!((is_known(KEYS_MAX), is_known(KEYS_MAX + 1)), (true, false));
     }
 
     #[test]

@@ -8,14 +8,19 @@ pub mod include;
 pub mod listfilter;
 pub mod page;
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+
 use culvert_base::{Fault, Refusal, code, id};
 use culvert_store::{Document, Like, PageQuery, TextQuery};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::Kernel;
 use crate::access::rights::See;
 use crate::cx::Cx;
-use crate::list::listfilter::{ID, ListFilter, Looked, Span};
+use crate::cx::base::PublicPorts;
+use crate::list::listfilter::{Field, ID, ListFilter, Looked, Shape, Span};
 use crate::list::page::{Argument, Fields, LIMIT_MAX, ListQuery, Takes};
 use crate::operation::{Call, Reply};
 use crate::resource::ResourceType;
@@ -95,7 +100,7 @@ pub async fn list_of(
     listed: Listed<'_>,
 ) -> Result<Reply, Error> {
     let wanted = conditions(ty, query, &listed)?;
-    let sieve = Sieve::of(cx, ty, &wanted, listed.having)?;
+    let sieve = Sieve::of(cx, ty, &wanted, &listed)?;
     let collection_uri = listed.uri;
 
     let limit = usize::try_from(wanted.limit).unwrap_or(usize::MAX);
@@ -158,7 +163,7 @@ pub async fn list_of(
             if included.is_some() {
                 work = work.saturating_add(INCLUDED_WORK);
             }
-            if !sieve.passes(view, included.as_ref(), &mut work)? {
+            if !sieve.passes(view, document, included.as_ref(), &mut work)? {
                 body.truncate(start);
             } else if n_listed == limit {
                 body.truncate(start);
@@ -356,10 +361,19 @@ fn shown_id(ty: &ResourceType, stored: &str) -> String {
 struct Sieve<'a> {
     having: Option<Having<'a>>,
     filter: Option<ListFilter>,
-    /// A field and its accepted values.
-    arguments: Vec<(&'static str, Vec<String>)>,
-    /// Fields that views may show in another spelling than the stored one, which counts.
-    spelled: &'static [Argument],
+    /// The values given for a field.
+    arguments: Vec<(&'static str, Vec<Given>)>,
+    /// Fields that these name and that views may show in another spelling than the stored one, which counts.
+    spelled: Vec<Field>,
+    ports: PublicPorts,
+}
+
+/// A value of a parameter.
+struct Given {
+    argument: &'static Argument,
+    value: String,
+    /// The field of the objects that it may name, as it is stored.
+    stored: Vec<String>,
 }
 
 impl<'a> Sieve<'a> {
@@ -367,26 +381,50 @@ impl<'a> Sieve<'a> {
         cx: &Cx<'_>,
         ty: &ResourceType,
         wanted: &ListQuery,
-        having: Option<Having<'a>>,
+        listed: &Listed<'a>,
     ) -> Result<Self, Refusal> {
+        let ports = cx.settings.public_ports;
         let filter = match (&wanted.filter, ty.filter) {
             (Some(source), Some(fields)) => {
                 Some(ListFilter::compile(source, fields, cx.clock.now())?)
             }
             _ => None,
         };
-        let mut arguments: Vec<(&'static str, Vec<String>)> = Vec::new();
-        for (_, field, value) in &wanted.arguments {
-            match arguments.iter_mut().find(|(name, _)| name == field) {
-                Some((_, values)) => values.push(value.clone()),
-                None => arguments.push((field, vec![value.clone()])),
+        let mut arguments: Vec<(&'static str, Vec<Given>)> = Vec::new();
+        for (name, value) in &wanted.arguments {
+            let mut known = listed.arguments.iter();
+            let Some(argument) = known.find(|one| one.name == *name) else {
+                continue;
+            };
+            let given = Given {
+                argument,
+                value: value.clone(),
+                stored: (argument.stored)(ports, value),
+            };
+            match arguments
+                .iter_mut()
+                .find(|(name, _)| *name == argument.field)
+            {
+                Some((_, values)) => values.push(given),
+                None => arguments.push((argument.field, vec![given])),
             }
         }
+        let is_named = |field: &Field| {
+            let mut given = arguments.iter();
+            given.any(|(name, _)| *name == field.name)
+                || filter
+                    .as_ref()
+                    .is_some_and(|it: &ListFilter| it.names(&[field.name]))
+        };
+        let fields = ty.filter.into_iter().flatten().copied();
+        let spelled =
+            fields.filter(|field| matches!(field.shape, Shape::Spelled(_)) && is_named(field));
         Ok(Self {
-            having,
+            spelled: spelled.collect(),
+            having: listed.having,
             filter,
             arguments,
-            spelled: ty.arguments,
+            ports,
         })
     }
 
@@ -408,12 +446,13 @@ impl<'a> Sieve<'a> {
                 .into_iter()
                 .flatten()
                 .find(|field| field.name == *name);
+            let stored = values.iter().flat_map(|given| &given.stored);
             if *name == ID.name {
-                let bodies = values.iter().filter_map(|value| id::split(value));
+                let bodies = stored.filter_map(|value| id::split(value));
                 span.ids = Some(bodies.map(|(_, body)| body.to_owned()).collect());
             } else if let Some(field) = field {
                 span.texts
-                    .extend(Looked::one_of(*field, values.clone()).map(|one| vec![one]));
+                    .extend(Looked::one_of(*field, stored.cloned().collect()).map(|one| vec![one]));
             }
         }
         span
@@ -430,6 +469,7 @@ impl<'a> Sieve<'a> {
     fn passes(
         &self,
         view: &[u8],
+        document: &Document,
         included: Option<&Fields>,
         work: &mut u64,
     ) -> Result<bool, Fault> {
@@ -441,20 +481,19 @@ impl<'a> Sieve<'a> {
         if let (Some(object), Some(included)) = (object.as_object_mut(), included) {
             object.extend(included.clone());
         }
-        for argument in self.spelled {
-            if let Some(Value::String(text)) = object.get_mut(argument.field) {
-                *text = (argument.stored)(text);
-            }
-        }
+        self.spell_as_stored(document, &mut object, work)?;
         if let Some(filter) = &self.filter {
             *work = work.saturating_add(filter.work(&object));
         }
-        let has_one_of = |(field, values): &(&'static str, Vec<String>)| {
+        let has_one_of = |(field, values): &(&'static str, Vec<Given>)| {
             let value = object
                 .get(field)
                 .and_then(Value::as_str)
                 .unwrap_or_default();
-            values.iter().any(|one| one == value)
+            values.iter().any(|given| {
+                given.stored.iter().any(|one| one == value)
+                    && (given.argument.names)(self.ports, &given.value, &object)
+            })
         };
         Ok(self.having.is_none_or(|having| having(&object))
             && self.arguments.iter().all(has_one_of)
@@ -462,5 +501,33 @@ impl<'a> Sieve<'a> {
                 .filter
                 .as_ref()
                 .is_none_or(|filter| filter.matches(&object)))
+    }
+
+    /// Gives the view of an object the fields as they are stored whose spelling the view may have from the caller.
+    fn spell_as_stored(
+        &self,
+        document: &Document,
+        object: &mut Value,
+        work: &mut u64,
+    ) -> Result<(), Fault> {
+        if self.spelled.is_empty() {
+            return Ok(());
+        }
+        let n_bytes = u64::try_from(document.body.len()).unwrap_or(u64::MAX);
+        *work = work.saturating_add(n_bytes);
+        let unread = |error| Fault::new("reading a stored field to filter it", error);
+        let form: HashMap<Cow<'_, str>, &RawValue> =
+            serde_json::from_str(&document.body).map_err(unread)?;
+        for field in &self.spelled {
+            let Shape::Spelled(within) = field.shape else {
+                continue;
+            };
+            let part = form
+                .get(within)
+                .map(|part| serde_json::from_str(part.get()));
+            let part: Option<Value> = part.transpose().map_err(unread)?;
+            object[field.name] = part.map_or(Value::Null, |mut part| part[field.name].take());
+        }
+        Ok(())
     }
 }

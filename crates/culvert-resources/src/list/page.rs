@@ -4,19 +4,35 @@ use culvert_base::{Refusal, code, id};
 use serde_json::{Map, Value};
 use url::form_urlencoded;
 
+use crate::cx::base::PublicPorts;
+
 /// Default and limit of objects per page.
 pub const LIMIT_MAX: u32 = 100;
 
 /// A list parameter besides `limit`, `before_id` and `filter`. It may be repeated, and selects the objects
-/// whose `field` equals one of its values.
+/// of which it names one by its `field`.
 #[derive(Clone, Copy, Debug)]
 pub struct Argument {
     /// Name of the query parameter.
     pub name: &'static str,
-    /// Field that must have its value.
+    /// The field.
     pub field: &'static str,
-    /// The value as the field is stored, of one that is given.
-    pub stored: fn(&str) -> String,
+    /// The values that the field may have as it is stored, if it is given as this text.
+    pub stored: fn(PublicPorts, &str) -> Vec<String>,
+    /// Whether this text names an object, of which filters see this.
+    pub names: fn(PublicPorts, &str, &Value) -> bool,
+}
+
+impl Argument {
+    /// A parameter for a field that is given as it is stored.
+    pub const fn plain(name: &'static str, field: &'static str) -> Self {
+        Self {
+            name,
+            field,
+            stored: |_, given| vec![given.to_owned()],
+            names: |_, _, _| true,
+        }
+    }
 }
 
 const LIMIT: Parameter = Parameter {
@@ -59,7 +75,10 @@ pub const ENDPOINTS: &[Parameter] = &[
     FILTER,
     repeatable("id", "Returns only endpoints with one of these IDs."),
     repeatable("ids", "Alias of `id`."),
-    repeatable("url", "Returns only endpoints with one of these URLs."),
+    repeatable(
+        "url",
+        "Returns only endpoints with one of these URLs, in any spelling that a creation accepts.",
+    ),
     repeatable("urls", "Alias of `url`."),
 ];
 
@@ -80,8 +99,8 @@ pub(crate) struct ListQuery {
     /// ID body; the page contains only older objects.
     pub before: Option<String>,
     pub filter: Option<String>,
-    /// Name, field, value.
-    pub arguments: Vec<(&'static str, &'static str, String)>,
+    /// Name and value, as given.
+    pub arguments: Vec<(&'static str, String)>,
     /// Groups of further fields.
     pub include: Vec<&'static Part>,
 }
@@ -109,8 +128,7 @@ impl ListQuery {
         };
         for (index, (name, value)) in query.iter().enumerate() {
             if let Some(argument) = takes.arguments.iter().find(|one| one.name == name) {
-                let given = (argument.name, argument.field, (argument.stored)(value));
-                wanted.arguments.push(given);
+                wanted.arguments.push((argument.name, value.clone()));
                 continue;
             }
             let is_known = match name.as_str() {
@@ -164,7 +182,7 @@ impl ListQuery {
             let names: Vec<_> = self.include.iter().map(|part| part.name).collect();
             query.append_pair(INCLUDE.name, &names.join(","));
         }
-        for (name, _, value) in &self.arguments {
+        for (name, value) in &self.arguments {
             query.append_pair(name, value);
         }
         format!("{collection_uri}?{}", query.finish())
@@ -268,11 +286,7 @@ mod tests {
     const TAKES: Takes = Takes {
         prefixes: &["ak"],
         filter: true,
-        arguments: &[Argument {
-            name: "url",
-            field: "url",
-            stored: str::to_owned,
-        }],
+        arguments: &[Argument::plain("url", "url")],
         included: &[Part {
             name: "usage",
             fields: &["last_used_at"],

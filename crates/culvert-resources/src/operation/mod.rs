@@ -245,7 +245,8 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
     /// Runs a call whose conditions the operation can check.
     fn guarded<'a>(&'a self, subject: &'a S, call: Call) -> BoxFuture<'a, Result<Reply, Error>> {
         let conditions = &call.terms.conditions;
-        if self.object.is_none() && self.method != Method::Get && conditions.guard() {
+        let has_state = has_state(self.object, self.collection);
+        if !has_state && self.method != Method::Get && conditions.guard() {
             let why = "The operation changes no object that exists, so it has no conditions.";
             let refusal = Refusal::new(code::PRECONDITION_INVALID, why);
             return Box::pin(std::future::ready(Err(refusal.into())));
@@ -340,6 +341,18 @@ impl OperationSpec {
     pub fn id(&self) -> String {
         id_of(self.collection, self.name)
     }
+
+    /// Whether its path names something with a state, which has an entity tag and takes conditions.
+    pub fn has_state(&self) -> bool {
+        has_state(self.object, self.collection)
+    }
+}
+
+/// The collections that are one object, which has their path.
+const SINGLE: &[&str] = &["api_key_rules"];
+
+fn has_state(object: Option<ObjectRight>, collection: &str) -> bool {
+    object.is_some() || SINGLE.contains(&collection)
 }
 
 /// The path of the list of events, which can also be followed.

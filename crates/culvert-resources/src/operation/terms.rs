@@ -47,7 +47,8 @@ impl Terms {
         self.show_state(key.shown(&document.head, &document.body));
     }
 
-    pub(crate) fn show_state(&self, state: Shown) {
+    /// Sets it, of what is no whole object.
+    pub fn show_state(&self, state: Shown) {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
     }
 
@@ -123,6 +124,15 @@ impl TagKey {
         }
     }
 
+    /// The state of a part of an object that has its own conditions. It has this name and this stored form. Writes of other
+    /// parts keep it.
+    pub fn shown_part(&self, head: &Head, name: &str, body: &str) -> Shown {
+        Shown {
+            state: self.state_of(&format!("{} {name}", head.id), 0, &self.digest_of(body)),
+            at: head.updated_at,
+        }
+    }
+
     /// A digest of a stored form.
     pub(crate) fn digest_of(&self, body: &str) -> String {
         self.0.stored.digest(body).to_hex()
@@ -181,7 +191,11 @@ impl Conditions {
         if !self.guard() {
             return Ok(());
         }
-        let shown = self.key.shown(&document.head, &document.body);
+        self.check_state(&self.key.shown(&document.head, &document.body), is_write)
+    }
+
+    /// The same, of what is no whole object.
+    pub fn check_state(&self, shown: &Shown, is_write: bool) -> Result<(), Refusal> {
         let failed = |name| Err(Refusal::of(code::PRECONDITION_FAILED).with("condition", name));
         match (&self.if_match, self.if_unmodified_since) {
             (Some(tags), _) if !tags.name_state(&shown.state, false) => return failed("if-match"),

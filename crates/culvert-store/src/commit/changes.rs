@@ -85,6 +85,16 @@ impl Changes {
         Self::when(Condition::Unreferred(id.to_owned()))
     }
 
+    /// A condition: stale if a document of this kind that refers to this id was written after the revision `since`. Read
+    /// `since` before the documents.
+    pub fn while_referrers_at(kind: &str, to: &str, since: Revision) -> Self {
+        Self::when(Condition::ReferrersUnwritten {
+            kind: kind.to_owned(),
+            to: to.to_owned(),
+            since,
+        })
+    }
+
     /// A condition: stale if a document of this kind with one of these keys was written after the revision `since`. Read
     /// `since` before searching for the keys.
     pub fn unless_written(

@@ -17,6 +17,12 @@ pub(crate) enum Condition {
     Unchanged(Head),
     /// No document refers to this id.
     Unreferred(String),
+    /// No document of this kind that refers to this id was written after a revision.
+    ReferrersUnwritten {
+        kind: String,
+        to: String,
+        since: Revision,
+    },
     /// No document that holds one of these keys was written after a revision.
     Unwritten {
         kind: String,
@@ -38,7 +44,9 @@ impl Condition {
     async fn holds(&self, connection: &mut Connection, epoch: u64) -> Result<bool, sqlx::Error> {
         match self {
             // What was read then may be lost.
-            Self::Unwritten { since, .. } | Self::UnwrittenBelow { since, .. }
+            Self::ReferrersUnwritten { since, .. }
+            | Self::Unwritten { since, .. }
+            | Self::UnwrittenBelow { since, .. }
                 if since.epoch != epoch =>
             {
                 Ok(false)
@@ -54,6 +62,11 @@ impl Condition {
             }
             Self::Unreferred(id) => {
                 let found = connection.row(state::REFERRER, &[Arg::Text(id)]).await?;
+                Ok(found.is_none())
+            }
+            Self::ReferrersUnwritten { kind, to, since } => {
+                let arguments = [Arg::Text(to), Arg::Text(kind), Arg::Int(since.number)];
+                let found = connection.row(state::REFERRER_SINCE, &arguments).await?;
                 Ok(found.is_none())
             }
             Self::Unwritten {

@@ -294,6 +294,10 @@ pub(crate) mod state {
     pub(crate) const REFERRER: &str = "SELECT r.from_id, d.kind, r.blocks FROM document_ref r \
          JOIN document d ON d.id = r.from_id WHERE r.to_id = $1 \
          ORDER BY r.blocks DESC, r.from_id LIMIT 1";
+    /// A document of kind `$2` that refers to `$1` and was written after a revision.
+    pub(crate) const REFERRER_SINCE: &str = "SELECT d.id FROM document_ref r \
+         JOIN document d ON d.id = r.from_id WHERE r.to_id = $1 AND d.kind = $2 \
+         AND d.revision > $3 LIMIT 1";
 
     /// Each subscription and destination once; `$3` is [`Topic::EVERY`](crate::Topic::EVERY), and `$4`
     /// [`Topic::about`](crate::Topic::about) its object.
@@ -407,6 +411,7 @@ pub(crate) mod state {
         REMOVE_TOPICS,
         MISSING,
         REFERRER,
+        REFERRER_SINCE,
         AUDIENCE,
         TELL,
         EXTENT,

@@ -35,6 +35,8 @@ pub enum Shape {
     Apart,
     /// Text that the stored form has in the object with this name.
     Within(&'static str),
+    /// The same, where the view has the spelling of the caller: the stored one counts.
+    Spelled(&'static str),
     /// An identifier: text without string functions.
     Id,
     /// An RFC 3339 time.
@@ -66,7 +68,7 @@ impl Field {
     /// Its location in the stored form; `None` for a field that the store cannot search.
     pub fn stored(self) -> Option<TextField> {
         let within = match self.shape {
-            Shape::Within(object) => Some(object),
+            Shape::Within(object) | Shape::Spelled(object) => Some(object),
             Shape::Text => None,
             Shape::Id if self.name != ID.name => None,
             _ => return None,
@@ -228,9 +230,12 @@ enum Type {
 
 fn type_of(shape: Shape) -> Type {
     match shape {
-        Shape::Text | Shape::Apart | Shape::Within(_) | Shape::First(_) | Shape::EndpointType => {
-            Type::Text
-        }
+        Shape::Text
+        | Shape::Apart
+        | Shape::Within(_)
+        | Shape::Spelled(_)
+        | Shape::First(_)
+        | Shape::EndpointType => Type::Text,
         Shape::Id | Shape::Reference | Shape::Link => Type::Id,
         Shape::Time => Type::Time,
         Shape::Flag => Type::Bool,
@@ -296,9 +301,12 @@ fn hold_field(field: Field, object: &Json) -> Operand<'_> {
             .try_fold(object, |inner, name| inner.get(name))
     };
     match field.shape {
-        Shape::Text | Shape::Apart | Shape::Within(_) | Shape::Id | Shape::EndpointType => {
-            Operand::Text(text(value()))
-        }
+        Shape::Text
+        | Shape::Apart
+        | Shape::Within(_)
+        | Shape::Spelled(_)
+        | Shape::Id
+        | Shape::EndpointType => Operand::Text(text(value())),
         Shape::Reference | Shape::Link => {
             Operand::Text(text(value().and_then(|value| value.get("id"))))
         }
