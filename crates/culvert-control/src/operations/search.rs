@@ -1,6 +1,6 @@
 //! `GET /search`: the objects of all collections that have a text.
 
-use culvert_base::{Refusal, code};
+use culvert_base::{Refusal, code, id};
 use culvert_resources::access::right::Right;
 use culvert_resources::access::token;
 use culvert_resources::audit::trace::Trace;
@@ -95,12 +95,15 @@ async fn run(control: &Control, call: Call) -> Result<Reply, Error> {
         .iter()
         .filter(|operation| operation.name == "list" && call.caller.may(operation.right));
     let collections: Vec<&str> = lists.map(|operation| operation.collection).collect();
+    let prefix = id::split(text).map(|(prefix, _)| prefix);
     let mut types: Vec<&'static ResourceType> = Vec::new();
-    for ty in cx.resources {
-        // Two resources may show one kind; the first one shows all of its objects.
-        let is_shown = types.iter().any(|earlier| earlier.kind == ty.kind);
-        if !is_shown && collections.contains(&ty.collection) {
-            types.push(ty);
+    let listed = cx.resources.iter().copied();
+    for ty in listed.filter(|ty| collections.contains(&ty.collection)) {
+        // Two resources may show one kind: its objects are found once, with the IDs that the text has.
+        match types.iter_mut().find(|earlier| earlier.kind == ty.kind) {
+            Some(earlier) if prefix == Some(ty.id_prefix) => *earlier = ty,
+            Some(_) => {}
+            None => types.push(ty),
         }
     }
     let most = usize::try_from(most).unwrap_or(usize::MAX);
