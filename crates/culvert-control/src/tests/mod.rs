@@ -53,6 +53,7 @@ mod schemas;
 mod search;
 mod secrets;
 mod server_log;
+mod spellings;
 mod ssh;
 mod statistics;
 mod subscriptions;
