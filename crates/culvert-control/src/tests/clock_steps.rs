@@ -128,7 +128,7 @@ async fn api_keys_end_by_the_clock_that_was_set() {
     }
 }
 
-/// The age of a token, and reminders of it, follow the clock that was set; no step makes an old token young for good.
+/// The age of a token, and reminders of it, follow the clock that was set; no step makes an old token young when the clock is right again.
 #[tokio::test]
 async fn tokens_age_by_the_clock_that_was_set() {
     let rig = Rig::start().await;

@@ -314,7 +314,7 @@ async fn one_key_takes_no_room_of_another_key_of_its_owner() {
     made.body();
 }
 
-/// Without room, what has its effect before its answer is kept is done, and told so; what claims its key first is not done.
+/// Without room, an operation that keeps its answer after its effect succeeds; one that claims its key first has no effect.
 #[tokio::test]
 async fn a_full_room_hides_no_effect() {
     let rig = Rig::start().await;

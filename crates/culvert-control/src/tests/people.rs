@@ -409,7 +409,7 @@ async fn groups_raise_no_role_against_a_rule() {
     rig.call(&member, "PATCH", &path, narrow).await.body();
     let raised = come(&rig, &ada, Some(Role::Admin)).await.unwrap();
     assert_eq!(raised.role, Role::Admin);
-    // Who is an admin already stays one, and a rule that warns refuses none.
+    // An admin stays one, and a rule that warns refuses none.
     rig.call(
         &raised,
         "DELETE",

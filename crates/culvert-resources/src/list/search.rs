@@ -21,7 +21,7 @@ use crate::resource::ResourceType;
 
 /// Limit of the cost of one search. A unit is about a nanosecond, as in filters of lists.
 const WORK_MAX: u64 = 200_000_000;
-/// Objects that are read at once.
+/// Objects in one read.
 const PAGE: u32 = 250;
 /// Limit of concurrent searches of all owners; others wait.
 const SEARCHES_MAX: usize = 2;
@@ -77,7 +77,7 @@ impl Searches {
     /// Runs a search of an owner in its turn.
     pub async fn run<T>(&self, owner_id: &str, search: impl Future<Output = T>) -> T {
         let searching = async {
-            // It is closed by nobody, so there always is a permit.
+            // The semaphore is never closed, so there always is a permit.
             let _permit = self.all.acquire().await;
             search.await
         };

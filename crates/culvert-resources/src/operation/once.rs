@@ -10,7 +10,7 @@
 //! answer after it, together with its audit event. Until then a repeated request is refused (263), and also after a
 //! crash between the two: it is not known whether the first one had its effect.
 //!
-//! A report of leaked tokens commits each token by itself, because one of another writer must not keep the others from being
+//! A report of leaked tokens commits each token apart, because a conflict about one must not keep the others from being
 //! revoked, and keeps its answer after them. After a crash between these it runs again, which changes nothing: a token that
 //! was revoked is no token any more, and one that was flagged is not flagged again.
 //!

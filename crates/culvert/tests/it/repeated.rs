@@ -96,7 +96,7 @@ async fn a_repeated_request_has_its_answer_under_another_master_key() {
     assert_eq!(server.terminate(), 0);
 }
 
-/// A restored backup has the answers of the requests whose effects it has, and of no others.
+/// A restored backup has the answer to each request whose effect it has, and to no other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_backup_has_the_answers_of_its_requests() {
     let folder = tempfile::tempdir().unwrap();
