@@ -12,6 +12,8 @@ use crate::tombstones::retired;
 
 /// Path of the live event tail.
 pub const TAIL_PATH: &str = "/events/tail";
+/// Path of the stream of kept events.
+pub const FOLLOW_PATH: &str = "/events/follow";
 /// The paths of the audit log as a transparency log: `checkpoint`, and `tile/` with the address of a tile.
 pub const AUDIT_LOG_PATHS: &str = "/audit/log/{*path}";
 /// Path of the OpenAPI 3.1 document.
@@ -53,7 +55,7 @@ pub static PRESETS: [Preset; 2] = [
         doc: "Shows what an API key could do, and stores nothing. Equals `POST /api_keys?dry_run=true`.",
     },
     Preset {
-        path: "/events/follow",
+        path: FOLLOW_PATH,
         method: operation::Method::Get,
         of: EVENTS_PATH,
         parameter: "follow",
@@ -134,9 +136,13 @@ pub struct OtherMethods {
 }
 
 impl<S> Route<S> {
-    /// Whether `HEAD` is answered like `GET`. The tail has no end.
+    /// Whether `HEAD` is answered like `GET`. Streams have no end.
     fn has_head(&self) -> bool {
-        !matches!(self, Self::Tail | Self::Retired(_))
+        match self {
+            Self::Tail | Self::Retired(_) => false,
+            Self::Preset(_, preset) => preset.path != FOLLOW_PATH,
+            _ => true,
+        }
     }
 }
 
@@ -363,6 +369,8 @@ mod tests {
         assert_eq!(methods("/nope"), None);
         assert_eq!(methods("/healthz").unwrap(), "GET, HEAD, OPTIONS");
         assert_eq!(methods("/events/tail").unwrap(), "GET, OPTIONS");
+        assert_eq!(methods(FOLLOW_PATH).unwrap(), "GET, OPTIONS");
+        assert!(routes().has_head("/events") && !routes().has_head(FOLLOW_PATH));
         let mut of_keys: Vec<String> = methods("/api_keys/x")
             .unwrap()
             .split(", ")

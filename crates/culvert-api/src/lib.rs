@@ -77,7 +77,7 @@ use culvert_api_http::request::{host, terms};
 use culvert_api_http::response::answer::{self, JSON, NO_STORE};
 use culvert_api_http::response::coding;
 use culvert_api_http::response::problem::Problem;
-use culvert_api_http::route::{Found, OtherMethods, Preset, Route, Routes};
+use culvert_api_http::route::{FOLLOW_PATH, Found, OtherMethods, Preset, Route, Routes};
 use culvert_api_http::{body, health, query};
 
 pub use culvert_api_http::access::limits::{Rate, Window};
@@ -317,7 +317,7 @@ impl Api {
         let operation_id = self.operation_id();
         let deadline = Instant::now() + self.settings.limits.request;
         let (mut parts, mut body) = request.into_parts();
-        let is_head = parts.method == Method::HEAD && self.serves_head(parts.uri.path());
+        let is_head = parts.method == Method::HEAD && self.serves_head(&parts);
         if is_head {
             parts.method = Method::GET;
         }
@@ -456,7 +456,7 @@ impl Api {
         } else if cors::is_preflight(&parts.method, headers) {
             return Ok(cors::preflight(headers, self.routes.methods(path)));
         }
-        let (route, values) = match self.routes.find(&parts.method, path) {
+        let (route, values) = match self.routes.find(&parts.method, routed(parts, path)) {
             Found::Route(route, values) => (route, values),
             Found::OtherMethods(other) if parts.method == Method::OPTIONS => {
                 return Ok(cors::options(other.allow));
@@ -688,10 +688,11 @@ impl Api {
         Problem::unavailable("The server is busy; try again.")
     }
 
-    /// Whether a path has `HEAD` beside `GET`.
-    fn serves_head(&self, path: &str) -> bool {
-        let by_console = console::api_path(path);
-        console::serves_head(path) || self.routes.has_head(by_console.unwrap_or(path))
+    /// Whether `HEAD` is answered like `GET`: not for streams, which have no end.
+    fn serves_head(&self, parts: &Parts) -> bool {
+        let path = parts.uri.path();
+        let routed = routed(parts, console::api_path(path).unwrap_or(path));
+        console::serves_head(path) || self.routes.has_head(routed)
     }
 
     /// Reads the body and runs the operation, both before the request's deadline.
@@ -892,6 +893,18 @@ fn query_of(
     let set = preset.map(|preset| (preset.parameter.to_owned(), "true".to_owned()));
     query.extend(set);
     Ok(query)
+}
+
+/// The path whose methods this path of an operation has. For `HEAD`, the list of events with `follow=true` is the stream of
+/// another path, which has none.
+fn routed<'p>(parts: &Parts, path: &'p str) -> &'p str {
+    let query = parts.uri.query().filter(|_| parts.method == Method::HEAD);
+    // As in the table of routes, a second slash before a path counts for nothing.
+    let is_list = path == EVENTS_PATH || path.strip_prefix('/') == Some(EVENTS_PATH);
+    match query.map(query::parse) {
+        Some(Ok(query)) if is_list && follows(&query) => FOLLOW_PATH,
+        _ => path,
+    }
 }
 
 /// The API has one version, 2, which is also the default.

@@ -68,7 +68,7 @@ pub struct Create {
     /// `use`, the default: to refer to the object.
     #[schemars(extend("enum" = ["use"]))]
     right: String,
-    /// When the grant ends, an RFC 3339 time in the future; by default never.
+    /// When the grant ends, an RFC 3339 time in the future, which is shown in UTC; by default never.
     #[schemars(extend("format" = "date-time"))]
     expires_at: String,
 }
@@ -84,7 +84,7 @@ pub struct Update {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// When the grant ends, an RFC 3339 time in the future; empty for never.
+    /// When the grant ends, an RFC 3339 time in the future, which is shown in UTC; empty for never.
     #[schemars(extend("pattern" = input::patterns::TIME_OR_EMPTY))]
     expires_at: Option<String>,
 }

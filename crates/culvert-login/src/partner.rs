@@ -76,7 +76,7 @@ impl LeakPartner {
     }
 
     /// Checks that the partner signed this body with the key of this name. An unknown name fetches the keys again, unless
-    /// that was done recently.
+    /// that was done recently. If that fails, the name may be that of a new key.
     ///
     /// # Errors
     ///
@@ -94,10 +94,22 @@ impl LeakPartner {
             let bytes = fetched.map_err(|_| NotSigned::Unavailable)?;
             found = named(&bytes, key);
         }
-        match found {
-            Some(found) if found.has_signed(body, &signature) => Ok(()),
-            _ => Err(NotSigned::Invalid),
-        }
+        let has_failed = || self.services.documents.has_failed(share, scope, &self.url);
+        judged(found, body, &signature, has_failed)
+    }
+}
+
+/// Whether the key signed this body. Without the key, whether its document is as new as it may be.
+fn judged(
+    found: Option<PartnerKey>,
+    body: &[u8],
+    signature: &[u8],
+    has_failed: impl FnOnce() -> bool,
+) -> Result<(), NotSigned> {
+    match found {
+        Some(found) if found.has_signed(body, signature) => Ok(()),
+        None if has_failed() => Err(NotSigned::Unavailable),
+        _ => Err(NotSigned::Invalid),
     }
 }
 
@@ -148,5 +160,15 @@ mod tests {
         assert!(!verifies("a", body, &signed.as_ref()[1..]));
         assert!(!verifies("a", body, b""));
         assert!(named(b"{}", "a").is_none());
+        // An unknown key may be a new one while the keys cannot be fetched; a wrong signature stays wrong.
+        for (name, has_failed, expected) in [
+            ("a", true, Ok(())),
+            ("b", true, Err(NotSigned::Invalid)),
+            ("d", true, Err(NotSigned::Unavailable)),
+            ("d", false, Err(NotSigned::Invalid)),
+        ] {
+            let judged = judged(named(&document, name), body, signed.as_ref(), || has_failed);
+            assert_eq!(judged, expected, "{name} {has_failed}");
+        }
     }
 }

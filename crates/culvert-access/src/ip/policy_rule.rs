@@ -38,7 +38,7 @@ pub struct Create {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// An IPv4 or IPv6 prefix, such as `192.0.2.0/24`; unique within the policy. Required.
+    /// An IPv4 or IPv6 prefix, such as `192.0.2.0/24`; unique within the policy. Shown in lower case. Required.
     #[schemars(length(min = 1), extend("pattern" = input::patterns::NETWORK))]
     cidr: String,
     /// ID of the IP policy of this rule. Required.
@@ -60,7 +60,7 @@ pub struct Update {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// An IPv4 or IPv6 prefix; unique within the policy.
+    /// An IPv4 or IPv6 prefix; unique within the policy. Shown in lower case.
     #[schemars(length(min = 1), extend("pattern" = input::patterns::NETWORK))]
     cidr: Option<String>,
 }

@@ -41,7 +41,8 @@ pub struct Create {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Domain that agents connect to; unique, and not a subdomain of the platform domain. Required.
+    /// Domain that agents connect to; unique, and not a subdomain of the platform domain. Shown in lower case, without spaces
+    /// around it or a final dot. Required.
     domain: String,
     /// Requests and renews a certificate from the installation's CA. It cannot be unset.
     certificate_management_policy: Option<Policy>,

@@ -32,6 +32,12 @@ pub enum NotAPrefix {
     HostBits,
 }
 
+/// Whether it is IPv4, and the first and last address of the Internet of each family.
+const INTERNET: [(bool, (u128, u128)); 2] = [
+    (true, (0, u32::MAX as u128)),
+    (false, (0x2000 << 112, (0x4000 << 112) - 1)),
+];
+
 impl Prefix {
     /// This address alone.
     pub fn of(address: IpAddr) -> Self {
@@ -80,15 +86,24 @@ impl Prefix {
         own_v4 == wide_v4 && wide.0 <= own.0 && own.1 <= wide.1
     }
 
-    /// Whether it contains every address of its family.
-    pub fn is_everywhere(self) -> bool {
-        let (is_v4, (first, last)) = self.range();
-        let all = if is_v4 {
-            u128::from(u32::MAX)
-        } else {
-            u128::MAX
-        };
-        first == 0 && last == all
+    /// Whether these prefixes together contain at least half of the addresses of the Internet of a family: all of IPv4,
+    /// or `2000::/3`, from which the addresses of IPv6 are given out.
+    pub fn are_everywhere(prefixes: impl Iterator<Item = Self>) -> bool {
+        let mut ranges: Vec<(bool, (u128, u128))> = prefixes.map(Self::range).collect();
+        ranges.sort_unstable();
+        INTERNET.into_iter().any(|(is_v4, (begin, end))| {
+            let mut contained = 0_u128;
+            let mut next = begin;
+            let of_family = ranges.iter().filter(|(v4, _)| *v4 == is_v4);
+            for (_, (first, last)) in of_family {
+                let (first, last) = ((*first).max(next), (*last).min(end));
+                if first <= last {
+                    contained += last - first + 1;
+                    next = last + 1;
+                }
+            }
+            contained > (end - begin) / 2
+        })
     }
 
     /// The lowest address of the prefix, as a number.
@@ -291,17 +306,32 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_may_be_everything_or_one_address() {
-        for (text, is_everywhere) in [
+    fn prefixes_that_leave_out_less_than_half_are_everywhere() {
+        for (texts, expected) in [
             ("0.0.0.0/0", true),
             ("::/0", true),
             ("::ffff:0:0/96", true),
-            ("0.0.0.0/1", false),
-            ("::/1", false),
+            ("0.0.0.0/1", true),
+            ("0.0.0.0/1 128.0.0.0/1", true),
+            ("128.0.0.0/2 10.0.0.0/8 64.0.0.0/2", true),
+            ("128.0.0.0/2 64.0.0.0/3 128.0.0.0/2", false),
+            ("0.0.0.0/2 ::/3", false),
+            ("2000::/3", true),
+            ("2000::/4", true),
+            ("2000::/5 2800::/6 3800::/6", true),
+            ("2000::/5 2000::/6 3800::/6", false),
+            ("4000::/2 fc00::/7", false),
+            ("192.0.2.1/32 ::/0", true),
             ("192.0.2.1/32", false),
+            ("", false),
         ] {
-            assert_eq!(prefix(text).is_everywhere(), is_everywhere, "{text}");
+            let prefixes = texts.split_whitespace().map(prefix);
+            assert_eq!(Prefix::are_everywhere(prefixes), expected, "{texts}");
         }
+    }
+
+    #[test]
+    fn a_prefix_may_be_one_address() {
         let of = |text: &str| Prefix::of(text.parse().unwrap()).to_string();
         assert_eq!(of("192.0.2.1"), "192.0.2.1/32");
         assert_eq!(of("::ffff:192.0.2.1"), "192.0.2.1/32");

@@ -34,7 +34,7 @@ issue::certificate_input! {
         public_key,
         /// Host names; empty for all hosts.
         principals,
-        /// End of validity, RFC 3339. Default: one year later.
+        /// End of validity, RFC 3339, shown in UTC. Default: one year later.
         valid_until,
     }
 

@@ -69,7 +69,7 @@ macro_rules! certificate_input {
             #[serde(default)]
             #[schemars(extend("maxItems" = $crate::ssh::issue::PRINCIPALS_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": $crate::ssh::issue::NAME_BYTES_MAX}))]
             principals: Vec<String>,
-            /// Start of validity, RFC 3339. Default: now.
+            /// Start of validity, RFC 3339, shown in UTC. Default: now.
             #[serde(default)]
             #[schemars(extend("format" = "date-time"))]
             valid_after: String,

@@ -37,7 +37,7 @@ issue::certificate_input! {
         public_key,
         /// User names that the certificate is valid for; empty for all users.
         principals,
-        /// End of validity, RFC 3339. Default: 24 hours later.
+        /// End of validity, RFC 3339, shown in UTC. Default: 24 hours later.
         valid_until,
         /// Critical options of the certificate with their values, such as `force-command` and
         /// `source-address`.

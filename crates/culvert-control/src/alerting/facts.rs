@@ -13,6 +13,7 @@ use culvert_event_config::destination::model::EventDestination;
 use culvert_identity::api_key::key_use;
 use culvert_identity::api_key::model::ApiKey;
 use culvert_identity::credential::model::TunnelCredential;
+use culvert_resources::access::key_rules::KeyRules;
 use culvert_resources::access::tenant::Account;
 use culvert_resources::audit::refusals::SIGN_IN_FAILED;
 use culvert_resources::resource::model::Model;
@@ -55,7 +56,10 @@ pub(super) enum Detail {
     Nothing,
     Certificate(Expiry),
     Key {
+        /// Its own end.
         expires_at: Option<Timestamp>,
+        /// When it got its token, whose age the account may limit.
+        issued_at: Timestamp,
     },
     /// The ID of the credential of an agent's session.
     Session(String),
@@ -88,6 +92,8 @@ pub(super) struct Facts {
     points: HashMap<String, Result<Points, String>>,
     pub(super) key_uses: Result<HashMap<String, Timestamp>, String>,
     uses_read_at: Option<Timestamp>,
+    /// The rules of keys, by account.
+    pub(super) key_rules: Result<HashMap<String, KeyRules>, String>,
     pub(super) sign_ins: Result<SignIns, String>,
 }
 
@@ -103,6 +109,7 @@ impl Default for Facts {
             points: HashMap::new(),
             key_uses: Err(unread()),
             uses_read_at: None,
+            key_rules: Err(unread()),
             sign_ins: Err(unread()),
         }
     }
@@ -185,6 +192,11 @@ impl Facts {
         }
         if asks(|one| matches!(one, Condition::KeyUnused { .. })) {
             self.read_uses(store, now).await;
+        }
+        if asks(|one| matches!(one, Condition::KeyExpiring { .. })) {
+            let rules = read_key_rules(store).await;
+            self.key_rules = rules
+                .map_err(|fault| format!("the rules of keys are not known: {}", fault.chain()));
         }
         if asks(|one| matches!(one, Condition::SignInsFailed { .. })) {
             self.read_sign_ins(store, now).await;
@@ -303,6 +315,15 @@ impl Facts {
     }
 }
 
+async fn read_key_rules(store: &Store) -> Result<HashMap<String, KeyRules>, Fault> {
+    let accounts = store.all(Account::KIND).await?.into_iter();
+    let rules = |document: Document| {
+        let account: Account = stored::read(&document)?;
+        Ok((document.head.id, account.key_rules))
+    };
+    accounts.map(rules).collect()
+}
+
 /// The kinds of documents that a condition is about.
 fn kinds_of(condition: &Condition) -> &'static [&'static str] {
     match condition {
@@ -356,8 +377,11 @@ fn fact_of(document: &Document, first_account: &str) -> Result<Fact, Fault> {
         }
         ApiKey::KIND => {
             let key: ApiKey = stored::read(document)?;
-            let expires_at = key.restrictions.expires_at;
-            (key.description.to_string(), Detail::Key { expires_at })
+            let detail = Detail::Key {
+                expires_at: key.restrictions.expires_at,
+                issued_at: key.issued_at(head),
+            };
+            (key.description.to_string(), detail)
         }
         _ => match Expiry::of(document)? {
             Some(expiry) => (expiry.names.join(", "), Detail::Certificate(expiry)),

@@ -74,7 +74,7 @@ pub(super) fn of(
             over,
             min_requests,
         } => asked.slow((*quantile, *above_ms), *over, *min_requests),
-        Condition::KeyExpiring { within } => Ok(asked.keys_expiring(*within)),
+        Condition::KeyExpiring { within } => asked.keys_expiring(*within),
         Condition::KeyUnused { lasting } => asked.keys_unused(*lasting),
         Condition::SignInsFailed { count, over } => asked.sign_ins(*count, *over),
     }
@@ -162,21 +162,31 @@ impl<'a> Asked<'a> {
         truths
     }
 
-    fn keys_expiring(&self, within: Period) -> Truths {
+    fn keys_expiring(&self, within: Period) -> Result<Truths, String> {
         let kind = Facts::KEY;
+        let rules = self.facts.key_rules.as_ref().map_err(String::clone)?;
+        let rules = rules.get(self.account).copied().unwrap_or_default();
         let mut truths = Truths::default();
         for (id, fact) in self.objects(kind) {
             let Detail::Key {
-                expires_at: Some(end),
+                expires_at,
+                issued_at,
             } = fact.detail
             else {
                 continue;
             };
-            let bound = within.time().min(end.since(fact.created_at) / 2);
+            // Its own end, or that of its token by the maximum age.
+            let own = expires_at.map(|end| (end, fact.created_at));
+            let of_token = rules.ends_at(issued_at).map(|end| (end, issued_at));
+            let first = own.into_iter().chain(of_token).min_by_key(|(end, _)| *end);
+            let Some((end, from)) = first else {
+                continue;
+            };
+            let bound = within.time().min(end.since(from) / 2);
             let found = self.ending((kind, id, fact), ("API key", end, bound));
             truths.found.extend(found);
         }
-        truths
+        Ok(truths)
     }
 
     /// Whether something ends within the bound, or ended a short time ago.
@@ -359,7 +369,7 @@ impl<'a> Asked<'a> {
         let uses = self.facts.key_uses.as_ref().map_err(Clone::clone)?;
         let mut truths = Truths::default();
         for (id, fact) in self.objects(kind) {
-            let Detail::Key { expires_at } = fact.detail else {
+            let Detail::Key { expires_at, .. } = fact.detail else {
                 continue;
             };
             let since = uses.get(id).copied().unwrap_or(fact.created_at);

@@ -36,7 +36,7 @@ pub(crate) struct Create {
     /// it selects are kept, and those for which it has no result because of a limit, a wrong type or their size. Required.
     #[schemars(length(min = 1, max = 4096))]
     filter: String,
-    /// When the hold ends, an RFC 3339 time in the future; by default when it is deleted.
+    /// When the hold ends, an RFC 3339 time in the future, which is shown in UTC; by default when it is deleted.
     #[schemars(extend("format" = "date-time"))]
     until: String,
     /// Why events are kept, at most 1024 bytes. Required.
@@ -49,7 +49,7 @@ pub(crate) struct Create {
 #[serde(default)]
 #[schemars(rename = "AuditHoldUpdate", transform = input::update_schema)]
 pub(crate) struct Update {
-    /// When the hold ends, an RFC 3339 time in the future; empty for when it is deleted. Not for a hold that ended.
+    /// When the hold ends, an RFC 3339 time in the future, which is shown in UTC; empty for when it is deleted. Not for a hold that ended.
     #[schemars(extend("pattern" = input::patterns::TIME_OR_EMPTY))]
     until: Option<String>,
     /// Why events are kept, at most 1024 bytes.

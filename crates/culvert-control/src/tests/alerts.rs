@@ -248,6 +248,37 @@ async fn what_lives_shortly_is_watched_in_its_last_part() {
     assert_eq!(rig.alerted().await, [fired(&key)]);
 }
 
+/// The age of a token ends it like the end of its key, whichever comes first.
+#[tokio::test]
+async fn a_maximum_age_is_an_end_of_a_key() {
+    let rig = Rig::start().await;
+    let start = rig.clock.now();
+    let key = rig.key_until(start.plus(300 * DAY)).await;
+    let sooner = rig.key_until(start.plus(90 * DAY)).await;
+    let ids = json!({"object_ids": [key, sooner]});
+    let condition = json!({"type": "key_expiring", "within": "7d"});
+    rig.alert_rule(condition, ids).await;
+    let strict = json!({"maximum_age": "refuse", "maximum_age_days": 100});
+    rig.patch("/api_key_rules", strict).await.body();
+    let alerts = evaluator(&rig);
+    let at = async |days: u32, less: u64| {
+        rig.clock
+            .set(start.plus(days * DAY).minus(Duration::from_secs(less)));
+        for _ in 0..2 {
+            alerts.tick().await;
+        }
+        rig.alerted().await
+    };
+    assert_eq!(at(83, 1).await, []);
+    assert_eq!(at(83, 0).await, [fired(&sooner)]);
+    assert_eq!(at(93, 1).await, []);
+    assert_eq!(at(93, 0).await, [fired(&key)]);
+    // A rule that only warns ends no token.
+    let warns = json!({"maximum_age": "warn"});
+    rig.patch("/api_key_rules", warns).await.body();
+    assert_eq!(at(94, 0).await, [resolved(&key)]);
+}
+
 #[tokio::test]
 async fn a_key_is_alerted_while_it_is_not_used() {
     let rig = Rig::start().await;

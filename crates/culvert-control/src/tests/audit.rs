@@ -83,6 +83,7 @@ const TRACES: [(&str, &[&str]); 46] = [
         &["domain_updated", "certificate_retried"],
     ),
     ("root", &[]),
+    ("search", &[]),
     ("self", &[]),
     ("statistics_get", &[]),
     ("statistics_get_top", &[]),

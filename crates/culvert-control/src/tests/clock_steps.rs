@@ -127,3 +127,42 @@ async fn api_keys_end_by_the_clock_that_was_set() {
         }
     }
 }
+
+/// The age of a token, and reminders of it, follow the clock that was set; no step makes an old token young when the clock is right again.
+#[tokio::test]
+async fn tokens_age_by_the_clock_that_was_set() {
+    let rig = Rig::start().await;
+    let start = rig.clock.now();
+    let strict = json!({"maximum_age": "refuse", "maximum_age_days": 1});
+    rig.patch("/api_key_rules?force=true", strict).await.body();
+    let made = rig.post("/api_keys", json!({})).await.body();
+    let token = made["token"].as_str().unwrap();
+    let end = start.plus(Duration::from_secs(24 * HOUR));
+    for first in STEPS {
+        for second in STEPS {
+            rig.clock.set(start);
+            for by in [first, second] {
+                step(&rig, by);
+                let case = format!("{first:?} {second:?}");
+                let judged = rig.authenticate(token).await;
+                match is_live(&rig, end) {
+                    true => assert!(judged.is_ok(), "{case}: {judged:?}"),
+                    false => assert_eq!(judged.unwrap_err(), Some(640), "{case}"),
+                }
+                // A key that is made at this time breaks no rule, whatever the time of others.
+                rig.control
+                    .identity
+                    .watch_key_rules(rig.clock.now())
+                    .await
+                    .unwrap();
+            }
+        }
+    }
+    // A token that is issued while the clock is ahead is not too old when the clock is right again.
+    rig.clock
+        .set(start.plus(Duration::from_secs(400 * 24 * HOUR)));
+    let ahead = rig.post("/api_keys", json!({})).await.body();
+    rig.clock.set(start);
+    let ahead = ahead["token"].as_str().unwrap();
+    assert!(rig.authenticate(ahead).await.is_ok());
+}

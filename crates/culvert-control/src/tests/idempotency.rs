@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use culvert_base::Class;
+use culvert_resources::operation::once;
 use culvert_resources::operation::terms::{Conditions, TagKey, Tags};
+use culvert_store::KeptAnswer;
 use tokio::task::JoinSet;
 
 use super::*;
@@ -266,6 +268,81 @@ async fn an_effect_outside_of_the_database_is_not_repeated() {
     assert!(codes.iter().all(|code| matches!(code, None | Some(263))));
     let tests = rig.kinds_after(start).await;
     assert_eq!(tests.len(), 2, "{tests:?}");
+}
+
+impl Rig {
+    /// Fills the part that a key has of its owner's room.
+    async fn fill_room_of(&self, by: &Caller) {
+        let now = self.clock.now();
+        let answer = KeptAnswer {
+            id: format!("all of {}", by.key_id),
+            owner: format!("{} {}", by.account, by.owner_id),
+            key: by.key_id.clone(),
+            kept_at: now,
+            revision: 0,
+            body: "x".repeat(usize::try_from(once::ROOM.bytes / 2).unwrap()),
+            secret: None,
+        };
+        let changes = Changes::keep(answer, now.minus(once::KEPT_FOR), once::ROOM);
+        self.store.commit(changes).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn one_key_takes_no_room_of_another_key_of_its_owner() {
+    let rig = Rig::start().await;
+    let (_, token) = rig.another_key().await;
+    let narrow = rig.authenticate(&token).await.unwrap();
+    rig.fill_room_of(&narrow).await;
+    let named = |name: &str| json!({"name": name});
+    let (full, _) = rig.once(&narrow, "/vaults", "k", named("a")).await;
+    assert_eq!(full.code(), Some(264));
+    // What was refused changed nothing, and needs no key.
+    let (_, seq) = rig.events_after(0).await;
+    rig.call(&narrow, "POST", "/vaults", named("a"))
+        .await
+        .body();
+    assert_eq!(rig.kinds_after(seq).await, ["vault_created.v0"]);
+    let (made, _) = rig.once(&rig.admin, "/vaults", "k", named("b")).await;
+    let (again, is_repeated) = rig.once(&rig.admin, "/vaults", "k", named("b")).await;
+    assert!(is_repeated);
+    assert_eq!(again.body(), made.body());
+    // A day later there is room again.
+    rig.clock.advance(Duration::from_secs(86_400));
+    rig.control.kernel.prune_answers().await.unwrap();
+    let (made, _) = rig.once(&narrow, "/vaults", "k", named("c")).await;
+    made.body();
+}
+
+/// Without room, an operation that keeps its answer after its effect succeeds; one that claims its key first has no effect.
+#[tokio::test]
+async fn a_full_room_hides_no_effect() {
+    let rig = Rig::start().await;
+    let (_, token) = rig.another_key().await;
+    let caller = rig.authenticate(&token).await.unwrap();
+    let destination = rig.path_of_new("event_destinations").await;
+    let leaked = rig.post("/credentials", json!({})).await.body();
+    rig.fill_room_of(&caller).await;
+    let (_, seq) = rig.events_after(0).await;
+    let report = || json!({"tokens": [{"token": leaked["token"]}]});
+    for _ in 0..2 {
+        let (done, is_repeated) = rig.once(&caller, "/leaked_tokens", "k", report()).await;
+        assert_eq!((done, is_repeated), (Answered::NoContent, false));
+    }
+    let told = rig.kinds_after(seq).await;
+    let n_leaks = told
+        .iter()
+        .filter(|kind| *kind == "tunnel_credential_leaked.v0");
+    assert_eq!(n_leaks.count(), 1, "{told:?}");
+    let path = format!("{destination}/test");
+    let (refused, _) = rig.once(&caller, &path, "k", Value::Null).await;
+    assert_eq!(refused.code(), Some(264));
+    let told = rig.kinds_after(seq).await;
+    assert!(
+        !told
+            .iter()
+            .any(|kind| kind == "event_destination_tested.v0")
+    );
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use culvert_resources::settings::Leaked;
 
 use super::*;
-use crate::{Settings, signed_tokens};
+use crate::{LEAKED_TOKENS_PATH, Settings, signed_tokens};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const HERE: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
@@ -348,6 +348,34 @@ async fn any_caller_may_report_and_learns_nothing() {
 }
 
 /// A revoked key of an admin is no way in.
+/// A report whose answer was lost, such as by a crash before it was kept, is sent again: it has no second effect.
+#[tokio::test]
+async fn a_report_that_runs_again_changes_nothing() {
+    for adjust in SETTINGS {
+        let rig = Rig::adjusted(adjust).await;
+        let key = rig.post("/api_keys", json!({})).await.body();
+        let credential = rig.post("/credentials", json!({})).await.body();
+        let tokens = [token_of(&key), token_of(&credential)].map(|token| json!({"token": token}));
+        let report = async |key: &str| {
+            let mut terms = Terms::default();
+            terms.key = Some(key.to_owned());
+            let body = json!({"tokens": tokens});
+            let terms = Arc::new(terms);
+            rig.call_on(&rig.admin, "POST", LEAKED_TOKENS_PATH, body, terms)
+                .await
+        };
+        let (_, start) = rig.events_after(0).await;
+        assert_eq!(report("a").await, Answered::NoContent);
+        let (reported, end) = rig.events_after(start).await;
+        assert!(reported.len() >= 2, "{reported:?}");
+        // Another key is like a kept answer that is not there.
+        for key in ["b", "a"] {
+            assert_eq!(report(key).await, Answered::NoContent);
+        }
+        assert_eq!(rig.events_after(end).await.0, Vec::<Value>::new());
+    }
+}
+
 #[tokio::test]
 async fn a_revoked_key_does_not_count_as_a_way_in() {
     let rig = Rig::start().await;

@@ -378,6 +378,53 @@ async fn invited_users_sign_in_by_their_verified_address() {
     assert_eq!(come(&rig, &bob, None).await, Err(Some(645)));
 }
 
+/// A role that the groups give follows the rules of the account like one that an admin gives.
+#[tokio::test]
+async fn groups_raise_no_role_against_a_rule() {
+    let rig = Rig::start().await;
+    let ada = identity("1", Some("ada@x.example"));
+    let member = come(&rig, &ada, Some(Role::Member)).await.unwrap();
+    let key = rig
+        .call(&member, "POST", "/api_keys", json!({}))
+        .await
+        .body();
+    let key = format!("/api_keys/{}", key["id"].as_str().unwrap());
+    let rules = |strictness: &str| json!({"admin_networks": strictness});
+    rig.patch("/api_key_rules", rules("refuse")).await.body();
+    let revision = rig.store.revision().await.unwrap();
+    assert_eq!(come(&rig, &ada, Some(Role::Admin)).await, Err(Some(653)));
+    assert_eq!(rig.store.revision().await.unwrap(), revision);
+    let role = rig.get(&format!("/users/{}", member.owner_id)).await.body();
+    assert_eq!(role["role"], "member");
+    // The role from before still signs in.
+    assert_eq!(
+        come(&rig, &ada, Some(Role::Member)).await,
+        Ok(member.clone())
+    );
+    let halves = json!({"networks": ["0.0.0.0/1", "128.0.0.0/1"]});
+    let path = format!("{key}/restrictions");
+    rig.call(&member, "PATCH", &path, halves).await.body();
+    assert_eq!(come(&rig, &ada, Some(Role::Admin)).await, Err(Some(653)));
+    let narrow = json!({"networks": ["192.0.2.0/24"]});
+    rig.call(&member, "PATCH", &path, narrow).await.body();
+    let raised = come(&rig, &ada, Some(Role::Admin)).await.unwrap();
+    assert_eq!(raised.role, Role::Admin);
+    // An admin stays one, and a rule that warns refuses none.
+    rig.call(
+        &raised,
+        "DELETE",
+        &format!("{key}/restrictions"),
+        Value::Null,
+    )
+    .await;
+    assert!(come(&rig, &ada, Some(Role::Admin)).await.is_ok());
+    come(&rig, &ada, Some(Role::Member)).await.unwrap();
+    rig.patch("/api_key_rules", rules("warn")).await.body();
+    let path = format!("{key}/restrictions");
+    rig.call(&member, "DELETE", &path, Value::Null).await;
+    assert!(come(&rig, &ada, Some(Role::Admin)).await.is_ok());
+}
+
 #[tokio::test]
 async fn the_last_admin_does_not_lose_its_role_by_its_groups() {
     let rig = Rig::start().await;

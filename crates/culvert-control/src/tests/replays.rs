@@ -177,3 +177,58 @@ async fn an_empty_replay_completes_immediately() {
         (&json!("done"), &json!(100))
     );
 }
+
+/// A condition on the destination holds when the replay is committed, and not only when it was read.
+#[tokio::test]
+async fn a_replay_is_of_the_state_that_its_condition_names() {
+    let rig = Rig::start().await;
+    let id = destination(&rig).await;
+    let path = format!("/event_destinations/{id}");
+    let mut n_replayed = 0;
+    for round in 0..60 {
+        let terms: Arc<Terms> = Arc::default();
+        let read = rig.call_on(&rig.admin, "GET", &path, Value::Null, Arc::clone(&terms));
+        read.await.body();
+        let state = terms.shown().unwrap().state;
+        let kinds = json!([if round % 2 == 0 {
+            "vault_created.v0"
+        } else {
+            "vault_deleted.v0"
+        }]);
+        let body = json!({"from": "2020-01-01T00:00:00Z", "event_types": kinds});
+        let replay = async {
+            for _ in 0..round {
+                tokio::task::yield_now().await;
+            }
+            let terms = idempotency::if_match(&state);
+            rig.call_on(&rig.admin, "POST", &format!("{path}/replay"), body, terms)
+                .await
+        };
+        let write = rig.patch(&path, json!({"metadata": format!("{round}")}));
+        let (replayed, written) = tokio::join!(replay, write);
+        written.body();
+        match replayed {
+            Answered::Created(_) => {
+                n_replayed += 1;
+                let destination = rig
+                    .store
+                    .get("event_destination", &id)
+                    .await
+                    .unwrap()
+                    .unwrap();
+                let replay = rig.store.all(replay::KIND).await.unwrap().remove(0);
+                assert!(
+                    replay.head.revision < destination.head.revision,
+                    "{round}: the replay came after the write that its condition excludes"
+                );
+                let event = AuditEvent::Suppress { reason: "a test" };
+                rig.store
+                    .commit(Changes::remove(replay.head, event))
+                    .await
+                    .unwrap();
+            }
+            refused => assert_eq!(refused.code(), Some(266), "{round}"),
+        }
+    }
+    assert!(n_replayed < 60, "no write came first");
+}

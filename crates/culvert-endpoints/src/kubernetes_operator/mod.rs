@@ -57,7 +57,7 @@ pub struct Create {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Enabled features: `bindings`, `gateway` and `ingress`, case-insensitive.
+    /// Enabled features: `bindings`, `gateway` and `ingress`, case-insensitive; shown in lower case.
     #[schemars(extend("items" = {"type": "string", "pattern": input::caseless_pattern(&FEATURES)}))]
     enabled_features: Vec<String>,
     /// Region that the operator connects to; default `global`.
@@ -80,7 +80,7 @@ pub struct Update {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// Enabled features: `bindings`, `gateway` and `ingress`, case-insensitive.
+    /// Enabled features: `bindings`, `gateway` and `ingress`, case-insensitive; shown in lower case.
     #[schemars(extend("items" = {"type": "string", "pattern": input::caseless_pattern(&FEATURES)}))]
     enabled_features: Option<Vec<String>>,
     /// Region that the operator connects to.

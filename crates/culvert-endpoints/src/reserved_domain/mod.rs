@@ -56,7 +56,7 @@ pub struct Create {
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
     /// Domain name, such as `app.example.com`; `*` as the first label covers all subdomains at any
-    /// depth. Required.
+    /// depth. Shown in lower case, without spaces around it or a final dot. Required.
     domain: String,
     /// Deprecated; stored and returned without effect.
     #[schemars(extend("enum" = REGIONS))]

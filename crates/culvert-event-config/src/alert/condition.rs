@@ -116,7 +116,7 @@ pub enum Condition {
         /// Fewer requests in the window say nothing.
         min_requests: u64,
     },
-    /// An API key expires soon.
+    /// An API key expires soon: its own end, or the maximum age of its token by the rules of the account.
     KeyExpiring {
         /// Within which time.
         #[schemars(with = "String")]

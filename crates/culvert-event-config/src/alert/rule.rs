@@ -63,7 +63,7 @@ pub struct Create {
     /// How often an alert is repeated while it fires, `1m` to `30d`; default: never.
     #[schemars(extend("pattern" = patterns::DURATION))]
     repeat_every: String,
-    /// Until when nothing is sent, an RFC 3339 time; what still fires then is sent.
+    /// Until when nothing is sent, an RFC 3339 time, which is shown in UTC; what still fires then is sent.
     #[schemars(extend("format" = "date-time"))]
     silenced_until: String,
     /// Whether it is evaluated; default: true.
@@ -102,7 +102,7 @@ pub struct Update {
     /// How often an alert is repeated while it fires, `1m` to `30d`; `0s` or empty for never.
     #[schemars(extend("pattern" = patterns::DURATION_OR_EMPTY))]
     repeat_every: Option<String>,
-    /// Until when nothing is sent, an RFC 3339 time; empty ends the silence.
+    /// Until when nothing is sent, an RFC 3339 time, which is shown in UTC; empty ends the silence.
     #[schemars(extend("pattern" = patterns::TIME_OR_EMPTY))]
     silenced_until: Option<String>,
     /// Whether it is evaluated. Open alerts of a rule that is not are resolved.

@@ -236,7 +236,8 @@ impl StoredTarget {
         given: &Value,
     ) -> Result<(Self, Option<Reveal>), Error> {
         let checked = cx.settings.targets.check(name, given, cx.entropy)?;
-        let shown = checked.shown;
+        let mut shown = checked.shown;
+        show_as_sent(&mut shown, &checked.stored, given);
         let reveal = checked.shown_once.map(|once| {
             let mut revealed = shown.clone();
             if let (Value::Object(revealed), Value::Object(once)) = (&mut revealed, once) {
@@ -259,6 +260,33 @@ impl StoredTarget {
         let text = seal.open(id, &self.sealed)?;
         serde_json::from_str(text.reveal())
             .map_err(|_| Fault::bare(format!("reading the encrypted target of {id}")))
+    }
+}
+
+/// Replaces texts that the check has spelled in its own way, such as durations and hosts, by those that were sent: clients
+/// compare them. What differs from the stored form is redacted, and stays so.
+fn show_as_sent(shown: &mut Value, stored: &Value, sent: &Value) {
+    match (shown, stored, sent) {
+        (Value::String(shown), Value::String(stored), Value::String(sent))
+            if shown == stored && !sent.is_empty() =>
+        {
+            shown.clone_from(sent);
+        }
+        (Value::Array(shown), Value::Array(stored), Value::Array(sent))
+            if shown.len() == stored.len() && shown.len() == sent.len() =>
+        {
+            for ((shown, stored), sent) in shown.iter_mut().zip(stored).zip(sent) {
+                show_as_sent(shown, stored, sent);
+            }
+        }
+        (Value::Object(shown), Value::Object(stored), Value::Object(sent)) => {
+            for (name, shown) in shown {
+                if let (Some(stored), Some(sent)) = (stored.get(name), sent.get(name)) {
+                    show_as_sent(shown, stored, sent);
+                }
+            }
+        }
+        _ => {}
     }
 }
 
@@ -359,6 +387,22 @@ mod tests {
     fn the_names_are_those_of_the_table() {
         let table = culvert_destinations::TYPES.all().iter();
         assert_eq!(Vec::from_iter(table.map(|ty| ty.name)), TARGETS);
+    }
+
+    #[test]
+    fn a_target_is_shown_as_it_was_sent_without_its_secrets() {
+        let stored = json!({"url": "https://a.example/", "wait": "1h30m", "list": ["a", "b"], "token": "secret",
+            "user_url": "https://u:p@a.example/", "n": 5, "default": "x", "of": {"wait": "1m"}});
+        let mut shown = json!({"url": "https://a.example/", "wait": "1h30m", "list": ["a", "b"], "token": null,
+            "user_url": "https://a.example/", "n": 5, "default": "x", "of": {"wait": "1m"}});
+        let sent = json!({"url": "https://A.example", "wait": "90m", "list": ["A", "b"], "token": "secret",
+            "user_url": "https://u:p@A.example/", "n": 5, "default": "", "of": {"wait": "60s"}});
+        show_as_sent(&mut shown, &stored, &sent);
+        assert_eq!(
+            shown,
+            json!({"url": "https://A.example", "wait": "90m", "list": ["A", "b"], "token": null,
+                "user_url": "https://a.example/", "n": 5, "default": "x", "of": {"wait": "60s"}})
+        );
     }
 
     #[test]

@@ -169,9 +169,16 @@ fn run_create(events: &EventConfig, call: Call) -> Running<'_> {
         for _ in 0..RUNS_MAX {
             let destination = service::named(&cx, &destination::TYPE, &call)
                 .await?
-                .ok_or_else(Refusal::not_found)?
-                .head;
+                .ok_or_else(Refusal::not_found)?;
             permit(cx.caller)?;
+            let conditions = &call.terms.conditions;
+            conditions.check(&destination, true)?;
+            let destination = destination.head;
+            // They hold at the commit too.
+            let held = match conditions.guard() {
+                true => Changes::while_at(&destination),
+                false => Changes::default(),
+            };
             let wanted = decide(events, &cx, &destination, &input).await?;
             let before = latest(&cx, &destination.id).await?;
             if let Some((document, running)) = &before
@@ -202,7 +209,8 @@ fn run_create(events: &EventConfig, call: Call) -> Running<'_> {
             };
             let document = document(&cx, &destination, &wanted)?;
             let changes = before.map_or_else(Changes::default, |(before, _)| removal(before.head));
-            let changes = changes
+            let changes = held
+                .and(changes)
                 .and(Changes::insert(document.clone(), silent()))
                 .and(noted);
             match cx.store.commit(changes).await {

@@ -48,7 +48,7 @@ pub struct Create {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
-    /// Owner of the key: ID of a user or bot user, or e-mail address of a user. Default: the owner
+    /// Owner of the key: ID of a user or bot user, or e-mail address of a user; shown as the ID. Default: the owner
     /// of the caller's API key. Only admins may set another owner.
     owner_id: String,
     /// The highest role of the key: `read_only`, `member` or `admin`. Default: that of the caller's key, and the role of
@@ -58,11 +58,11 @@ pub struct Create {
     /// What the key may do. `x.write` includes `x.read`. Default: the scopes of the caller's key.
     #[schemars(with = "Vec<Scope>")]
     scopes: Vec<String>,
-    /// Networks that the key may be used from, such as `192.0.2.0/24`. Default: those of the caller's key.
+    /// Networks that the key may be used from, such as `192.0.2.0/24`; shown in their shortest form. Default: those of the caller's key.
     #[schemars(extend("maxItems" = NETWORKS_MAX))]
     networks: Vec<String>,
     /// When the key stops working: an RFC 3339 time, a date, which stands for its first moment in UTC, or the time from
-    /// now, such as `90d`. Default: the end of the caller's key, or never.
+    /// now, such as `90d`. Default: the end of the caller's key, or never. Shown as a time in UTC.
     expires_at: String,
 }
 

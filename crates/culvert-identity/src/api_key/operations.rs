@@ -204,9 +204,9 @@ struct Update {
     #[schemars(with = "Option<Vec<Scope>>")]
     scopes: Option<Vec<String>>,
     /// When the key stops working: an RFC 3339 time, a date, which stands for its first moment in UTC, or the time from
-    /// now, such as `90d`; empty for never.
+    /// now, such as `90d`; empty for never. Shown as a time in UTC.
     expires_at: Option<String>,
-    /// Networks that the key may be used from, such as `192.0.2.0/24`; `[]` for anywhere.
+    /// Networks that the key may be used from, such as `192.0.2.0/24`, shown in their shortest form; `[]` for anywhere.
     #[schemars(extend("maxItems" = NETWORKS_MAX))]
     networks: Option<Vec<String>>,
 }

@@ -115,7 +115,8 @@ struct View {
     /// `refuse`: a key without `expires_at` is not created, changed or rotated (653). `warn`: it is reported.
     required_end: Strictness,
     /// `refuse`: a key with the role `admin` that works from anywhere is not created, changed or rotated, and its owner
-    /// does not become an admin (653). `warn`: it is reported.
+    /// does not become an admin (653). `warn`: it is reported. Networks that together have at least half of the addresses
+    /// of IPv4, or of `2000::/3`, are anywhere.
     admin_networks: Strictness,
 }
 

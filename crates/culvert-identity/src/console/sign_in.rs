@@ -331,9 +331,8 @@ impl Identity {
             }
             false => Changes::default(),
         };
-        // A role that the provider gives is only reported.
-        let becomes_admin = !before.is_active_admin() && user.is_active_admin();
-        let checked = match becomes_admin && !user.is_by_group {
+        // The groups may raise the role, which the rules of the account refuse as in a call of an admin.
+        let checked = match !before.is_active_admin() && user.is_active_admin() {
             true => check_admin(&cx, &document.head).await?,
             false => Changes::default(),
         };

@@ -39,7 +39,7 @@ pub struct Create {
     /// all.
     #[schemars(with = "Vec<String>", extend("maxItems" = acl::RULES_MAX, "items" = {"type": "string", "minLength": 1, "maxLength": acl::RULE_BYTES_MAX}))]
     acl: Acl,
-    /// Owner of the credential: ID of a user or bot user, or e-mail address of a user. Default: the
+    /// Owner of the credential: ID of a user or bot user, or e-mail address of a user; shown as the ID. Default: the
     /// owner of the caller's API key. Only admins may set another owner.
     owner_id: String,
 }

@@ -52,7 +52,7 @@ const ONLY_ADMINS: &str = "Only admins may invite, change and remove users.";
 #[serde(default)]
 #[schemars(rename = "UserCreate", extend("required" = ["email"]), transform = input::create_schema)]
 pub struct Create {
-    /// E-mail address of the person, at most 254 bytes. Required.
+    /// E-mail address of the person, at most 254 bytes. Shown without spaces around it. Required.
     #[schemars(extend("format" = "email"))]
     email: String,
     /// Role: `read_only`, `member` or `admin`; default: `member`.

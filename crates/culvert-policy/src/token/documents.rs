@@ -269,6 +269,14 @@ impl Documents {
         source.get(Need::Newer).await
     }
 
+    /// Whether the last fetch of this document failed: its source may have a newer one than its users get.
+    pub fn has_failed(&self, share: Share, scope: FetchScope, url: &Url) -> bool {
+        let table = lock(&self.0.table);
+        let documents = table.shares.get(&(share.owner(), scope));
+        let entry = documents.and_then(|documents| documents.get(url.as_str()));
+        entry.is_some_and(|entry| lock(&entry.state).failed > 0)
+    }
+
     /// Sets whether the cache accepts no more documents; others are then fetched each time.
     pub fn freeze(&self, is_frozen: bool) {
         self.0.is_frozen.store(is_frozen, Ordering::Relaxed);
@@ -941,9 +949,15 @@ mod tests {
         rig.change("a", |state| {
             state.good = Some((Bytes::from_static(b"old"), Time::ZERO))
         });
+        let has_failed = |owner: &str| {
+            let (share, scope) = (Share::of_owner(owner), FetchScope::Upstreams);
+            rig.documents.has_failed(share, scope, &rig.url)
+        };
+        assert!(!has_failed("a"));
         for _ in 0..100 {
             assert_eq!(rig.get("a").await.unwrap(), "old");
         }
+        assert!(has_failed("a") && !has_failed("b"));
         assert_eq!(rig.fetches(), 2, "no fetch for each request");
         let state = rig.documents.state();
         assert_eq!((state.documents, state.stale, state.failures), (1, 1, 1));

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use culvert_base::{Refusal, Timestamp, code};
+use culvert_base::{Prefix, Refusal, Timestamp, code};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -101,10 +101,10 @@ impl JudgedKey<'_> {
         self.owner_role == Role::Admin && self.restrictions.role.is_none_or(|r| r == Role::Admin)
     }
 
-    /// Whether no network keeps it from any address.
+    /// Whether its networks together keep it from less than half of the Internet.
     fn is_anywhere(&self) -> bool {
         let networks = &self.restrictions.networks;
-        networks.is_empty() || networks.iter().any(|network| network.0.is_everywhere())
+        networks.is_empty() || Prefix::are_everywhere(networks.iter().map(|network| network.0))
     }
 }
 
@@ -233,6 +233,13 @@ mod tests {
             // Every address of a family is anywhere.
             (
                 format!(r#"{{{end},"networks":["192.0.2.0/24","::/0"]}}"#),
+                Role::Admin,
+                0,
+                vec![AdminNetworks],
+            ),
+            // So are its two halves.
+            (
+                format!(r#"{{{end},"networks":["0.0.0.0/1","128.0.0.0/1"]}}"#),
                 Role::Admin,
                 0,
                 vec![AdminNetworks],

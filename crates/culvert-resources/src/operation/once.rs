@@ -10,6 +10,10 @@
 //! answer after it, together with its audit event. Until then a repeated request is refused (263), and also after a
 //! crash between the two: it is not known whether the first one had its effect.
 //!
+//! A report of leaked tokens commits each token apart, because a conflict about one must not keep the others from being
+//! revoked, and keeps its answer after them. After a crash between these it runs again, which changes nothing: a token that
+//! was revoked is no token any more, and one that was flagged is not flagged again.
+//!
 //! Only success is stored. A refused request changed nothing, and may be repeated with its key, corrected or
 //! not. Secrets in an answer are encrypted, are shown again for a minute, and are then removed. An answer is given again
 //! only while the caller has at least the rights of the first request (265), and it leaves no event.
@@ -21,6 +25,7 @@ use culvert_base::{Fault, Refusal, Secret, Timestamp, code};
 use culvert_store::{AnswerRoom, Changes, CommitError, Document, KeptAnswer};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::access::key_restrictions::KeyRestrictions;
 use crate::cx::Cx;
@@ -34,7 +39,7 @@ use crate::{Caller, Error, Kernel, Role, stored};
 pub const KEPT_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long the secrets of an answer are shown again.
 pub const SECRET_FOR: Duration = Duration::from_secs(60);
-/// The room of one owner of API keys.
+/// The room of one owner of API keys. One key takes at most half of it.
 pub const ROOM: AnswerRoom = AnswerRoom {
     answers: 10_000,
     bytes: 64 << 20,
@@ -49,6 +54,7 @@ const RUNS_FOR: Duration = Duration::from_secs(60);
 pub(crate) struct Claim {
     id: String,
     owner: String,
+    key_id: String,
     /// A digest of the request.
     request: String,
     at: Timestamp,
@@ -70,8 +76,8 @@ struct Kept {
 #[derive(Debug, Deserialize, Serialize)]
 struct KeptReply {
     status: KeptStatus,
-    /// Without secrets.
-    body: String,
+    /// Without secrets; `None` if the response has no body.
+    body: Option<Box<RawValue>>,
     /// The field of its secret, as a JSON pointer; empty without one.
     secret_at: String,
     /// The object that it shows; `None` if there is none.
@@ -126,6 +132,7 @@ impl Claim {
         Some(Self {
             id: kernel.pepper.digest(&named),
             owner: format!("{account} {owner_id}"),
+            key_id: key_id.clone(),
             // The body may be a secret that is easy to guess.
             request: kernel.pepper.digest(&said),
             at: kernel.clock.now(),
@@ -155,6 +162,7 @@ impl Claim {
         let answer = KeptAnswer {
             id: self.id.clone(),
             owner: self.owner.clone(),
+            key: self.key_id.clone(),
             kept_at: self.at,
             revision: 0,
             body,
@@ -173,7 +181,7 @@ impl Claim {
                 true => KeptStatus::Created,
                 false => KeptStatus::Ok,
             },
-            body: answer.view.to_owned(),
+            body: Some(raw(answer.view)?),
             secret_at: answer
                 .reveal
                 .map_or_else(String::new, |reveal| reveal.pointer.clone()),
@@ -196,7 +204,7 @@ impl Claim {
 
     /// The write of the answer to a request that has run.
     pub(crate) fn ended(&self, caller: &Caller, reply: &Reply) -> Result<Changes, Fault> {
-        let form = self.form(caller, KeptReply::of(reply))?;
+        let form = self.form(caller, KeptReply::of(reply)?)?;
         Ok(Changes::complete_answer(&self.id, self.at, form))
     }
 
@@ -207,7 +215,7 @@ impl Claim {
 
     /// The write of an answer whose write is committed already.
     pub(crate) fn late(&self, caller: &Caller, reply: &Reply) -> Result<Option<Changes>, Fault> {
-        match KeptReply::of(reply) {
+        match KeptReply::of(reply)? {
             None => Ok(None),
             reply => Ok(Some(self.keeping(self.form(caller, reply)?, None))),
         }
@@ -256,13 +264,16 @@ impl Claim {
         let sealed = found.secret.as_deref().filter(|_| is_recent);
         // Without its key, as after a rotation of keys, the secret is over.
         let secret = sealed.and_then(|sealed| kernel.seal.open(&found.id, sealed).ok());
+        let body = reply
+            .body
+            .map_or(String::new(), |body| body.get().to_owned());
         Ok(Some(match reply.status {
             KeptStatus::NoContent => Reply::NoContent,
-            KeptStatus::Ok => Reply::Ok(reply.body),
+            KeptStatus::Ok => Reply::Ok(body),
             KeptStatus::Created => {
                 let is_secret = secret.is_some();
                 Reply::Created {
-                    body: with_secret(reply.body, &reply.secret_at, secret)?,
+                    body: with_secret(body, &reply.secret_at, secret)?,
                     secret: is_secret,
                 }
             }
@@ -272,23 +283,28 @@ impl Claim {
 
 impl KeptReply {
     /// The answer of an operation without secrets; `None` for one with secrets.
-    fn of(reply: &Reply) -> Option<Self> {
+    fn of(reply: &Reply) -> Result<Option<Self>, Fault> {
         let (status, body) = match reply {
             Reply::Created {
                 body,
                 secret: false,
-            } => (KeptStatus::Created, body.clone()),
-            Reply::Ok(body) => (KeptStatus::Ok, body.clone()),
-            Reply::NoContent => (KeptStatus::NoContent, String::new()),
-            Reply::Created { secret: true, .. } | Reply::Secret(_) => return None,
+            } => (KeptStatus::Created, Some(body)),
+            Reply::Ok(body) => (KeptStatus::Ok, Some(body)),
+            Reply::NoContent => (KeptStatus::NoContent, None),
+            Reply::Created { secret: true, .. } | Reply::Secret(_) => return Ok(None),
         };
-        Some(Self {
+        Ok(Some(Self {
             status,
-            body,
+            body: body.map(|body| raw(body)).transpose()?,
             secret_at: String::new(),
             shows: None,
-        })
+        }))
     }
+}
+
+/// A response as it is kept: its bytes, within the JSON of the row.
+fn raw(body: &str) -> Result<Box<RawValue>, Fault> {
+    RawValue::from_string(body.to_owned()).map_err(|error| Fault::new("keeping an answer", error))
 }
 
 fn with_secret(body: String, pointer: &str, secret: Option<Secret>) -> Result<String, Fault> {
@@ -362,6 +378,19 @@ impl Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A policy in it, which is JSON or YAML in a JSON string, is escaped no second time.
+    #[test]
+    fn an_answer_is_stored_in_its_own_bytes() {
+        let body = r#"{"traffic_policy":"{\"on_http_request\":[]}\n","z":1.0, "é":"\u00e9"}"#;
+        let reply = Reply::Ok(body.to_owned());
+        let kept = stored::write(&KeptReply::of(&reply).unwrap().unwrap()).unwrap();
+        assert!(kept.contains(body), "{kept}");
+        let read: KeptReply = serde_json::from_str(&kept).unwrap();
+        assert_eq!(read.body.unwrap().get(), body);
+        let nothing = KeptReply::of(&Reply::NoContent).unwrap().unwrap();
+        assert!(nothing.body.is_none());
+    }
 
     #[test]
     fn the_order_of_members_is_no_difference() {

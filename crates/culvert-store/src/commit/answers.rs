@@ -4,7 +4,8 @@
 //! committed, and never answered from here if it was not. The ID is unique: of two requests with the same key, on
 //! whatever nodes, one is committed, and the other finds its answer.
 //!
-//! Each owner has limited room. If it is full, a further answer is refused with the write that it belongs to.
+//! Each owner has limited room, and each API key a part of it. If one is full, a further answer is refused with the write
+//! that it belongs to.
 
 use culvert_base::Timestamp;
 
@@ -17,8 +18,10 @@ use crate::database::statements::state;
 pub struct KeptAnswer {
     /// Names the request: a digest of its key and caller.
     pub id: String,
-    /// Whose room it takes.
+    /// Whose room it takes. No control characters.
     pub owner: String,
+    /// Whose part of this room it takes. No control characters.
+    pub key: String,
     /// When it was kept.
     pub kept_at: Timestamp,
     /// The revision of its commit, assigned by the store.
@@ -29,7 +32,7 @@ pub struct KeptAnswer {
     pub secret: Option<String>,
 }
 
-/// The room of an owner.
+/// The room of an owner, of which a key takes at most half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerRoom {
     /// Maximum number.
@@ -37,6 +40,11 @@ pub struct AnswerRoom {
     /// Maximum size of all together.
     pub bytes: i64,
 }
+
+/// Between the owner and the key in a row, so that the rows of an owner are a range.
+const OF: char = '\n';
+/// Sorts after every row of an owner, behind its name.
+const BEHIND: char = '\u{b}';
 
 /// A step that writes an answer.
 #[derive(Clone, Debug)]
@@ -95,14 +103,16 @@ async fn keep(
     room: AnswerRoom,
     revision: i64,
 ) -> Result<(), Failure> {
-    let (id, owner) = (Arg::Text(&answer.id), Arg::Text(&answer.owner));
+    let owner = &answer.owner;
+    let key = format!("{owner}{OF}{}", answer.key);
+    let (id, taken_by) = (Arg::Text(&answer.id), Arg::Text(&key));
     let old = [id, Arg::Int(since.unix_nanos())];
     connection.run(state::FORGET_OLD_ANSWER, &old).await?;
     let bytes = length(&answer.body, answer.secret.as_deref());
     // Before the room: a request that is repeated has its answer, and needs none.
     let arguments = [
         id,
-        owner,
+        taken_by,
         Arg::Int(answer.kept_at.unix_nanos()),
         Arg::Int(revision),
         Arg::Int(bytes),
@@ -112,10 +122,14 @@ async fn keep(
     if connection.run(state::KEEP_ANSWER, &arguments).await? == 0 {
         return Err(CommitError::Kept.into());
     }
-    let row = connection.row(state::ANSWERS_OF, &[owner]).await?;
+    let end = format!("{owner}{BEHIND}");
+    let arguments = [Arg::Text(owner), Arg::Text(&end), taken_by];
+    let row = connection.row(state::ANSWERS_OF, &arguments).await?;
     let row = row.ok_or(sqlx::Error::RowNotFound)?;
-    let (count, total): (i64, i64) = (row.get(0)?, row.get(1)?);
-    if count > room.answers || total > room.bytes {
+    let (count, bytes): (i64, i64) = (row.get(0)?, row.get(1)?);
+    let (count_of_key, bytes_of_key): (i64, i64) = (row.get(2)?, row.get(3)?);
+    let is_full = count > room.answers || bytes > room.bytes;
+    if is_full || count_of_key > room.answers / 2 || bytes_of_key > room.bytes / 2 {
         return Err(CommitError::NoRoom.into());
     }
     Ok(())
@@ -127,9 +141,12 @@ fn length(body: &str, secret: Option<&str>) -> i64 {
 }
 
 pub(crate) fn read(row: &Row) -> Result<KeptAnswer, sqlx::Error> {
+    let taken_by: String = row.get(1)?;
+    let (owner, key) = taken_by.split_once(OF).unwrap_or((&taken_by, ""));
     Ok(KeptAnswer {
         id: row.get(0)?,
-        owner: row.get(1)?,
+        owner: owner.to_owned(),
+        key: key.to_owned(),
         kept_at: Timestamp::from_unix_nanos(row.get(2)?),
         revision: row.get(3)?,
         body: row.get(4)?,

@@ -350,8 +350,11 @@ pub(crate) mod state {
 
     pub(crate) const ANSWER: &str =
         "SELECT id, owner, kept_at, revision, body, secret FROM answer WHERE id = $1";
-    pub(crate) const ANSWERS_OF: &str = "SELECT count(*), CAST(COALESCE(sum(bytes), 0) AS BIGINT) \
-         FROM answer WHERE owner = $1";
+    /// The number and size of what is kept for an owner, and for one of its keys.
+    pub(crate) const ANSWERS_OF: &str = "SELECT count(*), CAST(COALESCE(sum(bytes), 0) AS BIGINT), \
+         count(CASE WHEN owner = $3 THEN 1 END), \
+         CAST(COALESCE(sum(CASE WHEN owner = $3 THEN bytes END), 0) AS BIGINT) \
+         FROM answer WHERE owner >= $1 AND owner < $2";
     pub(crate) const KEEP_ANSWER: &str = "INSERT INTO answer \
          (id, owner, kept_at, revision, bytes, body, secret) \
          VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT DO NOTHING";

@@ -16,6 +16,7 @@ on_both_engines!(
     an_answer_is_kept_with_its_write_or_not_at_all,
     of_repeated_writes_on_two_nodes_one_is_committed,
     an_owner_has_limited_room,
+    a_key_takes_half_of_the_room_of_its_owner,
     a_begun_request_is_completed_or_forgotten,
     old_answers_and_secrets_are_removed,
 );
@@ -32,6 +33,7 @@ fn answer(id: &str, seconds: i64) -> KeptAnswer {
     KeptAnswer {
         id: id.to_owned(),
         owner: "ac_1 usr_1".to_owned(),
+        key: format!("ak_{id}"),
         kept_at: at(seconds),
         revision: 0,
         body: format!("the answer {id}"),
@@ -123,6 +125,45 @@ async fn an_owner_has_limited_room(db: &TestDatabase) {
     let small = AnswerRoom { bytes: 50, ..ROOM };
     let full = store.commit(keep(answer("d", 0), small)).await;
     assert!(matches!(full, Err(CommitError::NoRoom)), "{full:?}");
+    store.close().await;
+}
+
+async fn a_key_takes_half_of_the_room_of_its_owner(db: &TestDatabase) {
+    let store = db.store().await;
+    let of = |id: &str, owner: &str, key: &str| KeptAnswer {
+        owner: owner.to_owned(),
+        key: key.to_owned(),
+        ..answer(id, 0)
+    };
+    let few = AnswerRoom { answers: 4, ..ROOM };
+    let kept = async |answer| match store.commit(keep(answer, few)).await {
+        Ok(_) => true,
+        Err(CommitError::NoRoom) => false,
+        Err(error) => panic!("{error}"),
+    };
+    assert!(kept(of("a", "usr_1", "ak_1")).await);
+    assert!(kept(of("b", "usr_1", "ak_1")).await);
+    assert!(!kept(of("c", "usr_1", "ak_1")).await);
+    // The other keys of the owner have the rest, and other owners their own room.
+    assert!(kept(of("c", "usr_1", "ak_2")).await);
+    assert!(kept(of("d", "usr_1", "")).await);
+    assert!(!kept(of("e", "usr_1", "ak_3")).await);
+    for (n, owner) in ["usr_", "usr_10", "usr_1 ", "usr_2"]
+        .into_iter()
+        .enumerate()
+    {
+        assert!(kept(of(&format!("f{n}"), owner, "ak_1")).await, "{owner}");
+    }
+    // By size too: each has 18 bytes.
+    let small = AnswerRoom { bytes: 50, ..ROOM };
+    for (id, key, is_kept) in [
+        ("g", "ak_1", true),
+        ("h", "ak_1", false),
+        ("h", "ak_2", true),
+    ] {
+        let written = store.commit(keep(of(id, "usr_3", key), small)).await;
+        assert_eq!(written.is_ok(), is_kept, "{id} {key}");
+    }
     store.close().await;
 }
 

@@ -487,6 +487,7 @@ const BY_SERVER: &[&str] = &[
     "control/alerting/agents.rs Agents.marks",
     "control/alerting/facts.rs Facts.failing_since",
     "control/alerting/facts.rs Facts.health",
+    "control/alerting/facts.rs Facts.key_rules",
     "control/alerting/facts.rs Facts.key_uses",
     "control/alerting/facts.rs Facts.objects",
     "control/alerting/facts.rs Facts.points",

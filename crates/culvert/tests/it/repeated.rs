@@ -1,6 +1,8 @@
 //! Requests that are repeated with their `Idempotency-Key`: on another node, and after a kill. And lists with more than one
 //! page on the command line.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use crate::harness::{Backend, Harness, backends, binary, cluster, raw};
@@ -63,6 +65,59 @@ async fn a_repeated_request_has_its_answer_after_a_kill() {
             database.remove().await;
         }
     }
+}
+
+fn admin(data: &Path, arguments: &[&str]) {
+    let mut command = binary();
+    command
+        .arg("admin")
+        .args(arguments)
+        .arg("--data-dir")
+        .arg(data);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// With another master key, an answer is given again without its secret, and the request has no second effect.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_request_has_its_answer_under_another_master_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let server = Process::start(&data, "");
+    let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+    let (first, _) = create(&server.api, &token, "k").await;
+    assert_eq!(server.terminate(), 0);
+    admin(&data, &["rotate-master-key"]);
+    let server = Process::start(&data, "");
+    let (again, is_repeated) = create(&server.api, &token, "k").await;
+    assert!(is_repeated);
+    assert_eq!(again["id"], first["id"]);
+    assert!(first["token"].is_string() && again["token"].is_null());
+    assert_eq!(server.terminate(), 0);
+}
+
+/// A restored backup has the answer to each request whose effect it has, and to no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_backup_has_the_answers_of_its_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, copy) = (folder.path().join("data"), folder.path().join("copy"));
+    let key = folder.path().join("keys/master.key");
+    let server = Process::start(&data, "");
+    let token = culvert::client::read_token(&data.join("bootstrap-key")).unwrap();
+    let (before, _) = create(&server.api, &token, "before").await;
+    let (to, key_to) = (copy.to_str().unwrap(), key.to_str().unwrap());
+    admin(&data, &["backup", to, "--master-key-to", key_to]);
+    let (after, _) = create(&server.api, &token, "after").await;
+    assert_eq!(server.terminate(), 0);
+    std::fs::copy(&key, copy.join("master.key")).unwrap();
+    let server = Process::start(&copy, "");
+    let (again, is_repeated) = create(&server.api, &token, "before").await;
+    assert!(is_repeated);
+    assert_eq!(again["id"], before["id"]);
+    let (again, is_repeated) = create(&server.api, &token, "after").await;
+    assert!(!is_repeated && again["token"].is_string());
+    assert_ne!(again["id"], after["id"]);
+    assert_eq!(server.terminate(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
