@@ -37,6 +37,27 @@ pub fn load(
     environment: &HashMap<String, String>,
     flags: &[(String, String)],
 ) -> Result<Settings, Invalid> {
+    let settings = read_all(file, environment, flags)?;
+    settings.check()?;
+    Ok(settings)
+}
+
+/// As [`load`], for commands that use only the storage. What concerns the CA is not checked.
+pub fn load_for_storage(
+    file: Option<&Path>,
+    environment: &HashMap<String, String>,
+    flags: &[(String, String)],
+) -> Result<Settings, Invalid> {
+    let settings = read_all(file, environment, flags)?;
+    settings.check_storage()?;
+    Ok(settings)
+}
+
+fn read_all(
+    file: Option<&Path>,
+    environment: &HashMap<String, String>,
+    flags: &[(String, String)],
+) -> Result<Settings, Invalid> {
     let keys = keys();
     let mut builder = Config::builder();
     let found = file_used(file);
@@ -103,6 +124,7 @@ pub fn load(
     for list in [
         &mut settings.api.trusted_proxies,
         &mut settings.edge.trusted_proxies,
+        &mut settings.edge.reserved_names,
         &mut settings.edge.proxy_protocol_from,
         &mut settings.agents.names,
         &mut settings.agents.connect_addresses,
@@ -115,7 +137,6 @@ pub fn load(
     ] {
         list.retain(|item| !item.trim().is_empty());
     }
-    settings.check()?;
     Ok(settings)
 }
 
