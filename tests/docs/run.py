@@ -204,7 +204,9 @@ def main():
             output = open(name, encoding="utf-8", errors="replace").read()
             if not is_like(output, wanted):
                 sys.exit(f"{document}:{line}: the output is another:\n{output[-4000:]}")
-    print(json.dumps({"blocks": len(blocks), "skipped": skipped, "elsewhere": elsewhere}))
+    notes = last + [note for block in blocks for note in block.notes]
+    hidden = sum(kind in ("before", "after") for kind, _ in notes)
+    print(json.dumps({"blocks": len(blocks), "hidden": hidden, "skipped": skipped, "elsewhere": elsewhere}))
 
 
 main()

@@ -1,7 +1,7 @@
 //! `culvert admin rebuild-audit-tree`: repairs the tree over the audit log.
 
 use anyhow::Result;
-use culvert_command::with_causes;
+use culvert_command::{say, with_causes};
 use culvert_control::AdminCommand;
 use culvert_installation::ProcessContext;
 use culvert_store::Unrepairable;
@@ -24,9 +24,9 @@ pub(super) async fn rebuild(context: &ProcessContext, command: &AdminCommand) ->
         }
     };
     log.tree_repaired().await.map_err(with_causes)?;
-    println!(
+    say(format_args!(
         "the tree of the audit log is right: leaves={} from_rows={} repaired_tiles={}",
         repaired.leaves, repaired.from_rows, repaired.tiles
-    );
+    ))?;
     Ok(())
 }

@@ -1,5 +1,4 @@
 //! `culvert admin`: offline maintenance of the data directory or the database.
-#![allow(clippy::print_stdout, reason = "a command prints")]
 
 mod audit_key;
 mod audit_tree;
@@ -14,13 +13,13 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Command, value_parser};
 use culvert_base::{BoxFuture, OsEntropy, SystemClock};
 
-use culvert_command::{CommandType, Failure, with_causes};
+use culvert_command::{CommandType, Failure, say, with_causes};
 use culvert_control::{AdminCommand, Bootstrap, ServerLog, texts, token};
 use culvert_installation::audit_key::AuditKey;
 use culvert_installation::config::Settings;
 use culvert_installation::sqlite_files;
 use culvert_installation::{Access, ProcessContext};
-use culvert_installation::{settings_of, with_settings};
+use culvert_installation::{storage_settings_of, with_settings};
 
 /// The command.
 pub static TYPE: CommandType = CommandType {
@@ -88,18 +87,15 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             return Ok(());
         };
         if name == "generate-token" {
-            println!(
-                "{}",
-                token::Form::Prefixed
-                    .generate(&SystemClock, &OsEntropy)
-                    .reveal()
-            );
+            say(token::Form::Prefixed
+                .generate(&SystemClock, &OsEntropy)
+                .reveal())?;
             return Ok(());
         }
         if name == "move" {
             return Box::pin(transfer::run(given)).await;
         }
-        let settings = settings_of(given)?;
+        let settings = storage_settings_of(given)?;
         // On PostgreSQL, nodes may run on other machines. They notice a rotation and stop on their own.
         let needs_all_stopped = name == "rotate-master-key" && settings.database_url.is_empty();
         let access = match needs_all_stopped {
@@ -194,7 +190,7 @@ fn bootstrap(context: &ProcessContext) -> Bootstrap<'_> {
 async fn create_key(context: &ProcessContext, command: &AdminCommand) -> anyhow::Result<()> {
     let bootstrap = bootstrap(context);
     let token = bootstrap.admin_key(command).await.map_err(with_causes)?;
-    println!("{}", token.reveal());
+    say(token.reveal())?;
     Ok(())
 }
 
@@ -208,8 +204,8 @@ async fn lift_api_restriction(
         .await
         .map_err(with_causes)?
     {
-        0 => println!("no IP restriction of the management API is enforced"),
-        _ => println!("the IP restriction of the management API is no longer enforced"),
+        0 => say("no IP restriction of the management API is enforced")?,
+        _ => say("the IP restriction of the management API is no longer enforced")?,
     }
     Ok(())
 }
@@ -226,11 +222,11 @@ async fn rotate_master_key(
     log.master_key_rotated(command, cause.as_deref(), reencrypted)
         .await
         .map_err(with_causes)?;
-    println!(
+    say(format_args!(
         "created a new master key in `{}`; re-encrypted objects: {}",
         settings.key_file().display(),
         reencrypted.documents
-    );
+    ))?;
     if reencrypted.strange > 0 {
         eprintln!(
             "culvert: {} values look like encrypted secrets but are not; they are unchanged",
@@ -243,10 +239,10 @@ async fn rotate_master_key(
 async fn check(context: &ProcessContext) -> anyhow::Result<()> {
     context.store.check().await.map_err(with_causes)?;
     context.queue.check().await.map_err(with_causes)?;
-    println!("the state and the event queue are intact");
+    say("the state and the event queue are intact")?;
     let log = context.store.audit_log();
     let extent = log.verify(None).await?;
-    println!("{}", extent.summary(log.verify_beginning().await?));
+    say(extent.summary(log.verify_beginning().await?))?;
     Ok(())
 }
 
@@ -275,16 +271,16 @@ async fn backup(
         drop(std::fs::remove_dir_all(folder));
     }
     copied?;
-    println!("copied to `{}`", folder.display());
+    say(format_args!("copied to `{}`", folder.display()))?;
     match key_file {
-        Some(file) => println!(
+        Some(file) => say(format_args!(
             "copied the master key to `{}`; store it apart from the backup",
             file.display()
-        ),
-        None => println!(
+        ))?,
+        None => say(format_args!(
             "the backup does not contain the master key; a restore requires `{}`",
             settings.key_file().display()
-        ),
+        ))?,
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use culvert_installation::config::Settings;
 use culvert_installation::data_dir_lock::DataDirLock;
 use culvert_installation::keys;
 use culvert_installation::{Access, MASTER_KEY_MARK, ProcessContext};
-use culvert_installation::{settings_of, with_settings};
+use culvert_installation::{storage_settings_of, with_settings};
 
 pub(super) fn command() -> Command {
     with_settings(Command::new("move").about(
@@ -39,7 +39,7 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) async fn run(given: &ArgMatches) -> Result<(), Failure> {
-    let settings = settings_of(given)?;
+    let settings = storage_settings_of(given)?;
     let state = settings.data_dir.join("state.db");
     // A running server would continue to write to the source.
     let _lock = match state.is_file() {

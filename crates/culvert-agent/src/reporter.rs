@@ -1,8 +1,4 @@
 //! Reports the agent's events: URLs on standard output, everything in the log, and problems on the screen.
-#![allow(
-    clippy::print_stdout,
-    reason = "public URLs are the output of the commands"
-)]
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -42,7 +38,7 @@ impl Reporter {
                         tracing::warn!(url, "cannot print the URL");
                     }
                     if std::io::stdout().is_terminal() {
-                        println!("  forwarding to {upstream}");
+                        say(format_args!("  forwarding to {upstream}")).ok();
                     }
                 }
                 tracing::info!(url, upstream, "endpoint online");
@@ -63,9 +59,13 @@ impl Reporter {
                     );
                 }
             }
-            Event::Waiting { why, after } => {
+            Event::Waiting {
+                address,
+                why,
+                after,
+            } => {
                 let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-                tracing::warn!(why, after_ms, "disconnected; retrying");
+                tracing::warn!(server = address, why, after_ms, "disconnected; retrying");
             }
             Event::Unreached { upstream, why } => {
                 tracing::warn!(upstream, why, "service unreachable");

@@ -23,6 +23,10 @@ use crate::{files, inspect};
 const INSPECT_PORTS: u16 = 10;
 /// Time limit for open requests and connections after a signal.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// Refusals of the token itself.
+const TOKEN_CODES: [u16; 3] = [105, 107, 300];
+/// How long a wrong address or CA is tried again.
+const MISTAKE_TIME: Duration = Duration::from_secs(60);
 
 /// Runs an agent until SIGINT or SIGTERM, or until the server ends its session.
 pub async fn run(mut plan: Plan) -> Result<(), Failure> {
@@ -63,6 +67,7 @@ pub async fn run(mut plan: Plan) -> Result<(), Failure> {
                 streams_max,
                 heartbeat: plan.heartbeat,
                 is_managed: plan.is_managed,
+                mistake_time: MISTAKE_TIME,
             };
             let (entropy, observer) = (Arc::new(OsEntropy), Arc::clone(&observer));
             Arc::new(Agent::new(
@@ -132,12 +137,25 @@ pub async fn run(mut plan: Plan) -> Result<(), Failure> {
     };
     tasks.shutdown().await;
     screen::restore().await;
-    outcome?.map_err(|error| match error {
-        AgentError::Refused(..) => {
-            Failure::Failed(format!("the server rejected the agent: {error}"))
+    outcome?.map_err(|error| failure_of(error, &plan.token_origin))
+}
+
+fn failure_of(error: AgentError, token_origin: &str) -> Failure {
+    match error {
+        AgentError::Refused(_, code) => {
+            let is_of_token = code.is_some_and(|code| TOKEN_CODES.contains(&code));
+            let origin = match is_of_token && !token_origin.is_empty() {
+                true => format!("; {token_origin}"),
+                false => String::new(),
+            };
+            Failure::Failed(format!("the server rejected the agent: {error}{origin}"))
         }
+        AgentError::Mistaken(why) => Failure::Failed(format!(
+            "no connection within {} seconds: {why}",
+            MISTAKE_TIME.as_secs()
+        )),
         AgentError::Taken(_) | AgentError::Cut(_) => Failure::Failed(error.to_string()),
-    })
+    }
 }
 
 async fn listen(inspect: &Inspect) -> Result<Option<TcpListener>, Failure> {

@@ -25,6 +25,8 @@ const USER_AGENT: &str = concat!("culvert-cli/", env!("CARGO_PKG_VERSION"));
 pub struct Client {
     base: String,
     token: String,
+    /// Where the token is from, for the message that the API refuses it.
+    origin: Option<Arc<str>>,
     http: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
@@ -35,6 +37,8 @@ pub struct ApiResponse {
     pub status: u16,
     /// The body; `null` if there is none.
     pub body: Value,
+    /// Where the refused token is from; `None` if it was not refused.
+    origin: Option<Arc<str>>,
 }
 
 impl Client {
@@ -76,8 +80,15 @@ impl Client {
         Ok(Self {
             base: base.trim_end_matches('/').to_owned(),
             token,
+            origin: None,
             http,
         })
+    }
+
+    /// Says where the token is from: a part of a sentence, such as "it is `ak_…` of the file `x`".
+    #[must_use]
+    pub fn with_origin(self, origin: Option<Arc<str>>) -> Self {
+        Self { origin, ..self }
     }
 
     /// Sends one request. Error responses are `Ok`.
@@ -111,7 +122,7 @@ impl Client {
         } else {
             serde_json::from_slice(&bytes).context("the API response is not JSON")?
         };
-        Ok(ApiResponse { status, body })
+        Ok(self.response(status, body))
     }
 
     /// Sends a request that must succeed. An error response becomes an error with its message.
@@ -131,7 +142,7 @@ impl Client {
             let status = response.status().as_u16();
             let bytes = response.into_body().collect().await?.to_bytes();
             let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-            bail!("{}", ApiResponse { status, body }.refusal());
+            bail!("{}", self.response(status, body).refusal());
         }
         let mut body = response.into_body();
         let mut pending: Vec<u8> = Vec::new();
@@ -159,6 +170,15 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    fn response(&self, status: u16, body: Value) -> ApiResponse {
+        let is_refused = status == 401;
+        ApiResponse {
+            status,
+            body,
+            origin: self.origin.clone().filter(|_| is_refused),
+        }
     }
 
     async fn send(
@@ -209,9 +229,13 @@ impl ApiResponse {
         let message = self.body["msg"]
             .as_str()
             .unwrap_or("the API returned no message");
+        let origin = match &self.origin {
+            Some(origin) => format!("; {origin}"),
+            None => String::new(),
+        };
         match self.body["error_code"].as_str() {
-            Some(code) => format!("{message} ({code}, HTTP {})", self.status),
-            None => format!("{message} (HTTP {})", self.status),
+            Some(code) => format!("{message} ({code}, HTTP {}){origin}", self.status),
+            None => format!("{message} (HTTP {}){origin}", self.status),
         }
     }
 }

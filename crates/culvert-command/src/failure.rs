@@ -31,14 +31,42 @@ pub enum Failure {
 /// # Errors
 /// If the reader has closed it, or it cannot be written.
 pub fn say(line: impl fmt::Display) -> Result<(), Failure> {
-    writeln!(std::io::stdout(), "{line}").map_err(|error| match error.kind() {
+    print(format!("{line}\n").as_bytes())
+}
+
+/// Prints bytes on standard output, and flushes them.
+///
+/// # Errors
+/// If the reader has closed it, or it cannot be written.
+pub fn print(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout();
+    let written = out.write_all(bytes).and_then(|()| out.flush());
+    written.map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => Failure::ReaderLeft,
         _ => Failure::Failed(format!("cannot write the output: {error}")),
     })
 }
 
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(text) | Self::Usage(text) | Self::Broken(text) => f.write_str(text),
+            Self::Differs => f.write_str("the files and the server differ"),
+            Self::Configuration(invalid) => invalid.fmt(f),
+            Self::ReaderLeft => f.write_str("the reader of standard output closed it"),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
+        // A function with other errors printed something.
+        let error = match error.downcast::<Self>() {
+            Ok(failure) => return failure,
+            Err(error) => error,
+        };
         match error.downcast::<Invalid>() {
             Ok(invalid) => Self::Configuration(invalid),
             Err(error) if error.is::<BrokenDisk>() => Self::Broken(error.to_string()),

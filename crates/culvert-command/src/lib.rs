@@ -15,9 +15,9 @@ mod token_file;
 
 pub use command::CommandType;
 pub use environment::environment;
-pub use failure::{BrokenDisk, Failure, may_pass, say, with_causes};
+pub use failure::{BrokenDisk, Failure, may_pass, print, say, with_causes};
 pub use invalid::Invalid;
 pub use profile::Profile;
 pub use program::{run, version};
 pub use signals::StopSignals;
-pub use token_file::read_token;
+pub use token_file::{id_of, read_token};

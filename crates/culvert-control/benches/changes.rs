@@ -143,6 +143,11 @@ impl Node {
                 own_names: Vec::new(),
                 kubernetes_ingress: String::new(),
                 edge_domain: HostName::parse("culvert.localhost").unwrap(),
+                reserved_names: [
+                    "admin", "api", "auth", "connect", "console", "login", "metrics",
+                ]
+                .map(str::to_owned)
+                .to_vec(),
                 public_ports: Default::default(),
                 tcp_ports: 20_000..=20_002,
                 allow_private_upstreams: true,

@@ -186,6 +186,7 @@ async fn agent(server: &str, ca_file: &str, upstream: &str, stop: CancellationTo
         drain_time: Duration::ZERO,
         streams_max: 1_000,
         heartbeat: client::Heartbeat::default(),
+        mistake_time: Duration::from_secs(60),
         is_managed: false,
     };
     let (protocol, trust) = (client::Protocol::Http, client::UpstreamTrust::System);

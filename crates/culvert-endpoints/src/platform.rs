@@ -5,20 +5,9 @@ use culvert_base::net::HostName;
 use culvert_resources::settings::Settings;
 use url::Url;
 
-/// First labels below the platform domain. The names below them belong to the installation too, such as
-/// `1.tcp.`. Some labels are not in use yet, but stay free of users' content for future pages of the
-/// installation.
-const LABELS: [&str; 9] = [
-    "acme-challenge",
-    "admin",
-    "api",
-    "auth",
-    "connect",
-    "console",
-    "login",
-    "metrics",
-    "tcp",
-];
+/// First labels below the platform domain that belong to the installation whatever `edge.reserved_names` says. The names
+/// below them belong to it too, such as `1.tcp.`.
+const LABELS: [&str; 2] = ["acme-challenge", "tcp"];
 
 /// The label under which authorities look up the proof of domain ownership.
 const CHALLENGE: &str = "_acme-challenge";
@@ -41,7 +30,7 @@ pub(crate) fn is_own(settings: &Settings, name: &HostName) -> bool {
         .strip_suffix(platform)
         .and_then(|rest| rest.strip_suffix('.'));
     let label = above.map(|above| above.rsplit_once('.').map_or(above, |(_, last)| last));
-    if label.is_some_and(|label| LABELS.contains(&label)) {
+    if label.is_some_and(|label| is_reserved(settings, label)) {
         return true;
     }
     if above.is_some_and(|above| above.split('.').any(|label| label == CHALLENGE)) {
@@ -50,6 +39,23 @@ pub(crate) fn is_own(settings: &Settings, name: &HostName) -> bool {
     names(settings)
         .filter(|own| own.is_within(platform) && **own != *platform)
         .any(|own| *own == *base || name.is_wildcard() && own.is_within(base))
+}
+
+fn is_reserved(settings: &Settings, label: &str) -> bool {
+    LABELS.contains(&label) || settings.reserved_names.iter().any(|name| name == label)
+}
+
+/// A sentence for the refusal of one of the installation's names.
+pub(crate) fn refusal(settings: &Settings, name: &HostName) -> String {
+    let mut labels: Vec<&str> = settings.reserved_names.iter().map(|it| &**it).collect();
+    labels.extend(LABELS);
+    labels.sort_unstable();
+    labels.dedup();
+    format!(
+        "The name `{name}` is reserved for the installation. It uses the names of its own listeners, and these directly below `{}` (`edge.reserved_names`): {}.",
+        settings.edge_domain,
+        labels.join(", ")
+    )
 }
 
 /// The configured names of the installation, and the host of the management API.

@@ -350,7 +350,11 @@ fn hosts(
         .collect();
     if let Some((line, label)) = proxy.text("subdomain") {
         match domain {
-            Some(domain) => urls.push(format!("{scheme}://{label}.{domain}")),
+            Some(domain) => {
+                let host = format!("{label}.{domain}");
+                imported.note_reserved(line, &host, Some(domain));
+                urls.push(format!("{scheme}://{host}"));
+            }
             None => imported.note(
                 line,
                 format!("{place}subdomain"),

@@ -6,6 +6,19 @@ use serde_json::{Map, Value, json};
 
 use crate::tree;
 
+/// Names directly below the base domain of a server that are reserved for it by default.
+pub const RESERVED_NAMES: [&str; 9] = [
+    "acme-challenge",
+    "admin",
+    "api",
+    "auth",
+    "connect",
+    "console",
+    "login",
+    "metrics",
+    "tcp",
+];
+
 /// What a configuration became.
 #[derive(Debug, Default)]
 pub struct Imported {
@@ -39,6 +52,21 @@ impl Imported {
             what: what.into(),
             why: why.into(),
         });
+    }
+
+    /// Notes a host that a server with the base domain `domain` keeps for itself.
+    pub(crate) fn note_reserved(&mut self, line: usize, host: &str, domain: Option<&str>) {
+        let below = domain.and_then(|domain| host.strip_suffix(domain)?.strip_suffix('.'));
+        let label = below.map(|below| below.rsplit_once('.').map_or(below, |(_, last)| last));
+        if let Some(label) = label.filter(|label| RESERVED_NAMES.contains(label)) {
+            let why = match label {
+                "acme-challenge" | "tcp" => "the name is reserved for the installation",
+                _ => {
+                    "the name is reserved for the installation, unless the setting `edge.reserved_names` leaves it out"
+                }
+            };
+            self.note(line, format!("`{host}`"), why);
+        }
     }
 
     pub(crate) fn object(&mut self, kind: &str, name: &str, spec: Value) {
@@ -125,6 +153,23 @@ pub(crate) fn action(kind: &str, config: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_a_server_reserves_are_noted() {
+        let mut imported = Imported::default();
+        for host in [
+            "api.t.test",
+            "a.tcp.t.test",
+            "web.t.test",
+            "api.other.test",
+            "t.test",
+        ] {
+            imported.note_reserved(1, host, Some("t.test"));
+            imported.note_reserved(1, host, None);
+        }
+        let noted: Vec<&str> = imported.notes.iter().map(|note| &*note.what).collect();
+        assert_eq!(noted, ["`api.t.test`", "`a.tcp.t.test`"]);
+    }
 
     #[test]
     fn imported_names_and_texts_are_escaped() {

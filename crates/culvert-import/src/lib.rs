@@ -12,7 +12,7 @@ mod tree;
 
 use std::path::Path;
 
-pub use imported::{Imported, Note};
+pub use imported::{Imported, Note, RESERVED_NAMES};
 
 /// A product's format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

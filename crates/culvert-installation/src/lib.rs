@@ -16,7 +16,9 @@ mod process_context;
 mod proxies;
 pub mod sqlite_files;
 
-pub use flags::{file_digest, settings_of, with_settings};
+pub use flags::{
+    file_digest, settings_of, storage_settings_of, variable, variables, with_settings,
+};
 pub use process_context::{
     Access, MASTER_KEY_MARK, ProcessContext, Unopened, key_rotated, store_url,
 };

@@ -15,6 +15,9 @@ use crate::targets::TargetCheck;
 pub struct Settings {
     /// Platform base domain; endpoints get names below it (`edge.domain`).
     pub edge_domain: HostName,
+    /// Names directly below the platform domain that belong to the installation, in addition to `acme-challenge` and `tcp`
+    /// (`edge.reserved_names`).
+    pub reserved_names: Vec<String>,
     /// Ports shown in the URLs of endpoints.
     pub public_ports: PublicPorts,
     /// Ports of TCP endpoints (`edge.tcp_ports`).

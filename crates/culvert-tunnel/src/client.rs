@@ -17,6 +17,7 @@
 mod agent;
 mod backoff;
 mod connect;
+mod diagnosis;
 mod endpoint;
 mod exchanges;
 mod flags;

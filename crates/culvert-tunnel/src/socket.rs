@@ -21,6 +21,9 @@ const NOT_SENT_BYTES: u32 = 128 << 10;
 /// Number of consecutive small reads after which reading ahead ends.
 const QUIET_READS: u8 = 32;
 
+/// Number of first bytes that are kept, to recognise a peer that speaks another protocol.
+const FIRST_BYTES: usize = 4;
+
 /// A socket to or from an agent.
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -29,6 +32,8 @@ pub(crate) struct Socket {
     ahead: BytesMut,
     /// Number of small reads that remain before reading ahead ends.
     patience: u8,
+    /// The first bytes that arrived, and their number.
+    first: ([u8; FIRST_BYTES], usize),
     prompt: Option<Arc<AtomicBool>>,
 }
 
@@ -46,6 +51,7 @@ impl Socket {
             tcp,
             ahead: BytesMut::new(),
             patience: 0,
+            first: ([0; FIRST_BYTES], 0),
             prompt: None,
         })
     }
@@ -75,6 +81,19 @@ impl Socket {
         Ok(())
     }
 
+    /// The first four bytes that arrived, or fewer.
+    pub(crate) fn first_bytes(&self) -> &[u8] {
+        &self.first.0[..self.first.1]
+    }
+
+    /// Keeps the first bytes of the peer.
+    fn keep_first(&mut self, arrived: &[u8]) {
+        let (bytes, length) = &mut self.first;
+        let count = arrived.len().min(FIRST_BYTES - *length);
+        bytes[*length..*length + count].copy_from_slice(&arrived[..count]);
+        *length += count;
+    }
+
     fn acknowledge(&self) {
         if self
             .prompt
@@ -99,6 +118,9 @@ impl AsyncRead for Socket {
             if it.patience == 0 {
                 ready!(Pin::new(&mut it.tcp).poll_read(cx, buf))?;
                 it.acknowledge();
+                if it.first.1 < FIRST_BYTES {
+                    it.keep_first(&buf.filled()[had..]);
+                }
                 if buf.filled().len() - had == room && room > 0 {
                     it.patience = QUIET_READS;
                 }

@@ -1,5 +1,6 @@
 //! The services that traffic is forwarded to: their URLs, HTTP versions and agents.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -81,6 +82,16 @@ impl Upstream {
             port,
             protocol,
         })
+    }
+
+    /// As [`Self::parse`], for the upstream of an endpoint: a port, `:port` or `host:port` is a service of the endpoint's
+    /// kind, and a port alone one of this machine.
+    ///
+    /// # Errors
+    ///
+    /// Code 18014 with a sentence that describes the error.
+    pub fn of_endpoint(url: &str, protocol: &str, is_http: bool) -> Result<Self, Refusal> {
+        Self::parse(&with_scheme(url, is_http), protocol)
     }
 
     /// The service behind the agents of the endpoint with this ID. With `proxy`, each connection begins with a PROXY
@@ -178,13 +189,35 @@ impl fmt::Display for Upstream {
     }
 }
 
+/// A port, `:port` or `host:port` with the scheme that it stands for, and the host. Another text stays as it is.
+fn with_scheme(url: &str, is_http: bool) -> Cow<'_, str> {
+    let is_port = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let scheme = if is_http { "http" } else { "tcp" };
+    match url.rsplit_once(':') {
+        None if is_port(url) => format!("{scheme}://localhost:{url}").into(),
+        Some(("", port)) if is_port(port) => format!("{scheme}://localhost:{port}").into(),
+        Some((_, port)) if is_port(port) && !url.contains("//") => {
+            format!("{scheme}://{url}").into()
+        }
+        _ => url.into(),
+    }
+}
+
 /// The scheme, host and port of a URL, or why it is refused.
 fn read(url: &str) -> Result<(UpstreamScheme, String, u16), String> {
     let wrong = |why: &str| Err(why.to_owned());
     if url.len() > 2048 {
         return wrong("it is longer than 2048 bytes");
     }
-    let parsed = url::Url::parse(url).map_err(|error| error.to_string())?;
+    let parsed = match url::Url::parse(url) {
+        Ok(parsed) => parsed,
+        Err(url::ParseError::RelativeUrlWithoutBase) => {
+            return wrong(
+                "it has no scheme; write a port, `host:port`, or a URL such as `http://host:port`",
+            );
+        }
+        Err(error) => return Err(error.to_string()),
+    };
     let scheme = match parsed.scheme() {
         "http" => UpstreamScheme::Http,
         "https" => UpstreamScheme::Https,
@@ -302,6 +335,43 @@ mod tests {
             Upstream::parse("http://a", "http2").unwrap().protocol(),
             Protocol::Http2
         );
+    }
+
+    #[test]
+    fn the_upstream_of_an_endpoint_may_be_a_port() {
+        for (url, http, tcp) in [
+            ("3000", "http://localhost:3000", "tcp://localhost:3000"),
+            (":3000", "http://localhost:3000", "tcp://localhost:3000"),
+            (
+                "localhost:3000",
+                "http://localhost:3000",
+                "tcp://localhost:3000",
+            ),
+            ("10.0.0.1:80", "http://10.0.0.1:80", "tcp://10.0.0.1:80"),
+            ("[::1]:80", "http://[::1]:80", "tcp://[::1]:80"),
+            (
+                "https://a.example",
+                "https://a.example:443",
+                "https://a.example:443",
+            ),
+        ] {
+            for (is_http, shown) in [(true, http), (false, tcp)] {
+                let upstream = Upstream::of_endpoint(url, "", is_http).unwrap();
+                assert_eq!(upstream.to_string(), shown, "{url}");
+            }
+        }
+        for (url, why) in [
+            ("web", "it has no scheme; write a port"),
+            ("", "it has no scheme; write a port"),
+            ("0", "it must have a port"),
+            ("99999", "invalid port number"),
+            ("a b:80", "invalid international domain name"),
+            ("u@a:80", "it must not contain a user"),
+            ("a/b:80", "it must end after the port"),
+        ] {
+            let refused = Upstream::of_endpoint(url, "", true).unwrap_err();
+            assert!(refused.message.contains(why), "{url}: {refused}");
+        }
     }
 
     proptest! {

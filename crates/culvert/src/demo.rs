@@ -3,7 +3,6 @@
 //!
 //! It uses only public interfaces: requests to the API like any client, and a receiver behind the ordinary `debug`
 //! destination.
-#![allow(clippy::print_stdout, reason = "the demo prints")]
 
 use std::convert::Infallible;
 use std::io::IsTerminal;
@@ -27,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use culvert_command::StopSignals;
+use culvert_command::{StopSignals, say};
 use culvert_installation::config::{LogFormat, Settings};
 
 /// How long `--once` waits for its events.
@@ -84,10 +83,10 @@ pub async fn run(once: bool) -> Result<()> {
             .await
             .unwrap_or_else(|_| bail!("no event was delivered within {} s", PATIENCE.as_secs()))?;
         if !once {
-            play.say_what_next();
+            play.say_what_next()?;
             loop {
                 tokio::select! {
-                    Some(event) = deliveries.recv() => print_event(&event),
+                    Some(event) = deliveries.recv() => print_event(&event)?,
                     () = signals.next() => break,
                 }
             }
@@ -119,12 +118,12 @@ struct Play {
 impl Play {
     async fn perform(&self, deliveries: &mut mpsc::Receiver<Value>) -> Result<()> {
         let admin = Client::new(&self.api, self.token.clone())?;
-        println!(
+        say(format_args!(
             "culvert demo: a real server on free ports, with its data in {}\n",
             self.folder.display()
-        );
+        ))?;
 
-        heading("1. Create an event destination and a subscription");
+        heading("1. Create an event destination and a subscription")?;
         let destination = json!({
             "description": "this terminal",
             "format": "json",
@@ -151,20 +150,23 @@ impl Play {
         admin
             .expect(Method::POST, "/event_subscriptions", Some(&subscription))
             .await?;
-        println!("   POST /event_destinations, POST /event_subscriptions");
-        println!("   fields  {}\n   filter  {filter}\n", fields.join(", "));
+        say("   POST /event_destinations, POST /event_subscriptions")?;
+        say(format_args!(
+            "   fields  {}\n   filter  {filter}\n",
+            fields.join(", ")
+        ))?;
 
-        heading("2. Create an API key");
+        heading("2. Create an API key")?;
         let key = json!({"description": "demo"});
         let key = admin.expect(Method::POST, "/api_keys", Some(&key)).await?;
-        println!(
+        say(format_args!(
             "   POST /api_keys -> {}, token shown once: {}\n",
             text(&key["id"]),
             text(&key["token"])
-        );
+        ))?;
         let user = Client::new(&self.api, text(&key["token"]).to_owned())?;
 
-        heading("3. Create endpoints that forward to a service");
+        heading("3. Create endpoints that forward to a service")?;
         for scheme in ["http", "https"] {
             for name in ["hello", "quiet"] {
                 let endpoint = json!({
@@ -174,19 +176,22 @@ impl Play {
                 let endpoint = user
                     .expect(Method::POST, "/endpoints", Some(&endpoint))
                     .await?;
-                println!("   POST /endpoints -> {}", text(&endpoint["public_url"]));
+                say(format_args!(
+                    "   POST /endpoints -> {}",
+                    text(&endpoint["public_url"])
+                ))?;
             }
         }
 
-        heading("\n4. Send requests and receive events (only `hello` matches the filter)");
+        heading("\n4. Send requests and receive events (only `hello` matches the filter)")?;
         for host in ["quiet.culvert.localhost", "hello.culvert.localhost"] {
             let status = self.get(host, "/greeting?from=demo").await?;
-            println!(
+            say(format_args!(
                 "   GET http://{host}:{}/greeting -> {status}",
                 self.http.port()
-            );
+            ))?;
         }
-        println!();
+        say("")?;
         // The audit event of the key comes first, because it was committed before any request was sent.
         let (mut audit, mut traffic) = (false, false);
         while !(audit && traffic) {
@@ -194,11 +199,11 @@ impl Play {
                 .recv()
                 .await
                 .context("the event receiver stopped")?;
-            print_event(&event);
+            print_event(&event)?;
             audit |= event["event_type"] == "api_key_created.v0";
             traffic |= event["event_type"] == "http_request_complete.v0";
         }
-        println!();
+        say("")?;
         Ok(())
     }
 
@@ -237,28 +242,29 @@ impl Play {
         }
     }
 
-    fn say_what_next(&self) {
+    fn say_what_next(&self) -> Result<()> {
         let (http, https) = (self.http.port(), self.https.port());
         heading(
             "The server keeps running. Open its console; this link signs in once, within an hour:",
-        );
-        println!("   {}\n", self.console);
-        heading("Or in another terminal, try:");
-        println!(
+        )?;
+        say(format_args!("   {}\n", self.console))?;
+        heading("Or in another terminal, try:")?;
+        say(format_args!(
             "   curl --resolve hello.culvert.localhost:{http}:127.0.0.1 http://hello.culvert.localhost:{http}/"
-        );
-        println!(
+        ))?;
+        say(format_args!(
             "   curl --cacert {} --resolve hello.culvert.localhost:{https}:127.0.0.1 https://hello.culvert.localhost:{https}/",
             self.ca.display()
-        );
-        println!(
+        ))?;
+        say(format_args!(
             "   export CULVERT_API_URL={} CULVERT_API_KEY={}",
             self.api, self.token
-        );
-        println!("   culvert api api_keys list --table");
-        println!("   culvert events tail");
-        println!("   curl {}/openapi.json\n", self.api);
-        println!("Ctrl-C stops the server and deletes its data. Delivered events:");
+        ))?;
+        say("   culvert api_keys list --table")?;
+        say("   culvert events tail")?;
+        say(format_args!("   curl {}/openapi.json\n", self.api))?;
+        say("Ctrl-C stops the server and deletes its data. Delivered events:")?;
+        Ok(())
     }
 }
 
@@ -325,12 +331,13 @@ async fn answer(
     Ok(response)
 }
 
-fn print_event(event: &Value) {
-    println!("   {} {}", bold(text(&event["event_type"])), event);
+fn print_event(event: &Value) -> Result<()> {
+    let kind = bold(text(&event["event_type"]));
+    Ok(say(format_args!("   {kind} {event}"))?)
 }
 
-fn heading(line: &str) {
-    println!("{}", bold(line));
+fn heading(line: &str) -> Result<()> {
+    Ok(say(bold(line))?)
 }
 
 fn bold(line: &str) -> String {

@@ -14,7 +14,7 @@ use super::{INSPECT_ADDR, Inspect, Plan};
 use crate::log::LogPlan;
 use culvert_command::Failure;
 use culvert_command::Profile;
-use culvert_command::read_token;
+use culvert_command::{id_of, read_token};
 
 /// The default address of the server.
 pub const DEFAULT_SERVER: &str = "localhost:8441";
@@ -37,6 +37,8 @@ pub struct Identity {
     pub ca: Option<Authorities>,
     /// The credential.
     pub token: Option<Secret>,
+    /// Where the credential is from, such as a file; empty if that is obvious.
+    pub token_origin: String,
     /// Metadata for the session.
     pub metadata: Option<String>,
     /// Address of the inspection page.
@@ -71,14 +73,21 @@ impl Identity {
         let mut environment = culvert_command::environment();
         let text = |name: &str| matches.get_one::<String>(name).cloned();
         let path = |name: &str| matches.get_one::<PathBuf>(name).cloned();
+        let mut token_origin = String::new();
         let token = match (text("authtoken"), path("authtoken-file")) {
             (Some(_), Some(_)) => {
                 let why = "a token and a token file are mutually exclusive";
                 return Err(Failure::Usage(why.into()));
             }
             (Some(token), None) => Some(token),
-            (None, Some(path)) => Some(read_token(&path)?),
-            (None, None) => environment.remove("CULVERT_AUTHTOKEN"),
+            (None, Some(path)) => {
+                token_origin = format!("`{}`", path.display());
+                Some(read_token(&path)?)
+            }
+            (None, None) => {
+                token_origin = "CULVERT_AUTHTOKEN".into();
+                environment.remove("CULVERT_AUTHTOKEN")
+            }
         };
         let off = matches.get_one::<bool>("inspect") == Some(&false);
         let inspect = match text("inspect-addr") {
@@ -92,6 +101,7 @@ impl Identity {
                 .or_else(|| environment.remove("CULVERT_CA_FILE").map(PathBuf::from))
                 .map(Authorities::File),
             token: token.map(Secret::new),
+            token_origin,
             metadata: text("session-metadata"),
             inspect,
             log: LogPlan::read(
@@ -111,6 +121,10 @@ impl Identity {
         Self {
             server: self.server.or(other.server),
             ca: self.ca.or(other.ca),
+            token_origin: match &self.token {
+                Some(_) => self.token_origin,
+                None => other.token_origin,
+            },
             token: self.token.or(other.token),
             metadata: self.metadata.or(other.metadata),
             inspect: self.inspect.or(other.inspect),
@@ -135,7 +149,7 @@ impl Identity {
             identity.complete(Profile::load()?)?;
         }
         let Some(token) = identity.token.filter(|token| !token.is_empty()) else {
-            let why = "no authtoken; set CULVERT_AUTHTOKEN, use `--authtoken-file` or save one with `culvert config add-authtoken` (create one with `culvert api credentials create`)";
+            let why = "no authtoken; set CULVERT_AUTHTOKEN, use `--authtoken-file` or save one with `culvert config add-authtoken` (create one with `culvert api credentials create`, or on the Connect page of the console)";
             return Err(Failure::Usage(why.into()));
         };
         let authorities = match identity.ca {
@@ -173,6 +187,11 @@ impl Identity {
         let usual = Heartbeat::default();
         Ok(Plan {
             servers,
+            token_origin: match id_of(token.reveal(), "cr") {
+                _ if identity.token_origin.is_empty() => String::new(),
+                Some(id) => format!("the token of `{id}` is from {}", identity.token_origin),
+                None => format!("the token is from {}", identity.token_origin),
+            },
             token,
             metadata: identity.metadata.unwrap_or_default(),
             endpoints,
@@ -192,7 +211,7 @@ impl Identity {
     /// Takes missing settings from the saved ones. A token that was saved for a server goes to no other server.
     fn complete(&mut self, saved: Profile) -> Result<(), Failure> {
         let is_other = match (&self.server, &saved.server) {
-            (Some(server), Some(of_token)) => server != of_token,
+            (Some(server), Some(of_token)) => !is_same_server(server, of_token),
             _ => false,
         };
         if self.token.is_none() && saved.authtoken.is_some() {
@@ -205,6 +224,10 @@ impl Identity {
                 return Err(Failure::Usage(text));
             }
             self.token = saved.authtoken;
+            self.token_origin = match Profile::path() {
+                Ok(path) => format!("`{}`", path.display()),
+                Err(_) => String::new(),
+            };
         }
         if self.server.is_none() {
             self.server = saved.server;
@@ -214,6 +237,18 @@ impl Identity {
         }
         Ok(())
     }
+}
+
+/// Whether two lists of addresses are the same ones, with the usual port where one is missing.
+fn is_same_server(one: &str, other: &str) -> bool {
+    let addresses = |list: &str| -> Vec<String> {
+        let whole = |address: &str| match address.contains(':') {
+            true => address.to_owned(),
+            false => format!("{address}:8441"),
+        };
+        list.split(',').map(|it| whole(it.trim())).collect()
+    };
+    addresses(one) == addresses(other)
 }
 
 /// How to connect to a server: through the proxy that the file or the environment names, if any.
@@ -229,7 +264,7 @@ fn dialing(
     let dialing = Dialing::new(address, authorities).map_err(|error| error.to_string())?;
     let proxy = match proxy {
         Some(url) => Some(Proxy::parse(url)?),
-        None => Proxy::from_environment(|name| std::env::var(name).ok(), address)?,
+        None => Proxy::from_environment(|name| std::env::var(name).ok(), dialing.address())?,
     };
     if let Some(proxy) = &proxy {
         tracing::debug!(

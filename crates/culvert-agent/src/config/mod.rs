@@ -24,6 +24,8 @@ pub struct Plan {
     pub servers: Vec<Dialing>,
     /// The credential.
     pub token: Secret,
+    /// A part of a sentence that says where the credential is from; may be empty.
+    pub token_origin: String,
     /// The user's metadata for the session.
     pub metadata: String,
     /// The endpoints to create.

@@ -21,8 +21,88 @@ const ALIASES: &[(&str, &str)] = &[
     ("upstream-protocol", "app-protocol"),
 ];
 
+/// Headings of the help text, with the beginnings of the names of their flags.
+const HEADINGS: &[(&str, &[&str])] = &[
+    (
+        "Endpoint",
+        &[
+            "url",
+            "domain",
+            "hostname",
+            "subdomain",
+            "scheme",
+            "name",
+            "description",
+            "metadata",
+            "binding",
+            "pooling",
+            "remote-addr",
+            "config",
+        ],
+    ),
+    (
+        "Access",
+        &[
+            "basic-auth",
+            "oauth",
+            "oidc",
+            "cidr",
+            "ua-filter",
+            "verify-webhook",
+            "mutual-tls",
+        ],
+    ),
+    (
+        "Traffic",
+        &[
+            "traffic-policy",
+            "compression",
+            "circuit-breaker",
+            "request-header",
+            "response-header",
+            "websocket",
+        ],
+    ),
+    (
+        "Service",
+        &[
+            "proxy-proto",
+            "upstream",
+            "host-header",
+            "crt",
+            "key",
+            "terminate-at",
+        ],
+    ),
+    (
+        "Server",
+        &["server", "ca", "authtoken", "session-metadata", "region"],
+    ),
+    ("Screen and log", &["log", "console-ui", "inspect"]),
+];
+
+/// The heading of a flag; `None` for a flag of one command alone.
+fn heading(name: &str) -> Option<&'static str> {
+    let is_of = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
+    let exact = HEADINGS.iter().find(|(_, starts)| starts.contains(&name));
+    let found = exact.or_else(|| HEADINGS.iter().find(|(_, starts)| is_of(starts)));
+    found.map(|(heading, _)| *heading)
+}
+
+/// Puts the flags of a command under their headings.
+fn with_headings(command: Command) -> Command {
+    command.mut_args(|arg| match arg.get_long().and_then(heading) {
+        Some(heading) => arg.help_heading(heading),
+        None => arg,
+    })
+}
+
 /// Adds the flags for the server and the agent.
 pub fn with_server(command: Command) -> Command {
+    with_headings(with_server_flags(command))
+}
+
+fn with_server_flags(command: Command) -> Command {
     let file = |name: &'static str| {
         Arg::new(name)
             .long(name)
@@ -102,6 +182,10 @@ pub fn with_server(command: Command) -> Command {
 
 /// Adds the flags of one endpoint and its service.
 pub fn with_endpoint(command: Command, kind: Protocol) -> Command {
+    with_headings(with_endpoint_flags(command, kind))
+}
+
+fn with_endpoint_flags(command: Command, kind: Protocol) -> Command {
     let mut command = command.arg(
         Arg::new("upstream")
             .required(true)

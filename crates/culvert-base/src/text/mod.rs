@@ -30,7 +30,7 @@ pub type Metadata = Bounded<4096>;
 
 /// The text exceeds its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("longer than {max} bytes")]
+#[error("it is longer than {max} bytes")]
 pub struct TooLong {
     /// The limit, in bytes.
     pub max: usize,

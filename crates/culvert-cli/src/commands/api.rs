@@ -4,7 +4,9 @@
 mod history;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -85,13 +87,18 @@ pub fn with_client(command: Command) -> Command {
         )
         .arg(
             file("token-file", "token-file")
-                .help("File with the API key's token [env: CULVERT_API_KEY] [default: the key of `culvert login`, otherwise ./culvert-data/bootstrap-key]"),
+                .help("File with the API key's token [env: CULVERT_API_KEY] [default: the key of `culvert login`, otherwise ./culvert-data/bootstrap-key or /var/lib/culvert/bootstrap-key]"),
         )
         .arg(
             file("api-ca", "ca")
                 .help("PEM file of CAs to verify the API [env: CULVERT_API_CA_FILE] [default: that of `culvert login`, otherwise the system's CAs]"),
         )
 }
+
+/// The data directory of the packaged service.
+const SERVICE_FOLDER: &str = "/var/lib/culvert";
+/// File with the token of the first key, in a data directory.
+const FIRST_KEY: &str = "bootstrap-key";
 
 /// The API that a command calls, from flags, the environment and what `culvert login` saved.
 #[derive(Debug)]
@@ -101,8 +108,10 @@ pub struct Target {
     /// PEM file of CAs.
     pub ca: Option<PathBuf>,
     token: Option<String>,
-    /// The URL that the saved key is for, if it is another one.
-    other: Option<String>,
+    /// Where the token is from.
+    origin: Option<Arc<str>>,
+    /// Why there is no token, if there is more to say than how to give one.
+    missing: Option<String>,
 }
 
 /// Whether a URL names this machine.
@@ -115,6 +124,24 @@ fn is_loopback(url: &str) -> bool {
     })
 }
 
+/// Says which key a token is of, and where it is from.
+fn origin(token: &str, from: impl std::fmt::Display) -> Arc<str> {
+    match culvert_command::id_of(token, "ak") {
+        Some(id) => format!("the key `{id}` is from {from}").into(),
+        None => format!("the key is from {from}").into(),
+    }
+}
+
+/// The token of the first key in a data directory; `None` without the file.
+fn first_key(folder: &Path) -> Option<Result<(String, Arc<str>), Failure>> {
+    let path = folder.join(FIRST_KEY);
+    path.is_file().then(|| {
+        let token = client::read_token(&path)?;
+        let origin = origin(&token, format_args!("`{}`", path.display()));
+        Ok((token, origin))
+    })
+}
+
 impl Target {
     /// For the flags of [`with_client`]. A key that was saved for a URL is sent to no other URL.
     pub fn of(matches: &ArgMatches) -> Result<Self, Failure> {
@@ -124,16 +151,24 @@ impl Target {
         let url = url.map(|url| url.trim_end_matches('/').to_owned());
         let ca = matches.get_one::<PathBuf>("api-ca").cloned();
         let ca = ca.or_else(|| environment.remove("CULVERT_API_CA_FILE").map(PathBuf::from));
-        let token = match matches.get_one::<PathBuf>("token-file") {
-            Some(path) => Some(client::read_token(path)?),
-            None => environment.remove("CULVERT_API_KEY"),
+        let given = match matches.get_one::<PathBuf>("token-file") {
+            Some(path) => {
+                let token = client::read_token(path)?;
+                let origin = origin(&token, format_args!("`{}`", path.display()));
+                Some((token, origin))
+            }
+            None => environment.remove("CULVERT_API_KEY").map(|token| {
+                let origin = origin(&token, "CULVERT_API_KEY");
+                (token, origin)
+            }),
         };
-        if let (Some(url), Some(token)) = (&url, &token) {
+        if let (Some(url), Some((token, origin))) = (&url, &given) {
             return Ok(Self {
                 url: url.clone(),
                 ca,
                 token: Some(token.clone()),
-                other: None,
+                origin: Some(Arc::clone(origin)),
+                missing: None,
             });
         }
         let saved = Profile::load()?;
@@ -143,27 +178,60 @@ impl Target {
                 .or_else(|| saved.api_url.clone())
                 .unwrap_or_else(|| DEFAULT_URL.to_owned()),
             ca: ca.or(saved.api_ca.filter(|_| is_saved)),
-            token,
-            other: None,
+            token: None,
+            origin: None,
+            missing: None,
         };
-        match saved.api_key {
-            Some(key) if target.token.is_none() && is_saved => {
-                target.token = Some(key.reveal().to_owned());
-            }
-            Some(_) if !is_saved => target.other = saved.api_url,
-            _ => {}
+        if let Some((token, origin)) = given {
+            target.take(token, origin);
+            return Ok(target);
         }
         // The first key of the server in this directory is for this machine alone.
-        if target.token.is_none() && is_loopback(&target.url) {
-            let folder = environment
-                .remove("CULVERT_DATA_DIR")
-                .unwrap_or("./culvert-data".into());
-            let path = PathBuf::from(folder).join("bootstrap-key");
-            if path.is_file() {
-                target.token = Some(client::read_token(&path)?);
+        let folder = environment.remove("CULVERT_DATA_DIR");
+        let folder = PathBuf::from(folder.unwrap_or("./culvert-data".into()));
+        let local = match is_loopback(&target.url) {
+            true => first_key(&folder).transpose()?,
+            false => None,
+        };
+        match saved.api_key {
+            Some(key) if is_saved => {
+                let path = Profile::path()?;
+                let mut origin = origin(key.reveal(), format_args!("`{}`", path.display()));
+                if local.is_some() {
+                    let path = folder.join(FIRST_KEY);
+                    origin = format!(
+                        "{origin}, where `culvert login` saved it; `--token-file {}` uses that of the server in this directory",
+                        path.display()
+                    )
+                    .into();
+                }
+                target.take(key.reveal().to_owned(), origin);
+                return Ok(target);
             }
+            Some(_) => {
+                target.missing = saved.api_url.map(|other| {
+                    format!(
+                        "no API key for {}: the saved one is for {other}; set CULVERT_API_KEY or use `--token-file`",
+                        target.url
+                    )
+                });
+            }
+            None => {}
+        }
+        let service = || match is_loopback(&target.url) {
+            true => first_key(Path::new(SERVICE_FOLDER)).transpose(),
+            false => Ok(None),
+        };
+        if let Some((token, origin)) = local.map_or_else(service, |local| Ok(Some(local)))? {
+            target.take(token, origin);
+        } else if target.missing.is_none() && is_loopback(&target.url) {
+            target.missing = hidden_key(Path::new(SERVICE_FOLDER));
         }
         Ok(target)
+    }
+
+    fn take(&mut self, token: String, origin: Arc<str>) {
+        (self.token, self.origin) = (Some(token), Some(origin));
     }
 
     /// The API at another address, without a token.
@@ -174,6 +242,7 @@ impl Target {
             false => Self {
                 url,
                 token: None,
+                origin: None,
                 ..self
             },
         }
@@ -186,20 +255,18 @@ impl Target {
 
     /// A client with the token, which must exist.
     pub fn client(&self) -> Result<Client, Failure> {
-        match (&self.token, &self.other) {
-            (Some(token), _) => self.with_token(token.clone()),
-            (None, Some(other)) => {
-                let text = format!(
-                    "no API key for {}: the saved one is for {other}; set CULVERT_API_KEY or use `--token-file`",
-                    self.url
-                );
-                Err(Failure::Usage(text))
-            }
-            (None, None) => {
-                let text = "no API key; use `culvert login`, CULVERT_API_KEY or `--token-file`";
-                Err(Failure::Usage(text.into()))
-            }
+        match &self.token {
+            Some(token) => Ok(self
+                .with_token(token.clone())?
+                .with_origin(self.origin.clone())),
+            None => Err(Failure::Usage(self.missing())),
         }
+    }
+
+    /// Why there is no token, and how to give one.
+    pub fn missing(&self) -> String {
+        let usual = || "no API key; use `culvert login`, CULVERT_API_KEY or `--token-file`".into();
+        self.missing.clone().unwrap_or_else(usual)
     }
 
     /// A client with another token; empty for none.
@@ -210,6 +277,18 @@ impl Target {
         let pem = self.ca.as_ref().map(read).transpose()?;
         Ok(Client::with_authorities(&self.url, token, pem.as_deref())?)
     }
+}
+
+/// What to do where the packaged service has a data directory that this user cannot read.
+fn hidden_key(folder: &Path) -> Option<String> {
+    let found = std::fs::metadata(folder.join(FIRST_KEY));
+    let is_hidden = found.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    is_hidden.then(|| {
+        format!(
+            "no API key; that of the service is in `{}`, which only root and the user of the service can read: use sudo, or save a key of your own with `culvert login`",
+            folder.join(FIRST_KEY).display()
+        )
+    })
 }
 
 /// The client for the flags of [`with_client`], the environment and what `culvert login` saved.

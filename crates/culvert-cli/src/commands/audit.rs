@@ -8,8 +8,6 @@ mod who;
 
 pub(crate) use who::line_of;
 
-use std::io::Write;
-
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::{BoxFuture, Fault, Timestamp};
 use culvert_store::{
@@ -20,7 +18,7 @@ use serde_json::value::RawValue;
 
 use super::{CommandType, Failure, say};
 use culvert_installation::store_url;
-use culvert_installation::{settings_of, with_settings};
+use culvert_installation::{storage_settings_of, with_settings};
 
 /// Registered in [`super::ALL`].
 pub static TYPE: CommandType = CommandType {
@@ -138,7 +136,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             "verify" => Some(history::Asked::read(given)?),
             _ => None,
         };
-        let settings = settings_of(given)?;
+        let settings = storage_settings_of(given)?;
         if name == "key" {
             return proof::key(&settings);
         }
@@ -266,10 +264,7 @@ async fn export(log: &AuditLog, from: Option<&Bound>, to: Option<&Bound>) -> Res
             previous = Some((row.seq, row.hash));
         }
         // Writes a page in one call.
-        let mut out = std::io::stdout();
-        out.write_all(&text)
-            .and_then(|()| out.flush())
-            .map_err(|error| Failure::Failed(format!("cannot write the output: {error}")))?;
+        culvert_command::print(&text)?;
     }
 }
 

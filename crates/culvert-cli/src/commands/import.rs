@@ -113,3 +113,15 @@ fn write_new(path: &std::path::Path, text: &str) -> std::io::Result<()> {
         .open(path)?
         .write_all(text.as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_reserved_names_are_those_of_a_server() {
+        let settings = culvert_installation::config::Settings::default();
+        let mut reserved = settings.edge.reserved_names;
+        reserved.extend(["acme-challenge", "tcp"].map(str::to_owned));
+        reserved.sort();
+        assert_eq!(reserved, culvert_import::RESERVED_NAMES);
+    }
+}

@@ -38,8 +38,13 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         let target = Target::of(&matches)?;
         let found = found(&target).await?;
         match is_text(&matches) {
-            true => describe(&found)?,
-            false => say(format_args!("{found:#}"))?,
+            true => describe(&found, &target)?,
+            false => {
+                say(format_args!("{found:#}"))?;
+                if !target.has_token() {
+                    eprintln!("culvert: {}", target.missing());
+                }
+            }
         }
         let problems: Vec<&str> = found["problems"]
             .as_array()
@@ -170,7 +175,7 @@ async fn destinations(client: &Client, problems: &mut Vec<String>) -> Result<Val
     Ok(counts)
 }
 
-fn describe(found: &Value) -> Result<(), Failure> {
+fn describe(found: &Value, target: &Target) -> Result<(), Failure> {
     let number = |value: &Value| match value.as_u64() {
         Some(count) if count >= (PAGES_MAX * PER_PAGE) as u64 => format!("{count} or more"),
         Some(count) => count.to_string(),
@@ -185,7 +190,7 @@ fn describe(found: &Value) -> Result<(), Failure> {
         text(&found["url"])
     ))?;
     if found["user"].is_null() {
-        return say("no API key; `culvert login` saves one, and then more is shown");
+        return say(format_args!("key           {}", target.missing()));
     }
     let account = &found["account"];
     say(format_args!("version       {}", text(&found["version"])))?;

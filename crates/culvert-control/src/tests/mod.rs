@@ -270,6 +270,11 @@ impl Rig {
         let (logins, entries) = Logins::new(keys, LoginSettings::default());
         let mut settings = Settings {
             edge_domain: HostName::parse("culvert.localhost").unwrap(),
+            reserved_names: [
+                "admin", "api", "auth", "connect", "console", "login", "metrics",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
             public_ports: Default::default(),
             tcp_ports: 20000..=20002,
             allow_private_upstreams: true,

@@ -248,7 +248,10 @@ impl RequestedUrl {
                     _ => {
                         return Err(Refusal::new(
                             code::ENDPOINT_URL_NOT_RESERVED,
-                            format!("The host must be covered by a reserved domain of the account or be an unused subdomain of `{domain}`."),
+                            match platform::is_own(cx.settings, &host) {
+                                true => platform::refusal(cx.settings, &host),
+                                false => format!("The host must be covered by a reserved domain of the account or be an unused subdomain of `{domain}`."),
+                            },
                         )
                         .into());
                     }

@@ -467,7 +467,8 @@ impl Endpoint {
         let upstream = match (&self.upstream, &self.served) {
             (_, Some(served)) => Some(served.upstream(&head.id, scheme)),
             (Some(upstream), None) => {
-                let parsed = Upstream::parse(&upstream.url, &upstream.protocol);
+                let is_http = self.address.scheme.is_http();
+                let parsed = Upstream::of_endpoint(&upstream.url, &upstream.protocol, is_http);
                 Some(parsed.map_err(|error| unusable(&error))?)
             }
             (None, None) => None,
@@ -609,7 +610,7 @@ impl StoredUpstream {
                 "`upstream_protocol` applies only to http and https endpoints.",
             ));
         }
-        let upstream = Upstream::parse(&url, &protocol)?;
+        let upstream = Upstream::of_endpoint(&url, &protocol, scheme.is_http())?;
         if upstream.is_http() != scheme.is_http() {
             return Err(Refusal::new(
                 code::ENDPOINT_FIELD_INVALID,
@@ -627,7 +628,7 @@ impl StoredUpstream {
         if upstream.is_private() && !settings.allow_private_upstreams {
             return Err(Refusal::new(
                 code::ENDPOINT_FIELD_INVALID,
-                "The `upstream_url` resolves to a private address, which this installation does not allow.",
+                "The `upstream_url` has a private address, which `edge.allow_private_upstreams` of this installation does not allow.",
             ));
         }
         let protocol = match (scheme.is_http(), protocol.is_empty()) {

@@ -131,7 +131,7 @@ impl Resource for ReservedDomain {
         if platform::is_own(cx.settings, &name)
             || !is_admin && platform::is_own_elsewhere(cx.settings, &name)
         {
-            let why = format!("The name `{name}` belongs to the installation.");
+            let why = platform::refusal(cx.settings, &name);
             return Err(Refusal::new(code::DOMAIN_RESERVED_BY_ANOTHER, why).into());
         }
         if !input.region.is_empty() && !is_region(&input.region) {

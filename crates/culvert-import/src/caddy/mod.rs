@@ -131,7 +131,10 @@ pub(super) fn convert(file: Caddyfile, domain: Option<&str>, imported: &mut Impo
     for site in file.sites {
         for address in &site.addresses {
             match target(address) {
-                Ok(target) => convert_site(&site, target, domain, imported),
+                Ok(target) => {
+                    imported.note_reserved(site.line, &target.host, domain);
+                    convert_site(&site, target, domain, imported);
+                }
                 Err(why) => imported.note(site.line, format!("the site `{address}`"), why),
             }
         }

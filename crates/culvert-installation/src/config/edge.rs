@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use culvert_base::net::HostName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,9 @@ pub struct EdgeSettings {
     pub https_addr: String,
     /// Platform domain; endpoints use its subdomains.
     pub domain: String,
+    /// Names directly below `edge.domain` that belong to the installation: nobody can serve or reserve them, or a name
+    /// below them. `acme-challenge` and `tcp` belong to it in any case.
+    pub reserved_names: Vec<String>,
     /// Port of `http` endpoints in public URLs, if a load balancer listens on a different port
     /// than this process; 0 for the port of `edge.http_addr`.
     pub public_http_port: u16,
@@ -92,6 +96,7 @@ impl Default for EdgeSettings {
             http_addr: "0.0.0.0:8080".into(),
             https_addr: "0.0.0.0:8443".into(),
             domain: "culvert.localhost".into(),
+            reserved_names: RESERVED_NAMES.map(str::to_owned).to_vec(),
             public_http_port: 0,
             public_https_port: 0,
             tcp_ports: "20000-20999".into(),
@@ -140,6 +145,14 @@ impl EdgeSettings {
                 self.memory_bytes
             )));
         }
+        for name in &self.reserved_names {
+            let is_label = HostName::parse(name).is_ok_and(|it| *it == **name && !it.contains('.'));
+            if !is_label {
+                return Err(Invalid(format!(
+                    "`edge.reserved_names`: `{name}` is not one label of a host name, such as `api`"
+                )));
+            }
+        }
         let age = self.copy_age_max.0;
         if !age.is_zero() && age < COPY_AGE_LEAST {
             return Err(Invalid(format!(
@@ -155,6 +168,11 @@ impl EdgeSettings {
         Some(self.copy_age_max.0).filter(|age| !age.is_zero())
     }
 }
+
+/// The default of `edge.reserved_names`. Some are not in use yet, but stay free for future pages of the installation.
+const RESERVED_NAMES: [&str; 7] = [
+    "admin", "api", "auth", "connect", "console", "login", "metrics",
+];
 
 /// With less, a short fail-over of the database would stop all traffic.
 const COPY_AGE_LEAST: Duration = Duration::from_secs(10);

@@ -37,6 +37,34 @@ pub fn load(
     environment: &HashMap<String, String>,
     flags: &[(String, String)],
 ) -> Result<Settings, Invalid> {
+    let settings = read_all(file, environment, flags)?;
+    settings.check()?;
+    Ok(settings)
+}
+
+/// As [`load`], for commands that use only the storage. What concerns the CA is not checked.
+pub fn load_for_storage(
+    file: Option<&Path>,
+    environment: &HashMap<String, String>,
+    flags: &[(String, String)],
+) -> Result<Settings, Invalid> {
+    let settings = read_all(file, environment, flags)?;
+    settings.check_storage()?;
+    Ok(settings)
+}
+
+/// As [`load`], with the text of a settings file, and without flags.
+pub fn parse(text: &str, environment: &HashMap<String, String>) -> Result<Settings, Invalid> {
+    let settings = read_text(Some(text), environment, &[])?;
+    settings.check()?;
+    Ok(settings)
+}
+
+fn read_all(
+    file: Option<&Path>,
+    environment: &HashMap<String, String>,
+    flags: &[(String, String)],
+) -> Result<Settings, Invalid> {
     let text = file_used(file).map(|path| match path.is_file() {
         true => read(&path),
         false => Err(Invalid(format!(
@@ -44,11 +72,10 @@ pub fn load(
             path.display()
         ))),
     });
-    parse(text.transpose()?.as_deref(), environment, flags)
+    read_text(text.transpose()?.as_deref(), environment, flags)
 }
 
-/// Like [`load`], with the text of a settings file, or without a file.
-pub fn parse(
+fn read_text(
     text: Option<&str>,
     environment: &HashMap<String, String>,
     flags: &[(String, String)],
@@ -111,6 +138,7 @@ pub fn parse(
     for list in [
         &mut settings.api.trusted_proxies,
         &mut settings.edge.trusted_proxies,
+        &mut settings.edge.reserved_names,
         &mut settings.edge.proxy_protocol_from,
         &mut settings.agents.names,
         &mut settings.agents.connect_addresses,
@@ -123,7 +151,6 @@ pub fn parse(
     ] {
         list.retain(|item| !item.trim().is_empty());
     }
-    settings.check()?;
     Ok(settings)
 }
 

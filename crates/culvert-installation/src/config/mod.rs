@@ -46,7 +46,7 @@ pub use events::*;
 pub use keys::{Key, LIVE, keys, reference};
 pub use kubernetes::Kubernetes;
 pub use limits::Limits;
-pub use load::{file_used, load, parse};
+pub use load::{file_used, load, load_for_storage, parse};
 pub use networks::networks;
 pub use policy::*;
 pub use sections::*;
@@ -169,9 +169,14 @@ impl Default for Settings {
 impl Settings {
     /// Checks constraints that types do not express.
     fn check(&self) -> Result<(), Invalid> {
+        self.acme.check()?;
+        self.check_storage()
+    }
+
+    /// As [`Self::check`], without what concerns a CA and a DNS provider.
+    fn check_storage(&self) -> Result<(), Invalid> {
         self.bootstrap.check()?;
         self.keys.partner(self.edge.allow_private_upstreams)?;
-        self.acme.check()?;
         self.acme.own_names(&self.edge.domain)?;
         self.api.check()?;
         self.agents.check()?;

@@ -704,7 +704,7 @@ mod tests {
             Err(Problem::Value { field, why }) => {
                 assert_eq!(
                     (field.as_str(), why.as_str()),
-                    ("description", "longer than 255 bytes")
+                    ("description", "it is longer than 255 bytes")
                 );
             }
             other => panic!("{other:?}"),

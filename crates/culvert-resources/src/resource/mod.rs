@@ -486,7 +486,7 @@ pub(crate) fn refusal_with(problem: Problem, codes: &[(&str, Code)]) -> Refusal 
                 .iter()
                 .find_map(|(name, code)| (*name == field).then_some(*code))
                 .unwrap_or(code::BODY_FIELD_INVALID);
-            Refusal::new(code, format!("`{field}` is not allowed: {why}."))
+            Refusal::new(code, format!("`{field}` is invalid: {why}."))
         }
     }
 }

@@ -1,5 +1,4 @@
 //! `culvert serve`: runs the server, by default with all roles.
-#![allow(clippy::print_stdout, reason = "a command prints")]
 
 use std::io::IsTerminal;
 
@@ -14,7 +13,7 @@ use super::{CommandType, Failure};
 use crate::reload::Reload;
 use crate::server::{Server, Standby};
 use crate::telemetry;
-use culvert_command::StopSignals;
+use culvert_command::{StopSignals, say};
 use culvert_installation::{file_digest, settings_of, with_settings};
 
 /// Registered in [`super::ALL`].
@@ -35,11 +34,13 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         // Installs signal handlers first, so that a signal during the start also stops the server in order.
         let mut signals = StopSignals::new().map_err(anyhow::Error::from)?;
         let mut hangup = signal(SignalKind::hangup()).map_err(anyhow::Error::from)?;
+        let terminal = Terminal::of_start();
         let inherited = handed_over()?;
         let standby = Standby::default();
         // Boxed because the futures are large.
         let start = Box::pin(Server::start_beside(settings, inherited.clone(), &standby));
-        let started = started(start, &standby, &matches, (&mut signals, &mut hangup));
+        let received = (&mut signals, &mut hangup, terminal);
+        let started = started(start, &standby, &matches, received);
         let started = Box::pin(started).await?;
         let Some((server, is_reload_due)) = started else {
             // What serves from a copy of the configuration drains.
@@ -48,12 +49,15 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         if let Some(token) = server.first_token()
             && std::io::stdout().is_terminal()
         {
-            println!("first API key (shown once): {}", token.reveal());
+            tell(format_args!(
+                "first API key (shown once): {}",
+                token.reveal()
+            ));
         }
         for address in server.unused(&inherited) {
             tracing::warn!(%address, "the supervisor passed a socket that no listener uses");
         }
-        println!("{}", server.ready_line());
+        tell(server.ready_line());
         if let Some(console) = server.console_url()
             && std::io::stdout().is_terminal()
         {
@@ -61,7 +65,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
                 true => " (this link signs in once, within an hour)",
                 false => "",
             };
-            println!("console: {console}{once}");
+            tell(format_args!("console: {console}{once}"));
         }
         notify_supervisor();
 
@@ -76,13 +80,42 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             tokio::select! {
                 outcome = &mut served => return Ok(outcome?),
                 () = signals.next() => break,
-                _ = hangup.recv() => hang_up(&matches, &mut reload),
+                _ = hangup.recv() => match terminal.is_gone() {
+                    true => break,
+                    false => hang_up(&matches, &mut reload),
+                },
             }
         }
         tracing::info!("stopping: finishing requests in flight; a second signal stops immediately");
         cancel.cancel();
         Ok(signals.or_stop_at_once(&mut served).await??)
     })
+}
+
+/// Prints a line. A server goes on without a reader.
+fn tell(line: impl std::fmt::Display) {
+    if let Err(error) = say(line) {
+        tracing::debug!(%error, "a line was not printed");
+    }
+}
+
+/// The terminal that the server was started from, if any.
+#[derive(Clone, Copy)]
+struct Terminal {
+    was_there: bool,
+}
+
+impl Terminal {
+    fn of_start() -> Self {
+        Self {
+            was_there: std::io::stdin().is_terminal(),
+        }
+    }
+
+    /// Whether it was closed. Its SIGHUP then means the end, and no reload.
+    fn is_gone(self) -> bool {
+        self.was_there && !std::io::stdin().is_terminal()
+    }
 }
 
 /// Waits for the start. While the database is away, what serves from a copy of the configuration is ready and can be
@@ -92,7 +125,7 @@ async fn started(
     mut start: BoxFuture<'_, anyhow::Result<Server>>,
     standby: &Standby,
     matches: &ArgMatches,
-    (signals, hangup): (&mut StopSignals, &mut Signal),
+    (signals, hangup, terminal): (&mut StopSignals, &mut Signal, Terminal),
 ) -> Result<Option<(Server, bool)>, Failure> {
     let (mut is_ready, mut is_reload_due) = (false, false);
     loop {
@@ -101,10 +134,13 @@ async fn started(
             () = signals.next() => return Ok(None),
             addresses = standby.serves(), if !is_ready => {
                 is_ready = true;
-                println!("culvert serves from its copy {addresses}");
+                tell(format_args!("culvert serves from its copy {addresses}"));
                 notify_supervisor();
             }
             _ = hangup.recv() => {
+                if terminal.is_gone() {
+                    return Ok(None);
+                }
                 is_reload_due = true;
                 match settings_of(matches) {
                     Ok(settings) => {

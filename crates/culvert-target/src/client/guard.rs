@@ -63,13 +63,15 @@ pub enum Denied {
     #[error("unspecified addresses are not allowed")]
     Unspecified,
     /// `127.0.0.0/8`, `::1`.
-    #[error("loopback addresses are not allowed")]
+    #[error("loopback addresses are not allowed unless `destinations.allow_networks` lists them")]
     Loopback,
     /// RFC 1918, unique local, site local.
-    #[error("private addresses are not allowed")]
+    #[error("private addresses are not allowed unless `destinations.allow_networks` lists them")]
     Private,
     /// `100.64.0.0/10`.
-    #[error("carrier-grade NAT addresses are not allowed")]
+    #[error(
+        "carrier-grade NAT addresses are not allowed unless `destinations.allow_networks` lists them"
+    )]
     Carrier,
     /// `224.0.0.0/4`, `ff00::/8`.
     #[error("multicast addresses are not allowed")]

@@ -23,6 +23,7 @@ pub(super) use drain::{Drained, Serving};
 pub use open::OpenError;
 
 use super::backoff::Backoff;
+use super::diagnosis::{self, DialError};
 use super::endpoint::Endpoint;
 use super::exchanges::{Exchanges, ReplayError};
 use super::forward::{self, BytesInFlight, Edit};
@@ -65,6 +66,8 @@ pub struct Settings {
     pub heartbeat: Heartbeat,
     /// Whether the server may stop and restart the agent.
     pub is_managed: bool,
+    /// How long an agent that was never online repeats a mistake that does not pass by itself, such as a wrong CA or port.
+    pub mistake_time: Duration,
 }
 
 /// An agent with its endpoints.
@@ -151,11 +154,22 @@ pub(super) struct Started {
 pub(super) enum Trouble {
     Refused(String, Option<u16>),
     Lost(String),
+    /// As lost, until a user changes something.
+    Mistaken(String),
 }
 
 impl From<io::Error> for Trouble {
     fn from(error: io::Error) -> Self {
         Self::Lost(error.to_string())
+    }
+}
+
+impl From<DialError> for Trouble {
+    fn from(error: DialError) -> Self {
+        match error.is_lasting {
+            true => Self::Mistaken(error.why),
+            false => Self::Lost(error.why),
+        }
     }
 }
 
@@ -274,6 +288,7 @@ impl Agent {
         // not punished for the time in which it could not be reached.
         let mut refused = Backoff::default();
         let (mut started, mut others) = (None, Others::new());
+        let mut mistaken_since = None;
         let mut watching = JoinSet::new();
         watching.spawn(network::announce(self.network.clone()));
         let mut changes = self.network.subscribe();
@@ -335,6 +350,14 @@ impl Agent {
                     return Err(AgentError::Taken(message));
                 }
                 Ok(Left::Lost(why)) | Err(Trouble::Lost(why)) => {
+                    mistaken_since = None;
+                    (why, backoff.next(&*self.entropy), true)
+                }
+                Err(Trouble::Mistaken(why)) => {
+                    let since = mistaken_since.get_or_insert_with(Instant::now);
+                    if !was_online && since.elapsed() >= self.settings.mistake_time {
+                        return Err(AgentError::Mistaken(why));
+                    }
                     (why, backoff.next(&*self.entropy), true)
                 }
                 Err(Trouble::Refused(text, code)) => {
@@ -356,7 +379,7 @@ impl Agent {
                     why: why.clone(),
                 });
             });
-            self.notify(Event::Waiting { why, after });
+            self.wait_because(why, after);
             changes.mark_unchanged();
             // A refusal has nothing to do with the network.
             let changes = is_lost.then_some(&mut changes);
@@ -382,7 +405,7 @@ impl Agent {
     }
 
     /// Connects to the server, without authenticating.
-    pub(super) async fn begin(self: &Arc<Self>) -> io::Result<Started> {
+    pub(super) async fn begin(self: &Arc<Self>) -> Result<Started, DialError> {
         // Before it connects, so that it misses no change.
         let changes = self.network.subscribe();
         let (session, driver, local) = self.settings.servers.current().dial().await?;
@@ -432,7 +455,7 @@ impl Agent {
                     .await
                 {
                     Ok(()) => return (started, number),
-                    Err(Trouble::Refused(why, _) | Trouble::Lost(why)) => {
+                    Err(Trouble::Refused(why, _) | Trouble::Lost(why) | Trouble::Mistaken(why)) => {
                         started.session.hang_up();
                         self.settings.servers.move_on();
                         why
@@ -440,11 +463,11 @@ impl Agent {
                 },
                 Err(error) => {
                     self.settings.servers.move_on();
-                    error.to_string()
+                    error.why
                 }
             };
             let after = backoff.next(&*self.entropy);
-            self.notify(Event::Waiting { why, after });
+            self.wait_because(why, after);
             tokio::time::sleep(after).await;
         }
     }
@@ -538,6 +561,7 @@ impl Agent {
                 () = stop.cancelled() => break Left::Stopped,
             }
         };
+        let is_violated = it.session.is_violated();
         match &left {
             Left::Stopped | Left::Taken(_) => {
                 self.status
@@ -552,6 +576,11 @@ impl Agent {
                 it.close().await;
             }
             Left::Lost(_) | Left::Cut(_) | Left::Moved(..) => it.session.hang_up(),
+        }
+        if matches!(left, Left::Lost(_)) && online_at.is_none() && is_violated {
+            self.settings.servers.move_on();
+            let server = self.status.borrow().server.clone();
+            return Err(Trouble::Mistaken(diagnosis::after_tls(&server)));
         }
         if matches!(left, Left::Lost(_)) && online_at.is_none() {
             // It took the connection, but does not serve.
@@ -581,6 +610,15 @@ impl Agent {
             is_congested: serving().all(|one| one.is_congested() || one.is_held_back()),
             is_held_back: serving().any(Session::is_held_back),
         }
+    }
+
+    fn wait_because(&self, why: String, after: Duration) {
+        let address = self.status.borrow().server.clone();
+        self.notify(Event::Waiting {
+            address,
+            why,
+            after,
+        });
     }
 
     fn notify(&self, event: Event) {

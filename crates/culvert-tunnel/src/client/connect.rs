@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,11 +14,14 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::diagnosis::{self, DialError};
 use super::interface::{self, Interface};
 use crate::congestion_control::CongestionControl;
 use crate::driver::{self, Driver, Session};
 use crate::socket::Socket;
 
+/// The port of an address without one.
+pub(crate) const DEFAULT_PORT: u16 = 8441;
 /// Default timeout of the TCP connection and the TLS handshake together.
 const CONNECT_TIME: Duration = Duration::from_secs(15);
 /// Maximum receive window of a stream: enough for a high rate over a long distance.
@@ -34,6 +37,8 @@ pub struct Dialing {
     interface: Option<Interface>,
     congestion_control: CongestionControl,
     timeout: Duration,
+    /// Whether a file names the CAs.
+    has_own_cas: bool,
 }
 
 impl fmt::Debug for Dialing {
@@ -55,12 +60,28 @@ impl fmt::Display for DialingError {
 impl std::error::Error for DialingError {}
 
 impl Dialing {
-    /// A server at `host:port`. `authorities` is PEM; without it, the server's certificate must be trusted by
+    /// A server at `host:port`, or at port 8441 of `host`. `authorities` is PEM; without it, the server's certificate must be trusted by
     /// this machine.
     pub fn new(address: &str, authorities: Option<&[u8]>) -> Result<Self, DialingError> {
         let wrong = || DialingError(format!("the server address `{address}` is not `host:port`"));
-        let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
-        port.parse::<u16>().map_err(|_| wrong())?;
+        if let Some((scheme, rest)) = address.split_once("://") {
+            let rest = rest.split('/').next().unwrap_or_default();
+            let host = rest.split(':').next().unwrap_or_default();
+            return Err(DialingError(format!(
+                "the server address `{address}` is a URL: leave out `{scheme}://`, and give the port for agents, such as `{host}:{DEFAULT_PORT}`"
+            )));
+        }
+        // A bare IPv6 address has colons, and no port.
+        let is_bare = address.parse::<std::net::Ipv6Addr>().is_ok();
+        let (host, port) = match address.rsplit_once(':') {
+            _ if is_bare => (address, None),
+            Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+            _ => (address, None),
+        };
+        let port = match port {
+            Some(port) => port.parse::<u16>().map_err(|_| wrong())?,
+            None => DEFAULT_PORT,
+        };
         let host = host
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'))
@@ -71,13 +92,17 @@ impl Dialing {
             None => system_roots()?,
         };
         Ok(Self {
-            address: address.to_owned(),
+            address: match host.contains(':') {
+                true => format!("[{host}]:{port}"),
+                false => format!("{host}:{port}"),
+            },
             name,
             tls: TlsConnector::from(Arc::new(client_config(roots))),
             proxy: None,
             interface: None,
             congestion_control: CongestionControl::default(),
             timeout: CONNECT_TIME,
+            has_own_cas: authorities.is_some(),
         })
     }
 
@@ -114,28 +139,30 @@ impl Dialing {
     }
 
     /// Connects. No data moves until the driver runs. Also returns the address of this end.
-    pub(crate) async fn dial(&self) -> io::Result<(Session, Driver<TlsStream<Socket>>, IpAddr)> {
+    pub(crate) async fn dial(
+        &self,
+    ) -> Result<(Session, Driver<TlsStream<Socket>>, IpAddr), DialError> {
         let connecting = async {
-            let interface = self.interface.as_ref();
-            let socket = match &self.proxy {
-                Some(proxy) => {
-                    let socket = interface::connect(interface, proxy.address()).await?;
-                    let tunnel = proxy.tunnel(socket, &self.address).await;
-                    tunnel.map_err(|error| {
-                        let proxy = proxy.address();
-                        io::Error::other(format!("connecting through {proxy}: {error}"))
-                    })?
-                }
-                None => interface::connect(interface, &self.address).await?,
-            };
-            let ends = (socket.local_addr()?, socket.peer_addr()?);
-            let socket = Socket::new(socket, &self.congestion_control)?;
-            let socket = self.tls.connect(self.name.clone(), socket).await?;
-            io::Result::Ok((socket, ends))
+            let plain = self.connect().await;
+            let (socket, local, peer) =
+                plain.map_err(|error| diagnosis::before_tls(&error, &self.address))?;
+            let handshake = self.tls.connect(self.name.clone(), socket);
+            let socket = handshake.into_fallible().await.map_err(|(error, socket)| {
+                diagnosis::in_tls(
+                    &error,
+                    &self.address,
+                    socket.first_bytes(),
+                    self.has_own_cas,
+                )
+            })?;
+            Ok((socket, local, peer))
         };
-        let (socket, (local, peer)) = tokio::time::timeout(self.timeout, connecting)
+        let (socket, local, peer) = tokio::time::timeout(self.timeout, connecting)
             .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+            .unwrap_or_else(|_| {
+                let error = io::ErrorKind::TimedOut.into();
+                Err(diagnosis::before_tls(&error, &self.address))
+            })?;
         let limits = Limits {
             window_bytes_max: WINDOW_BYTES_MAX,
             ..Limits::for_ours()
@@ -143,6 +170,24 @@ impl Dialing {
         let (session, driver) = driver::connect(socket, Side::Client, limits);
         session.watch_path(local, peer);
         Ok((session, driver, local.ip()))
+    }
+
+    /// Connects without TLS. Also returns the addresses of both ends.
+    async fn connect(&self) -> io::Result<(Socket, SocketAddr, SocketAddr)> {
+        let interface = self.interface.as_ref();
+        let socket = match &self.proxy {
+            Some(proxy) => {
+                let socket = interface::connect(interface, proxy.address()).await?;
+                let tunnel = proxy.tunnel(socket, &self.address).await;
+                tunnel.map_err(|error| {
+                    let proxy = proxy.address();
+                    io::Error::other(format!("connecting through {proxy}: {error}"))
+                })?
+            }
+            None => interface::connect(interface, &self.address).await?,
+        };
+        let (local, peer) = (socket.local_addr()?, socket.peer_addr()?);
+        Ok((Socket::new(socket, &self.congestion_control)?, local, peer))
     }
 }
 
@@ -194,14 +239,20 @@ mod tests {
         ] {
             assert_eq!(Dialing::new(good, None).unwrap().address(), good);
         }
-        for bad in [
-            "localhost",
-            ":8441",
-            "localhost:x",
-            "a b:1",
-            "https://x:1",
-            "",
+        for (short, whole) in [
+            ("a.example.test", "a.example.test:8441"),
+            ("127.0.0.1", "127.0.0.1:8441"),
+            ("::1", "[::1]:8441"),
+            ("[::1]", "[::1]:8441"),
         ] {
+            assert_eq!(Dialing::new(short, None).unwrap().address(), whole);
+        }
+        let error = Dialing::new("https://x.test:8420/connect", None).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the server address `https://x.test:8420/connect` is a URL: leave out `https://`, and give the port for agents, such as `x.test:8441`"
+        );
+        for bad in [":8441", "localhost:x", "a b:1", "https://x:1", ""] {
             assert!(Dialing::new(bad, None).is_err(), "{bad}");
         }
         let error = Dialing::new("localhost:1", Some(b"nothing")).unwrap_err();

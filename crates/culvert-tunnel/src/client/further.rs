@@ -222,7 +222,7 @@ impl Agent {
         loop {
             match tokio::time::timeout_at(deadline, self.join(number)).await {
                 Ok(Ok(started)) => return Some(started),
-                Ok(Err(Trouble::Lost(_))) => {}
+                Ok(Err(Trouble::Lost(_) | Trouble::Mistaken(_))) => {}
                 Ok(Err(Trouble::Refused(..))) | Err(_) => return None,
             }
             tokio::time::sleep(backoff.next(&*self.entropy)).await;

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::diagnosis;
 use super::endpoint::Endpoint;
 use super::meter::EndpointMeters;
 
@@ -40,6 +41,8 @@ pub enum Event {
     },
     /// The session ended or could not be established.
     Waiting {
+        /// `host:port` of the server.
+        address: String,
         /// The reason.
         why: String,
         /// The delay before the next attempt.
@@ -174,6 +177,8 @@ impl PartialEq for EndpointStatus {
 pub enum AgentError {
     /// The server refused permanently, with a message and perhaps the number of an error code.
     Refused(String, Option<u16>),
+    /// No connection to the server was possible for this reason, which a user must correct.
+    Mistaken(String),
     /// The server stopped the last endpoint, with this message.
     Taken(String),
     /// The agent was stopped, and this many connections were still open at the end of the drain time.
@@ -183,8 +188,16 @@ pub enum AgentError {
 impl fmt::Display for AgentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(text, Some(code)) => write!(f, "{text} (ERR_NGROK_{code})"),
-            Self::Refused(text, None) | Self::Taken(text) => f.write_str(text),
+            Self::Refused(text, Some(code)) => {
+                write!(f, "{text} (ERR_NGROK_{code})")?;
+                match diagnosis::remedy(*code) {
+                    "" => Ok(()),
+                    remedy => write!(f, "; {remedy}"),
+                }
+            }
+            Self::Refused(text, None) | Self::Mistaken(text) | Self::Taken(text) => {
+                f.write_str(text)
+            }
             Self::Cut(1) => f.write_str("1 connection was closed at the end of the drain time"),
             Self::Cut(count) => {
                 write!(

@@ -235,6 +235,11 @@ impl Session {
         self.shared.lock().failure.clone()
     }
 
+    /// Whether the peer ended the connection with bytes that are not of the protocol.
+    pub(crate) fn is_violated(&self) -> bool {
+        matches!(self.shared.lock().mux.ending(), Some(Ending::Violated(_)))
+    }
+
     /// Replaces the limits, such as after authentication.
     pub fn set_limits(&self, limits: Limits) {
         let mut state = self.shared.lock();

@@ -6,8 +6,10 @@ use std::sync::LazyLock;
 
 use clap::{Arg, Command};
 
+pub mod complete;
 pub mod completions;
 pub mod demo;
+mod examples;
 pub mod man;
 
 use culvert_cli::linked::Linked;
@@ -15,7 +17,7 @@ use culvert_command::version;
 pub use culvert_command::{CommandType, Failure};
 
 /// The commands of this crate, sorted by name.
-pub static ALL: &[&CommandType] = &[&completions::TYPE, &demo::TYPE, &man::TYPE];
+pub static ALL: &[&CommandType] = &[&complete::TYPE, &completions::TYPE, &demo::TYPE, &man::TYPE];
 
 /// Every command of the program, sorted by name.
 pub fn commands() -> &'static [&'static CommandType] {
@@ -69,7 +71,40 @@ const GROUPS: &[(&str, &[&str])] = &[
 
 /// Parses the arguments and runs the command.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    culvert_command::run(command(), commands(), arguments)
+    let root = command();
+    let mut arguments: Vec<OsString> = arguments.collect();
+    let first = arguments.get(1).and_then(|it| it.to_str());
+    if first.is_some_and(|first| is_short(&root, first)) {
+        arguments.insert(1, "api".into());
+    }
+    culvert_command::run(root, commands(), arguments.into_iter())
+}
+
+/// Whether a first word stands for an operation of `culvert api`: it is a collection, and no command.
+fn is_short(root: &Command, first: &str) -> bool {
+    let api = root.find_subcommand("api");
+    let collection = api.and_then(|api| api.find_subcommand(first));
+    root.find_subcommand(first).is_none() && collection.is_some_and(Command::has_subcommands)
+}
+
+/// The words of a command line with `api` where it may be left out.
+fn expanded(root: &Command, words: &[String]) -> Vec<String> {
+    let mut words = words.to_vec();
+    if words.first().is_some_and(|first| is_short(root, first)) {
+        words.insert(0, "api".to_owned());
+    }
+    words
+}
+
+/// The collections that may follow `culvert`, with their first line of help.
+fn collections(root: &Command) -> Vec<(String, String)> {
+    let api = root.find_subcommand("api");
+    let all = api.into_iter().flat_map(Command::get_subcommands);
+    let name = |it: &Command| it.get_name().to_owned();
+    let about = |it: &Command| it.get_about().map(ToString::to_string).unwrap_or_default();
+    all.filter(|it| is_short(root, it.get_name()))
+        .map(|it| (name(it), about(it)))
+        .collect()
 }
 
 /// The whole command line. Completions and the reference use it too.
@@ -80,7 +115,8 @@ pub fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true);
     for command in commands() {
-        root = root.subcommand((command.arguments)(Command::new(command.name)));
+        let command = (command.arguments)(Command::new(command.name));
+        root = root.subcommand(examples::with_examples(command));
     }
     let commands = grouped(&root);
     root.help_template(format!(
@@ -94,6 +130,7 @@ fn grouped(root: &Command) -> String {
     let is_listed = |name: &str| GROUPS.iter().any(|(_, names)| names.contains(&name));
     let others: Vec<&str> = root
         .get_subcommands()
+        .filter(|command| !command.is_hide_set())
         .map(Command::get_name)
         .filter(|name| !is_listed(name))
         .collect();
@@ -124,10 +161,14 @@ pub fn reference() -> String {
          configuration. Machine-readable output is JSON on\nstandard output. Errors are one \
          sentence on standard error. `serve`, `config`, `admin` and `audit` accept every setting \
          of\n[settings.md](settings.md) as a flag. `culvert api <collection> <operation>` runs \
-         the operations of [api.md](api.md).\n",
+         the operations of [api.md](api.md), and so does \
+         `culvert <collection> <operation>`.\n",
     );
     let root = command();
-    for command in root.get_subcommands() {
+    let shown = root
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set());
+    for command in shown {
         describe(command, "culvert", &mut page);
     }
     page

@@ -41,7 +41,16 @@ fn commands_have_documented_exit_codes() {
 /// Closing standard output early, like `| head`, is not an error.
 #[test]
 fn a_closed_output_pipe_is_no_failure() {
-    for arguments in [&["openapi"][..], &["config", "show"], &["events", "kinds"]] {
+    for arguments in [
+        &["openapi"][..],
+        &["config", "show"],
+        &["events", "kinds"],
+        &["completions", "bash"],
+        &["complete", "--", "api", ""],
+        &["admin", "generate-token"],
+        &["version"],
+        &["help", "http"],
+    ] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = binary().args(arguments).stdout(writer).output().unwrap();
@@ -99,6 +108,71 @@ fn a_taken_port_names_its_setting() {
         let wanted = format!("listening on {address} (setting `{setting}`): ");
         assert!(error.contains(&wanted), "{setting}: {error}");
         assert_eq!(error.matches("os error").count(), 1, "{error}");
+    }
+}
+
+/// Commands of the storage need no secret of a CA or a DNS provider, which only the service has.
+#[test]
+fn commands_of_the_storage_need_no_secret_of_a_provider() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("culvert.toml");
+    let text =
+        "[acme]\ndirectory_url = \"https://ca.test/\"\n[acme.dns]\nprovider = \"cloudflare\"\n";
+    std::fs::write(&file, text).unwrap();
+    let data = folder.path().join("data");
+    let (file, data) = (file.to_str().unwrap(), data.to_str().unwrap());
+    let (code, _, error) = run(&["config", "check", "--config", file]);
+    assert!(
+        code == 78 && error.contains("`acme.dns.cloudflare.api_token`"),
+        "{error}"
+    );
+    for command in [
+        &["admin", "check"][..],
+        &["admin", "backup", "to"],
+        &["audit", "verify"],
+    ] {
+        let settings = ["--config", file, "--data-dir", data];
+        let (code, _, error) = run(&[command, &settings].concat());
+        assert!(
+            code == 1 && !error.contains("acme"),
+            "{command:?}: {code}: {error}"
+        );
+    }
+}
+
+/// Scripts of completions stay small, because they ask the program.
+#[test]
+fn completions_are_short_and_ask_the_program() {
+    for shell in ["bash", "fish", "zsh"] {
+        let (code, script, _) = run(&["completions", shell]);
+        assert_eq!(code, 0);
+        assert!(script.lines().count() < 30, "{script}");
+        assert!(script.contains("culvert complete -- "), "{script}");
+    }
+    let (code, found, _) = run(&["complete", "--", "endpoints", "cre"]);
+    assert_eq!((code, found.split('\t').next()), (0, Some("create")));
+}
+
+/// The flags of an agent are in groups.
+#[test]
+fn the_flags_of_agents_have_headings() {
+    for command in ["http", "tcp", "tls"] {
+        let (_, help, _) = run(&[command, "--help"]);
+        for heading in [
+            "Endpoint:",
+            "Access:",
+            "Traffic:",
+            "Service:",
+            "Server:",
+            "Screen and log:",
+        ] {
+            assert!(
+                help.contains(&format!("\n{heading}\n")),
+                "{heading}: {help}"
+            );
+        }
+        assert!(!help.contains("\nOther:\n"), "{help}");
+        assert!(help.contains("\nExamples:\n"), "{help}");
     }
 }
 
@@ -413,6 +487,12 @@ fn manual_pages_are_read_by_mandoc() {
 #[test]
 fn shells_complete_with_our_completions() {
     let folder = tempfile::tempdir().unwrap();
+    // The scripts ask the program.
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_culvert"));
+    let path = format!(
+        "{}:/usr/local/bin:/usr/bin:/bin",
+        program.parent().unwrap().display()
+    );
     for (shell, script, expected) in [
         (
             "bash",
@@ -439,7 +519,8 @@ fn shells_complete_with_our_completions() {
         // Not what the user of this machine has set up.
         command
             .env("HOME", folder.path())
-            .env("ZDOTDIR", folder.path());
+            .env("ZDOTDIR", folder.path())
+            .env("PATH", &path);
         let Ok(output) = command.args(["-c", &script]).output() else {
             culvert_testing::ignore(format_args!("{shell} is not here"));
             continue;

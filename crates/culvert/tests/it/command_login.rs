@@ -39,7 +39,7 @@ impl Home {
 }
 
 /// Runs a command on a terminal of `script`; `None` where that program is missing.
-fn on_a_terminal(command: &Command) -> Option<Child> {
+pub fn on_a_terminal(command: &Command) -> Option<Child> {
     let mut line = command.get_program().to_str().unwrap().to_owned();
     for argument in command.get_args() {
         line.push_str(&format!(" '{}'", argument.to_str().unwrap()));

@@ -68,6 +68,7 @@ mod list_filters;
 mod listed;
 mod login;
 mod messages;
+mod mistakes;
 mod move_to_postgres;
 mod ngrok_config;
 mod nodes;

@@ -11,8 +11,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::command_login::on_a_terminal;
 use crate::events_arrive::subscribe;
-use crate::harness::{Receiver, eventually, raw};
+use crate::harness::{Receiver, binary, eventually, raw};
 use crate::kill::Process;
 
 /// An origin that responds immediately, except for requests for `/slow`, which wait for `let_go`.
@@ -111,4 +112,46 @@ async fn a_stop_waits_for_a_slow_request_and_keeps_its_event() {
     })
     .await;
     assert_eq!(server.terminate(), 0);
+}
+
+/// SIGHUP of a closed terminal is the end of a server in the foreground, and no reload.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_ends_with_its_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut serve = binary();
+    serve
+        .arg("serve")
+        .arg("--data-dir")
+        .arg(folder.path().join("data"));
+    for listener in [
+        "api",
+        "edge-http",
+        "edge-https",
+        "agents",
+        "agents-ssh",
+        "metrics",
+    ] {
+        serve.arg(format!("--{listener}-addr")).arg("127.0.0.1:0");
+    }
+    let Some(mut terminal) = on_a_terminal(&serve) else {
+        return;
+    };
+    let lock = folder.path().join("data/lock");
+    let mut server = None;
+    eventually("the server has its data directory", async || {
+        let text = std::fs::read_to_string(&lock).unwrap_or_default();
+        server = text
+            .split_whitespace()
+            .find_map(|word| word.parse::<u32>().ok());
+        server.is_some() && folder.path().join("data/bootstrap-key").is_file()
+    })
+    .await;
+    let server = format!("/proc/{}", server.unwrap());
+    assert!(std::path::Path::new(&server).exists());
+    terminal.kill().unwrap();
+    terminal.wait().unwrap();
+    eventually("the server has ended", async || {
+        !std::path::Path::new(&server).exists()
+    })
+    .await;
 }

@@ -1,7 +1,5 @@
 //! `culvert audit prove`, `check-proof`, `checkpoint` and `key`: proofs of events that hold without a server.
 
-use std::io::Write;
-
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::Timestamp;
 use culvert_base::names::{escaped, is_deceptive};
@@ -10,6 +8,7 @@ use culvert_installation::config::Settings;
 use culvert_installation::with_settings;
 use culvert_store::{AuditLog, AuditRecord, ProveError};
 use culvert_tlog::{InclusionProof, Policy, SignedCheckpoint, TreeHash, VerifierKey, continuation};
+use std::io::Write;
 
 use super::{failed, usage};
 use crate::commands::{Failure, say};
@@ -224,10 +223,7 @@ pub(super) fn read_checkpoint(path: &str) -> Result<SignedCheckpoint, Failure> {
 }
 
 fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|error| Failure::Failed(format!("cannot write the output: {error}")))
+    culvert_command::print(text.as_bytes())
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! `culvert audit who`: who did what to an object.
 
-use std::io::Write;
-
 use culvert_base::Timestamp;
 use culvert_base::names::escaped;
 use culvert_store::{AuditLog, Bound};
@@ -130,10 +128,7 @@ pub(super) async fn run(
             }
         }
         found |= !text.is_empty();
-        let mut out = std::io::stdout();
-        out.write_all(text.as_bytes())
-            .and_then(|()| out.flush())
-            .map_err(|error| Failure::Failed(format!("cannot write the output: {error}")))?;
+        culvert_command::print(text.as_bytes())?;
     }
     match found {
         true => Ok(()),

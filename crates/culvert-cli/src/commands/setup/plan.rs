@@ -7,7 +7,7 @@ use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use culvert_installation::config;
+use culvert_installation::{config, variable, variables};
 use toml::Table;
 
 use super::answers::{Answers, provider};
@@ -51,7 +51,7 @@ impl Plan {
             secret: secret(answers)?,
         };
         let environment = plan.secret.iter().cloned().collect();
-        config::parse(Some(&plan.settings), &environment, &[])?;
+        config::parse(&plan.settings, &environment)?;
         let mut ports = answers.ports().to_vec();
         ports.retain(|port| *port != 0);
         ports.sort_unstable();
@@ -214,9 +214,7 @@ fn with_variable(before: &str, name: &str, value: &str) -> String {
         .filter(is_other)
         .map(|line| format!("{line}\n"))
         .collect();
-    // systemd reads the quotes and these escapes.
-    let value = value.replace('\\', "\\\\").replace('"', "\\\"");
-    text.push_str(&format!("{name}=\"{value}\"\n"));
+    text.push_str(&variable(name, value));
     text
 }
 
@@ -284,24 +282,10 @@ fn indented(text: &str) -> String {
     lines.map(|line| format!("    {line}\n")).collect()
 }
 
-/// The variables of the environment file, for commands that this one runs.
+/// The variables of the environment file, for commands that this one runs as another user.
 pub(super) fn environment_of_service() -> HashMap<String, String> {
-    let text = fs::read_to_string(ENVIRONMENT).unwrap_or_default();
-    let lines = text.lines().filter(|line| !line.starts_with(['#', ';']));
-    lines
-        .filter_map(|line| line.split_once('='))
-        .map(|(name, value)| {
-            let value = value.trim();
-            let quoted = value
-                .strip_prefix('"')
-                .and_then(|rest| rest.strip_suffix('"'));
-            let value = quoted.map_or_else(
-                || value.to_owned(),
-                |text| text.replace("\\\"", "\"").replace("\\\\", "\\"),
-            );
-            (name.trim().to_owned(), value)
-        })
-        .collect()
+    let text = fs::read_to_string(ENVIRONMENT);
+    text.map_or_else(|_| HashMap::new(), |text| variables(&text))
 }
 
 #[cfg(test)]

@@ -154,6 +154,7 @@ pub(crate) fn control_settings(
     let kubernetes_addr = edge.and_then(Edge::kubernetes_addr);
     Ok(culvert_control::Settings {
         edge_domain: domain.clone(),
+        reserved_names: settings.edge.reserved_names.clone(),
         public_ports: public_ports(settings, edge),
         tcp_ports: first..=last,
         allow_private_upstreams: settings.edge.allow_private_upstreams,

@@ -89,7 +89,10 @@ async fn names_with_private_addresses_are_refused_before_connecting() {
             (failure.class, &*failure.code),
             (FailureClass::Config, "address")
         );
-        assert_eq!(failure.text, "loopback addresses are not allowed");
+        assert_eq!(
+            failure.text,
+            "loopback addresses are not allowed unless `destinations.allow_networks` lists them"
+        );
         assert_eq!(
             net.refused()
                 .find(|(rule, _)| *rule == "loopback")

@@ -58,7 +58,7 @@ impl Agent {
                 self.remove(nth);
                 Err(match trouble {
                     Trouble::Refused(text, code) => OpenError::Refused(text, code),
-                    Trouble::Lost(_) => OpenError::Offline,
+                    Trouble::Lost(_) | Trouble::Mistaken(_) => OpenError::Offline,
                 })
             }
         }

@@ -142,7 +142,10 @@ async fn the_guard_decides_before_the_proxy_is_asked() {
     let net = net_by(&[("ALL_PROXY", &url)], &[], None);
     let to = checked(&net, &name_with_port(fake.addr));
     let failure = patient_post(&net.http(), &to).await.unwrap_err();
-    assert_eq!(failure.text, "loopback addresses are not allowed");
+    assert_eq!(
+        failure.text,
+        "loopback addresses are not allowed unless `destinations.allow_networks` lists them"
+    );
     let net = net_by(&[("ALL_PROXY", &url)], &["127.0.0.0/8"], None);
     net.set_own_listeners(vec![fake.addr]);
     let failure = patient_post(&net.http(), &to).await.unwrap_err();
