@@ -50,7 +50,9 @@ pub fn print(bytes: &[u8]) -> Result<(), Failure> {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Failed(text) | Self::Usage(text) | Self::Broken(text) => f.write_str(text),
+            Self::Failed(text) | Self::Usage(text) | Self::Broken(text) | Self::Stopped(text) => {
+                f.write_str(text)
+            }
             Self::Differs => f.write_str("the files and the server differ"),
             Self::Configuration(invalid) => invalid.fmt(f),
             Self::ReaderLeft => f.write_str("the reader of standard output closed it"),
