@@ -350,7 +350,7 @@ pub(crate) mod state {
 
     pub(crate) const ANSWER: &str =
         "SELECT id, owner, kept_at, revision, body, secret FROM answer WHERE id = $1";
-    /// The number and size of what is kept for an owner, and for one of its keys.
+    /// The number and size of the responses of an owner, and of one of its keys.
     pub(crate) const ANSWERS_OF: &str = "SELECT count(*), CAST(COALESCE(sum(bytes), 0) AS BIGINT), \
          count(CASE WHEN owner = $3 THEN 1 END), \
          CAST(COALESCE(sum(CASE WHEN owner = $3 THEN bytes END), 0) AS BIGINT) \
