@@ -52,7 +52,7 @@ pub(crate) fn refusal(settings: &Settings, name: &HostName) -> String {
     labels.sort_unstable();
     labels.dedup();
     format!(
-        "The name `{name}` is reserved for the installation. It uses the names of its own listeners, and these directly below `{}` (`edge.reserved_names`): {}.",
+        "The name `{name}` is reserved for the installation, like those of its listeners and these directly below `{}` (`edge.reserved_names`): {}.",
         settings.edge_domain,
         labels.join(", ")
     )

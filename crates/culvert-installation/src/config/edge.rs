@@ -19,8 +19,8 @@ pub struct EdgeSettings {
     pub https_addr: String,
     /// Platform domain; endpoints use its subdomains.
     pub domain: String,
-    /// Names directly below `edge.domain` that belong to the installation: nobody can serve or reserve them, or a name
-    /// below them. `acme-challenge` and `tcp` belong to it in any case.
+    /// Names directly below `edge.domain` that belong to the installation: accounts can neither serve nor reserve them, nor a
+    /// name below them. `acme-challenge` and `tcp` belong to it in any case.
     pub reserved_names: Vec<String>,
     /// Port of `http` endpoints in public URLs, if a load balancer listens on a different port
     /// than this process; 0 for the port of `edge.http_addr`.

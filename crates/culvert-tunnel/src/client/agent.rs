@@ -66,7 +66,7 @@ pub struct Settings {
     pub heartbeat: Heartbeat,
     /// Whether the server may stop and restart the agent.
     pub is_managed: bool,
-    /// How long an agent that was never online repeats a mistake that does not pass by itself, such as a wrong CA or port.
+    /// How long an agent that was never online repeats an attempt that fails for a mistake, such as a wrong CA or port.
     pub mistake_time: Duration,
 }
 

@@ -1,6 +1,6 @@
 //! Why the agent cannot connect to a server, in words: what happened, and what to do about it.
 //!
-//! A mistake such as a wrong port or CA does not pass by itself. The agent repeats it only for a while, and then ends.
+//! An agent that was never online repeats an attempt that fails for a mistake, such as a wrong port or CA, only for a while.
 
 use std::fmt;
 use std::io;
@@ -221,11 +221,86 @@ pub(crate) fn remedy(code: u16) -> &'static str {
         }
         308 | 316 | 356 => "add a `bind:` rule to the `acl` of the credential, or use another URL",
         319 => {
-            "use a subdomain of the platform, leave out the URL to get one, or reserve the domain with `culvert api reserved_domains create`"
+            "omit the URL to get a free one, or reserve the domain with `culvert api reserved_domains create`"
         }
         320 => "use another name, or a credential of the owner of this one",
         334 => "stop the other endpoint, use another URL, or give both `--pooling`",
         636 => "an admin can activate the owner, or create a credential of another one",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustls::pki_types::ServerName;
+
+    use super::*;
+
+    fn time(seconds: u64) -> UnixTime {
+        UnixTime::since_unix_epoch(Duration::from_secs(seconds))
+    }
+
+    #[test]
+    fn a_refused_certificate_says_what_to_correct() {
+        let names = |count: usize| -> Vec<String> {
+            let name = |nth| format!("DnsName(\"n{nth}.test\")");
+            (0..count).map(name).collect()
+        };
+        let for_name = |count| CertificateError::NotValidForNameContext {
+            expected: ServerName::try_from("x.test").unwrap(),
+            presented: names(count),
+        };
+        let expired = CertificateError::ExpiredContext {
+            time: time(1_000_000_000),
+            not_after: time(900_000_000),
+        };
+        let early = CertificateError::NotValidYetContext {
+            time: time(900_000_000),
+            not_before: time(1_000_000_000),
+        };
+        let issuer = CertificateError::UnknownIssuer;
+        for (error, has_own_cas, is_lasting, words) in [
+            (
+                issuer.clone(),
+                false,
+                true,
+                "with `--ca`; it is in the data directory",
+            ),
+            (issuer, true, true, "the CAs in `--ca` did not sign"),
+            (
+                CertificateError::BadSignature,
+                true,
+                true,
+                "use the `ca.pem` of this server",
+            ),
+            (
+                for_name(2),
+                true,
+                true,
+                "is for `n0.test`, `n1.test`: connect with one of these",
+            ),
+            (for_name(9), true, true, "`n3.test`, others: connect"),
+            (for_name(0), true, true, "is for no name"),
+            (
+                expired,
+                true,
+                false,
+                "and the clock of this machine shows 2001-09-09T01:46:40Z",
+            ),
+            (early, true, false, "is valid from 2001-09-09T01:46:40Z"),
+        ] {
+            let found = of_certificate(&error, "s.test:8441", has_own_cas);
+            assert_eq!(found.is_lasting, is_lasting, "{found}");
+            assert!(found.why.contains(words), "{found}");
+            assert!(found.why.contains("`s.test:8441`"), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_usual_port_is_named() {
+        assert!(after_tls("s.test:8443").contains("; 8443 is usually for the edge for HTTPS;"));
+        assert!(!after_tls("s.test:9").contains("usually for"));
     }
 }

@@ -30,7 +30,7 @@ const EXAMPLES: &[(&str, Examples)] = &[
             ("culvert api endpoints list --table", "List endpoints"),
             (
                 "culvert endpoints list --table",
-                "The same: `api` may be left out",
+                "Short for the same command",
             ),
             (
                 "culvert api endpoints create --url https://app.example.com --upstream-url localhost:3000",

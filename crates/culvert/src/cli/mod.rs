@@ -87,7 +87,7 @@ fn is_short(root: &Command, first: &str) -> bool {
     root.find_subcommand(first).is_none() && collection.is_some_and(Command::has_subcommands)
 }
 
-/// The words of a command line with `api` where it may be left out.
+/// The words of a command line, with `api` where it is short.
 fn expanded(root: &Command, words: &[String]) -> Vec<String> {
     let mut words = words.to_vec();
     if words.first().is_some_and(|first| is_short(root, first)) {

@@ -18,6 +18,7 @@ const SHARED: &[&str] = &[
     "aws_resource",
     "command",
     "envelope",
+    "examples",
     "http_intake",
     "message",
     "message_pieces",

@@ -119,6 +119,7 @@ async fn a_stop_waits_for_a_slow_request_and_keeps_its_event() {
 async fn a_server_ends_with_its_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let mut serve = binary();
+    serve.current_dir(folder.path());
     serve
         .arg("serve")
         .arg("--data-dir")
