@@ -527,6 +527,8 @@ const BY_SERVER: &[&str] = &[
     "access/use_table.rs UseTable.roles",
     "access/use_table.rs Uses.users",
     "access/use_table.rs Uses.bots",
+    "resources/access/key_uses.rs Known.shares",
+    "resources/access/key_uses.rs Known.uses",
     "resources/stored/informer_cache.rs InformerCache.members",
     "control/operations/node_list.rs NodeFacts.addresses",
     "certificates/acme/renewal.rs Renewals.next",
