@@ -23,7 +23,7 @@
 //!
 //! # A search of events
 //!
-//! A search of events (`crates/culvert-event-config/src/event_query.rs`). The query becomes an `EventQuery` with
+//! A search of events (`crates/culvert-event-config/src/event_query/mod.rs`). The query becomes an `EventQuery` with
 //! the kinds that the caller may read → `crates/culvert-delivery/src/retained_events/event_query.rs` reads the
 //! audit log and the traffic log, each in its own order, and merges them by time until the page is full or its cost
 //! limit is reached → the cursor has a position in each log, so pages fit together. Indexes by object, actor, kind

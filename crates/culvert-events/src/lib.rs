@@ -38,6 +38,7 @@ pub use encode::template::{
 };
 pub use encode::{Audit, CallContext, Principal, Reference, Source, Via, caused_by};
 pub use filter::log_filter::{LogFilter, Logged};
+pub use filter::summary::{PieceSummary, Summary};
 pub use filter::{Filter, FilterFault};
 pub use formats::{
     EventFormat, EventSeverity, JsonReader, JsonRules, kinds as formatted_kinds, read_json,
@@ -50,6 +51,5 @@ pub use reason::Reason;
 pub use record::Record;
 pub use record::packed::{Packer, Unpacked, unpack};
 pub use record::retained::Retained;
-pub use record::summary::{PieceSummary, Summary};
 pub use refused::{RefusedSample, RefusedTraffic};
 pub use selection::Selection;

@@ -23,8 +23,8 @@ use crate::catalogue::kind::Family;
 use crate::catalogue::{Catalogue, CatalogueEntry};
 use crate::filter::hint;
 use crate::filter::need::{Need, OfAudit, OfRecord, Subject};
+use crate::filter::summary::Summary;
 use crate::record::Record;
-use crate::record::summary::Summary;
 
 /// An event as the log stores it.
 #[derive(Clone, Copy, Debug)]

@@ -7,6 +7,8 @@
 mod hint;
 pub(crate) mod log_filter;
 pub(crate) mod need;
+mod piece;
+pub(crate) mod summary;
 
 use std::fmt;
 use std::sync::LazyLock;

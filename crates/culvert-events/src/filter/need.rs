@@ -1,7 +1,7 @@
 //! What an event must have so that a condition can hold for it. It is derived from the syntax tree and errs on one side
 //! only: an event for which the condition holds always has it.
 //!
-//! A search reads only pieces of the log whose summary may have what is needed, and encodes only events that have it.
+//! A search reads only pieces of the log that may have it by their summary, and encodes only events with it.
 //! An event without it is not selected either if its evaluation would reach a limit.
 
 use culvert_cel::ast::{Expr, ExprKind, Literal, Operator};
@@ -62,16 +62,10 @@ pub(crate) enum What {
     ContainsFolded(Box<str>),
 }
 
-/// What is known of events when they are tested.
+/// The facts about events that a test has.
 pub(crate) trait Facts {
     /// Whether an event may pass a test.
     fn may_pass(&self, test: &Test) -> bool;
-}
-
-impl Facts for crate::record::summary::Summary<'_> {
-    fn may_pass(&self, test: &Test) -> bool {
-        self.may_pass(test)
-    }
 }
 
 /// Finds the variable of a path: its subject, and how many of the names are its name.
@@ -133,7 +127,7 @@ struct Reader<'v> {
 }
 
 impl Reader<'_> {
-    /// What is needed so that an expression is `holds`.
+    /// The need of an expression to be `holds`.
     fn need(&self, expression: &Expr, holds: bool) -> Need {
         match &expression.kind {
             ExprKind::Literal(Literal::Bool(value)) if *value == holds => Need::Always,

@@ -8,7 +8,6 @@
 
 pub(crate) mod packed;
 pub(crate) mod retained;
-pub(crate) mod summary;
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -80,7 +80,7 @@ pub struct Term {
 /// A word without a meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WordsError {
-    /// What is wrong, without a full stop.
+    /// The reason, without a full stop.
     pub message: String,
     /// Offset of the first byte of the word.
     pub start: usize,

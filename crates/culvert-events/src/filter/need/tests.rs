@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::catalogue::{AuditKind, Catalogue};
-use crate::record::summary::{PieceSummary, Summary};
+use crate::filter::summary::{PieceSummary, Summary};
 use crate::{
     Capture, HTTP_REQUEST_COMPLETE as HTTP, Int32, Int64, LogFilter, Logged, Packer, Record,
     Selection, Slot, TCP_CONNECTION_CLOSED as TCP, Text, encode,

@@ -5,6 +5,8 @@
 //!
 //! Delivery reads the logs and limits the cost. The HTTP server sends server-sent events.
 
+pub(crate) mod terms;
+
 use culvert_base::{Fault, Refusal, Timestamp, code};
 use culvert_delivery::{Cursor, EventPage, EventQuery, LoggedEvent, Searched};
 use culvert_events::words::Words;
@@ -25,7 +27,7 @@ use serde_json::value::RawValue;
 use url::form_urlencoded;
 
 use crate::event_kinds::AskedKinds;
-use crate::event_terms::{self, Q, UTC_OFFSET};
+use crate::event_query::terms::{Q, UTC_OFFSET};
 use crate::{EventConfig, event_kinds};
 
 /// The event of a caller who reads kept events, or follows them.
@@ -113,8 +115,8 @@ static PARAMETERS: [Parameter; 12] = [
         false,
         "CEL condition over the envelope (`event_id`, `event_type`, `event_timestamp`, `account_id`, `principal`), `endpoint_id`, and every field of the object below `ev`.",
     ),
-    event_terms::PARAMETERS[0],
-    event_terms::PARAMETERS[1],
+    terms::PARAMETERS[0],
+    terms::PARAMETERS[1],
     Parameter {
         form: Form::Flag,
         ..parameter(
@@ -474,7 +476,7 @@ impl EventQueryParameters {
                 "actor_id" => asked.actor = Some(id(name, value)?),
                 "filter" => asked.filter = Some(value.clone()),
                 Q => asked.words = Some(value.clone()),
-                UTC_OFFSET => asked.utc_offset = event_terms::utc_offset(value)?,
+                UTC_OFFSET => asked.utc_offset = terms::utc_offset(value)?,
                 _ => {
                     asked.follows = match value.as_str() {
                         "true" => true,
@@ -502,7 +504,7 @@ impl EventQueryParameters {
     ) -> Result<(EventQuery, Vec<String>), Refusal> {
         let words = match self.words.as_deref() {
             None => Words::default(),
-            Some(text) => event_terms::understood(events, text, self.utc_offset)?,
+            Some(text) => terms::understood(events, text, self.utc_offset)?,
         };
         let (object, of_object) = narrowed(self.object, words.object, words::object_condition);
         let (actor, of_actor) = narrowed(self.actor, words.actor, words::actor_condition);

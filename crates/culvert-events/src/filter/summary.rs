@@ -12,11 +12,9 @@
 //! A path has the hashes of its beginnings of some lengths. A host has those of the endings that begin with a dot, and an
 //! address those of the beginnings that end with a dot or colon.
 //!
-//! Not here: where summaries are stored, and which values a search wants (`filter::need`).
+//! Not here: where summaries are stored, and which values a search wants (`piece`).
 
 use crate::catalogue::kind::FIELDS_MAX;
-use crate::filter::need::{Subject, Test, What};
-use crate::kinds;
 use crate::record::packed::{PackedValue, each_change};
 
 /// The first byte of a summary. One that begins with another byte says nothing.
@@ -24,23 +22,23 @@ const FORM: u8 = 1;
 /// Maximum number of values of a subject.
 const VALUES_MAX: usize = 256;
 /// Lengths of the beginnings of a path.
-const PATH_BYTES: [usize; 3] = [4, 8, 16];
+pub(crate) const PATH_BYTES: [usize; 3] = [4, 8, 16];
 /// Parts of an address whose beginnings count.
-const ADDRESS_PARTS: usize = 4;
+pub(crate) const ADDRESS_PARTS: usize = 4;
 
 /// The subjects, by their number in a summary.
 const KIND: usize = 1;
-const ACCOUNT: usize = 2;
-const ENDPOINT: usize = 3;
-const STATUS: usize = 4;
+pub(crate) const ACCOUNT: usize = 2;
+pub(crate) const ENDPOINT: usize = 3;
+pub(crate) const STATUS: usize = 4;
 const METHOD: usize = 5;
-const URL_HOST: usize = 6;
-const SERVER_NAME: usize = 7;
-const PATH: usize = 8;
+pub(crate) const URL_HOST: usize = 6;
+pub(crate) const SERVER_NAME: usize = 7;
+pub(crate) const PATH: usize = 8;
 const REASON: usize = 9;
-const CLIENT: usize = 10;
+pub(crate) const CLIENT: usize = 10;
 /// Two numbers: the upper and the lower half of the longest duration in milliseconds.
-const DURATION: usize = 11;
+pub(crate) const DURATION: usize = 11;
 const SUBJECTS: usize = 12;
 
 /// The fields with a subject.
@@ -55,7 +53,7 @@ const FIELDS: [(&str, usize); 8] = [
     ("culvert.duration_ms", DURATION),
 ];
 
-fn subject_of(path: &str) -> Option<usize> {
+pub(crate) fn subject_of(path: &str) -> Option<usize> {
     let found = FIELDS.iter().find(|(field, _)| *field == path);
     found.map(|(_, subject)| *subject)
 }
@@ -185,12 +183,12 @@ fn each_hash(subject: usize, text: &[u8], mut add: impl FnMut(u16)) {
     }
 }
 
-fn is_end(byte: u8) -> bool {
+pub(crate) fn is_end(byte: u8) -> bool {
     matches!(byte, b'.' | b':')
 }
 
 /// 16 bits of FNV-1a. Stored, so it never changes.
-fn hash(bytes: &[u8]) -> u16 {
+pub(crate) fn hash(bytes: &[u8]) -> u16 {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -239,11 +237,13 @@ impl<'a> Summary<'a> {
         self.may_have(KIND, hash(kind.as_bytes()))
     }
 
-    fn may_have(&self, subject: usize, value: u16) -> bool {
-        self.any(subject, |one| one == value)
+    /// Whether an event may have the value of a subject with this hash.
+    pub(crate) fn may_have(&self, subject: usize, value: u16) -> bool {
+        self.has_value(subject, |one| one == value)
     }
 
-    fn any(&self, subject: usize, is_wanted: impl Fn(u16) -> bool) -> bool {
+    /// Whether an event may have a wanted value of a subject.
+    pub(crate) fn has_value(&self, subject: usize, is_wanted: impl Fn(u16) -> bool) -> bool {
         let Some(values) = self.sets.get(subject).copied().flatten() else {
             return true;
         };
@@ -251,70 +251,8 @@ impl<'a> Summary<'a> {
         values.any(|value| is_wanted(u16::from_le_bytes(*value)))
     }
 
-    /// Whether an event may pass a test.
-    pub(crate) fn may_pass(&self, test: &Test) -> bool {
-        match &test.subject {
-            Subject::Kind => {
-                let mut known = kinds::ALL.iter();
-                known.any(|kind| self.may_have_kind(kind.name) && test.what.may_hold_for(kind.name))
-            }
-            Subject::Account => self.may_equal(ACCOUNT, &test.what),
-            Subject::Endpoint => self.may_equal(ENDPOINT, &test.what),
-            Subject::PrincipalField => false,
-            Subject::Other => true,
-            Subject::Field { path, .. } => {
-                let has_field = kinds::ALL
-                    .iter()
-                    .any(|kind| kind.index_of(path).is_some() && self.may_have_kind(kind.name));
-                has_field && subject_of(path).is_none_or(|subject| self.may_be(subject, &test.what))
-            }
-        }
-    }
-
-    fn may_equal(&self, subject: usize, what: &What) -> bool {
-        match what {
-            What::Equals(texts) => (texts.iter())
-                .any(|text| text.is_empty() || self.may_have(subject, hash(text.as_bytes()))),
-            _ => true,
-        }
-    }
-
-    /// Whether a value of a field may be as wanted. Defaults and null are not in the summary.
-    fn may_be(&self, subject: usize, what: &What) -> bool {
-        match (subject, what) {
-            (STATUS, What::Within(first, last)) if !(*first..=*last).contains(&0) => {
-                self.any(STATUS, |code| (*first..=*last).contains(&i64::from(code)))
-            }
-            (DURATION, What::Within(first, _)) if *first > 0 => self.longest() >= *first,
-            (STATUS | DURATION, _) => true,
-            (PATH, What::Equals(texts)) => texts.iter().any(|text| self.may_begin_path(text)),
-            (PATH, What::StartsWith(begin)) => self.may_begin_path(begin),
-            (PATH, _) => true,
-            (CLIENT, What::StartsWith(begin)) => {
-                let bytes = begin.as_bytes();
-                let ends = bytes.iter().enumerate().filter(|(_, byte)| is_end(**byte));
-                let last = ends.take(ADDRESS_PARTS).last();
-                last.is_none_or(|(at, _)| self.may_have(CLIENT, hash(&bytes[..=at])))
-            }
-            (URL_HOST | SERVER_NAME, What::EndsWith(end)) => {
-                let dot = end.find('.');
-                dot.is_none_or(|at| self.may_have(subject, hash(&end.as_bytes()[at..])))
-            }
-            (_, what) => self.may_equal(subject, what),
-        }
-    }
-
-    fn may_begin_path(&self, begin: &str) -> bool {
-        let bytes = begin.as_bytes();
-        let longest = PATH_BYTES
-            .iter()
-            .rev()
-            .find_map(|length| bytes.get(..*length));
-        longest.is_none_or(|begin| self.may_have(PATH, hash(begin)))
-    }
-
     /// The longest duration in milliseconds.
-    fn longest(&self) -> i64 {
+    pub(crate) fn longest(&self) -> i64 {
         let halves = self.sets[DURATION].map(<[u8]>::as_chunks::<2>);
         match halves {
             Some(([upper, lower], [])) => {
