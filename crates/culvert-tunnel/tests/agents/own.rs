@@ -229,53 +229,31 @@ async fn a_wrong_token_is_the_end_and_a_server_that_is_away_is_not() {
     assert_eq!(own.ended().await, Ok(()));
 }
 
-/// A port that speaks HTTP, without TLS or with it, is not that for agents, and will not become it.
+/// A port that speaks HTTP is not that for agents, and will not become it.
 #[tokio::test]
 async fn a_port_of_another_protocol_ends_an_agent_that_was_never_online() {
-    const ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
-    let made = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
-    let tls = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .unwrap();
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
-    for (has_tls, words) in [
-        (false, "speaks HTTP without TLS"),
-        (true, "speaks another protocol over TLS"),
-    ] {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (acceptor, mut tasks) = (acceptor.clone(), JoinSet::new());
-        tasks.spawn(async move {
-            let (mut agent, _) = listener.accept().await.unwrap();
-            if has_tls {
-                let mut agent = acceptor.accept(agent).await.unwrap();
-                agent.write_all(ANSWER).await.unwrap();
-                while agent
-                    .read(&mut [0; 1024])
-                    .await
-                    .is_ok_and(|count| count > 0)
-                {}
-            } else {
-                agent.write_all(ANSWER).await.unwrap();
-                while agent
-                    .read(&mut [0; 1024])
-                    .await
-                    .is_ok_and(|count| count > 0)
-                {}
-            }
-        });
-        let servers = dialing(address, &made.cert.pem()).into();
-        let endpoints = vec![endpoint(Protocol::Http, "1", &[])];
-        let own = run_at(servers, "right", endpoints, Duration::ZERO, 100);
-        let error = own.ended().await.unwrap_err();
-        assert!(matches!(error, AgentError::Mistaken(_)), "{error}");
-        assert!(error.to_string().contains(words), "{error}");
-    }
+    let running = start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, mut tasks) = (listener.local_addr().unwrap(), JoinSet::new());
+    tasks.spawn(async move {
+        let (mut agent, _) = listener.accept().await.unwrap();
+        let answer = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+        agent.write_all(answer).await.unwrap();
+        while agent
+            .read(&mut [0; 1024])
+            .await
+            .is_ok_and(|count| count > 0)
+        {}
+    });
+    let servers = dialing(address, &running.authority).into();
+    let endpoints = vec![endpoint(Protocol::Http, "1", &[])];
+    let own = run_at(servers, "right", endpoints, Duration::ZERO, 100);
+    let error = own.ended().await.unwrap_err();
+    assert!(matches!(error, AgentError::Mistaken(_)), "{error}");
+    assert!(
+        error.to_string().contains("speaks HTTP without TLS"),
+        "{error}"
+    );
 }
 
 /// The server is away, and refuses for a while when it is back.
