@@ -243,7 +243,7 @@ impl KeyUses {
         }
     }
 
-    /// Waits until so many uses are not stored that they should be written early.
+    /// Waits until the uses that are not stored should be written early: there are many.
     pub async fn crowded(&self) {
         self.is_crowded.notified().await;
     }

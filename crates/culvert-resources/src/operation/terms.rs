@@ -47,7 +47,7 @@ impl Terms {
         self.show_state(key.shown(&document.head, &document.body));
     }
 
-    /// Sets it, of what is no whole object.
+    /// Sets it, for a part of an object.
     pub fn show_state(&self, state: Shown) {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
     }
@@ -194,7 +194,7 @@ impl Conditions {
         self.check_state(&self.key.shown(&document.head, &document.body), is_write)
     }
 
-    /// The same, of what is no whole object.
+    /// The same, for a part of an object.
     pub fn check_state(&self, shown: &Shown, is_write: bool) -> Result<(), Refusal> {
         let failed = |name| Err(Refusal::of(code::PRECONDITION_FAILED).with("condition", name));
         match (&self.if_match, self.if_unmodified_since) {
