@@ -374,11 +374,17 @@ async fn conditions_hold_at_the_commit(db: &TestDatabase) {
     there.commit(Changes::replace(again, SILENT)).await.unwrap();
     assert!(!commit(Changes::while_at(&seen)).await);
     assert!(!commit(unwritten(&["*.a.example"])).await);
+    let referrers = |kind: &str, since| Changes::while_referrers_at(kind, "hst_1", since);
+    assert!(commit(referrers("child", since)).await);
     there
         .commit(insert(child("chd_1", "hst_1", OnDelete::Block)))
         .await
         .unwrap();
     assert!(!commit(Changes::unless_referred("hst_1")).await);
+    assert!(!commit(referrers("child", since)).await);
+    assert!(commit(referrers("other", since)).await);
+    let since = there.revision().await.unwrap();
+    assert!(commit(referrers("child", since)).await);
     let gone = head(&here, "host", "hst_2").await;
     there
         .commit(Changes::remove(gone.clone(), SILENT))
