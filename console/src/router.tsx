@@ -5,25 +5,20 @@ import {
   createRoute,
   createRouter,
   lazyRouteComponent,
+  parseSearchWith,
+  stringifySearchWith,
 } from '@tanstack/react-router';
 import { Shell } from './shell/shell';
 import { Failure, Loading } from './ui/states';
 import { NotFound } from './shell/not-found';
-import type { KeptSearch } from './live/kept';
-import { searchOf } from './live/where';
-import type { View } from './live/views';
+import type { EventSearch } from './live/kept';
+import { searchOf, word } from './live/where';
 import type { ListSearch } from './resources/queries';
 
 const root = createRootRoute({ component: Shell, notFoundComponent: NotFound });
 
-const word = (value: unknown): string | undefined =>
-  typeof value === 'string' && value !== '' ? value : undefined;
-interface LiveSearch extends KeptSearch {
-  view?: View;
-}
-
-const liveSearch = (search: Record<string, unknown>): LiveSearch => ({
-  view: search.view === 'kept' ? 'kept' : undefined,
+const liveSearch = (search: Record<string, unknown>): EventSearch => ({
+  q: word(search.q),
   filter: word(search.filter),
   type: word(search.type),
   from: word(search.from),
@@ -130,6 +125,9 @@ function Broken({ error, reset }: ErrorComponentProps) {
 
 export const router = createRouter({
   basepath: '/console',
+  // All parts of a search are texts, without quotes.
+  parseSearch: parseSearchWith((value) => value),
+  stringifySearch: stringifySearchWith(String),
   routeTree: root.addChildren([
     overview,
     traffic,
