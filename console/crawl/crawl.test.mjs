@@ -29,9 +29,9 @@ before(async () => {
   routes = [
     '/',
     '/traffic',
-    '/traffic?view=kept',
+    '/traffic?q=502',
     '/audit',
-    '/audit?view=kept',
+    '/audit?q=created',
     '/connect',
     '/nodes',
     '/nonsense',

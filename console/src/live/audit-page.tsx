@@ -32,11 +32,7 @@ function row(event: LiveEvent) {
   return (
     <>
       <RowTime value={event_timestamp} />
-      <span>
-        <InRow facet="type" word={`type:${event_type}`}>
-          {eventTitle(event_type)}
-        </InRow>
-      </span>
+      <span title={event_type}>{eventTitle(event_type)}</span>
       <span title={who(event)}>
         {actor ? (
           <InRow facet="by" word={actor}>

@@ -8,28 +8,36 @@ import type { KeptEvent, LiveEvent } from './entry';
 import { at } from './facts';
 import { keptPage } from './kept';
 
+const AGAIN_MS = 2000;
+/** The most pages that are looked through. */
+const PAGES = 30;
+
 /** The connection that a request came on, from the event of its end. */
 export function Connection({
-  event: { event_id, object, endpoint },
+  event: { event_id, object },
 }: {
-  event: LiveEvent & Partial<KeptEvent>;
+  event: LiveEvent;
 }) {
   const start = text(at(object, 'conn.start_ts'));
   const client = text(at(object, 'conn.client_ip'));
-  const found = useQuery({
+  const found = useQuery<KeptEvent | null>({
     queryKey: ['events', 'connection', event_id],
+    refetchInterval: ({ state }) => (state.data ? false : AGAIN_MS),
     queryFn: async ({ signal }) => {
-      const page = await keptPage(
-        {
-          types: ['tcp_connection_closed.v0'],
-          filter: `ev.conn.start_ts == timestamp(${JSON.stringify(start)}) && ev.conn.client_ip == ${JSON.stringify(client)}`,
-          from: start,
-          object: endpoint,
-        },
-        undefined,
-        signal,
-      );
-      return page.events[0] ?? null;
+      // A connection may carry requests to several endpoints.
+      const conditions = {
+        types: ['tcp_connection_closed.v0'],
+        filter: `ev.conn.start_ts == ${JSON.stringify(start)} && ev.conn.client_ip == ${JSON.stringify(client)}`,
+        from: start,
+      };
+      let cursor: string | undefined;
+      for (let n = 0; n < PAGES; n += 1) {
+        const page = await keptPage(conditions, cursor, signal);
+        if (page.events[0]) return page.events[0];
+        if (!page.next) break;
+        cursor = page.next;
+      }
+      return null;
     },
   });
   if (found.isPending) return <Loading />;
@@ -40,7 +48,7 @@ export function Connection({
     return (
       <Empty
         title="The connection is open, or not kept"
-        text="Its event comes when it is closed."
+        text="It is here when it is closed."
       />
     );
   const rows = [

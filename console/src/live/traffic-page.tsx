@@ -67,11 +67,7 @@ function Row({ event }: { event: LiveEvent }) {
         {why ? (
           <>
             {' '}
-            <span className={css.reason}>
-              <InRow facet="reason" word={`reason:${reason}`}>
-                {why}
-              </InRow>
-            </span>
+            <span className={css.reason}>{why}</span>
           </>
         ) : null}
       </span>
