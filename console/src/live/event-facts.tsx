@@ -11,6 +11,9 @@ import css from './live.module.css';
 const REASONS: Record<string, string> = reasons;
 const TONES: Record<string, string> = { 2: 'ok', 4: 'warn', 5: 'bad' };
 
+/** What words cannot be: a stranger writes paths, and these would mean something else. */
+const NO_WORD = /["\s]|==|!=|&&|\|\||\bev\./;
+
 /** A request in one line: what was asked for, and what came of it. */
 function RequestLine({ object }: { object: JsonObject }) {
   const status = text(at(object, 'http.response.status_code'));
@@ -145,7 +148,22 @@ export function Facts({ event }: { event: LiveEvent & Partial<KeptEvent> }) {
         </>,
       ]);
     if (host) rows.push(['Host', value('host', `host:${host}`, host)]);
-    if (path) rows.push(['Path', value('path', path)]);
+    if (path)
+      rows.push([
+        'Path',
+        <Narrowing
+          key="path"
+          facet="path"
+          word={path}
+          cel={
+            NO_WORD.test(path)
+              ? `ev.http.request.url.path == ${JSON.stringify(path)}`
+              : undefined
+          }
+        >
+          {path}
+        </Narrowing>,
+      ]);
     rows.push(['Client', value('ip', client)]);
     if (endpoint) rows.push(['Endpoint', value('object', endpoint)]);
     if (id)
