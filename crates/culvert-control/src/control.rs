@@ -23,6 +23,7 @@ use culvert_resources::Kernel;
 use culvert_resources::access::caller::{Caller, Origin};
 use culvert_resources::audit::counted::REQUEST_REFUSED;
 use culvert_resources::audit::refusals::SIGN_IN_FAILED;
+use culvert_resources::list::search::Searches;
 use culvert_resources::operation::shown_id;
 use culvert_resources::operation::terms::TagKey;
 use culvert_resources::settings::Settings;
@@ -94,6 +95,8 @@ pub struct Control {
     pub alerts: AlertMeters,
     /// Runs endpoints, if this process has an edge.
     pub(crate) edge: Option<Arc<dyn EdgePort>>,
+    /// The turns of searches for objects.
+    pub(crate) searches: Searches,
     /// Whether the last attempt to compile the configuration failed.
     pub(crate) has_failed: AtomicBool,
 }

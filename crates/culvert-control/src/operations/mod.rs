@@ -5,6 +5,7 @@ pub(crate) mod dry_run;
 pub(crate) mod node_list;
 pub(crate) mod resources;
 pub(crate) mod root;
+pub(crate) mod search;
 
 use std::sync::OnceLock;
 
@@ -30,6 +31,7 @@ pub fn operations() -> &'static [Operation] {
         let events = culvert_event_config::operations().into_iter();
         let agents = culvert_agents::operations().into_iter();
         let mut operations: Vec<Operation> = Vec::from_iter(root::operations());
+        operations.extend(search::operations());
         operations.extend(of_resource(&audit_hold::TYPE, &[]));
         operations.extend(of_resource(&grant::TYPE, &[]));
         operations.extend(identity.map(|one| one.within(|control: &Control| &*control.identity)));

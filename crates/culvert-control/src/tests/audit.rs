@@ -82,6 +82,7 @@ const TRACES: [(&str, &[&str]); 45] = [
         &["domain_updated", "certificate_retried"],
     ),
     ("root", &[]),
+    ("search", &[]),
     ("self", &[]),
     ("statistics_get", &[]),
     ("statistics_get_top", &[]),

@@ -783,6 +783,7 @@ const REACHING: &[fn()] = &[
     ssh::ssh_certificates_are_issued_or_refused,
     ssh::ssh_public_keys_are_validated,
     uses::grant_errors_have_their_codes,
+    search::senseless_searches_and_tokens_are_refused,
     vaults::vault_secret_errors_have_their_codes,
     vaults::invalid_vault_names_are_refused,
     endpoint_addresses::only_pooled_endpoints_share_an_address,

@@ -50,6 +50,7 @@ mod replays;
 mod restricted_effects;
 mod rights;
 mod schemas;
+mod search;
 mod secrets;
 mod server_log;
 mod ssh;

@@ -160,6 +160,7 @@ impl Control {
             identity,
             certificates,
             edge: parts.edge,
+            searches: Default::default(),
             has_failed: AtomicBool::new(false),
         }))
     }

@@ -142,6 +142,20 @@ pub fn redacted(text: &str) -> String {
     shown
 }
 
+/// Least characters of the secret part of a text that counts as a token, though it was cut off.
+const PART_LENGTH: usize = 12;
+
+/// Whether a text has a token in it, or most of one: with a wrong checksum, cut off, or with more behind it.
+pub fn has_token(text: &str) -> bool {
+    let is_between = |letter: char| !letter.is_ascii_alphanumeric() && letter != '_';
+    text.split(is_between).any(|word| {
+        let mut parts = word.split('_');
+        let mut is_body = parts.any(|part| part.len() >= BODY_LENGTH);
+        is_body &= parts.next().is_some_and(|part| part.len() >= PART_LENGTH);
+        is_body || matches!(shape(word), Shape::Token { .. } | Shape::Mistyped)
+    })
+}
+
 /// Classifies `text`.
 pub fn shape(text: &str) -> Shape<'_> {
     if text
@@ -330,6 +344,40 @@ mod tests {
         let more = format!("{}_", token.reveal());
         assert_eq!(shape(&more), Shape::Unknown);
         assert_eq!(shape(&token.reveal()[..66]), Shape::Unknown);
+    }
+
+    #[test]
+    fn a_token_is_recognised_also_if_it_is_damaged() {
+        let tokens = Kind::ALL
+            .map(token_of)
+            .into_iter()
+            .chain([token(Form::Plain)]);
+        for token in tokens {
+            let text = token.reveal();
+            let end = text.len();
+            for damaged in [
+                text.to_owned(),
+                format!("  {text}\n"),
+                format!("https://a.example/?token={text}&x=y"),
+                format!("{text}x"),
+                text[..end - 1].to_owned(),
+                text[..end - 9].to_owned(),
+                format!("{}?", &text[..end - 1]),
+            ] {
+                assert!(has_token(&damaged), "{damaged}");
+            }
+        }
+        for other in [
+            "",
+            "ep_2h0bXHdzY5W9r3oLUMHCLCbPRUc",
+            "2h0bXHdzY5W9r3oLUMHCLCbPRUc",
+            "culvert_key_",
+            "a_b_c",
+            "an_ordinary_but_rather_long_name_of_an_endpoint",
+            "https://shop.example:8443/a_path",
+        ] {
+            assert!(!has_token(other), "{other}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 pub mod include;
 pub mod listfilter;
 pub mod page;
+pub mod search;
 
 use culvert_base::{Fault, Refusal, code, id};
 use culvert_store::{Document, Like, PageQuery, TextQuery};
@@ -104,10 +105,7 @@ pub async fn list_of(
     let mut span = sieve.span(ty, wanted.before.as_deref());
     let from = span.from.take().map(|body| ty.stored_id_of(body));
     let mut before = span.before.take().map(|body| ty.stored_id_of(body));
-    // Objects that only their owner may see are read by owner, so that the objects of others neither cost
-    // time nor affect the result.
-    let own =
-        (ty.refers_to_owner && cx.caller.role != Role::Admin).then(|| cx.caller.owner_id.clone());
+    let own = only_owner(cx, ty);
     let source = match listed.refs_to.as_ref().or(own.as_ref()) {
         // An index of the stored form would let the time of a list depend on what the caller does not see.
         None if ty.rights.see != See::All && cx.caller.role != Role::Admin => ObjectSource::All,
@@ -194,6 +192,12 @@ pub async fn list_of(
     String::from_utf8(body)
         .map(Reply::Ok)
         .map_err(|error| Fault::new("writing a list", error).into())
+}
+
+/// The owner whose objects alone are read: objects that only their owner may see are read by owner, so that the objects
+/// of others neither cost time nor affect the result.
+fn only_owner(cx: &Cx<'_>, ty: &ResourceType) -> Option<String> {
+    (ty.refers_to_owner && cx.caller.role != Role::Admin).then(|| cx.caller.owner_id.clone())
 }
 
 /// How a list reads its objects, newest first.
