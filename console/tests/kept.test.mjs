@@ -72,6 +72,37 @@ test('what is kept is there at once, what happens arrives above it, and each is 
   await page.getByText(/no field "bogus"/).waitFor();
 });
 
+test('nothing is missing between the log and the stream, whichever comes first', async () => {
+  for (const slow of [/events\?limit=100/, /events\?follow=true/]) {
+    const { id, url } = await requested(`gap${slow.source.length}`, '/one');
+    let release;
+    const held = new Promise((resolve) => {
+      release = resolve;
+    });
+    await page.route(slow, async (route) => {
+      await held;
+      await route.fallback();
+    });
+    await go(page, `/traffic?object=${id}`);
+    // The log is read without the stream, if that takes its time.
+    if (slow.source.includes('follow')) await rows(/one/).waitFor();
+    await visit(url, '/two');
+    await kept(id, 2);
+    release();
+    await rows(/two/).waitFor();
+    await rows(/one/).waitFor();
+    await visit(url, '/three');
+    await rows(/three/).waitFor();
+    assert.deepEqual(
+      (await page.getByRole('option').allInnerTexts()).map(
+        (row) => /\/(one|two|three)/.exec(row)?.[1],
+      ),
+      ['three', 'two', 'one'],
+    );
+    await page.unroute(slow);
+  }
+});
+
 test('a failed request says how long it took and why it failed', async () => {
   const dead = await api(page, 'POST', '/endpoints', {
     url: `http://dead${run}.culvert.localhost`,

@@ -129,7 +129,7 @@ export function Facts({ event }: { event: LiveEvent & Partial<KeptEvent> }) {
         'Cause',
         <>
           {value('reason', `reason:${reason}`, reasonWords(reason))}
-          {REASONS[reason] ? ` ${REASONS[reason]}` : ''}
+          {REASONS[reason] ? `: ${REASONS[reason]}` : ''}
         </>,
       ]);
     if (isRequest(event))
