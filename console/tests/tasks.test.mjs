@@ -1,5 +1,6 @@
 // The main task of each page, end to end.
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { api, go, launch, open, signIn } from './browser.mjs';
 import { upstream, visit } from './upstream.mjs';
@@ -320,6 +321,19 @@ test('the palette finds an old object by its description, and actions by any wor
   await page.keyboard.press('Enter');
   await page.locator('html[data-mantine-color-scheme="dark"]').waitFor();
   await page.getByRole('button', { name: 'Use light colours' }).click();
+});
+
+test('a list is exported whole, however long it is', async () => {
+  await go(page, '/ip_policies');
+  await page.getByRole('button', { name: 'Export' }).click();
+  const download = page.waitForEvent('download');
+  await page.getByRole('button', { name: 'CSV' }).click();
+  const written = readFileSync(await (await download).path(), 'utf8');
+  const [head, ...rows] = written.trimEnd().split('\r\n');
+  assert.match(head, /(^|,)id(,|$)/);
+  assert.ok(rows.length >= 105, `${rows.length} rows`);
+  assert.equal(new Set(rows).size, rows.length);
+  await page.getByText(`${rows.length} rows written.`).waitFor();
 });
 
 test('the page of an endpoint begins with what it is, where it goes and whether that answers', async () => {

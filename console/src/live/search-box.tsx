@@ -77,7 +77,8 @@ function WordError({ terms }: { terms: Terms }) {
   const [, word] = cut(terms.q, terms.error);
   return (
     <p className={css.wordError} role="alert">
-      {word ? <mark>{word}</mark> : null} {terms.error.message}
+      {word ? <mark>{word}</mark> : null}{' '}
+      {terms.error.message.replace(/[^.?!]$/, '$&.')}
     </p>
   );
 }

@@ -1,6 +1,6 @@
 import { queryOptions } from '@tanstack/react-query';
 import { call } from '@/api/http';
-import type { Conditions, EventSearch } from './kept';
+import { type Conditions, type EventSearch, instant } from './kept';
 
 /** A part of a search, as the server understands it. Places are in bytes. */
 export interface Term {
@@ -51,7 +51,10 @@ export function termsQuery(q: string) {
     gcTime: 60_000,
     queryFn: async ({ signal }): Promise<Terms> => {
       if (q.trim() === '') return NO_WORDS;
-      const query = new URLSearchParams({ q });
+      const query = new URLSearchParams({
+        q,
+        utc_offset: String(-new Date().getTimezoneOffset()),
+      });
       const found = await call(
         'GET',
         `/events/terms?${query}`,
@@ -104,6 +107,10 @@ export const both = (one: string | undefined, other: string | null) =>
 export const celOf = (search: EventSearch, terms: Terms): string =>
   both(search.filter, terms.filter) ?? '';
 
+/** Those of two times that are there, in their order. */
+const times = (one: string | null, other: string | undefined): string[] =>
+  [one ?? undefined, other].flatMap((given) => instant(given) ?? []).toSorted();
+
 /** What the API is asked for. */
 export function conditionsOf(
   search: EventSearch,
@@ -113,8 +120,8 @@ export function conditionsOf(
   return {
     types: search.type ? search.type.split(',') : all,
     filter: celOf(search, terms) || undefined,
-    from: terms.from ?? search.from,
-    to: terms.to ?? search.to,
+    from: times(terms.from, search.from).at(-1),
+    to: times(terms.to, search.to)[0],
     object: terms.object_id ?? search.object,
     actor: terms.actor_id ?? search.actor,
   };
