@@ -87,7 +87,9 @@ pub use plane::meters;
 pub use plane::meters::Meters;
 pub use plane::settings::{DESTINATION_KIND, PUT_DEADLINE, Settings};
 pub use queue::event_log::{JetStreamSettings, STREAM_LEASE};
-pub use retained_events::event_query::{AuditPlace, Cursor, EventPage, EventQuery, LoggedEvent};
+pub use retained_events::event_query::{
+    AuditPlace, Cursor, EventPage, EventQuery, LoggedEvent, Searched,
+};
 pub use retained_events::pruning_notice::{PruningHolds, PruningNotice, Released};
 pub use subscription::{Destination, Source, Subscription, TableChange};
 pub use tail::Tail;

@@ -6,8 +6,9 @@
 //! Delivery reads the logs and limits the cost. The HTTP server sends server-sent events.
 
 use culvert_base::{Fault, Refusal, Timestamp, code};
-use culvert_delivery::{Cursor, EventPage, EventQuery, LoggedEvent};
-use culvert_events::{Family, LogFilter, kinds};
+use culvert_delivery::{Cursor, EventPage, EventQuery, LoggedEvent, Searched};
+use culvert_events::words::Words;
+use culvert_events::{Family, LogFilter, kinds, words};
 use culvert_resources::access::caller::{Caller, Role};
 use culvert_resources::access::right::{Right, Scope};
 use culvert_resources::audit::trace::{OperationKind, Trace};
@@ -24,6 +25,7 @@ use serde_json::value::RawValue;
 use url::form_urlencoded;
 
 use crate::event_kinds::AskedKinds;
+use crate::event_terms::{self, Q, UTC_OFFSET};
 use crate::{EventConfig, event_kinds};
 
 /// The event of a caller who reads kept events, or follows them.
@@ -39,7 +41,11 @@ const CURSOR: &str = "cursor";
 /// Longer texts are no IDs.
 const ID_BYTES_MAX: usize = 256;
 
-const fn parameter(name: &'static str, repeatable: bool, doc: &'static str) -> Parameter {
+pub(crate) const fn parameter(
+    name: &'static str,
+    repeatable: bool,
+    doc: &'static str,
+) -> Parameter {
     Parameter {
         name,
         doc,
@@ -49,7 +55,7 @@ const fn parameter(name: &'static str, repeatable: bool, doc: &'static str) -> P
     }
 }
 
-static PARAMETERS: [Parameter; 10] = [
+static PARAMETERS: [Parameter; 12] = [
     Parameter {
         within: Some((1, LIMIT_MAX)),
         ..parameter(
@@ -107,6 +113,8 @@ static PARAMETERS: [Parameter; 10] = [
         false,
         "CEL condition over the envelope (`event_id`, `event_type`, `event_timestamp`, `account_id`, `principal`), `endpoint_id`, and every field of the object below `ev`.",
     ),
+    event_terms::PARAMETERS[0],
+    event_terms::PARAMETERS[1],
     Parameter {
         form: Form::Flag,
         ..parameter(
@@ -187,8 +195,31 @@ struct EventList<'a> {
     /// Where the search continues; null at its end. A page before that may have fewer events than `limit`,
     /// or none.
     next_page_uri: Option<String>,
+    /// How far the search came.
+    searched: SearchedView,
     /// Requested types that only admins may read. The list has no events of them.
     withheld_types: &'a [String],
+}
+
+/// How far a search came, from the beginning of its first page.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EventsSearched")]
+struct SearchedView {
+    /// The time that the search reached, RFC 3339; null at its end. All matching events on the near side of it are in the
+    /// pages so far.
+    to: Option<String>,
+    /// The searched share of the logs, 0 to 1. It is 1 only at the end.
+    share: f64,
+}
+
+impl From<Searched> for SearchedView {
+    fn from(searched: Searched) -> Self {
+        Self {
+            to: searched.to.map(Timestamp::to_millis_text),
+            // In steps that people see.
+            share: (searched.share * 1000.0).floor() / 1000.0,
+        }
+    }
 }
 
 /// A kept event.
@@ -275,6 +306,7 @@ async fn list(events: &EventConfig, call: Call) -> Result<Reply, Error> {
         events: views,
         uri: &uri,
         next_page_uri,
+        searched: page.searched.into(),
         withheld_types: &withheld_types,
     })?))
 }
@@ -360,6 +392,7 @@ impl EventConfig {
             events,
             next,
             is_end,
+            ..
         } = self.delivery.events(&followed.query).await?;
         let mut messages = Vec::new();
         for logged in &events {
@@ -383,6 +416,8 @@ struct EventQueryParameters {
     object: Option<String>,
     actor: Option<String>,
     filter: Option<String>,
+    words: Option<String>,
+    utc_offset: i32,
     follows: bool,
 }
 
@@ -398,6 +433,8 @@ impl EventQueryParameters {
             object: None,
             actor: None,
             filter: None,
+            words: None,
+            utc_offset: 0,
             follows: false,
         };
         let mut given = None;
@@ -436,6 +473,8 @@ impl EventQueryParameters {
                 "object_id" => asked.object = Some(id(name, value)?),
                 "actor_id" => asked.actor = Some(id(name, value)?),
                 "filter" => asked.filter = Some(value.clone()),
+                Q => asked.words = Some(value.clone()),
+                UTC_OFFSET => asked.utc_offset = event_terms::utc_offset(value)?,
                 _ => {
                     asked.follows = match value.as_str() {
                         "true" => true,
@@ -461,15 +500,20 @@ impl EventQueryParameters {
         events: &EventConfig,
         caller: &Caller,
     ) -> Result<(EventQuery, Vec<String>), Refusal> {
-        let filter = match self.filter.as_deref() {
-            None => None,
-            Some(source) => Some(LogFilter::compile(events.catalogue, source)?),
+        let words = match self.words.as_deref() {
+            None => Words::default(),
+            Some(text) => event_terms::understood(events, text, self.utc_offset)?,
         };
+        let (object, of_object) = narrowed(self.object, words.object, words::object_condition);
+        let (actor, of_actor) = narrowed(self.actor, words.actor, words::actor_condition);
+        let conditions = [self.filter.as_deref(), words.filter.as_deref()];
+        let further = [of_object.as_deref(), of_actor.as_deref()];
+        let conditions = conditions.into_iter().chain(further).flatten();
+        let filter = compiled(events, &conditions.collect::<Vec<_>>())?;
         let asked = AskedKinds::of(caller, &self.types)?;
         must_be_retained(events, &self.types)?;
         let is_all = self.types.is_empty() && asked.withheld.is_empty();
-        let is_withheld = self
-            .object
+        let is_withheld = object
             .as_deref()
             .is_some_and(|id| caller.role != Role::Admin && event_kinds::is_private_object(id));
         let kinds = match (is_all, is_withheld) {
@@ -483,16 +527,53 @@ impl EventQueryParameters {
             account: caller.account.clone(),
             kinds,
             filter,
-            since: self.since,
-            until: self.until,
-            object: self.object,
-            actor: self.actor,
+            since: self.since.max(words.since),
+            until: earlier(self.until, words.until),
+            object,
+            actor,
             order: self.order,
             from: self.cursor,
             limit: self.limit,
             is_followed: false,
         };
         Ok((query, asked.withheld))
+    }
+}
+
+/// The ID that the parameter or the words name. If both name another one, the second result is a condition for the one of
+/// the words.
+fn narrowed(
+    given: Option<String>,
+    of_words: Option<String>,
+    condition: fn(&str) -> String,
+) -> (Option<String>, Option<String>) {
+    match (given, of_words) {
+        (Some(given), Some(other)) if given != other => (Some(given), Some(condition(&other))),
+        (given, of_words) => (given.or(of_words), None),
+    }
+}
+
+fn earlier(one: Option<Timestamp>, other: Option<Timestamp>) -> Option<Timestamp> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// One filter of several conditions. Each is compiled alone first, so an error has its place in the given text.
+fn compiled(events: &EventConfig, conditions: &[&str]) -> Result<Option<LogFilter>, Refusal> {
+    let compile = |source: &str| LogFilter::compile(events.catalogue, source);
+    match conditions {
+        [] => Ok(None),
+        [one] => compile(one).map(Some),
+        several => {
+            for one in several {
+                compile(one)?;
+            }
+            // A comment ends with its line.
+            let parts: Vec<String> = several.iter().map(|one| format!("({one}\n)")).collect();
+            compile(&parts.join(" && ")).map(Some)
+        }
     }
 }
 

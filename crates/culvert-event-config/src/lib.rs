@@ -1,7 +1,7 @@
 //! Where events go, and questions about those that are kept.
 //!
 //! [`EventConfig`] decides about subscriptions, destinations and alert rules ([`alert`]), whose rows `crates/culvert-control/src/compile` hands to
-//! the delivery plane. It finds kept events ([`event_query`], [`tail`]), sends events and requests again
+//! the delivery plane. It finds kept events ([`event_query`], `event_terms`, [`tail`]), sends events and requests again
 //! ([`replay`], [`captured`]), and reads [`statistics`]. What exists is in [`event_kinds`]; the contents of events are in
 //! the catalogue that it is made with.
 
@@ -11,6 +11,7 @@ pub mod destination;
 pub mod event_kinds;
 mod event_proof;
 pub mod event_query;
+mod event_terms;
 pub mod lost_events;
 pub mod ports;
 pub mod refused_traffic;
@@ -28,6 +29,7 @@ use culvert_resources::resource::operations::of_resource;
 /// The operations of the subject.
 pub fn operations() -> Vec<Operation<EventConfig>> {
     let mut operations = Vec::from_iter(event_query::operations());
+    operations.extend(event_terms::operations());
     operations.extend(captured::operations());
     operations.extend(event_proof::operations());
     operations.extend(statistics::query::operations());

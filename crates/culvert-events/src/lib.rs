@@ -26,6 +26,7 @@ mod reason;
 mod record;
 mod refused;
 mod selection;
+pub mod words;
 
 pub use capture::{Capture, Recorder};
 pub use catalogue::field::{
@@ -49,5 +50,6 @@ pub use reason::Reason;
 pub use record::Record;
 pub use record::packed::{Packer, Unpacked, unpack};
 pub use record::retained::Retained;
+pub use record::summary::{PieceSummary, Summary};
 pub use refused::{RefusedSample, RefusedTraffic};
 pub use selection::Selection;

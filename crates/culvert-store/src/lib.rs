@@ -40,7 +40,7 @@ pub use audit_log::audit::{
 };
 pub use audit_log::beginning::Beginning;
 pub use audit_log::chain::{Hash, Link, NotAHash};
-pub use audit_log::event_index::{AuditKey, LinkedRow, Order, TrafficEnds};
+pub use audit_log::event_index::{AuditKey, LinkedRow, Order, SummarizedPiece, TrafficEnds};
 pub use audit_log::event_names::event_names;
 pub use audit_log::outbox::OutboxRow;
 pub use audit_log::rebuild::{Rebuilt, TreeDamage};

@@ -64,6 +64,7 @@ const TRACES: [(&str, &[&str]); 45] = [
     ("events_get", &["events_exported"]),
     ("events_get_proof", &["events_exported"]),
     ("events_get_messages", &["captured_message_read"]),
+    ("events_get_terms", &[]),
     ("events_list", &["events_exported"]),
     ("events_replay", &["request_replayed"]),
     ("kubernetes_operators_list_bound_endpoints", &[]),

@@ -677,6 +677,7 @@ async fn keep_piece(rig: &Rig, queue: &Queue, text: &str) {
         first_at: rig.clock.now(),
         last_at: rig.clock.now(),
         endpoints: Vec::new(),
+        summary: Vec::new(),
         body: text.as_bytes().to_vec(),
     };
     queue.keep_traffic(vec![piece]).await.unwrap();

@@ -11,6 +11,9 @@
 //! Several nodes write their traffic concurrently, each about once a second. So traffic is sorted by time within a
 //! page, but a follower gets it in the order of the log.
 //!
+//! Of the traffic log, only those pieces are read whose summary may have what the search wants, and only those events are
+//! encoded that may match its filter.
+//!
 //! A page costs at most [`WORK_MAX`] and [`TIME_MAX`], however few events it finds, and has at most [`PAGE_BYTES_MAX`].
 //! A page that ends early has a cursor from which the next one continues.
 //!
@@ -24,7 +27,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use culvert_base::{Fault, Timestamp};
-use culvert_events::{Family, LogFilter, Logged, kinds};
+use culvert_events::{Family, LogFilter, Logged, Summary, kinds};
 use culvert_store::{AuditKey, LinkedRow, Order, Piece, event_names};
 use tokio::time::Instant;
 
@@ -44,12 +47,16 @@ const FILTER_BYTE_WORK: u64 = 6;
 const FILTER_UNIT_WORK: u64 = 10;
 /// Work after which other tasks of the thread run.
 const TURN_WORK: u64 = 1_000_000;
+/// Work of reading a summary.
+const SUMMARY_WORK: u64 = 3_000;
 /// Maximum bytes of events in one page. The last event may exceed it.
 const PAGE_BYTES_MAX: usize = 1 << 20;
 /// Rows of the audit log in one read.
 const ROWS: u32 = 64;
-/// Pieces of the traffic log in one read.
-const PIECES: u32 = 2;
+/// Summaries of pieces in one read: the first time, and at most. Each read without a wanted piece is followed by a larger
+/// one.
+const SUMMARIES_FIRST: u32 = 8;
+const SUMMARIES_MAX: u32 = 1024;
 
 /// A search of the retained events.
 #[derive(Debug)]
@@ -103,6 +110,17 @@ pub struct EventPage {
     pub next: Cursor,
     /// Whether both logs were read to their end.
     pub is_end: bool,
+    /// How far the logs were searched, from the beginning of the first page.
+    pub searched: Searched,
+}
+
+/// How far a search came.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Searched {
+    /// The time that it reached; `None` if no time is known, and at the end.
+    pub to: Option<Timestamp>,
+    /// The searched share of the positions in the logs, 0 to 1. The log that is further behind counts.
+    pub share: f64,
 }
 
 /// An event with its metadata in the log.
@@ -251,7 +269,65 @@ pub(crate) async fn page_within(
         next: cursor(query.order, &audit, &traffic),
         events: events.into_iter().map(|(_, event)| event).collect(),
         is_end,
+        searched: match is_end {
+            true => Searched {
+                to: None,
+                share: 1.0,
+            },
+            false => searched(query.order, &audit, &traffic),
+        },
     })
+}
+
+fn searched(order: Order, audit: &AuditSource, traffic: &TrafficSource) -> Searched {
+    let of_audit = match audit.is_at_end() {
+        true => 1.0,
+        false => {
+            let at = audit
+                .found
+                .as_ref()
+                .map_or(audit.passed, |found| found.passed.0);
+            share(order, audit.whole, at)
+        }
+    };
+    let of_traffic = match traffic.is_at_end() {
+        true => 1.0,
+        false => {
+            let at = traffic
+                .found
+                .as_ref()
+                .map_or(traffic.passed, |found| found.passed);
+            share(order, traffic.whole, at.0)
+        }
+    };
+    let reached = |found: &Option<Found>, reached, is_at_end: bool| {
+        let at = found.as_ref().map(|found| found.at).or(reached);
+        at.filter(|_| !is_at_end)
+    };
+    let of_both = [
+        reached(&audit.found, audit.reached, audit.is_at_end()),
+        reached(&traffic.found, traffic.reached, traffic.is_at_end()),
+    ];
+    let times = of_both.into_iter().flatten();
+    Searched {
+        to: match order {
+            Order::NewestFirst => times.max(),
+            Order::OldestFirst => times.min(),
+        },
+        share: of_audit.min(of_traffic),
+    }
+}
+
+/// The share of the positions from `first` to `last` that a search which is at a position has behind it.
+fn share(order: Order, (first, last): (i64, i64), at: i64) -> f64 {
+    let n_all = last.saturating_sub(first).saturating_add(1).max(1);
+    let n_passed = match order {
+        Order::NewestFirst => last.saturating_add(1).saturating_sub(at),
+        Order::OldestFirst => at.saturating_sub(first),
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a share for people")]
+    let share = n_passed as f64 / n_all as f64;
+    share.clamp(0.0, 1.0)
 }
 
 /// Whether an audit event comes before a traffic event.
@@ -342,6 +418,13 @@ impl Budget {
         holds
     }
 
+    /// Spends the cost of reading summaries.
+    fn summaries(&mut self, n_pieces: usize) {
+        let n_pieces = u64::try_from(n_pieces).unwrap_or(u64::MAX);
+        let work = n_pieces.saturating_mul(SUMMARY_WORK);
+        self.work = self.work.saturating_add(work);
+    }
+
     /// Lets other tasks run after some work.
     async fn turn(&mut self) {
         if self.work >= self.turn_at {
@@ -371,7 +454,24 @@ impl EventQuery {
         self.since.is_none_or(|since| since <= at) && self.until.is_none_or(|until| at <= until)
     }
 
+    /// Whether a piece with this summary may have an event of the search.
+    fn wants_piece(&self, summary: Option<&[u8]>) -> bool {
+        let summary = summary.map_or(Summary::default(), Summary::read);
+        let mut kinds = self.kinds.iter().flatten();
+        summary.may_have_account(&self.account)
+            && (self.kinds.is_none() || kinds.any(|kind| summary.may_have_kind(kind)))
+            && (self.object.as_ref()).is_none_or(|endpoint| summary.may_have_endpoint(endpoint))
+            && (self.filter.as_ref()).is_none_or(|filter| filter.may_match_piece(&summary))
+    }
+
     fn wants_family(&self, is_traffic: bool) -> bool {
+        let may_match = |filter: &LogFilter| match is_traffic {
+            true => filter.may_match_piece(&Summary::default()),
+            false => filter.may_match_audit(),
+        };
+        if !self.filter.as_ref().is_none_or(may_match) {
+            return false;
+        }
         let is_of = |kind: &String| {
             let found = kinds::find(kind);
             found.is_some_and(|kind| kind.family == Family::Traffic) == is_traffic
@@ -394,6 +494,10 @@ struct AuditSource {
     has_stepped: bool,
     /// The last position that was examined without a match, or whose event was taken.
     passed: i64,
+    /// The first and the last position of the whole search.
+    whole: (i64, i64),
+    /// The time of the last row that was examined.
+    reached: Option<Timestamp>,
 }
 
 impl AuditSource {
@@ -407,6 +511,8 @@ impl AuditSource {
             found: None,
             has_stepped: false,
             passed: passed.unwrap_or(0),
+            whole: (1, 0),
+            reached: None,
         };
         if !query.wants_family(false) {
             return Ok(source);
@@ -420,6 +526,7 @@ impl AuditSource {
         if !by_name || !source.is_indexed {
             source.narrow(plane, query).await?;
         }
+        source.whole = (source.first, source.last);
         match (query.order, passed) {
             (Order::NewestFirst, Some(passed)) => source.last = source.last.min(passed - 1),
             (Order::OldestFirst, Some(passed)) => {
@@ -503,6 +610,7 @@ impl AuditSource {
         let LinkedRow { row, previous } = linked;
         budget.spend(row.body.len());
         let at = Timestamp::from_unix_nanos(row.happened_at);
+        self.reached = Some(at);
         let is_named = || {
             let (object, actor) = event_names(&row.body);
             query.object.as_ref().is_none_or(|wanted| *wanted == object)
@@ -550,14 +658,29 @@ struct TrafficSource {
     last: i64,
     /// The index in the first piece at which reading begins or ends.
     resumes: Option<(i64, u32)>,
-    /// Pieces that were read, but not examined yet.
-    pieces: VecDeque<Piece>,
+    /// The next pieces, of which only the summaries were read, without those that are not wanted. The last one stands for
+    /// all before it.
+    summarized: VecDeque<Candidate>,
+    /// How many summaries the next read has.
+    n_summaries: u32,
     /// The piece that is being examined.
     opened: Option<OpenedPiece>,
     found: Option<Found>,
     has_stepped: bool,
     /// The position up to which events were examined without a match, or taken.
     passed: (i64, u32),
+    /// The first and the last piece of the whole search.
+    whole: (i64, i64),
+    /// The time of the last piece that was examined.
+    reached: Option<Timestamp>,
+}
+
+/// A piece whose summary was read.
+struct Candidate {
+    id: i64,
+    last_at: Timestamp,
+    /// Whether it may have an event of the search.
+    is_wanted: bool,
 }
 
 /// A piece with its remaining events.
@@ -574,11 +697,14 @@ impl TrafficSource {
             first: 1,
             last: 0,
             resumes,
-            pieces: VecDeque::new(),
+            summarized: VecDeque::new(),
+            n_summaries: SUMMARIES_FIRST,
             opened: None,
             found: None,
             has_stepped: false,
             passed: resumes.unwrap_or((0, 0)),
+            whole: (1, 0),
+            reached: None,
         };
         let is_endpoint = |id: &String| id.starts_with("ep_");
         let has_none = query.actor.is_some()
@@ -603,6 +729,7 @@ impl TrafficSource {
             let last = queue.traffic_until(until).await?;
             source.last = last.map_or(source.first.saturating_sub(1), |id| id.min(source.last));
         }
+        source.whole = (source.first, source.last);
         match (query.order, source.resumes) {
             (Order::NewestFirst, Some((piece, _))) => source.last = source.last.min(piece),
             (Order::OldestFirst, Some((piece, _))) => source.first = source.first.max(piece),
@@ -613,7 +740,7 @@ impl TrafficSource {
     }
 
     fn is_at_end(&self) -> bool {
-        let has_read = self.pieces.is_empty() && self.opened.is_none();
+        let has_read = self.summarized.is_empty() && self.opened.is_none();
         self.found.is_none() && has_read && self.first > self.last
     }
 
@@ -633,30 +760,62 @@ impl TrafficSource {
                 self.has_stepped = true;
                 self.examine(query, budget);
                 budget.turn().await;
-            } else if let Some(piece) = self.pieces.pop_front() {
-                self.open_piece(piece, query.order, budget);
+            } else if let Some(candidate) = self.summarized.pop_front() {
+                self.reached = Some(candidate.last_at);
+                let piece = match candidate.is_wanted {
+                    true => piece(plane, candidate.id).await?,
+                    false => None,
+                };
+                match piece {
+                    Some(piece) => self.open_piece(piece, query.order, budget),
+                    // It is not wanted, or was removed.
+                    None => {
+                        self.has_stepped = true;
+                        self.passed = end_of(candidate.id, query.order);
+                    }
+                }
                 budget.turn().await;
             } else {
-                self.read(plane, query).await?;
+                self.read(plane, query, budget).await?;
             }
         }
         Ok(true)
     }
 
-    async fn read(&mut self, plane: &Plane, query: &EventQuery) -> Result<(), Fault> {
+    /// Reads the next summaries.
+    async fn read(
+        &mut self,
+        plane: &Plane,
+        query: &EventQuery,
+        budget: &mut Budget,
+    ) -> Result<(), Fault> {
         let positions = self.first..=self.last;
         let endpoint = query.object.as_deref();
+        let limit = self.n_summaries;
         let queue = &plane.queue;
         let pieces = queue
-            .traffic_page(endpoint, query.order, positions, PIECES)
+            .traffic_summaries(endpoint, query.order, positions, limit)
             .await?;
-        let next = pieces.last().filter(|_| pieces.len() >= PIECES as usize);
+        budget.summaries(pieces.len());
+        let next = pieces.last().filter(|_| pieces.len() >= limit as usize);
         (self.first, self.last) = match (next, query.order) {
             (None, _) => (1, 0),
             (Some(last), Order::NewestFirst) => (self.first, last.id.saturating_sub(1)),
             (Some(last), Order::OldestFirst) => (last.id.saturating_add(1), self.last),
         };
-        self.pieces = pieces.into();
+        let end = pieces.last().map(|last| last.id);
+        let candidates = pieces.into_iter().map(|piece| Candidate {
+            id: piece.id,
+            last_at: piece.last_at,
+            is_wanted: query.wants_piece(piece.summary.as_deref()),
+        });
+        let is_kept = |candidate: &Candidate| candidate.is_wanted || Some(candidate.id) == end;
+        self.summarized = candidates.filter(is_kept).collect();
+        let has_wanted = self.summarized.iter().any(|candidate| candidate.is_wanted);
+        self.n_summaries = match has_wanted {
+            true => SUMMARIES_FIRST,
+            false => (limit * 4).min(SUMMARIES_MAX),
+        };
         Ok(())
     }
 
@@ -721,6 +880,15 @@ impl TrafficSource {
     }
 }
 
+/// A piece by its position; `None` if it was removed.
+async fn piece(plane: &Plane, id: i64) -> Result<Option<Piece>, Fault> {
+    let pieces = plane
+        .queue
+        .traffic_pieces(id.saturating_sub(1), id, 1)
+        .await?;
+    Ok(pieces.into_iter().next())
+}
+
 /// The position after all events of a piece: the start of the next piece.
 fn end_of(piece: i64, order: Order) -> (i64, u32) {
     match order {
@@ -747,7 +915,12 @@ fn matching(
     let is_wanted = head.account_id == query.account
         && query.wants_kind(&head.event_type)
         && query.wants_time(at);
-    if !is_wanted {
+    let filter = query.filter.as_ref();
+    let may_match = |filter: &LogFilter| match event {
+        StoredEvent::Record(event) => filter.may_match_record(&event.record, endpoint),
+        StoredEvent::Line(_) => true,
+    };
+    if !is_wanted || !filter.is_none_or(may_match) {
         return None;
     }
     let envelope = event.envelope()?;
@@ -756,7 +929,6 @@ fn matching(
         envelope: &envelope,
         endpoint,
     };
-    let filter = query.filter.as_ref();
     let holds = filter.is_none_or(|filter| budget.filter(filter, logged));
     holds.then(|| (at, envelope.into_owned()))
 }

@@ -8,12 +8,14 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use culvert_base::Timestamp;
-use culvert_events::{Capture, EventId, EventKind, Family, Packer, Record, Selection, kinds};
+use culvert_events::{
+    Capture, EventId, EventKind, Family, Packer, PieceSummary, Record, Selection, kinds,
+};
 use culvert_store::NewPiece;
 
 use crate::plane::meters::Meters;
 use crate::recorder::record_shards::n_shards;
-use crate::retained_events::stored_piece::{push_segment, stored};
+use crate::retained_events::stored_piece::{push_segment, segments, stored};
 
 /// Maximum bytes of closed pieces in memory, for each thread that fills one: the pieces of all may be closed together. The
 /// open pieces need further memory, each up to the size of a piece.
@@ -150,10 +152,13 @@ impl ClosedPiece {
         self.endpoints.dedup();
         let endpoints = self.endpoints.iter();
         let endpoints = endpoints.filter(|endpoint| !endpoint.is_empty());
+        let mut summary = PieceSummary::default();
+        segments(&self.body).for_each(|segment| summary.add(segment));
         NewPiece {
             first_at: self.first_at,
             last_at: self.last_at,
             endpoints: endpoints.map(|endpoint| endpoint.to_string()).collect(),
+            summary: summary.finish(),
             body: stored(self.body),
         }
     }

@@ -31,6 +31,18 @@ pub(crate) fn push_segment(body: &mut Vec<u8>, segment: &[u8]) {
     body.extend_from_slice(&segment[..length as usize]);
 }
 
+/// The segments of a body.
+pub(crate) fn segments(body: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = body;
+    std::iter::from_fn(move || {
+        let (length, behind) = rest.split_first_chunk::<4>()?;
+        let length = usize::try_from(u32::from_le_bytes(*length)).ok()?;
+        let (segment, behind) = behind.split_at_checked(length)?;
+        rest = behind;
+        Some(segment)
+    })
+}
+
 /// The stored form of a body.
 pub(crate) fn stored(body: Vec<u8>) -> Vec<u8> {
     compressed(&body, PACKED).unwrap_or_else(|| {

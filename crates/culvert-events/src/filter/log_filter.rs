@@ -19,8 +19,12 @@ use serde_json::Value as Json;
 use serde_json::value::RawValue;
 
 use crate::catalogue::field::{FieldDef, Type as FieldType};
+use crate::catalogue::kind::Family;
 use crate::catalogue::{Catalogue, CatalogueEntry};
-use crate::filter::refusal;
+use crate::filter::hint;
+use crate::filter::need::{Need, OfAudit, OfRecord, Subject};
+use crate::record::Record;
+use crate::record::summary::Summary;
 
 /// An event as the log stores it.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +41,8 @@ pub struct LogFilter {
     condition: Predicate,
     /// The variable of each slot that the condition uses.
     named: Vec<(Slot, Variable)>,
+    /// What an event must have so that the condition can hold.
+    need: Need,
 }
 
 #[derive(Clone, Debug)]
@@ -48,7 +54,14 @@ enum Variable {
     Principal,
     Endpoint,
     /// A path in the object.
-    Field(String),
+    Field(Field),
+}
+
+#[derive(Clone, Debug)]
+struct Field {
+    path: String,
+    /// Whether a kind of audit event has it.
+    is_of_audit: bool,
 }
 
 #[derive(Deserialize)]
@@ -87,6 +100,21 @@ impl LogFilter {
         Self::compile_with(variables, source)
     }
 
+    /// Whether the condition may hold for an event of the audit log.
+    pub fn may_match_audit(&self) -> bool {
+        self.need.may_be(&OfAudit)
+    }
+
+    /// Whether the condition may hold for an event of a piece of the traffic log with this summary.
+    pub fn may_match_piece(&self, summary: &Summary<'_>) -> bool {
+        self.need.may_be(summary)
+    }
+
+    /// Whether the condition may hold for a traffic event, which is not encoded for that.
+    pub fn may_match_record(&self, record: &Record, endpoint: &str) -> bool {
+        self.need.may_be(&OfRecord { record, endpoint })
+    }
+
     fn compile_with(
         variables: BTreeMap<String, (Variable, Type)>,
         source: &str,
@@ -95,7 +123,10 @@ impl LogFilter {
         for (index, (name, (_, of))) in variables.iter().enumerate() {
             env = env.with_slot(name, slot(index), of.clone());
         }
-        let condition = env.compile_predicate(source).map_err(refusal)?;
+        let condition = env
+            .compile_predicate(source)
+            .map_err(|error| hint::refusal(error, source, variables.keys()))?;
+        let need = Need::of(source, &|names| subject(&variables, names));
         let is_named = |index: usize| condition.slots().contains(&slot(index));
         let named = variables.into_values().enumerate();
         let named = named.filter(|(index, _)| is_named(*index));
@@ -103,6 +134,7 @@ impl LogFilter {
         Ok(Self {
             named: named.collect(),
             condition,
+            need,
         })
     }
 
@@ -164,7 +196,7 @@ impl LogFilter {
         let mut cut = cut.map(|path| path.strip_prefix("object.").unwrap_or(path));
         cut.any(|cut| {
             self.named.iter().any(|(_, variable)| match variable {
-                Variable::Field(path) => is_below(path, cut) || is_below(cut, path),
+                Variable::Field(Field { path, .. }) => is_below(path, cut) || is_below(cut, path),
                 _ => false,
             })
         })
@@ -192,7 +224,7 @@ impl LogFilter {
                     let text = envelope.principal.map_or("null", RawValue::get);
                     of_json(&serde_json::from_str(text).ok()?, DEPTH_MAX)
                 }
-                Variable::Field(path) => {
+                Variable::Field(Field { path, .. }) => {
                     let found = path.split('.').try_fold(&object, |at, key| at.get(key));
                     of_json(found?, DEPTH_MAX)
                 }
@@ -236,29 +268,59 @@ fn variables<'a>(
     ] {
         variables.insert(name.to_owned(), (variable, of));
     }
-    let mut add = |path: &str, of: Type| {
-        let field = (Variable::Field(path.to_owned()), of.clone());
+    let mut add = |path: &str, of: Type, is_of_audit: bool| {
+        let field = Field {
+            path: path.to_owned(),
+            is_of_audit,
+        };
+        let field = (Variable::Field(field), of.clone());
         let known = variables.entry(format!("ev.{path}")).or_insert(field);
         if known.1 != of {
             known.1 = Type::Dyn;
+        }
+        if let Variable::Field(field) = &mut known.0 {
+            field.is_of_audit |= is_of_audit;
         }
     };
     for entry in entries {
         match entry {
             CatalogueEntry::Table(kind) => {
                 for field in kind.fields {
-                    add(field.path, type_of(field));
+                    add(field.path, type_of(field), kind.family != Family::Traffic);
                 }
             }
             CatalogueEntry::Audit(kind) => {
                 let properties = kind.schema.get("properties").and_then(Json::as_object);
                 for (name, _) in properties.into_iter().flatten() {
-                    add(name, Type::Dyn);
+                    add(name, Type::Dyn, true);
                 }
             }
         }
     }
     variables
+}
+
+/// The subject of the variable that a path of names begins with, and how many of them are its name.
+fn subject(
+    variables: &BTreeMap<String, (Variable, Type)>,
+    names: &[&str],
+) -> Option<(Subject, usize)> {
+    let known = |n_names: usize| Some((variables.get(&names.get(..n_names)?.join("."))?, n_names));
+    let ((variable, _), n_names) = (1..=names.len()).rev().find_map(known)?;
+    let subject = match variable {
+        Variable::Kind => Subject::Kind,
+        Variable::Account => Subject::Account,
+        Variable::Endpoint => Subject::Endpoint,
+        Variable::Principal if names.len() > n_names => {
+            return Some((Subject::PrincipalField, names.len()));
+        }
+        Variable::Id | Variable::Time | Variable::Principal => Subject::Other,
+        Variable::Field(Field { path, is_of_audit }) => Subject::Field {
+            path: path.as_str().into(),
+            is_of_audit: *is_of_audit,
+        },
+    };
+    Some((subject, n_names))
 }
 
 fn type_of(field: &FieldDef) -> Type {

@@ -4,7 +4,9 @@
 //! The only variable is `ev`. It has each filterable field of every kind of the catalogue. The
 //! other fields are declared as unusable, so that an error can name them.
 
+mod hint;
 pub(crate) mod log_filter;
+pub(crate) mod need;
 
 use std::fmt;
 use std::sync::LazyLock;

@@ -8,6 +8,7 @@
 
 pub(crate) mod packed;
 pub(crate) mod retained;
+pub(crate) mod summary;
 
 use std::cell::RefCell;
 use std::sync::Arc;

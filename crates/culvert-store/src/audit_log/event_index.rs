@@ -1,5 +1,5 @@
 //! Pages of the two logs of events, found by index: audit events by object, actor or kind, and pieces of the
-//! traffic log by endpoint.
+//! traffic log by endpoint and by their summaries.
 //!
 //! Reading stops at a page's limit, in either direction. A row that a program of an older format
 //! wrote is not in the indexes of objects and actors until [`Store::index_events`] adds it. Until
@@ -10,15 +10,15 @@
 
 use std::ops::RangeInclusive;
 
-use culvert_base::Fault;
+use culvert_base::{Fault, Timestamp};
 
 use crate::audit_log::audit::{AuditLog, AuditRow};
 use crate::commit::state_log::StateCommand;
 use crate::database::dialect::{Arg, While};
 use crate::database::statements::{
-    AUDIT_NEWEST_OF, AUDIT_OLDEST_OF, TRAFFIC_OF_NEWEST, TRAFFIC_OF_OLDEST, events, state,
+    AUDIT_NEWEST_OF, AUDIT_OLDEST_OF, SUMMARIES_OF_NEWEST, SUMMARIES_OF_OLDEST, events, state,
 };
-use crate::queue::{Piece, Queue, checksum};
+use crate::queue::Queue;
 use crate::store::Store;
 
 /// The index that is used to read the audit log.
@@ -62,6 +62,17 @@ pub struct TrafficEnds {
     pub settled: i64,
     /// The last position. It is less than at an earlier time only if the database lost pieces.
     pub last: i64,
+}
+
+/// A piece of the traffic log without its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SummarizedPiece {
+    /// Position; ascending.
+    pub id: i64,
+    /// Time of its last event.
+    pub last_at: Timestamp,
+    /// Which values its events have; `None` if a program of an older format wrote it.
+    pub summary: Option<Vec<u8>>,
 }
 
 impl AuditLog {
@@ -133,25 +144,25 @@ impl Store {
 }
 
 impl Queue {
-    /// At most `limit` pieces of the traffic log at these positions. Only those of `endpoint`, if
-    /// it is given and every piece is indexed.
-    pub async fn traffic_page(
+    /// The summaries of at most `limit` pieces at these positions. Only those of `endpoint`, if it is given and every
+    /// piece is indexed.
+    pub async fn traffic_summaries(
         &self,
         endpoint: Option<&str>,
         order: Order,
         positions: RangeInclusive<i64>,
         limit: u32,
-    ) -> Result<Vec<Piece>, Fault> {
-        let doing = "reading the traffic log";
+    ) -> Result<Vec<SummarizedPiece>, Fault> {
+        let doing = "reading summaries of the traffic log";
         let by_endpoint = match endpoint {
             Some(endpoint) if self.is_traffic_indexed().await? => Some(endpoint),
             _ => None,
         };
         let sql = match (order, by_endpoint) {
-            (Order::NewestFirst, None) => events::TRAFFIC_NEWEST,
-            (Order::NewestFirst, Some(_)) => self.pool().spell(TRAFFIC_OF_NEWEST),
-            (Order::OldestFirst, None) => events::TRAFFIC_OLDEST_PAGE,
-            (Order::OldestFirst, Some(_)) => self.pool().spell(TRAFFIC_OF_OLDEST),
+            (Order::NewestFirst, None) => events::SUMMARIES_NEWEST,
+            (Order::NewestFirst, Some(_)) => self.pool().spell(SUMMARIES_OF_NEWEST),
+            (Order::OldestFirst, None) => events::SUMMARIES_OLDEST,
+            (Order::OldestFirst, Some(_)) => self.pool().spell(SUMMARIES_OF_OLDEST),
         };
         let mut arguments = vec![
             Arg::Int(*positions.start()),
@@ -161,11 +172,10 @@ impl Queue {
         arguments.extend(by_endpoint.map(Arg::Text));
         let rows = self.pool().rows(doing, sql, &arguments).await?;
         let piece = |row: &crate::database::dialect::Row| {
-            let crc: i64 = row.get(1)?;
-            let body: Vec<u8> = row.get(2)?;
-            Ok::<_, sqlx::Error>(Piece {
+            Ok::<_, sqlx::Error>(SummarizedPiece {
                 id: row.get(0)?,
-                body: (crc == checksum(&body)).then_some(body),
+                last_at: Timestamp::from_unix_nanos(row.get(1)?),
+                summary: row.get(2)?,
             })
         };
         rows.iter().map(|row| piece(row).during(doing)).collect()

@@ -89,6 +89,11 @@ pub(crate) const EVENTS: &[Step] = &[
         min_reader: 3,
         sql: include_str!("sql/events/0009_traffic_hashes.sql"),
     },
+    Step {
+        format: 10,
+        min_reader: 3,
+        sql: include_str!("sql/events/0010_traffic_summaries.sql"),
+    },
 ];
 
 /// Applies the missing `steps`, which are numbered from 1 without gaps.

@@ -167,16 +167,25 @@ macro_rules! audit_pages {
         }
     };
 }
-macro_rules! piece_pages {
+macro_rules! summaries {
+    ($from:literal) => {
+        concat!(
+            "SELECT t.id, t.last_at, s.body FROM ",
+            $from,
+            " LEFT JOIN traffic_summary s ON s.piece = t.id WHERE "
+        )
+    };
+}
+macro_rules! summary_pages {
     ($of:ident) => {
         Pair {
             sqlite: concat!(
-                "SELECT t.id, t.crc, t.body FROM traffic_endpoint e JOIN traffic t ON t.id = e.piece WHERE ",
+                summaries!("traffic_endpoint e JOIN traffic t ON t.id = e.piece"),
                 $of!(sqlite, "e.endpoint", "e.piece"),
                 " LIMIT $3"
             ),
             postgres: concat!(
-                "SELECT t.id, t.crc, t.body FROM traffic_endpoint e JOIN traffic t ON t.id = e.piece WHERE ",
+                summaries!("traffic_endpoint e JOIN traffic t ON t.id = e.piece"),
                 $of!(postgres, "e.endpoint", "e.piece"),
                 " LIMIT $3"
             ),
@@ -639,10 +648,17 @@ pub(crate) mod events {
         "SELECT id, last_at, bytes FROM traffic ORDER BY id LIMIT $1";
     pub(crate) const TRAFFIC_ENDS: &str = "SELECT COALESCE((SELECT MIN(id) FROM traffic), 1), \
          COALESCE((SELECT MAX(id) FROM traffic), 0)";
-    pub(crate) const TRAFFIC_NEWEST: &str = "SELECT id, crc, body FROM traffic \
-         WHERE id >= $1 AND id <= $2 ORDER BY id DESC LIMIT $3";
-    pub(crate) const TRAFFIC_OLDEST_PAGE: &str = "SELECT id, crc, body FROM traffic \
-         WHERE id >= $1 AND id <= $2 ORDER BY id LIMIT $3";
+    pub(crate) const SUMMARIZE_TRAFFIC: &str =
+        "INSERT INTO traffic_summary (piece, body) VALUES ($1, $2)";
+    /// Reads no bodies: an index has the times.
+    pub(crate) const SUMMARIES_NEWEST: &str = concat!(
+        summaries!("traffic t"),
+        "t.id >= $1 AND t.id <= $2 ORDER BY t.id DESC LIMIT $3"
+    );
+    pub(crate) const SUMMARIES_OLDEST: &str = concat!(
+        summaries!("traffic t"),
+        "t.id >= $1 AND t.id <= $2 ORDER BY t.id LIMIT $3"
+    );
     pub(crate) const TRAFFIC_UNINDEXED: &str =
         "SELECT id FROM traffic WHERE is_indexed = 0 LIMIT 1";
     pub(crate) const PRUNE_TRAFFIC: &str = "DELETE FROM traffic WHERE id <= $1";
@@ -750,8 +766,9 @@ pub(crate) mod events {
         TRAFFIC_UNTIL,
         TRAFFIC_OLDEST,
         TRAFFIC_ENDS,
-        TRAFFIC_NEWEST,
-        TRAFFIC_OLDEST_PAGE,
+        SUMMARIZE_TRAFFIC,
+        SUMMARIES_NEWEST,
+        SUMMARIES_OLDEST,
         TRAFFIC_UNINDEXED,
         PRUNE_TRAFFIC,
         HASH_TRAFFIC,
@@ -949,9 +966,9 @@ pub(crate) const AUDIT_OLDEST_OF: [Pair; 3] = [
     audit_pages!(oldest_of, "o.actor_id"),
     audit_pages!(oldest_of, "o.kind"),
 ];
-/// Pages of the pieces of an endpoint.
-pub(crate) const TRAFFIC_OF_NEWEST: Pair = piece_pages!(newest_of);
-pub(crate) const TRAFFIC_OF_OLDEST: Pair = piece_pages!(oldest_of);
+/// Summaries of the pieces of an endpoint.
+pub(crate) const SUMMARIES_OF_NEWEST: Pair = summary_pages!(newest_of);
+pub(crate) const SUMMARIES_OF_OLDEST: Pair = summary_pages!(oldest_of);
 
 /// Indexes a piece by the endpoints in a JSON list.
 pub(crate) const INDEX_PIECE: Pair = Pair {
@@ -1000,8 +1017,8 @@ pub(crate) const PAIRS: &[Pair] = &[
     AUDIT_OLDEST_OF[0],
     AUDIT_OLDEST_OF[1],
     AUDIT_OLDEST_OF[2],
-    TRAFFIC_OF_NEWEST,
-    TRAFFIC_OF_OLDEST,
+    SUMMARIES_OF_NEWEST,
+    SUMMARIES_OF_OLDEST,
     BEGIN_KEEPING,
     UNSETTLED,
     CLAIM,

@@ -73,6 +73,8 @@ pub struct NewPiece {
     pub last_at: Timestamp,
     /// The endpoints of its events, without duplicates.
     pub endpoints: Vec<String>,
+    /// Which values its events have, for searches. Opaque to the queue; empty for none.
+    pub summary: Vec<u8>,
     /// Opaque to the queue.
     pub body: Vec<u8>,
 }

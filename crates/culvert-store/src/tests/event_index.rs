@@ -8,7 +8,7 @@ use super::store::event;
 use super::test_database::TestDatabase;
 use crate::database::dialect::{Access, Connection};
 use crate::database::statements::{
-    AUDIT_NEWEST_OF, AUDIT_OLDEST_OF, TRAFFIC_OF_NEWEST, TRAFFIC_OF_OLDEST, events, state,
+    AUDIT_NEWEST_OF, AUDIT_OLDEST_OF, SUMMARIES_OF_NEWEST, SUMMARIES_OF_OLDEST, events, state,
 };
 use crate::database::{Database, STATE};
 use crate::{AuditKey, Changes, NewPiece, Order, Store, TrafficEnds};
@@ -103,6 +103,11 @@ async fn pieces_are_found_by_endpoint(db: &TestDatabase) {
         first_at: now,
         last_at: now,
         endpoints: vec![format!("ep_{}", n % 3), "ep_all".to_owned()],
+        summary: if n == 4 {
+            Vec::new()
+        } else {
+            vec![u8::try_from(n).unwrap()]
+        },
         body: format!("{n}").into_bytes(),
     };
     let ends = queue.traffic_ends().await.unwrap();
@@ -113,24 +118,40 @@ async fn pieces_are_found_by_endpoint(db: &TestDatabase) {
         .unwrap();
     let TrafficEnds { first, last, .. } = queue.traffic_ends().await.unwrap();
     assert_eq!(last - first, 8);
-    let texts = async |endpoint, order, limit| -> Vec<String> {
+    use Order::{NewestFirst, OldestFirst};
+    let summaries = async |endpoint, order, limit| -> Vec<(i64, Option<u8>)> {
         let pieces = queue
-            .traffic_page(endpoint, order, first..=last, limit)
+            .traffic_summaries(endpoint, order, first..=last, limit)
             .await
             .unwrap();
-        let text = |body: Option<Vec<u8>>| String::from_utf8(body.unwrap()).unwrap();
-        pieces.into_iter().map(|piece| text(piece.body)).collect()
+        assert!(pieces.iter().all(|piece| piece.last_at == now));
+        let byte = |summary: Option<Vec<u8>>| summary.map(|summary| summary[0]);
+        let pieces = pieces.into_iter();
+        pieces
+            .map(|piece| (piece.id - first, byte(piece.summary)))
+            .collect()
     };
-    use Order::{NewestFirst, OldestFirst};
-    assert_eq!(texts(Some("ep_1"), NewestFirst, 9).await, ["7", "4", "1"]);
-    assert_eq!(texts(Some("ep_1"), OldestFirst, 2).await, ["1", "4"]);
-    assert_eq!(texts(Some("ep_all"), NewestFirst, 1).await, ["8"]);
-    assert_eq!(texts(None, NewestFirst, 2).await, ["8", "7"]);
-    assert_eq!(texts(None, OldestFirst, 2).await, ["0", "1"]);
-    assert!(texts(Some("ep_x"), OldestFirst, 2).await.is_empty());
-    // Index rows are removed with their pieces.
-    queue.prune_traffic(now, 1).await.unwrap();
-    assert_eq!(texts(Some("ep_all"), OldestFirst, 9).await, ["8"]);
+    // A program of an older format wrote no summary of the fifth.
+    let of_one = [(7, Some(7)), (4, None), (1, Some(1))];
+    assert_eq!(summaries(Some("ep_1"), NewestFirst, 9).await, of_one);
+    assert_eq!(
+        summaries(None, OldestFirst, 2).await,
+        [(0, Some(0)), (1, Some(1))]
+    );
+    assert_eq!(summaries(None, NewestFirst, 1).await, [(8, Some(8))]);
+    assert_eq!(
+        summaries(Some("ep_1"), OldestFirst, 2).await,
+        [(1, Some(1)), (4, None)]
+    );
+    assert!(summaries(Some("ep_x"), OldestFirst, 2).await.is_empty());
+    // The bodies have nine bytes, and the summaries eight. They and the index rows are removed with their pieces.
+    assert_eq!(queue.traffic().await.unwrap().bytes, 17);
+    queue.prune_traffic(now, 2).await.unwrap();
+    assert_eq!(
+        summaries(Some("ep_all"), OldestFirst, 9).await,
+        [(8, Some(8))]
+    );
+    assert_eq!(summaries(None, OldestFirst, 9).await, [(8, Some(8))]);
     queue.close().await;
 }
 
@@ -144,6 +165,7 @@ async fn a_page_of_events_is_read_from_an_index_and_no_further(db: &TestDatabase
         first_at: now,
         last_at: now,
         endpoints: vec![format!("ep_{}", n % 50)],
+        summary: vec![1],
         body: vec![0],
     };
     queue
@@ -169,10 +191,10 @@ async fn a_page_of_events_is_read_from_an_index_and_no_further(db: &TestDatabase
         (
             crate::queue::EVENTS,
             vec![
-                (Ok(events::TRAFFIC_NEWEST), "", ""),
-                (Ok(events::TRAFFIC_OLDEST_PAGE), "", ""),
-                (Err(TRAFFIC_OF_NEWEST), "'ep_7'", "traffic_endpoint"),
-                (Err(TRAFFIC_OF_OLDEST), "'ep_7'", "traffic_endpoint"),
+                (Ok(events::SUMMARIES_NEWEST), "", ""),
+                (Ok(events::SUMMARIES_OLDEST), "", ""),
+                (Err(SUMMARIES_OF_NEWEST), "'ep_7'", "traffic_endpoint"),
+                (Err(SUMMARIES_OF_OLDEST), "'ep_7'", "traffic_endpoint"),
                 (Ok(events::TRAFFIC_UNINDEXED), "", "traffic_unindexed"),
             ],
         ),

@@ -106,6 +106,7 @@ async fn a_node_knows_what_it_leased_and_settled() {
             first_at: at,
             last_at: at,
             endpoints: Vec::new(),
+            summary: Vec::new(),
             body: vec![1],
         };
         queue.keep_traffic(vec![piece]).await.unwrap();

@@ -255,6 +255,7 @@ impl TrafficData {
                 first_at: at,
                 last_at: at,
                 endpoints: Vec::new(),
+                summary: Vec::new(),
                 body: body.as_bytes().to_vec(),
             }
         });

@@ -101,13 +101,19 @@ pub(super) async fn keep_traffic(
         let arguments = [
             Arg::Int(piece.first_at.unix_nanos()),
             Arg::Int(piece.last_at.unix_nanos()),
-            Arg::Int(length(&piece.body)),
+            Arg::Int(length(&piece.body).saturating_add(length(&piece.summary))),
             Arg::Int(checksum(&piece.body)),
             Arg::Blob(&piece.body),
         ];
         let row = connection.row(events::KEEP_TRAFFIC, &arguments).await?;
         let id: i64 = row.ok_or(sqlx::Error::RowNotFound)?.get(0)?;
         index_piece(connection, id, &piece.endpoints).await?;
+        if !piece.summary.is_empty() {
+            let arguments = [Arg::Int(id), Arg::Blob(&piece.summary)];
+            connection
+                .run(events::SUMMARIZE_TRAFFIC, &arguments)
+                .await?;
+        }
         let times = (piece.first_at.unix_nanos(), piece.last_at.unix_nanos());
         let hash = leaf(times.0, times.1, &piece.body).to_string();
         let arguments = [Arg::Int(id), Arg::Int(times.1), Arg::Text(&hash)];

@@ -42,6 +42,7 @@ async fn the_end_of_the_traffic_log_is_before_what_is_not_committed() {
             first_at: now,
             last_at: now,
             endpoints: Vec::new(),
+            summary: Vec::new(),
             body: text.as_bytes().to_vec(),
         };
         queue.keep_traffic(vec![piece]).await.unwrap();
@@ -106,6 +107,7 @@ async fn traffic_is_kept_found_by_time_and_pruned_by_age_and_size(db: &TestDatab
         first_at: at(10 * n),
         endpoints: Vec::new(),
         last_at: at(10 * n + 5),
+        summary: Vec::new(),
         body: format!("{n:04}").into_bytes(),
     });
     queue.keep_traffic(pieces.collect()).await.unwrap();
@@ -167,6 +169,7 @@ fn piece_at(at: Timestamp, text: &str) -> NewPiece {
         first_at: at,
         last_at: at,
         endpoints: Vec::new(),
+        summary: Vec::new(),
         body: text.as_bytes().to_vec(),
     }
 }
