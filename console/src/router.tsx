@@ -11,21 +11,10 @@ import {
 import { Shell } from './shell/shell';
 import { Failure, Loading } from './ui/states';
 import { NotFound } from './shell/not-found';
-import type { EventSearch } from './live/kept';
 import { searchOf, word } from './live/where';
 import type { ListSearch } from './resources/queries';
 
 const root = createRootRoute({ component: Shell, notFoundComponent: NotFound });
-
-const liveSearch = (search: Record<string, unknown>): EventSearch => ({
-  q: word(search.q),
-  filter: word(search.filter),
-  type: word(search.type),
-  from: word(search.from),
-  to: word(search.to),
-  object: word(search.object),
-  actor: word(search.actor),
-});
 
 const overview = createRoute({
   getParentRoute: () => root,
@@ -38,13 +27,13 @@ const overview = createRoute({
 const traffic = createRoute({
   getParentRoute: () => root,
   path: '/traffic',
-  validateSearch: liveSearch,
+  validateSearch: searchOf,
   component: lazyRouteComponent(() => import('./live/traffic-page')),
 });
 const audit = createRoute({
   getParentRoute: () => root,
   path: '/audit',
-  validateSearch: liveSearch,
+  validateSearch: searchOf,
   component: lazyRouteComponent(() => import('./live/audit-page')),
 });
 const events = createRoute({

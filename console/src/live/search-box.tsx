@@ -118,7 +118,10 @@ function Words({ value, placeholder, terms, onChange }: WordsProps) {
     else if (event.key === 'Escape' && options.length > 0) setOpen(false);
     else if ((event.key === 'Enter' || event.key === 'Tab') && chosen)
       take(chosen);
-    else return;
+    else {
+      if (event.key === 'Enter') setOpen(false);
+      return;
+    }
     event.preventDefault();
   };
   return (

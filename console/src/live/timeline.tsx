@@ -273,7 +273,7 @@ export function Timeline({
   );
   const go = (next: EventSearch) => {
     setRun(run + 1);
-    void client.invalidateQueries({
+    void client.resetQueries({
       queryKey: termsQuery(next.q ?? '').queryKey,
     });
     onSearch(next);

@@ -189,7 +189,9 @@ function useBegin(isLive: boolean, state: Tail['state']): boolean {
 function useRead(tail: Tail, isBegun: boolean, key: readonly unknown[]): void {
   const client = useQueryClient();
   const isStale = useRef(false);
-  if (isBegun && tail.state === 'connecting') isStale.current = true;
+  const wasLive = useRef(false);
+  if (isBegun && !wasLive.current && tail.state !== 'live')
+    isStale.current = true;
   const again = useCallback(() => {
     tail.forget();
     void client.resetQueries({ queryKey: key });
@@ -202,8 +204,9 @@ function useRead(tail: Tail, isBegun: boolean, key: readonly unknown[]): void {
   }, [gap, again]);
   const isConnected = tail.state === 'live';
   useEffect(() => {
-    if (!isConnected || !isStale.current) return;
+    if (!isConnected) return;
+    wasLive.current = true;
+    if (isStale.current) again();
     isStale.current = false;
-    again();
   }, [isConnected, again]);
 }
