@@ -3,16 +3,13 @@ import { type JsonObject, text } from '@/api/json';
 import { show } from '@/charts/units';
 import ui from '@/ui/ui.module.css';
 import type { KeptEvent, LiveEvent } from './entry';
-import { at, isRequest, reasonWords } from './facts';
+import { at, isRequest, reasonWords, wordOf } from './facts';
 import { Narrowing } from './narrow';
 import reasons from './reasons.json';
 import css from './live.module.css';
 
 const REASONS: Record<string, string> = reasons;
 const TONES: Record<string, string> = { 2: 'ok', 4: 'warn', 5: 'bad' };
-
-/** What words cannot be: a stranger writes paths, and these would mean something else. */
-const NO_WORD = /["\s]|==|!=|&&|\|\||\bev\./;
 
 /** A request in one line: what was asked for, and what came of it. */
 function RequestLine({ object }: { object: JsonObject }) {
@@ -147,23 +144,8 @@ export function Facts({ event }: { event: LiveEvent & Partial<KeptEvent> }) {
           {attempts > 1 ? `, after ${attempts} attempts` : ''}
         </>,
       ]);
-    if (host) rows.push(['Host', value('host', `host:${host}`, host)]);
-    if (path)
-      rows.push([
-        'Path',
-        <Narrowing
-          key="path"
-          facet="path"
-          word={path}
-          cel={
-            NO_WORD.test(path)
-              ? `ev.http.request.url.path == ${JSON.stringify(path)}`
-              : undefined
-          }
-        >
-          {path}
-        </Narrowing>,
-      ]);
+    if (host) rows.push(['Host', value('host', wordOf('host', host), host)]);
+    if (path) rows.push(['Path', value('path', wordOf('path', path), path)]);
     rows.push(['Client', value('ip', client)]);
     if (endpoint) rows.push(['Endpoint', value('object', endpoint)]);
     if (id)

@@ -23,3 +23,14 @@ export const isTransport = ({ event_type, object }: LiveEvent): boolean =>
 /** The name of a reason in words: `upstream_connect_failed` becomes "upstream connect failed". */
 export const reasonWords = (reason: string): string =>
   reason.replaceAll('_', ' ');
+
+/** What would mean something else in a search: strangers write hosts and paths. */
+const NO_WORD = /["\s]|==|!=|&&|\|\||\bev\./;
+
+/** A host or a path as a word of a search. */
+export function wordOf(facet: 'host' | 'path', value: string): string {
+  if (NO_WORD.test(value)) return `${facet}:"${value.split('"')[0]}"`;
+  return facet === 'path' && value.startsWith('/')
+    ? value
+    : `${facet}:${value}`;
+}

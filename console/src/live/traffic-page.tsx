@@ -4,7 +4,7 @@ import { show } from '@/charts/units';
 import { type Json, text } from '@/api/json';
 import { RowTime } from '@/ui/time';
 import type { KeptEvent, LiveEvent } from './entry';
-import { at, isRequest, isTransport, reasonWords } from './facts';
+import { at, isRequest, isTransport, reasonWords, wordOf } from './facts';
 import type { EventSearch } from './kept';
 import { InRow } from './narrow';
 import { Timeline } from './timeline';
@@ -49,7 +49,7 @@ function Row({ event }: { event: LiveEvent }) {
         )}
       </span>
       <span>
-        <InRow facet="host" word={`host:${host}`}>
+        <InRow facet="host" word={wordOf('host', host)}>
           {host}
         </InRow>
       </span>

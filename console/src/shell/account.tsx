@@ -8,7 +8,10 @@ import css from './shell.module.css';
 
 /** The other colours than those that the page has: what they are called, and a call that takes them. */
 export function useScheme() {
-  const { colorScheme, setColorScheme } = useMantineColorScheme();
+  // Without transitions, Mantine would inject a style tag, which the page's policy refuses.
+  const { colorScheme, setColorScheme } = useMantineColorScheme({
+    keepTransitions: true,
+  });
   const isDark =
     colorScheme === 'dark' ||
     (colorScheme === 'auto' &&
