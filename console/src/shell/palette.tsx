@@ -119,7 +119,11 @@ async function objects(
     entries: items(found, 'results').flatMap((one) => {
       const resource = model.resources.get(text(one.collection));
       if (!resource) return [];
-      const label = text(one.name) || text(one.url) || text(one.id);
+      const label =
+        text(one.name) ||
+        text(one.url) ||
+        text(one.description) ||
+        text(one.id);
       const by = text(one[text(one.matched)]);
       return [
         {
