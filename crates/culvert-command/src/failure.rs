@@ -20,6 +20,8 @@ pub enum Failure {
     Configuration(Invalid),
     /// Exit code 70.
     Broken(String),
+    /// Stopped by Ctrl+C; says how far it came. Exit code 130, as of other programs that SIGINT ends.
+    Stopped(String),
     /// The reader of standard output closed it, as `| head` does. Exit code 0, and nothing is printed.
     ReaderLeft,
 }

@@ -63,6 +63,10 @@ pub fn run(
             eprintln!("{program_name}: {message}");
             ExitCode::from(2)
         }
+        Err(Failure::Stopped(how_far)) => {
+            eprintln!("{program_name}: stopped: {how_far}");
+            ExitCode::from(130)
+        }
         Err(Failure::Broken(message)) => {
             eprintln!("{program_name}: {message}");
             ExitCode::from(70)

@@ -1,9 +1,11 @@
 //! `culvert events`: follows captured events, searches and replays retained events, and prints the catalogue.
 
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::BoxFuture;
+use culvert_command::StopSignals;
 use culvert_events::Family;
 use http::Method;
 use serde_json::{Value, json};
@@ -18,6 +20,14 @@ use crate::linked::Linked;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 const TAIL_FORMAT: &str = "Output format: one JSON object or one line of text per event [default: text on a terminal, otherwise JSON]";
+const QUERY_EXAMPLES: &str = "\
+Examples:
+  culvert events query 502 shop.example.com last 24h
+  culvert events query POST /checkout '>500ms' not 2xx
+  culvert events query by:anna@example.com since yesterday
+  culvert events query --filter 'ev.http.response.status_code >= 500'
+
+Dates and times of day are in UTC. The guide `docs/how-to/events.md` lists all words.";
 const QUERY_FORMAT: &str = "Output format: one JSON object or one line of text per event";
 
 /// Registered in [`super::ALL`].
@@ -107,7 +117,15 @@ fn arguments(command: Command) -> Command {
 
 fn query_command() -> Command {
     with_client(
-        Command::new("query").about("Search retained audit and traffic events, newest first"),
+        Command::new("query")
+            .about("Search retained audit and traffic events, newest first")
+            .after_help(QUERY_EXAMPLES),
+    )
+    .arg(
+        Arg::new("words")
+            .value_name("WORDS")
+            .num_args(0..)
+            .help("Search in plain words, such as `502 shop.example.com /checkout '>500ms' last 24h`; `not` before a word excludes it"),
     )
     .arg(
         Arg::new("type")
@@ -225,33 +243,106 @@ async fn tail(given: &ArgMatches) -> Result<(), Failure> {
 /// What a query of retained events may name.
 const SEARCHED: [&str; 6] = ["type", "filter", "object_id", "actor_id", "from", "to"];
 
+/// The path of a query: its words and its parameters.
+fn query_path(given: &ArgMatches, names: &[&str]) -> String {
+    let path = path_of("/events", given, names);
+    let words = given.get_many::<String>("words").into_iter().flatten();
+    let words: Vec<&str> = words.map(String::as_str).collect();
+    match words.is_empty() {
+        true => path,
+        false => {
+            let words: String =
+                url::form_urlencoded::byte_serialize(words.join(" ").as_bytes()).collect();
+            let joint = if path.contains('?') { '&' } else { '?' };
+            format!("{path}{joint}q={words}")
+        }
+    }
+}
+
 async fn query(given: &ArgMatches) -> Result<(), Failure> {
     let client = client_of(given)?;
-    let is_text = is_text(given);
-    let mut n_left = given.get_one::<u32>("limit").copied().unwrap_or(1);
-    let mut path = path_of("/events", given, &[&SEARCHED[..], &["order"]].concat());
-    while n_left > 0 {
-        let mut page = answered(client.call(Method::GET, &path, None).await?)?;
-        let entries = page["events"].as_array().into_iter().flatten();
-        for entry in entries.take(n_left as usize) {
-            match is_text {
-                true => say(line_of(&entry["event"], Some(entry)))?,
-                false => say(entry)?,
+    let mut stop = StopSignals::new()
+        .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
+    let mut search = Search {
+        is_text: is_text(given),
+        n_left: given.get_one::<u32>("limit").copied().unwrap_or(1),
+        n_found: 0,
+        searched: Value::Null,
+        shows_progress: std::io::stderr().is_terminal(),
+    };
+    let mut path = query_path(given, &[&SEARCHED[..], &["order"]].concat());
+    while search.n_left > 0 {
+        let answer = tokio::select! {
+            answer = client.call(Method::GET, &path, None) => answer?,
+            () = stop.next() => {
+                search.clear_progress();
+                return Err(Failure::Stopped(search.how_far()));
             }
-            n_left -= 1;
-        }
+        };
+        search.clear_progress();
+        let mut page = answered(answer)?;
+        search.show(&mut page)?;
         match page["next_page_uri"].take() {
             Value::String(next) => path = next,
             _ => return Ok(()),
         }
+        search.show_progress();
     }
     Ok(())
+}
+
+/// A search that continues until it has enough events, or the logs end.
+struct Search {
+    is_text: bool,
+    n_left: u32,
+    n_found: u64,
+    /// How far it came, as in the last page.
+    searched: Value,
+    /// Whether standard error is a terminal.
+    shows_progress: bool,
+}
+
+impl Search {
+    fn show(&mut self, page: &mut Value) -> Result<(), Failure> {
+        self.searched = page["searched"].take();
+        let entries = page["events"].as_array().into_iter().flatten();
+        for entry in entries.take(self.n_left as usize) {
+            match self.is_text {
+                true => say(line_of(&entry["event"], Some(entry)))?,
+                false => say(entry)?,
+            }
+            self.n_left -= 1;
+            self.n_found += 1;
+        }
+        Ok(())
+    }
+
+    fn show_progress(&self) {
+        if self.shows_progress {
+            eprint!("\r\x1b[2K{}", self.how_far());
+        }
+    }
+
+    fn clear_progress(&self) {
+        if self.shows_progress {
+            eprint!("\r\x1b[2K");
+        }
+    }
+
+    fn how_far(&self) -> String {
+        let share = self.searched["share"].as_f64().unwrap_or(0.0) * 100.0;
+        let to = match self.searched["to"].as_str() {
+            Some(to) if to.chars().all(|c| !c.is_control()) => format!(", to {to}"),
+            _ => String::new(),
+        };
+        format!("searched {share:.0} %{to}; found {}", self.n_found)
+    }
 }
 
 async fn follow(given: &ArgMatches) -> Result<(), Failure> {
     let client = client_of(given)?;
     let is_text = is_text(given);
-    let path = path_of("/events", given, &SEARCHED);
+    let path = query_path(given, &SEARCHED);
     let joint = if path.contains('?') { '&' } else { '?' };
     let path = format!("{path}{joint}follow=true");
     let mut said = Ok(());

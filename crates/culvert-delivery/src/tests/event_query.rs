@@ -21,7 +21,7 @@ fn keeps(settings: &mut Settings) {
     settings.keep_after = Duration::from_millis(5);
 }
 
-fn query(order: Order, filter: Option<&str>) -> EventQuery {
+pub(super) fn query(order: Order, filter: Option<&str>) -> EventQuery {
     let catalogue = Catalogue::new(Vec::new());
     EventQuery {
         owner: "usr_1".to_owned(),
@@ -63,7 +63,11 @@ async fn fill(bench: &Bench) {
 }
 
 /// All events of all pages, and the number of pages.
-async fn walk(bench: &Bench, mut query: EventQuery, work_max: u64) -> (Vec<LoggedEvent>, usize) {
+pub(super) async fn walk(
+    bench: &Bench,
+    mut query: EventQuery,
+    work_max: u64,
+) -> (Vec<LoggedEvent>, usize) {
     let (mut events, mut n_pages) = (Vec::new(), 0);
     loop {
         let page = page_within(&bench.delivery.plane, &query, work_max)

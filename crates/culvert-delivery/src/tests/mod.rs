@@ -8,6 +8,7 @@ mod crashes;
 mod direct;
 mod drained;
 mod event_query;
+mod event_search;
 mod full;
 mod gathered;
 mod panics;

@@ -2,8 +2,11 @@
 //! number is not compared with a text.
 
 use culvert_base::{Refusal, code};
-use culvert_cel::{Error, ErrorKind};
+use culvert_cel::ast::{Expr, ExprKind, Literal, Operator};
+use culvert_cel::{Error, ErrorKind, Limits, parse_lenient};
 
+use crate::catalogue::field::Type;
+use crate::kinds;
 use crate::words::distance;
 
 /// Names that people use for a field.
@@ -116,6 +119,72 @@ fn suggestion(name: &str, variables: &[&str]) -> String {
     }
 }
 
+/// Refuses the comparison of a field of traffic with a literal of another type, which never holds: `"502"` for `502`.
+///
+/// # Errors
+/// 5404, with the literal that was meant.
+pub(super) fn check_types(source: &str) -> Result<(), Refusal> {
+    let Ok(expression) = parse_lenient(source, &Limits::FILTER) else {
+        return Ok(());
+    };
+    match mistyped(&expression) {
+        None => Ok(()),
+        Some(message) => Err(Refusal::new(
+            code::EVENT_FILTER_INVALID,
+            format!("filter: {message}"),
+        )),
+    }
+}
+
+fn mistyped(expression: &Expr) -> Option<String> {
+    match &expression.kind {
+        ExprKind::And(parts) | ExprKind::Or(parts) => parts.iter().find_map(mistyped),
+        ExprKind::Not(operand) => mistyped(operand),
+        ExprKind::Conditional(parts) => parts.iter().find_map(mistyped),
+        ExprKind::Binary {
+            operator: Operator::Equal | Operator::NotEqual,
+            left,
+            right,
+        } => pair(left, right).or_else(|| pair(right, left)),
+        ExprKind::Binary {
+            operator: Operator::In,
+            left,
+            right,
+        } => match &right.kind {
+            ExprKind::List(items) => items.iter().find_map(|item| pair(left, item)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn pair(variable: &Expr, literal: &Expr) -> Option<String> {
+    let path = path_of(variable)?;
+    let field = path.strip_prefix("ev.")?;
+    let mut fields = kinds::ALL.iter().flat_map(|kind| kind.fields);
+    let ty = fields.find(|one| one.path == field)?.ty;
+    match (ty, &literal.kind) {
+        (Type::Int32 | Type::Int64, ExprKind::Literal(Literal::String(text))) => {
+            let hint = text.parse::<i64>().map_or(String::new(), |number| {
+                format!("; did you mean `{path} == {number}`?")
+            });
+            Some(format!("{path} is a number, and {text:?} is a text{hint}"))
+        }
+        (Type::Text, ExprKind::Literal(Literal::Int(number))) => Some(format!(
+            "{path} is a text, and {number} is a number; did you mean `{path} == \"{number}\"`?"
+        )),
+        _ => None,
+    }
+}
+
+fn path_of(expression: &Expr) -> Option<String> {
+    match &expression.kind {
+        ExprKind::Name(name) => Some(name.to_string()),
+        ExprKind::Select { operand, field } => Some(format!("{}.{field}", path_of(operand)?)),
+        _ => None,
+    }
+}
+
 /// Whether a `=` outside of texts is neither `==` nor a part of another operator.
 fn has_single_equals(source: &str) -> bool {
     let mut quote = None;
@@ -141,5 +210,63 @@ fn type_hint(message: &str) -> &'static str {
     match message.contains("int") && message.contains("string") {
         true => "; a number is written without quotes, a text with them",
         false => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::LogFilter;
+    use crate::catalogue::{AuditKind, Catalogue};
+
+    #[test]
+    fn an_error_says_what_was_meant() {
+        let catalogue = Catalogue::new(vec![AuditKind {
+            name: "vault_created.v0".to_owned(),
+            doc: String::new(),
+            schema: serde_json::json!({"properties": {"id": {}, "name": {}}}),
+        }]);
+        for (source, hint) in [
+            (
+                "status == 502",
+                "did you mean `ev.http.response.status_code`?",
+            ),
+            (
+                "ev.status == 502",
+                "did you mean `ev.http.response.status_code`?",
+            ),
+            (
+                "ev.http.status_code == 502",
+                "did you mean `ev.http.response.status_code`?",
+            ),
+            (
+                "ev.http.request.url.hots == 'a'",
+                "did you mean `ev.http.request.url.host`?",
+            ),
+            (
+                "ev.body_length > 5",
+                "did you mean `ev.http.request.body_length` or `ev.http.response.body_length`?",
+            ),
+            (
+                "ev.http.response.status_code = 502",
+                "`==` compares, `=` does not",
+            ),
+            (
+                "ev.http.response.status_code == '502'",
+                "did you mean `ev.http.response.status_code == 502`?",
+            ),
+            ("ev.http.response.status_code in ['502']", "is a number"),
+            (
+                "ev.conn.server_port == '443'",
+                "a number is written without quotes",
+            ),
+            (
+                "ev.http.request.url == 'x'",
+                "such as `ev.http.request.url.host`",
+            ),
+            ("eventtype == 'x'", "did you mean `event_type`?"),
+        ] {
+            let refused = LogFilter::compile(&catalogue, source).unwrap_err();
+            assert!(refused.to_string().contains(hint), "{source}: {refused}");
+        }
     }
 }

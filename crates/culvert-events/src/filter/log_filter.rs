@@ -83,9 +83,12 @@ impl LogFilter {
     /// Compiles `source` for the events of `catalogue`.
     ///
     /// # Errors
-    /// 5404 with line and column if it is not a condition, 5405 for an unknown field.
+    /// 5404 with line and column if it is not a condition, or compares a field of traffic with a literal of another type;
+    /// 5405 for an unknown field.
     pub fn compile(catalogue: &Catalogue, source: &str) -> Result<Self, Refusal> {
-        Self::compile_with(variables(catalogue.entries()), source)
+        let filter = Self::compile_with(variables(catalogue.entries()), source)?;
+        hint::check_types(source)?;
+        Ok(filter)
     }
 
     /// Compiles `source` for audit events: it names no field of traffic alone.

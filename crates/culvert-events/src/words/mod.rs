@@ -139,6 +139,27 @@ pub fn parse(text: &str, context: &WordsContext<'_>) -> Words {
     read.finish()
 }
 
+/// The entry point of the fuzzer: reads arbitrary bytes as a search, and completes it.
+///
+/// # Panics
+/// If a term is not within the text, or overlaps the one before.
+pub fn parse_any(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let context = WordsContext {
+        now: Timestamp::from_unix_seconds(1_800_000_000),
+        utc_offset: 60,
+        kinds: &["http_request_complete.v0", "api_key_created.v0"],
+    };
+    let words = parse(&text, &context);
+    let mut end = 0;
+    for term in &words.terms {
+        let is_within = text.get(term.start..term.end) == Some(&*term.text);
+        assert!(end <= term.start && is_within, "{text:?}: {term:?}");
+        end = term.end;
+    }
+    completions(&text, &context, &["a.example"]);
+}
+
 /// The condition of the events about an object.
 pub fn object_condition(id: &str) -> String {
     condition::object(id).positive()

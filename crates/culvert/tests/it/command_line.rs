@@ -324,6 +324,65 @@ async fn events_are_streamed_with_follow() {
     culvert.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn events_are_searched_in_words() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let key = culvert
+        .create("api_keys", json!({"description": "one"}))
+        .await;
+    let id = key["id"].as_str().unwrap();
+    let query = |words: &[&str]| {
+        let output = binary()
+            .env("CULVERT_API_URL", &culvert.api)
+            .env("CULVERT_API_KEY", &culvert.token)
+            .args(["events", "query"])
+            .args(words)
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let (code, found, said) = query(&["type:api_key_created", id, "last", "1h", "--limit", "7"]);
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    assert!(found.lines().count() == 1 && found.contains(id), "{found}");
+    let (code, others, _) = query(&["type:api_key_created", "not", id]);
+    assert!(code == Some(0) && !others.contains(id), "{others}");
+    let (code, _, said) = query(&["sttus:502"]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("did you mean `status:`?"), "{said}");
+    culvert.stop().await;
+}
+
+/// A server that never responds: the search ends with the interrupt.
+#[test]
+fn an_interrupted_search_says_how_far_it_came() {
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let child = binary()
+        .env(
+            "CULVERT_API_URL",
+            format!("http://{}", server.local_addr().unwrap()),
+        )
+        .env("CULVERT_API_KEY", "none")
+        .args(["events", "query", "502"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _connection = server.accept().unwrap();
+    let killed = std::process::Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(said, "culvert: stopped: searched 0 %; found 0\n");
+}
+
 /// mandoc has nothing to say about the manual pages, except for what their generator always does.
 #[test]
 fn manual_pages_are_read_by_mandoc() {

@@ -436,7 +436,7 @@ const BY_ACCOUNTS: &[&str] = &[
     "event-config/replay/replay_limits.rs ReplayLimits.owners",
     "identity/standing.rs Standings.known",
     "delivery/retained_events/event_query.rs AuditSource.rows",
-    "delivery/retained_events/event_query.rs TrafficSource.pieces",
+    "delivery/retained_events/event_query.rs TrafficSource.summarized",
     "delivery/plane/meters.rs DroppedOffers.by_account",
     "delivery/tail/followers.rs Waiting.lines",
     "delivery/retained_events/search_turns.rs SearchTurns.owners",

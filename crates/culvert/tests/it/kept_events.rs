@@ -234,7 +234,28 @@ async fn retained_events_are_found_by_every_property() {
         assert!(all(&culvert, "?to=2020-01-01T00:00:00Z").await.is_empty());
         assert!(all(&culvert, "?from=2100-01-01T00:00:00Z").await.is_empty());
 
+        // In words, the two searches above and others.
+        let in_words = async |words: &str| {
+            let words: String = url::form_urlencoded::byte_serialize(words.as_bytes()).collect();
+            all(&culvert, &format!("?q={words}")).await
+        };
+        let same = in_words(&format!("/3 {endpoint}")).await;
+        assert_eq!(ids(&same), ids(&third));
+        assert_eq!(ids(&in_words(id).await), ids(&of_key));
+        let of_host = in_words("GET wanted.culvert.localhost 200 last 1h not /3").await;
+        assert!(of_host.len() >= 4);
+        for entry in &of_host {
+            let request = &entry.event()["object"]["http"]["request"];
+            assert_eq!(request["url"]["host"], "wanted.culvert.localhost");
+            assert_ne!(request["url"]["path"], "/3");
+        }
+        assert!(in_words("599").await.is_empty());
+        assert!(in_words("before 2020-01-01").await.is_empty());
+
         for (query, code) in [
+            ("?q=sttus:502", 5407),
+            ("?q=today&utc_offset=x", 5407),
+            ("?filter=status%20%3D%3D%20502", 5404),
             ("?filter=ev.nothing", 5405),
             ("?filter=1", 5404),
             ("?type=nothing.v0", 238),
@@ -253,6 +274,52 @@ async fn retained_events_are_found_by_every_property() {
         }
         culvert.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_meaning_of_words_is_shown() {
+    let culvert = Harness::start(&backends().await[0]).await;
+    let terms = culvert
+        .call(
+            Method::GET,
+            "/events/terms?q=502%20-ep_7%20last%2024h%20stat",
+            None,
+        )
+        .await
+        .body;
+    assert_eq!(
+        terms["terms"][0],
+        json!({
+            "start": 0, "end": 3, "text": "502", "facet": "status", "label": "status 502", "is_negated": false,
+        })
+    );
+    assert_eq!(terms["terms"][1]["facet"], "object");
+    assert_eq!(terms["terms"][2]["facet"], "time");
+    assert_eq!(terms["error"], Value::Null);
+    assert!(terms["from"].is_string() && terms["to"].is_null());
+    let completions = terms["completions"].as_array().unwrap();
+    assert!(completions.iter().any(|one| one["text"] == "status:"));
+    // The condition is one of `filter`.
+    let filter = terms["filter"].as_str().unwrap();
+    let filter: String = url::form_urlencoded::byte_serialize(filter.as_bytes()).collect();
+    assert!(all(&culvert, &format!("?filter={filter}")).await.is_empty());
+    let wrong = culvert
+        .call(Method::GET, "/events/terms?q=GET%20sttus:502", None)
+        .await
+        .body;
+    assert_eq!(wrong["error"]["start"], 4);
+    assert!(
+        wrong["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("`status:`")
+    );
+    let page = culvert
+        .call(Method::GET, "/events?q=no-such-text", None)
+        .await
+        .body;
+    assert_eq!(page["searched"], json!({"to": null, "share": 1.0}));
+    culvert.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
