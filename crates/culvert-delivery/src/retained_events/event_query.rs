@@ -314,9 +314,12 @@ fn searched(order: Order, audit: &AuditSource, traffic: &TrafficSource) -> Searc
             Order::NewestFirst => times.max(),
             Order::OldestFirst => times.min(),
         },
-        share: of_audit.min(of_traffic),
+        share: of_audit.min(of_traffic).min(SHARE_MAX),
     }
 }
+
+/// The share of a search that is not at its end, at most.
+const SHARE_MAX: f64 = 0.999;
 
 /// The share of the positions from `first` to `last` that a search which is at a position has behind it.
 fn share(order: Order, (first, last): (i64, i64), at: i64) -> f64 {
