@@ -328,7 +328,6 @@ fn share(order: Order, (first, last): (i64, i64), at: i64) -> f64 {
         Order::NewestFirst => last.saturating_add(1).saturating_sub(at),
         Order::OldestFirst => at.saturating_sub(first),
     };
-    #[expect(clippy::cast_precision_loss, reason = "a share for people")]
     let share = n_passed as f64 / n_all as f64;
     share.clamp(0.0, 1.0)
 }

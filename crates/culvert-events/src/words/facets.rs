@@ -391,7 +391,6 @@ fn milliseconds(text: &str) -> Option<i64> {
         .then(|| number.parse().ok())??;
     let ms = (number * factor).round();
     // At most about 31 years.
-    #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
     (0.0..1e12).contains(&ms).then_some(ms as i64)
 }
 
