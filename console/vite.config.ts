@@ -40,7 +40,7 @@ export default defineConfig({
             },
             {
               name: 'shared',
-              test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|custom)|src\/live\/(tail|sse|use-tail|entry|viewer|where)\.|src\/events\/(health-tag|health-cell|queries)\.|src\/shell\/(not-found|other-names|groups)/,
+              test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|custom)|src\/live\/(tail|sse|use-tail|entry|viewer|where|kept|facts)\.|src\/events\/(health-tag|health-cell|queries)\.|src\/shell\/(not-found|other-names|groups)/,
             },
             { name: 'charts', test: /src\/charts\// },
             { name: 'forms', test: (id) => FORMS.test(id) },
@@ -48,7 +48,7 @@ export default defineConfig({
             { name: 'restriction', test: RESTRICTION },
             {
               name: 'live',
-              test: /src\/live\/(traffic|audit|live-|event-|messages|kept-page|proof|raw-json|changes)|src\/inspect\//,
+              test: /src\/live\/(traffic|audit|live-|event-|messages|timeline|use-timeline|search-box|terms|narrow|event-facts|connection|reasons|proof|raw-json|changes)|src\/inspect\//,
             },
             {
               name: 'events',

@@ -29,9 +29,9 @@ before(async () => {
   routes = [
     '/',
     '/traffic',
-    '/traffic?view=kept',
+    '/traffic?q=502',
     '/audit',
-    '/audit?view=kept',
+    '/audit?q=created',
     '/connect',
     '/nodes',
     '/nonsense',
@@ -76,6 +76,24 @@ async function look(page, route) {
       'user-agent': MARKUP,
     });
     await page.getByRole('option').first().click();
+  }
+  if (route.startsWith('/audit?')) {
+    await page.getByRole('combobox', { name: 'Search' }).fill('type:');
+    await page
+      .getByRole('listbox', { name: 'Completions' })
+      .getByRole('option')
+      .first()
+      .waitFor();
+  }
+  if (route === '/nodes') {
+    await page.keyboard.press('Control+k');
+    await page
+      .getByRole('combobox', { name: 'Page, name, id or token' })
+      .fill('seed');
+    await page
+      .getByRole('option', { name: /endpoint/ })
+      .first()
+      .waitFor();
   }
   await page.waitForTimeout(
     route.endsWith('/new') || route.endsWith('/edit') ? 400 : 100,

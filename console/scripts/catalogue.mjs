@@ -1,4 +1,4 @@
-// Writes src/live/catalogue.json from the references of events and of traffic policies: what the API does not tell, but
+// Writes src/live/catalogue.json and src/live/reasons.json from the references of events and of traffic policies: what the API does not tell, but
 // the field picker and the completion of the editors need.
 import { readFileSync, writeFileSync } from 'node:fs';
 
@@ -9,11 +9,13 @@ const reference = (name) =>
   );
 
 const fields = {};
+const reasons = {};
 let kind = '';
 for (const line of reference('events').split('\n')) {
   if (line.startsWith('## ')) kind = line.slice(3).trim();
   const cells = line.split('|').map((cell) => cell.trim());
   const name = /^`([\w.]+)`$/.exec(cells[1] ?? '')?.[1];
+  if (name && kind === 'Reasons') reasons[name] = cells[2].replaceAll('`', '');
   if (name && cells.length === 7) {
     (fields[kind] ??= []).push({
       name,
@@ -25,8 +27,10 @@ for (const line of reference('events').split('\n')) {
 const actions = [
   ...reference('traffic-policy').matchAll(/^### ([a-z][a-z-]+)$/gm),
 ].map((match) => match[1]);
-const target = new URL('../src/live/catalogue.json', import.meta.url);
-writeFileSync(
-  target,
-  `${JSON.stringify({ fields, actions: [...new Set(actions)].toSorted() }, null, 1)}\n`,
-);
+const write = (name, value) =>
+  writeFileSync(
+    new URL(`../src/live/${name}.json`, import.meta.url),
+    `${JSON.stringify(value, null, 1)}\n`,
+  );
+write('catalogue', { fields, actions: [...new Set(actions)].toSorted() });
+write('reasons', reasons);

@@ -5,32 +5,16 @@ import {
   createRoute,
   createRouter,
   lazyRouteComponent,
+  parseSearchWith,
+  stringifySearchWith,
 } from '@tanstack/react-router';
 import { Shell } from './shell/shell';
 import { Failure, Loading } from './ui/states';
 import { NotFound } from './shell/not-found';
-import type { KeptSearch } from './live/kept';
-import { searchOf } from './live/where';
-import type { View } from './live/views';
+import { searchOf, word } from './live/where';
 import type { ListSearch } from './resources/queries';
 
 const root = createRootRoute({ component: Shell, notFoundComponent: NotFound });
-
-const word = (value: unknown): string | undefined =>
-  typeof value === 'string' && value !== '' ? value : undefined;
-interface LiveSearch extends KeptSearch {
-  view?: View;
-}
-
-const liveSearch = (search: Record<string, unknown>): LiveSearch => ({
-  view: search.view === 'kept' ? 'kept' : undefined,
-  filter: word(search.filter),
-  type: word(search.type),
-  from: word(search.from),
-  to: word(search.to),
-  object: word(search.object),
-  actor: word(search.actor),
-});
 
 const overview = createRoute({
   getParentRoute: () => root,
@@ -43,13 +27,13 @@ const overview = createRoute({
 const traffic = createRoute({
   getParentRoute: () => root,
   path: '/traffic',
-  validateSearch: liveSearch,
+  validateSearch: searchOf,
   component: lazyRouteComponent(() => import('./live/traffic-page')),
 });
 const audit = createRoute({
   getParentRoute: () => root,
   path: '/audit',
-  validateSearch: liveSearch,
+  validateSearch: searchOf,
   component: lazyRouteComponent(() => import('./live/audit-page')),
 });
 const events = createRoute({
@@ -130,6 +114,9 @@ function Broken({ error, reset }: ErrorComponentProps) {
 
 export const router = createRouter({
   basepath: '/console',
+  // All parts of a search are texts, without quotes.
+  parseSearch: parseSearchWith((value) => value),
+  stringifySearch: stringifySearchWith(String),
   routeTree: root.addChildren([
     overview,
     traffic,

@@ -69,7 +69,7 @@ async function kept(count) {
 test('a captured body is shown with its markup as text, and its request is sent again', async () => {
   await post('/do', '{"name":"<img src=x onerror=alert(1)>"}');
   await kept(1);
-  await go(page, `/traffic?view=kept&object=${endpoint.id}`);
+  await go(page, `/traffic?object=${endpoint.id}`);
   await page.getByRole('option', { name: /\/do/ }).click();
   const detail = page.getByRole('dialog', { name: 'Event' });
   await detail.getByRole('tab', { name: 'Bodies' }).click();

@@ -1,5 +1,6 @@
-// Kept events: searched on the pages of traffic and of the audit log, page by page.
+// The timelines of traffic and of the audit log: what is kept, page by page, and what happens.
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { api, base, go, launch, open, signIn, until } from './browser.mjs';
 import { upstream, visit } from './upstream.mjs';
@@ -17,77 +18,165 @@ after(async () => {
   service.server.close();
 });
 
-test('kept requests are found by a filter, and lead to their endpoint', async () => {
+/** Makes an endpoint of the service, and waits until requests to it are kept. */
+async function requested(name, ...paths) {
   const made = await api(page, 'POST', '/endpoints', {
-    url: `http://kept${run}.culvert.localhost`,
+    url: `http://${name}${run}.culvert.localhost`,
     upstream_url: service.url,
   });
   assert.equal(made.status, 201, JSON.stringify(made.body));
   const { id, public_url: url } = made.body;
-  for (const path of ['/first', '/second/500', '/third'])
-    await visit(url, path);
-  await until(
+  for (const path of paths) await visit(url, path);
+  await kept(id, paths.length);
+  return { id, url };
+}
+
+const kept = (id, count) =>
+  until(
     () =>
       api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${id}`),
-    ({ body }) => body.events.length >= 3,
+    ({ body }) => body.events.length >= count,
   );
-  await go(page, '/traffic');
-  await page.getByText('Kept', { exact: true }).click();
-  await page.getByLabel('Endpoint ID').fill(id);
-  await page.getByRole('button', { name: 'Search' }).click();
-  await page.getByRole('option', { name: /third/ }).waitFor();
-  // The search finds what is newer than the one before, with the conditions that it had.
+
+const rows = (pattern) => page.getByRole('option', { name: pattern });
+
+test('what is kept is there at once, what happens arrives above it, and each is there once', async () => {
+  const { id, url } = await requested(
+    'kept',
+    '/first',
+    '/second/500',
+    '/third',
+  );
+  await go(page, `/traffic?object=${id}`);
+  await rows(/third/).waitFor();
   await visit(url, '/fourth');
-  await until(
-    () =>
-      api(page, 'GET', `/events?type=http_request_complete.v0&object_id=${id}`),
-    ({ body }) => body.events.length >= 4,
+  await rows(/fourth/).waitFor();
+  await kept(id, 4);
+  // In the log and in the stream: shown once, and a request is one row, without its connection.
+  assert.deepEqual(
+    (await page.getByRole('option').allInnerTexts()).map(
+      (row) => /\/(fourth|third|second|first)/.exec(row)?.[1],
+    ),
+    ['fourth', 'third', 'second', 'first'],
   );
-  await page.getByRole('button', { name: 'Search' }).click();
-  await page.getByRole('option', { name: /fourth/ }).waitFor();
-  await page.getByRole('option', { name: /second/ }).click();
+  await rows(/second/).click();
   const detail = page.getByRole('dialog', { name: 'Event' });
   await detail.getByRole('link', { name: 'Open the endpoint' }).waitFor();
   await detail.getByRole('button', { name: 'Close' }).click();
   const filter = encodeURIComponent('ev.http.response.status_code == 500');
-  await go(page, `/traffic?view=kept&object=${id}&filter=${filter}`);
-  await page.getByRole('option', { name: /second/ }).waitFor();
-  assert.equal(
-    await page.getByRole('option', { name: /first|third/ }).count(),
-    0,
-  );
-  await go(page, '/traffic?view=kept&filter=ev.bogus');
+  // An address of before: what it asked for is here.
+  await go(page, `/traffic?object=${id}&filter=${filter}`);
+  await rows(/second/).waitFor();
+  assert.equal(await rows(/first|third/).count(), 0);
+  await go(page, '/traffic?filter=ev.bogus');
   await page.getByText(/no field "bogus"/).waitFor();
 });
 
-test('on a phone, results are in sight, and the conditions open above them', async () => {
-  const made = await api(page, 'POST', '/endpoints', {
-    url: `http://phone${run}.culvert.localhost`,
-    upstream_url: service.url,
+test('nothing is missing between the log and the stream, whichever comes first', async () => {
+  for (const slow of [/events\?limit=100/, /events\?follow=true/]) {
+    const { id, url } = await requested(`gap${slow.source.length}`, '/one');
+    let release;
+    const held = new Promise((resolve) => {
+      release = resolve;
+    });
+    await page.route(slow, async (route) => {
+      await held;
+      await route.fallback();
+    });
+    await go(page, `/traffic?object=${id}`);
+    // The log is read without the stream, if that takes its time.
+    if (slow.source.includes('follow')) await rows(/one/).waitFor();
+    await visit(url, '/two');
+    await kept(id, 2);
+    release();
+    await rows(/two/).waitFor();
+    await rows(/one/).waitFor();
+    await visit(url, '/three');
+    await rows(/three/).waitFor();
+    assert.deepEqual(
+      (await page.getByRole('option').allInnerTexts()).map(
+        (row) => /\/(one|two|three)/.exec(row)?.[1],
+      ),
+      ['three', 'two', 'one'],
+    );
+    await page.unroute(slow);
+  }
+});
+
+test('a failed request says how long it took and why it failed', async () => {
+  const dead = await api(page, 'POST', '/endpoints', {
+    url: `http://dead${run}.culvert.localhost`,
+    upstream_url: 'http://127.0.0.1:1',
   });
-  await visit(made.body.public_url, '/small');
+  await visit(dead.body.public_url, '/nothing');
+  await go(page, `/traffic?object=${dead.body.id}`);
+  const row = rows(/nothing upstream connect failed/);
+  await row.waitFor();
+  assert.match(await row.innerText(), /502\s+\d+ ms/);
+  await row.click({ position: { x: 20, y: 10 } });
+  const summary = page.getByLabel('Summary');
+  await summary
+    .getByText('The network or the upstream refused the connection.')
+    .waitFor();
+  await summary.getByText(/first byte after \d+ ms/).waitFor();
+  // The ID that its client was told finds it.
+  const id = await summary.locator('dt:text-is("Request ID") + dd').innerText();
+  await summary.getByRole('button', { name: id }).click();
+  await page
+    .getByRole('button', { name: /^Remove CEL .*Culvert-Request-Id/ })
+    .waitFor();
+  await row.waitFor();
+  const detail = page.getByRole('dialog', { name: 'Event' });
+  await row.click({ position: { x: 20, y: 10 } });
+  await detail.getByRole('tab', { name: 'Connection' }).click();
+  await detail
+    .getByLabel('Connection', { exact: true })
+    .getByText(/^ev_/)
+    .waitFor();
+});
+
+test('on a phone, results are in sight', async () => {
+  const { id } = await requested('phone', '/small');
   const phone = await open(browser, {
     width: 360,
     height: 640,
     expected: [/status of 401/],
   });
-  await signIn(phone.page, `/console/traffic?view=kept&object=${made.body.id}`);
+  await signIn(phone.page, `/console/traffic?object=${id}`);
   const row = phone.page.getByRole('option', { name: /small/ });
   await row.waitFor();
   const { y, height } = await row.boundingBox();
   assert.ok(y + height < 640, `${y + height} px down`);
-  const endpoint = phone.page.getByLabel('Endpoint ID');
-  assert.equal(await endpoint.isVisible(), false);
-  await phone.page
-    .getByRole('button', { name: 'Conditions (1)', expanded: false })
-    .click();
-  assert.equal(await endpoint.inputValue(), made.body.id);
-  await endpoint.fill('');
-  await phone.page.getByRole('button', { name: 'Search' }).click();
+  await phone.page.getByRole('button', { name: `Remove object ${id}` }).click();
   await phone.page.waitForURL((url) => !url.searchParams.has('object'));
-  await row.waitFor();
+  await phone.page.getByRole('option').first().waitFor();
   assert.deepEqual(phone.faults, []);
   await phone.context.close();
+});
+
+test('a search is written as CSV and as JSONL, whole', async () => {
+  const { id } = await requested('export', '/one', '/two,three');
+  await go(page, `/traffic?object=${id}`);
+  await rows(/two/).waitFor();
+  await page.getByRole('button', { name: 'Export' }).click();
+  const written = async (format) => {
+    const download = page.waitForEvent('download');
+    await page.getByRole('button', { name: format }).click();
+    const file = await download;
+    assert.equal(file.suggestedFilename(), `traffic.${format.toLowerCase()}`);
+    return readFileSync(await file.path(), 'utf8');
+  };
+  const [head, two, one, end] = (await written('CSV')).split('\r\n');
+  assert.match(head, /^event_timestamp,event_type,event_id,endpoint_id,/);
+  assert.match(two, /"http:[^"]*\/two,three"/);
+  assert.match(one, /\/one,/);
+  assert.equal(end, '');
+  const lines = (await written('JSONL')).trim().split('\n').map(JSON.parse);
+  assert.deepEqual(
+    lines.map(({ object }) => object.http.request.url.path),
+    ['/two,three', '/one'],
+  );
+  await page.getByText('2 rows written.').waitFor();
 });
 
 test('the audit log is read page by page, with its positions', async () => {
@@ -107,7 +196,7 @@ test('the audit log is read page by page, with its positions', async () => {
     },
     [105, `kept-${run}`],
   );
-  await go(page, '/audit?view=kept&type=vault_created.v0');
+  await go(page, '/audit?type=vault_created.v0');
   await page
     .getByRole('option', { name: new RegExp(`kept-${run}-104`) })
     .click();
@@ -141,7 +230,7 @@ test('a member sees the audit log without what only admins may read, and is told
   await api(page, 'POST', '/vaults', { name: `for-members-${run}` });
   const member = await open(browser, { expected: [/status of 401/] });
   await signIn(member.page, '/console/', key.body.token);
-  await go(member.page, '/audit?view=kept');
+  await go(member.page, '/audit');
   await member.page
     .getByRole('option', { name: new RegExp(`for-members-${run}`) })
     .waitFor();
@@ -154,11 +243,6 @@ test('a member sees the audit log without what only admins may read, and is told
     await member.page.getByRole('option', { name: /API key/i }).count(),
     0,
   );
-  await member.page.getByText('Now', { exact: true }).click();
-  await member.page
-    .getByText('Nothing has changed since you opened this page')
-    .waitFor();
-  await member.page.getByText(/visible to admins only/).waitFor();
   await api(page, 'POST', '/vaults', { name: `seen-live-${run}` });
   await member.page
     .getByRole('option', { name: new RegExp(`seen-live-${run}`) })
@@ -176,7 +260,7 @@ test('a member sees the audit log without what only admins may read, and is told
   await member.page.getByText('Visible to its owner').first().waitFor();
   assert.deepEqual(member.faults, []);
   await member.context.close();
-  await go(page, '/audit?view=kept');
+  await go(page, '/audit');
   await page
     .getByRole('option', { name: new RegExp(`for-members-${run}`) })
     .waitFor();
@@ -210,7 +294,7 @@ test('an event has a page of its own, which says which actions did not run', asy
   const { event } = body.events[0];
   for (const action of DECISIONS)
     assert.equal(event.object[action].decision, 'invalid', action);
-  await go(page, `/traffic?view=kept&object=${made.body.id}`);
+  await go(page, `/traffic?object=${made.body.id}`);
   await page.getByRole('option', { name: /\/page/ }).click();
   await page
     .getByRole('dialog', { name: 'Event' })
@@ -242,10 +326,10 @@ test('every address leads to its page or says what is missing', async () => {
     }, path);
   };
   for (const [from, to] of [
-    [`/events?object_id=${object}`, `/audit?view=kept&object=${object}`],
+    [`/events?object_id=${object}`, `/audit?object=${object}`],
     [
       '/events?type=http_request_complete.v0&filter=ev.http.response.status_code%20%3D%3D%20502',
-      '/traffic?view=kept&type=http_request_complete.v0&filter=ev.http.response.status_code',
+      '/traffic?type=http_request_complete.v0&filter=ev.http.response.status_code',
     ],
     ['/agents', '/tunnel_sessions'],
     ['/access', '/users'],
@@ -287,7 +371,7 @@ test('every address leads to its page or says what is missing', async () => {
       url.pathname === '/console/traffic' &&
       url.searchParams.get('from')?.startsWith('2026-01-01'),
   );
-  assert.match(await page.getByLabel('From').inputValue(), /^2026-01-01T00:00/);
+  await page.getByRole('button', { name: /^Remove from .*00:00:00/ }).waitFor();
   // What is gone: the log that has its deletion, if one has.
   const { body: vault } = await api(page, 'POST', '/vaults', {
     name: `gone-${run}`,

@@ -165,7 +165,9 @@ test(
   async () => {
     for (const [collection, id] of Object.entries(ids)) {
       await go(page, `/${collection}/${id}`);
-      await page.getByRole('heading', { name: 'Details', level: 2 }).waitFor();
+      await page
+        .getByRole('heading', { name: /^(Details|All fields)$/, level: 2 })
+        .waitFor();
       await settled(page);
       await check(`${collection}/${id}`, OF_OBJECTS);
     }

@@ -32,7 +32,7 @@ async function tamper(one, sql) {
   await one.start();
 }
 
-const PATH = '/console/audit?view=kept';
+const PATH = '/console/audit';
 const expected = { expected: [/status of 40[0-9]/, /ERR_/] };
 
 test(

@@ -123,6 +123,7 @@ test(
     await page.getByText(/^Cut off since/).waitFor();
     await context.setOffline(false);
     await page.getByText(/Events of that time are missing/).waitFor();
+    await page.getByText(/This server keeps no traffic/).waitFor();
     await context.close();
   },
 );

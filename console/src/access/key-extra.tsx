@@ -4,6 +4,8 @@ import { type JsonObject, isObject, text } from '@/api/json';
 import { useModel } from '@/api/document';
 import { ActionButton } from '@/resources/actions';
 import { roleOf } from '@/session/roles';
+import { Value } from '@/resources/value';
+import { Glance } from '@/ui/glance';
 import { LinkButton } from '@/ui/link-button';
 import { Section, Tag } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
@@ -155,18 +157,6 @@ export default function KeyExtra({ object }: { object: JsonObject }) {
               ? networks.map((one) => <Tag key={one}>{one}</Tag>)
               : 'Anywhere'}
           </Restriction>
-          <Restriction label="Expires">
-            {end ? (
-              <>
-                <Time value={end} />{' '}
-                {Date.parse(end) <= Date.now() ? (
-                  <Tag tone="bad">Expired</Tag>
-                ) : null}
-              </>
-            ) : (
-              'Never'
-            )}
-          </Restriction>
           {oldAt ? (
             <Restriction label="Maximum age">
               <Time value={oldAt} />
@@ -198,18 +188,38 @@ export default function KeyExtra({ object }: { object: JsonObject }) {
               />
             </Restriction>
           ) : null}
-          <Restriction label="Last used">
-            <LastUse
-              at={text(set.last_used_at)}
-              from={text(set.last_used_from)}
-            />
-          </Restriction>
         </dl>
       ) : null}
     </Section>
   );
+  const ends = end ? (
+    <>
+      <Time value={end} />{' '}
+      {Date.parse(end) <= Date.now() ? <Tag tone="bad">Expired</Tag> : null}
+    </>
+  ) : (
+    'Never'
+  );
   return (
     <>
+      <Glance
+        items={[
+          ['Owner', <Value key="owner" value={object.owner_id} />],
+          ...(set
+            ? ([
+                [
+                  'Last used',
+                  <LastUse
+                    key="use"
+                    at={text(set.last_used_at)}
+                    from={text(set.last_used_from)}
+                  />,
+                ],
+                ['Expires', ends],
+              ] as [string, React.ReactNode][])
+            : []),
+        ]}
+      />
       {restrictions}
       <KeyCalls id={id} />
     </>

@@ -1,12 +1,15 @@
 import { useQuery } from '@tanstack/react-query';
 import { useModel } from '@/api/document';
-import { type JsonObject, refId } from '@/api/json';
+import { type JsonObject, refId, text } from '@/api/json';
+import { counted } from '@/api/words';
 import { SubjectCharts } from '@/charts/subject-charts';
 import { ActionButton } from '@/resources/actions';
 import { listAt } from '@/resources/queries';
 import { ResourceTable } from '@/resources/table';
+import { Glance } from '@/ui/glance';
 import { Section } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
+import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 
 const LABELS: Record<string, string> = {
@@ -55,6 +58,20 @@ export default function AgentExtra({ object }: { object: JsonObject }) {
   });
   return (
     <>
+      <Glance
+        items={[
+          ['Machine', [text(object.os), text(object.ip)].join(', ')],
+          ['Agent', text(object.agent_version)],
+          [
+            'Connected',
+            <Time key="since" value={text(object.started_at)} relative />,
+          ],
+          [
+            'Serves',
+            served.data ? counted(served.data.length, 'endpoint') : '',
+          ],
+        ]}
+      />
       <div className={ui.toolbar}>
         {resource?.below
           .filter((one) => one.method === 'POST')

@@ -3,7 +3,9 @@ import { useEffect } from 'react';
 import { useModel } from '@/api/document';
 import { type JsonObject, text } from '@/api/json';
 import { ActionButton } from '@/resources/actions';
+import { Breakable } from '@/ui/breakable';
 import { CopyBlock } from '@/ui/copy';
+import { Glance } from '@/ui/glance';
 import { Prose, Section, Tag } from '@/ui/page';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
@@ -65,50 +67,73 @@ export default function DomainExtra({ object }: { object: JsonObject }) {
       </>
     ) : null;
   return (
-    <div className={ui.columns}>
-      <Section title="Certificate" actions={buttons}>
-        <p role="status">
-          <Tag tone={tone}>{word}</Tag> {why ? <Prose text={why} /> : null}
-        </p>
-        {retriesAt ? (
-          <p className={ui.dim}>
-            The next attempt is at <Time value={retriesAt} />.
+    <>
+      <Glance
+        items={[
+          ['Domain', <Breakable key="name" text={domain} />],
+          [
+            'Certificate',
+            <Tag key="state" tone={tone}>
+              {word}
+            </Tag>,
+          ],
+          [
+            'DNS',
+            cname ? (
+              <>
+                CNAME to <Breakable text={cname} />
+              </>
+            ) : (
+              'Any record that leads here'
+            ),
+          ],
+        ]}
+      />
+      <div className={ui.columns}>
+        <Section title="Certificate" actions={buttons}>
+          <p role="status">
+            <Tag tone={tone}>{word}</Tag> {why ? <Prose text={why} /> : null}
           </p>
-        ) : null}
-        {renewsAt ? (
-          <p className={ui.dim}>
-            It is renewed at <Time value={renewsAt} />.
-          </p>
-        ) : null}
-        {failed === undefined ? null : (
-          <ol className={ui.items}>
-            {STEPS.slice(0, failed + 1).map(({ title, todo }, step) => (
-              <li key={title}>
-                <Tag tone={step === failed ? 'bad' : 'ok'}>
-                  {step === failed ? 'Fails' : 'Done'}
-                </Tag>{' '}
-                {title}
-                {step === failed ? <p>{todo}</p> : null}
-              </li>
-            ))}
-          </ol>
-        )}
-        {word === "The platform's" ? (
-          <p className={ui.dim}>
-            The certificate of the installation is presented for this name.
-          </p>
-        ) : null}
-      </Section>
-      {records.length > 0 ? (
-        <Section title="DNS records">
-          <p className={ui.dim}>Set these at the provider of the domain:</p>
-          <div className={ui.stack}>
-            {records.map((record) => (
-              <CopyBlock key={record} value={record} label="DNS record" />
-            ))}
-          </div>
+          {retriesAt ? (
+            <p className={ui.dim}>
+              The next attempt is at <Time value={retriesAt} />.
+            </p>
+          ) : null}
+          {renewsAt ? (
+            <p className={ui.dim}>
+              It is renewed at <Time value={renewsAt} />.
+            </p>
+          ) : null}
+          {failed === undefined ? null : (
+            <ol className={ui.items}>
+              {STEPS.slice(0, failed + 1).map(({ title, todo }, step) => (
+                <li key={title}>
+                  <Tag tone={step === failed ? 'bad' : 'ok'}>
+                    {step === failed ? 'Fails' : 'Done'}
+                  </Tag>{' '}
+                  {title}
+                  {step === failed ? <p>{todo}</p> : null}
+                </li>
+              ))}
+            </ol>
+          )}
+          {word === "The platform's" ? (
+            <p className={ui.dim}>
+              The certificate of the installation is presented for this name.
+            </p>
+          ) : null}
         </Section>
-      ) : null}
-    </div>
+        {records.length > 0 ? (
+          <Section title="DNS records">
+            <p className={ui.dim}>Set these at the provider of the domain:</p>
+            <div className={ui.stack}>
+              {records.map((record) => (
+                <CopyBlock key={record} value={record} label="DNS record" />
+              ))}
+            </div>
+          </Section>
+        ) : null}
+      </div>
+    </>
   );
 }

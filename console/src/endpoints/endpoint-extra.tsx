@@ -1,59 +1,101 @@
+import { useQuery } from '@tanstack/react-query';
 import { lazy, Suspense } from 'react';
 import { type JsonObject, text } from '@/api/json';
 import { CopyButton } from '@/ui/copy';
+import { Glance } from '@/ui/glance';
 import { LinkButton } from '@/ui/link-button';
 import { SubjectCharts } from '@/charts/subject-charts';
-import { Section } from '@/ui/page';
+import { Breakable } from '@/ui/breakable';
+import { Section, Tag } from '@/ui/page';
 import { Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { DryRun } from './dry-run';
 import { PolicyHealth } from './policy-health';
+import { Recent, recentQuery, UpState } from './recent';
+import ServedBy from './served-by-cell';
 
 const RestrictByIp = lazy(() => import('./restrict-by-ip'));
 
-/** Where the endpoint is reached and from where, and its live traffic. */
+/** The actions that a policy names, each once and in its order. */
+function actionsOf(policy: string): string[] {
+  const named = policy.matchAll(/\btype"?:\s*["']?([a-z][a-z-]+)/g);
+  return [...new Set([...named].map(([, name]) => name ?? ''))];
+}
+
+/** What the endpoint is, where it goes, whether that answers, its policy and its traffic. */
 export default function EndpointExtra({ object }: { object: JsonObject }) {
+  const id = text(object.id);
   const url = text(object.public_url) || text(object.url);
-  const filter = `ev.conn.server_name == ${JSON.stringify(text(object.host))}`;
   const web = /^https?:\/\//.test(url);
+  const policy = text(object.traffic_policy);
+  const actions = actionsOf(policy);
+  const { data: recent } = useQuery(recentQuery(id, web));
+  const address = (
+    <span className={ui.idline}>
+      {web ? (
+        <a href={url} target="_blank" rel="noreferrer noopener">
+          <Breakable text={url} />
+        </a>
+      ) : (
+        <code>{url}</code>
+      )}
+      <CopyButton value={url} label="Copy the address" />
+    </span>
+  );
   return (
     <>
-      {object.traffic_policy ? <PolicyHealth id={text(object.id)} /> : null}
+      {text(object.description) ? <p>{text(object.description)}</p> : null}
+      <Glance
+        items={[
+          ['Public address', address],
+          ['Goes to', <ServedBy key="to" object={object} />],
+          ...(recent
+            ? [
+                ['State', <UpState key="up" last={recent[0]} />] as [
+                  string,
+                  React.ReactNode,
+                ],
+              ]
+            : []),
+          [
+            'Traffic policy',
+            actions.length > 0
+              ? actions.map((name) => <Tag key={name}>{name}</Tag>)
+              : policy
+                ? 'Without actions'
+                : 'None: all requests pass',
+          ],
+        ]}
+      />
+      {policy ? <PolicyHealth id={id} /> : null}
       <Section
-        title="Reach it"
+        title="Newest traffic"
         actions={
           <LinkButton
             size="xs"
             variant="default"
             to="/traffic"
-            search={{ filter }}
+            search={{ object: id }}
           >
-            Watch its traffic
+            All its traffic
           </LinkButton>
         }
       >
-        <span className={ui.idline}>
-          {web ? (
-            <a href={url} target="_blank" rel="noreferrer noopener">
-              {url}
-            </a>
-          ) : (
-            <code>{url}</code>
-          )}
-          <CopyButton value={url} label="Copy the address" />
-        </span>
+        {recent && recent.length > 0 ? (
+          <Recent events={recent} />
+        ) : (
+          <p className={ui.dim}>
+            {recent
+              ? 'No traffic is kept. A request appears here a second after its response.'
+              : 'The page Traffic shows requests as they end.'}
+          </p>
+        )}
       </Section>
+      <SubjectCharts subject="endpoint" id={id} />
       <Suspense fallback={<Loading />}>
-        <RestrictByIp key={text(object.id)} object={object} isWeb={web} />
+        <RestrictByIp key={id} object={object} isWeb={web} />
       </Suspense>
-      <SubjectCharts subject="endpoint" id={text(object.id)} />
-      {web ? (
-        <DryRun
-          key={text(object.id)}
-          id={text(object.id)}
-          policy={text(object.traffic_policy)}
-        />
-      ) : null}
+      {web ? <DryRun key={id} id={id} policy={policy} /> : null}
     </>
   );
 }

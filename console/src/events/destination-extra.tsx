@@ -1,5 +1,8 @@
-import type { JsonObject } from '@/api/json';
+import { type Json, type JsonObject, isObject, text } from '@/api/json';
 import { SubjectCharts } from '@/charts/subject-charts';
+import { humanize } from '@/api/words';
+import { Breakable } from '@/ui/breakable';
+import { Glance } from '@/ui/glance';
 import ui from '@/ui/ui.module.css';
 import { Section } from '@/ui/page';
 import { Attempts } from './attempts';
@@ -8,6 +11,32 @@ import { isWhole } from './destination-rights';
 import { Health } from './health';
 import { Replay } from './replay';
 import { SubscriptionsTo } from './subscriptions-to';
+
+/** Settings that say where a target is, in this order. */
+const PLACES = [
+  'url',
+  'path',
+  'endpoint',
+  'address',
+  'brokers',
+  'topic',
+  'queue_url',
+  'bucket',
+  'host',
+];
+
+/** The kind of a target, and where it is. */
+function placeOf(target: Json | undefined): string {
+  const chosen = Object.entries(isObject(target) ? target : {}).find(
+    ([, settings]) => isObject(settings),
+  );
+  if (!chosen) return '';
+  const [kind, settings] = chosen;
+  const place = PLACES.map((name) =>
+    text(isObject(settings) ? settings[name] : ''),
+  ).find(Boolean);
+  return place ? `${humanize(kind)}: ${place}` : humanize(kind);
+}
 
 export default function DestinationExtra({ object }: { object: JsonObject }) {
   const id = String(object.id);
@@ -22,6 +51,12 @@ export default function DestinationExtra({ object }: { object: JsonObject }) {
     );
   return (
     <>
+      <Glance
+        items={[
+          ['Sends to', <Breakable key="to" text={placeOf(object.target)} />],
+          ['As', <code key="format">{text(object.format)}</code>],
+        ]}
+      />
       <div className={ui.columns}>
         <Health id={id} />
         <div>

@@ -9,6 +9,9 @@ import { CopyBlock, CopyButton } from '@/ui/copy';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { Changes } from './changes';
+import { Connection } from './connection';
+import { Facts } from './event-facts';
+import { isRequest } from './facts';
 import { flat } from './flat';
 import type { KeptEvent, LiveEvent } from './entry';
 import { Messages, SendAgain } from './messages';
@@ -42,29 +45,6 @@ function curlOf(object: JsonObject): string | undefined {
   ].join(' \\\n  ');
 }
 
-const RESPONSES: Record<string, string> = { 2: 'ok', 4: 'warn', 5: 'bad' };
-
-/** A request in one line: what was asked for, and what came of it. */
-function RequestLine({ object }: { object: JsonObject }) {
-  const http = isObject(object.http) ? object.http : {};
-  const request = isObject(http.request) ? http.request : {};
-  const status = text(isObject(http.response) ? http.response.status_code : '');
-  return (
-    <div className={ui.idline}>
-      <span
-        className={ui.tag}
-        data-tone={RESPONSES[status[0] ?? ''] ?? 'quiet'}
-      >
-        {status || 'no response'}
-      </span>
-      <code>
-        {text(request.method).toUpperCase()}{' '}
-        {text(isObject(request.url) ? request.url.raw : '')}
-      </code>
-    </div>
-  );
-}
-
 /** A field of an event. The decision of an action that did not run is `invalid`, which alone reads like a fault. */
 function FieldValue({ name, value }: { name: string; value: Json }) {
   return name.endsWith('.decision') && value === 'invalid' ? (
@@ -89,13 +69,12 @@ export function EventDetail({ event, isPage = false }: Props) {
   const path = id ? pathOf(id) : undefined;
   const curl = curlOf(event.object);
   const isUpdate = event.event_type.includes('_updated');
-  const isRequest = event.event_type.startsWith('http_request_complete');
+  const isHttp = isRequest(event);
   return (
     <div className={ui.stack}>
       <div>
         <strong>{eventTitle(event.event_type)}</strong>{' '}
         <code>{event.event_type}</code>
-        {isRequest ? <RequestLine object={event.object} /> : null}
         <div className={ui.dim}>
           <Time value={event.event_timestamp} />
         </div>
@@ -111,6 +90,7 @@ export function EventDetail({ event, isPage = false }: Props) {
           </div>
         )}
       </div>
+      <Facts event={event} />
       {endpoint ? (
         <Link to={pathOf(endpoint) ?? '/endpoints'}>Open the endpoint</Link>
       ) : null}
@@ -134,8 +114,9 @@ export function EventDetail({ event, isPage = false }: Props) {
           <Tabs.Tab value="fields">Fields</Tabs.Tab>
           <Tabs.Tab value="json">As delivered</Tabs.Tab>
           {curl ? <Tabs.Tab value="curl">As curl</Tabs.Tab> : null}
-          {isRequest ? <Tabs.Tab value="messages">Bodies</Tabs.Tab> : null}
-          {isRequest ? <Tabs.Tab value="again">Send again</Tabs.Tab> : null}
+          {isHttp ? <Tabs.Tab value="messages">Bodies</Tabs.Tab> : null}
+          {isHttp ? <Tabs.Tab value="connection">Connection</Tabs.Tab> : null}
+          {isHttp ? <Tabs.Tab value="again">Send again</Tabs.Tab> : null}
         </Tabs.List>
         {isUpdate ? (
           <Tabs.Panel value="changes" pt="sm">
@@ -160,12 +141,17 @@ export function EventDetail({ event, isPage = false }: Props) {
         <Tabs.Panel value="json" pt="sm">
           <CopyBlock value={json} label="the event" />
         </Tabs.Panel>
-        {isRequest ? (
+        {isHttp ? (
+          <Tabs.Panel value="connection" pt="sm">
+            <Connection event={event} />
+          </Tabs.Panel>
+        ) : null}
+        {isHttp ? (
           <Tabs.Panel value="messages" pt="sm">
             <Messages id={event.event_id} />
           </Tabs.Panel>
         ) : null}
-        {isRequest ? (
+        {isHttp ? (
           <Tabs.Panel value="again" pt="sm">
             <SendAgain id={event.event_id} object={event.object} />
           </Tabs.Panel>

@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link, useParams } from '@tanstack/react-router';
+import { Link, useNavigate, useParams } from '@tanstack/react-router';
 import { ApiError } from '@/api/error';
 import { call } from '@/api/http';
 import { isObject } from '@/api/json';
@@ -10,6 +10,8 @@ import { Empty, Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { type KeptEvent, keptEvent } from './entry';
 import { EventDetail } from './event-detail';
+import { Narrow } from './narrow';
+import { logOf } from './where';
 
 /** An event is kept about a second after its request: until then its page asks again. */
 const AGAIN_MS = 2000;
@@ -21,6 +23,7 @@ const isGone = (error: unknown): error is ApiError =>
 /** One kept event, at an address that can be passed on. */
 export default function EventPage() {
   const { id } = useParams({ from: '/events/$id' });
+  const navigate = useNavigate();
   const found = useQuery({
     queryKey: ['events', 'one', id],
     staleTime: Infinity,
@@ -66,7 +69,16 @@ export default function EventPage() {
       ) : null}
       {found.data ? (
         <section className={ui.section}>
-          <EventDetail event={found.data} isPage />
+          <Narrow
+            value={({ word, cel }) =>
+              void navigate({
+                to: logOf(found.data.event_type),
+                search: cel ? { filter: cel } : { q: word },
+              })
+            }
+          >
+            <EventDetail event={found.data} isPage />
+          </Narrow>
         </section>
       ) : null}
     </Page>

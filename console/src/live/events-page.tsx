@@ -24,8 +24,7 @@ export default function EventsPage() {
   const { resources } = useModel();
   const to = pageOf(search);
   const wanted = forPage(search);
-  if (to)
-    return <Navigate to={to} search={{ ...wanted, view: 'kept' }} replace />;
+  if (to) return <Navigate to={to} search={wanted} replace />;
   const hasSearch = Object.values(wanted).some(Boolean);
   return (
     <Page
@@ -37,21 +36,9 @@ export default function EventsPage() {
           key={log.to}
           title={log.title}
           actions={
-            <>
-              {hasSearch ? null : (
-                <LinkButton size="xs" variant="default" to={log.to} search={{}}>
-                  Watch them now
-                </LinkButton>
-              )}
-              <LinkButton
-                size="xs"
-                variant="default"
-                to={log.to}
-                search={{ ...wanted, view: 'kept' }}
-              >
-                {hasSearch ? `Search ${log.title}` : 'Search kept ones'}
-              </LinkButton>
-            </>
+            <LinkButton size="xs" variant="default" to={log.to} search={wanted}>
+              {hasSearch ? `Search ${log.title}` : log.title}
+            </LinkButton>
           }
         >
           <p className={ui.dim}>{log.text}</p>

@@ -1,14 +1,13 @@
-import {
-  infiniteQueryOptions,
-  keepPreviousData,
-  queryOptions,
-} from '@tanstack/react-query';
+import { infiniteQueryOptions, queryOptions } from '@tanstack/react-query';
 import { call } from '@/api/http';
 import { type Json, isObject } from '@/api/json';
 import { type KeptEvent, keptEvent } from './entry';
 
-/** What kept events are searched by, as in the page's address. */
-export interface KeptSearch {
+/** What events are searched by, as in a page's address. */
+export interface EventSearch {
+  /** Plain words. */
+  q?: string | undefined;
+  /** A condition in CEL. */
   filter?: string | undefined;
   type?: string | undefined;
   from?: string | undefined;
@@ -17,17 +16,35 @@ export interface KeptSearch {
   actor?: string | undefined;
 }
 
-export interface KeptPageData {
+/** What `GET /events` takes: the words of a search are conditions here. */
+export interface Conditions {
+  types: string[];
+  filter?: string | undefined;
+  from?: string | undefined;
+  to?: string | undefined;
+  object?: string | undefined;
+  actor?: string | undefined;
+}
+
+/** How far a search got: back to a time, and the share of its range. */
+export interface Searched {
+  to: string | null;
+  share: number;
+}
+
+export interface KeptPage {
   /** The newest first. */
   events: KeptEvent[];
   next: string | undefined;
+  searched: Searched | undefined;
 }
 
+/** The most events that a page has. */
 const LIMIT = 100;
 
-/** A time of the address, which is local, as the API takes it. */
-function instant(local: string | undefined): string | undefined {
-  const at = local ? new Date(local) : undefined;
+/** A time of the address, which is local unless it has a zone, as the API takes it. */
+export function instant(given: string | undefined): string | undefined {
+  const at = given ? new Date(given) : undefined;
   return at && !Number.isNaN(at.getTime()) ? at.toISOString() : undefined;
 }
 
@@ -50,34 +67,32 @@ export function withheldQuery(log: 'audit' | 'traffic') {
   });
 }
 
-export function keptQuery(types: string[], search: KeptSearch) {
+function parameters(conditions: Conditions): URLSearchParams {
   const query = new URLSearchParams({
     limit: String(LIMIT),
-    type: types.join(','),
+    type: conditions.types.join(','),
   });
   const given = {
-    filter: search.filter,
-    from: instant(search.from),
-    to: instant(search.to),
-    object_id: search.object,
-    actor_id: search.actor,
+    filter: conditions.filter,
+    from: instant(conditions.from),
+    to: instant(conditions.to),
+    object_id: conditions.object,
+    actor_id: conditions.actor,
   };
   for (const [name, value] of Object.entries(given))
     if (value) query.set(name, value);
-  return infiniteQueryOptions({
-    queryKey: ['events', 'kept', query.toString()],
-    placeholderData: keepPreviousData,
-    initialPageParam: undefined as string | undefined,
-    getNextPageParam: (page: KeptPageData) => page.next,
-    queryFn: async ({ pageParam, signal }): Promise<KeptPageData> => {
-      const asked = new URLSearchParams(query);
-      if (pageParam) asked.set('cursor', pageParam);
-      return pageOf(await call('GET', `/events?${asked}`, undefined, signal));
-    },
-  });
+  return query;
 }
 
-function pageOf(page: Json): KeptPageData {
+/** One page of a search, the newest events first. */
+export async function keptPage(
+  conditions: Conditions,
+  cursor: string | undefined,
+  signal: AbortSignal,
+): Promise<KeptPage> {
+  const query = parameters(conditions);
+  if (cursor) query.set('cursor', cursor);
+  const page = await call('GET', `/events?${query}`, undefined, signal);
   const entries =
     isObject(page) && Array.isArray(page.events)
       ? page.events.filter(isObject)
@@ -87,5 +102,25 @@ function pageOf(page: Json): KeptPageData {
     typeof uri === 'string'
       ? (new URL(uri, location.origin).searchParams.get('cursor') ?? undefined)
       : undefined;
-  return { events: entries.map(keptEvent), next };
+  const searched = isObject(page) ? page.searched : undefined;
+  return {
+    events: entries.map(keptEvent),
+    next,
+    searched: isObject(searched)
+      ? (searched as unknown as Searched)
+      : undefined,
+  };
+}
+
+/** All pages of a search. What is read stays as it is: events do not change. */
+export function keptQuery(conditions: Conditions) {
+  return infiniteQueryOptions({
+    queryKey: ['events', 'kept', parameters(conditions).toString()],
+    staleTime: Infinity,
+    // A page that is opened again begins with the newest.
+    gcTime: 0,
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page: KeptPage) => page.next,
+    queryFn: ({ pageParam, signal }) => keptPage(conditions, pageParam, signal),
+  });
 }

@@ -23,6 +23,8 @@ interface Props {
   onEnd?: (() => void) | undefined;
   /** Whether these are all events: their number is then known. */
   isWhole?: boolean;
+  /** How often the person has asked to go to the newest. */
+  jumps?: number;
 }
 
 /** Rows before the end at which more are asked for. */
@@ -38,6 +40,7 @@ export function LiveList({
   row,
   onEnd,
   isWhole = true,
+  jumps = 0,
 }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({
@@ -53,6 +56,9 @@ export function LiveList({
     // Only a new selection moves the list.
     // oxlint-disable-next-line react/exhaustive-deps
   }, [selected]);
+  useEffect(() => {
+    if (jumps > 0) box.current?.scrollTo(0, 0);
+  }, [jumps]);
   const isNearEnd =
     onEnd !== undefined &&
     (virtual.getVirtualItems().at(-1)?.index ?? 0) >= events.length - AHEAD;

@@ -4,6 +4,7 @@ import { counted } from '@/api/words';
 import { viewer } from './viewer';
 import { CopyButton } from '@/ui/copy';
 import { Section } from '@/ui/page';
+import { saveFile } from '@/ui/save-file';
 import { Failure } from '@/ui/states';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
@@ -28,17 +29,6 @@ function seenHead(): Seen | undefined {
 }
 
 const textOf = ({ position, hash }: Head) => `${position}:${hash}`;
-
-function save(lines: string[]): void {
-  const url = URL.createObjectURL(
-    new Blob(lines, { type: 'application/x-ndjson' }),
-  );
-  const link = document.createElement('a');
-  link.href = url;
-  link.download = 'audit.jsonl';
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 60_000);
-}
 
 /** What the verification found: a fault loudly, with its position. */
 function Result({
@@ -168,7 +158,7 @@ export function ProofSection() {
             }
           : {}),
       });
-      if (exports) save(lines);
+      if (exports) saveFile('audit.jsonl', 'application/x-ndjson', lines);
       if (!done.fault && done.head && done.hidden === 0)
         localStorage.setItem(
           keyOf(),

@@ -8,6 +8,9 @@ import { viewer } from './viewer';
 export interface TailOptions {
   types: string[];
   filter?: string | undefined;
+  /** Of a stream of kept events: only those of this object, or of this user or bot. */
+  object?: string | undefined;
+  actor?: string | undefined;
   fields?: string[];
   /** Whether the stream is one of kept events, which resumes after an interruption where it ended. */
   resumes?: boolean;
@@ -23,7 +26,7 @@ const AGAIN_MS = 2000;
 /** The server sends something at least every 15 seconds. */
 const SILENT_MS = 40_000;
 /** The server keeps no traffic, so that only a live stream is possible. */
-const NOT_KEPT = 'ERR_NGROK_5408';
+export const NOT_KEPT = 'ERR_NGROK_5408';
 /** The server cannot read the ID behind which the stream was to resume. */
 const NO_CURSOR = 'ERR_NGROK_5407';
 
@@ -59,6 +62,8 @@ export class Tail {
   error: Error | undefined;
   /** The last interruption. */
   cut: Cut | undefined;
+  /** Whether more came than are held: the oldest are no longer here. */
+  isOver = false;
   version = 0;
   readonly #options: TailOptions;
   readonly #stop = new AbortController();
@@ -92,11 +97,11 @@ export class Tail {
     clearTimeout(this.#timer);
   }
 
-  clear(): void {
+  /** Lets go of all events, which are read from the logs again. */
+  forget(): void {
     this.events = [];
     this.#waiting = [];
-    this.dropped = 0;
-    this.cut = undefined;
+    this.isOver = false;
     this.#tell();
   }
 
@@ -109,11 +114,13 @@ export class Tail {
   readonly #interrupt = (): void => this.#attempt?.abort();
 
   #path(): string {
-    const { types, filter, fields } = this.#options;
+    const { types, filter, object, actor, fields } = this.#options;
     const query = new URLSearchParams();
     if (this.#resumes) query.set('follow', 'true');
     if (types.length > 0) query.set('type', types.join(','));
     if (filter) query.set('filter', filter);
+    if (object && this.#resumes) query.set('object_id', object);
+    if (actor && this.#resumes) query.set('actor_id', actor);
     if (fields && !this.#resumes) query.set('fields', fields.join(','));
     return `${API_PREFIX}/events${this.#resumes ? '' : '/tail'}?${query}`;
   }
@@ -239,6 +246,8 @@ export class Tail {
     }
     if (fresh.length === 0 && this.dropped === 0) return;
     this.#options.onEvents?.(fresh);
+    this.isOver ||=
+      this.events.length + this.#waiting.length + fresh.length > KEPT;
     this.#waiting = this.#waiting.concat(fresh).slice(-KEPT);
     this.#timer ??= setTimeout(() => this.#flush(), FLUSH_MS);
   }

@@ -1,183 +1,166 @@
-import { Button, Select } from '@mantine/core';
 import { useNavigate, useSearch } from '@tanstack/react-router';
-import { type ReactNode, lazy, Suspense, useState } from 'react';
-import { type Json, isObject, text } from '@/api/json';
+import { useCallback, useMemo } from 'react';
+import { show } from '@/charts/units';
+import { type Json, text } from '@/api/json';
 import { RowTime } from '@/ui/time';
-import ui from '@/ui/ui.module.css';
-import { KeptPage } from './kept-page';
-import { LivePage } from './live-page';
-import type { LiveEvent } from './entry';
-import { useTail } from './use-tail';
-import { Views } from './views';
+import type { KeptEvent, LiveEvent } from './entry';
+import { at, isRequest, isTransport, reasonWords, wordOf } from './facts';
+import type { EventSearch } from './kept';
+import { InRow } from './narrow';
+import { Timeline } from './timeline';
 import css from './live.module.css';
 
-const CodeEditor = lazy(() => import('@/ui/code-editor'));
-
-const KINDS = [
-  { value: 'http_request_complete.v0', label: 'HTTP requests' },
-  { value: 'tcp_connection_closed.v0', label: 'Connections' },
+const ALL = ['http_request_complete.v0', 'tcp_connection_closed.v0'];
+const HEADS = [
+  'Time',
+  'Method',
+  'Host',
+  'Path',
+  'Status',
+  'Duration',
+  'Response',
 ];
-const HEADS = ['Time', 'Method', 'Host', 'Path', 'Status', 'Response'];
-const ALL = KINDS.map(({ value }) => value);
 
-function at(value: Json | undefined, ...path: string[]): Json | undefined {
-  return path.reduce<Json | undefined>(
-    (now, key) => (isObject(now) ? now[key] : undefined),
-    value,
-  );
-}
+const count = (value: Json | undefined, unit: 'ms' | 'bytes') =>
+  typeof value === 'number' ? show(value, unit) : '';
 
-function size(bytes: Json | undefined): string {
-  const n = Number(bytes ?? 0);
-  if (n < 1000) return `${n} B`;
-  return n < 1_000_000
-    ? `${(n / 1000).toFixed(1)} kB`
-    : `${(n / 1_000_000).toFixed(1)} MB`;
-}
-
-function row({ event_type, event_timestamp, object }: LiveEvent) {
-  const http = event_type === 'http_request_complete.v0';
-  const status = at(object, 'http', 'response', 'status_code');
-  const reason = text(at(object, 'culvert', 'reason')).replaceAll('_', ' ');
-  const query = text(at(object, 'http', 'request', 'url', 'query'));
-  const host = text(at(object, 'conn', 'server_name'));
-  const what = http
-    ? text(at(object, 'http', 'request', 'url', 'path')) +
-      (query && `?${query}`)
-    : `from ${text(at(object, 'conn', 'client_ip'))}${reason && `: ${reason}`}`;
+function Row({ event }: { event: LiveEvent }) {
+  const { object, event_timestamp } = event;
+  const isHttp = isRequest(event);
+  const status = text(at(object, 'http.response.status_code'));
+  const reason = text(at(object, 'culvert.reason'));
+  const query = text(at(object, 'http.request.url.query'));
+  const host = text(at(object, 'conn.server_name'));
+  const method = text(at(object, 'http.request.method'));
+  const client = text(at(object, 'conn.client_ip'));
+  const path =
+    text(at(object, 'http.request.url.path')) + (query && `?${query}`);
+  const why = reasonWords(reason);
   return (
     <>
       <RowTime value={event_timestamp} />
       <span className={css.method}>
-        {http ? text(at(object, 'http', 'request', 'method')) : 'tcp'}
+        {isHttp ? (
+          <InRow facet="method" word={`method:${method}`}>
+            {method}
+          </InRow>
+        ) : (
+          'tcp'
+        )}
       </span>
-      <span title={host}>{host}</span>
-      <span title={what}>{what}</span>
+      <span>
+        <InRow facet="host" word={wordOf('host', host)}>
+          {host}
+        </InRow>
+      </span>
+      <span title={`${isHttp ? path : `from ${client}`}${why && `: ${why}`}`}>
+        {isHttp ? (
+          path
+        ) : (
+          <>
+            from{' '}
+            <InRow facet="ip" word={client}>
+              {client}
+            </InRow>
+          </>
+        )}
+        {why ? (
+          <>
+            {' '}
+            <span className={css.reason}>{why}</span>
+          </>
+        ) : null}
+      </span>
       <span
         className={css.code}
-        data-class={http ? Math.floor(Number(status ?? 0) / 100) : 'none'}
-        title={reason}
+        data-class={isHttp ? Math.floor(Number(status || 0) / 100) : 'none'}
       >
-        {http ? text(status) || 'cut' : ''}
+        {isHttp && status ? (
+          <InRow facet="status" word={status}>
+            {status}
+          </InRow>
+        ) : isHttp ? (
+          'cut'
+        ) : (
+          ''
+        )}
       </span>
       <span className={css.size}>
-        {size(
-          http
-            ? at(object, 'http', 'response', 'body_length')
-            : at(object, 'conn', 'bytes_out'),
+        {count(at(object, 'culvert.duration_ms'), 'ms')}
+      </span>
+      <span className={css.size}>
+        {count(
+          at(object, isHttp ? 'http.response.body_length' : 'conn.bytes_out'),
+          'bytes',
         )}
       </span>
     </>
   );
 }
 
-/** The requests that pass through, and those that are kept. */
+const row = (event: LiveEvent) => <Row event={event} />;
+
+const COLUMNS = [
+  'http.request.method',
+  'http.request.url.raw',
+  'conn.server_name',
+  'http.response.status_code',
+  'culvert.duration_ms',
+  'culvert.first_byte_ms',
+  'culvert.connect_ms',
+  'culvert.reason',
+  'culvert.upstream',
+  'conn.client_ip',
+  'http.request.body_length',
+  'http.response.body_length',
+  'http.request.user_agent',
+  'culvert.trace_id',
+];
+const EXPORTED = [
+  ...(['event_timestamp', 'event_type', 'event_id'] as const).map((name) => ({
+    name,
+    of: (event: KeptEvent) => event[name],
+  })),
+  { name: 'endpoint_id', of: (event: KeptEvent) => event.endpoint },
+  ...COLUMNS.map((name) => ({
+    name,
+    of: ({ object }: KeptEvent) => at(object, name),
+  })),
+];
+
+const EMPTY = {
+  title: 'Nothing has passed yet',
+  text: 'A request to any endpoint appears here about a second after its response.',
+  command: 'culvert events tail --type http_request_complete.v0',
+};
+
+/** Requests and connections. */
 export default function TrafficPage() {
   const search = useSearch({ from: '/traffic' });
   const navigate = useNavigate();
-  const views = (
-    <Views
-      view={search.view}
-      onView={(view) => void navigate({ to: '/traffic', search: { view } })}
-    />
+  const onSearch = useCallback(
+    (next: EventSearch) => void navigate({ to: '/traffic', search: next }),
+    [navigate],
   );
-  return search.view === 'kept' ? (
-    <KeptPage
-      title="Traffic"
-      text="Requests and connections that are kept, of all nodes."
-      views={views}
-      kinds={KINDS}
-      all={ALL}
-      object="Endpoint ID"
-      empty={{
-        title: 'No request is kept yet',
-        text: 'A request to any endpoint is here about a second after its response.',
-      }}
-      row={row}
-      heads={HEADS}
-      search={search}
-      onSearch={(next) =>
-        void navigate({ to: '/traffic', search: { ...next, view: 'kept' } })
-      }
-    />
-  ) : (
-    <LiveTraffic views={views} />
-  );
-}
-
-/** The requests that pass through now. */
-function LiveTraffic({ views }: { views: ReactNode }) {
-  const search = useSearch({ from: '/traffic' });
-  const navigate = useNavigate();
-  const [draft, setDraft] = useState(search.filter ?? '');
-  const tail = useTail({
-    types: search.type ? [search.type] : ALL,
-    filter: search.filter,
-    resumes: true,
-  });
-  const go = (filter: string, type = search.type) =>
-    void navigate({
-      to: '/traffic',
-      search: { filter: filter.trim() || undefined, type },
-    });
-  const tools = (
-    <form
-      className={ui.toolbar}
-      role="search"
-      onSubmit={(event) => {
-        event.preventDefault();
-        go(draft);
-      }}
-    >
-      <div className={ui.grow}>
-        <span className={ui.label}>Filter</span>
-        <Suspense fallback={null}>
-          <CodeEditor
-            label="Filter, a condition in CEL on ev"
-            language="cel"
-            value={draft}
-            onChange={setDraft}
-          />
-        </Suspense>
-      </div>
-      <Select
-        label="Kind"
-        data={KINDS}
-        placeholder="All"
-        clearable
-        value={search.type ?? null}
-        onChange={(type) => go(draft, type ?? undefined)}
-      />
-      <Button type="submit" variant="default">
-        Apply
-      </Button>
-      {search.filter ? (
-        <Button
-          variant="subtle"
-          onClick={() => {
-            setDraft('');
-            go('');
-          }}
-        >
-          Clear the filter
-        </Button>
-      ) : null}
-    </form>
+  // A request is one row: its connection is in its detail, and in a search for connections.
+  const shows = useMemo(
+    () =>
+      search.type ? () => true : (event: LiveEvent) => !isTransport(event),
+    [search.type],
   );
   return (
-    <LivePage
+    <Timeline
       title="Traffic"
-      text="Requests and connections as they end, on all nodes."
-      tail={tail}
-      views={views}
-      tools={tools}
-      row={row}
+      text="Requests and connections of all nodes, the newest first. New ones appear as they end."
+      placeholder="502 shop.example.com /checkout >500ms last 24h"
+      all={ALL}
+      search={search}
+      onSearch={onSearch}
+      shows={shows}
       heads={HEADS}
-      empty={{
-        title: 'Nothing has passed since you opened this page',
-        text: 'A request to any endpoint appears here within two seconds.',
-        command: 'culvert events tail --type http_request_complete.v0',
-      }}
+      row={row}
+      columns={EXPORTED}
+      empty={EMPTY}
     />
   );
 }

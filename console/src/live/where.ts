@@ -1,9 +1,15 @@
 import { collectionOf } from '@/resources/names';
-import type { KeptSearch } from './kept';
+import type { EventSearch } from './kept';
 
 type Search = Record<string, unknown>;
-const word = (value: unknown): string | undefined =>
-  typeof value === 'string' && value !== '' ? value : undefined;
+
+/** A part of an address's search: the router makes numbers of `q=502` and the like. */
+export const word = (value: unknown): string | undefined =>
+  typeof value === 'number' || typeof value === 'boolean'
+    ? String(value)
+    : typeof value === 'string' && value !== ''
+      ? value
+      : undefined;
 const pad = (n: number) => String(n).padStart(2, '0');
 
 /** A time of the API's queries as the fields of a search have it: local, without a zone. */
@@ -16,8 +22,9 @@ function local(value: unknown): string | undefined {
 }
 
 /** A search for events, by the names that the console's pages have for its parts or by those of `GET /events`. */
-export function searchOf(search: Search): KeptSearch {
+export function searchOf(search: Search): EventSearch {
   return {
+    q: word(search.q),
     filter: word(search.filter),
     type: word(search.type),
     from: local(search.from),
@@ -28,6 +35,10 @@ export function searchOf(search: Search): KeptSearch {
 }
 
 const TRAFFIC = /^(traffic|http_request_complete|tcp_connection_closed)/;
+/** The page that has events of a type. */
+export const logOf = (type: string): '/traffic' | '/audit' =>
+  TRAFFIC.test(type) ? '/traffic' : '/audit';
+
 /** The beginnings of fields that events of traffic alone have. */
 const FIELDS =
   /\bev\.(http|conn|backend|tls|traffic_policy|compression|ip_policy|oauth|basic_auth|circuit_breaker|webhook_verification)\b/;
@@ -38,7 +49,7 @@ export function pageOf({
   filter,
   object,
   actor,
-}: KeptSearch): '/traffic' | '/audit' | undefined {
+}: EventSearch): '/traffic' | '/audit' | undefined {
   const types = type?.split(',') ?? [];
   if (types.length > 0) {
     const traffic = types.filter((one) => TRAFFIC.test(one)).length;
@@ -55,7 +66,7 @@ export function pageOf({
 }
 
 /** The search as the page takes it: the name of a whole log is no type there. */
-export function forPage(search: KeptSearch): KeptSearch {
+export function forPage(search: EventSearch): EventSearch {
   return {
     ...search,
     type:

@@ -44,9 +44,11 @@ function isUnset(value: Json | undefined): boolean {
 
 /** All fields that are set, and the names of the others. */
 function Details({
+  title,
   resource,
   object,
 }: {
+  title: string;
   resource: Resource;
   object: JsonObject;
 }) {
@@ -54,7 +56,7 @@ function Details({
     (key) => isUnset(object[key]) && key !== 'token',
   );
   return (
-    <Section title="Details">
+    <Section title={title}>
       <Fields
         value={object}
         schema={resource.item}
@@ -108,11 +110,7 @@ export default function DetailPage() {
   const actions = (
     <>
       <Actions resource={resource} object={object} handled={handled} />
-      <LinkButton
-        variant="default"
-        to="/audit"
-        search={{ view: 'kept', object: id }}
-      >
+      <LinkButton variant="default" to="/audit" search={{ object: id }}>
         History
       </LinkButton>
       {resource.update ? (
@@ -152,12 +150,17 @@ export default function DetailPage() {
           <DetailExtra object={object} />
         </Suspense>
       ) : null}
-      <Details resource={resource} object={object} />
+      {DetailExtra ? null : (
+        <Details title="Details" resource={resource} object={object} />
+      )}
       <Below resource={resource} id={id} handled={handled} />
       {GRANTS.has(resource.name) ? (
         <Suspense fallback={null}>
           <Grants collection={resource.name} id={id} />
         </Suspense>
+      ) : null}
+      {DetailExtra ? (
+        <Details title="All fields" resource={resource} object={object} />
       ) : null}
       <Suspense fallback={null}>
         <Outlet />

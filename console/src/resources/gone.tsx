@@ -25,11 +25,7 @@ export function Gone({
           </>
         }
         action={
-          <LinkButton
-            variant="default"
-            to="/audit"
-            search={{ view: 'kept', object: id }}
-          >
+          <LinkButton variant="default" to="/audit" search={{ object: id }}>
             Search the audit log
           </LinkButton>
         }

@@ -7,14 +7,16 @@ import {
 } from '@tanstack/react-router';
 import { type FormEvent, Suspense, useState } from 'react';
 import { ApiError } from '@/api/error';
+import type { JsonObject } from '@/api/json';
 import { article, nounOf, pluralOf, titleOf } from '@/api/words';
+import { Export } from '@/ui/export';
 import { Icon } from '@/ui/icons';
 import { LinkButton } from '@/ui/link-button';
 import { Page, Prose } from '@/ui/page';
 import { Empty, Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { customOf } from './custom';
-import { PAGE } from './queries';
+import { listAt, PAGE } from './queries';
 import { ResourceTable } from './table';
 import { type More, useList } from './use-list';
 import { useResource } from './use-resource';
@@ -73,7 +75,7 @@ function ListEnd({
   more: More;
 }) {
   return (
-    <div className={ui.pager}>
+    <>
       <span className={ui.dim}>
         {more.has
           ? `${count.toLocaleString()} ${noun} loaded. Older ones follow as you scroll.`
@@ -90,7 +92,7 @@ function ListEnd({
         </Button>
       ) : null}
       {more.error ? <Failure error={more.error} retry={more.load} /> : null}
-    </div>
+    </>
   );
 }
 
@@ -179,12 +181,33 @@ export default function ListPage() {
           more={list.more}
         />
       ) : null}
-      {objects.length > PAGE || list.more.has ? (
-        <ListEnd
-          count={objects.length}
-          noun={pluralOf(resource.name)}
-          more={list.more}
-        />
+      {objects.length > 0 ? (
+        <div className={ui.pager}>
+          {objects.length > PAGE || list.more.has ? (
+            <ListEnd
+              count={objects.length}
+              noun={pluralOf(resource.name)}
+              more={list.more}
+            />
+          ) : null}
+          <Export
+            name={resource.slug}
+            columns={Object.keys(resource.item.properties ?? {}).map(
+              (name) => ({ name, of: (object: JsonObject) => object[name] }),
+            )}
+            whole={(object) => object}
+            page={async (before, signal) => {
+              const { objects: rows, next } = await listAt(
+                `/${resource.name}`,
+                resource.listKey,
+                { filter: search.filter, before },
+                100,
+                signal,
+              );
+              return { rows, next };
+            }}
+          />
+        </div>
       ) : null}
       <Suspense fallback={null}>
         <Outlet />

@@ -3,7 +3,7 @@ import { titleOf } from '@/api/words';
 import { navGroups, TOP } from './groups';
 
 /** Names that people try, besides the titles of pages. */
-const NAMES: Record<string, string> = {
+export const NAMES: Record<string, string> = {
   dashboard: '/',
   home: '/',
   statistics: '/',
@@ -23,6 +23,11 @@ const NAMES: Record<string, string> = {
   tokens: '/api_keys',
   authtokens: '/credentials',
   people: '/users',
+  persons: '/users',
+  webhooks: '/event_destinations',
+  sinks: '/event_destinations',
+  secrets: '/vault_secrets',
+  hostnames: '/reserved_domains',
   team: '/users',
   members: '/users',
   bots: '/bot_users',

@@ -1,5 +1,6 @@
 import { Modal, TextInput } from '@mantine/core';
-import { useQuery } from '@tanstack/react-query';
+import { useDebouncedValue } from '@mantine/hooks';
+import { keepPreviousData, useQuery } from '@tanstack/react-query';
 import { useNavigate } from '@tanstack/react-router';
 import { type KeyboardEvent, useState } from 'react';
 import { useModel } from '@/api/document';
@@ -7,15 +8,49 @@ import { call } from '@/api/http';
 import { isObject, text } from '@/api/json';
 import type { Model } from '@/api/model';
 import { article, nounOf, titleOf } from '@/api/words';
-import { nameOf } from '@/resources/names';
+import { items } from '@/resources/names';
+import { useScheme, useSignOut } from './account';
 import { TOP } from './groups';
+import { NAMES } from './other-names';
 import css from './shell.module.css';
 
 interface Entry {
   label: string;
   kind: string;
-  to: string;
+  /** Further words that find it. */
+  words?: string;
+  /** What it was found by, if that is not its label. */
+  detail?: string;
+  to?: string;
+  run?: () => void;
 }
+
+/** Other words for the first ones, as people type them. */
+const SYNONYMS: Record<string, string> = {
+  make: 'create',
+  new: 'create',
+  add: 'create',
+  reserve: 'create',
+  invite: 'create',
+  logout: 'sign out',
+  log: 'sign',
+  leave: 'sign out',
+  exit: 'sign out',
+  quit: 'sign out',
+  mode: 'colours',
+  theme: 'colours',
+  night: 'dark',
+  day: 'light',
+  colors: 'colours',
+  cert: 'certificate',
+};
+const FILLERS = new Set(['a', 'an', 'the', 'to', 'my', 'go', 'show', 'list']);
+
+/** The other names of a page, as words. */
+const namesOf = (to: string) =>
+  Object.entries(NAMES)
+    .flatMap(([name, page]) => (page === to ? name.replaceAll('_', ' ') : []))
+    .join(' ');
 
 function pages(model: Model): Entry[] {
   const resources = [...model.resources.values()];
@@ -24,12 +59,19 @@ function pages(model: Model): Entry[] {
       label,
       to,
       kind: 'Page',
+      words: namesOf(to),
     })),
-    { label: 'Connect an agent', to: '/connect', kind: 'Page' },
+    {
+      label: 'Connect an agent',
+      to: '/connect',
+      kind: 'Page',
+      words: 'create tunnel',
+    },
     ...resources.map(({ name, slug }) => ({
       label: titleOf(name),
       to: `/${slug}`,
       kind: 'Page',
+      words: namesOf(`/${slug}`),
     })),
     ...resources
       .filter(({ create }) => create)
@@ -37,31 +79,69 @@ function pages(model: Model): Entry[] {
         label: `Create ${article(nounOf(name))}`,
         to: `/${slug}/new`,
         kind: 'Action',
+        words: namesOf(`/${slug}`),
       })),
   ];
 }
 
-/** The newest objects of every collection, looked through by name and id. Read once while the palette is open. */
-async function objects(model: Model): Promise<Entry[]> {
-  const lists = [...model.resources.values()].map(async (resource) => {
-    const page = await call('GET', `/${resource.name}?limit=100`).catch(
-      () => null,
-    );
-    const items = isObject(page ?? undefined)
-      ? (page as Record<string, unknown>)[resource.listKey]
-      : undefined;
-    return (Array.isArray(items) ? items : []).map((object) => ({
-      label: nameOf(object),
-      kind: nounOf(resource.name),
-      to: `/${resource.slug}/${text(object.id)}`,
-    }));
-  });
-  return (await Promise.all(lists)).flat();
+/** Whether an entry has every word of a search, in any order and by other words. */
+function matches({ label, words = '', to = '' }: Entry, wanted: string) {
+  if (to.includes(wanted)) return true;
+  const known = `${label} ${words}`.toLowerCase();
+  if (known.includes(wanted)) return true;
+  const asked = wanted.split(/\s+/).filter((word) => !FILLERS.has(word));
+  return (
+    asked.length > 0 &&
+    asked.every(
+      (word) =>
+        known.includes(word) ||
+        (SYNONYMS[word]?.split(' ').every((one) => known.includes(one)) ??
+          false),
+    )
+  );
+}
+
+interface Objects {
+  entries: Entry[];
+  isComplete: boolean;
+}
+
+/** Objects that the server finds by name, address, ID or description. */
+async function objects(
+  model: Model,
+  wanted: string,
+  signal: AbortSignal,
+): Promise<Objects> {
+  const query = new URLSearchParams({ q: wanted, limit: '30' });
+  const found = await call('GET', `/search?${query}`, undefined, signal);
+  return {
+    isComplete: isObject(found) && found.is_complete !== false,
+    entries: items(found, 'results').flatMap((one) => {
+      const resource = model.resources.get(text(one.collection));
+      if (!resource) return [];
+      const label =
+        text(one.name) ||
+        text(one.url) ||
+        text(one.description) ||
+        text(one.id);
+      const by = text(one[text(one.matched)]);
+      return [
+        {
+          label,
+          kind: nounOf(resource.name),
+          to: `/${resource.slug}/${text(one.id)}`,
+          detail: by === label ? '' : by,
+        },
+      ];
+    }),
+  };
 }
 
 /** Both forms of tokens. The id in the middle is that of their object. */
 const TOKEN =
   /^(?:culvert_(key|agent|invite)_)?([0-9A-Za-z]{27})_[0-9A-Za-z]{21,27}$/;
+/** What may become a token when all of it is typed, and so goes nowhere. */
+const LIKE_TOKEN = /culvert_(key|agent|invite)_|[0-9A-Za-z]{27}_[0-9A-Za-z]/;
 
 /** The pages of what a pasted token belongs to. The token itself goes nowhere. */
 function ofToken(model: Model, pasted: string): Entry[] {
@@ -83,26 +163,50 @@ function ofToken(model: Model, pasted: string): Entry[] {
     });
 }
 
+const TYPING_MS = 120;
+/** So many pages and actions stand before the objects. */
+const PAGES = 8;
+
 export default function Palette({ onClose }: { onClose: () => void }) {
   const model = useModel();
   const navigate = useNavigate();
+  const scheme = useScheme();
+  const signOut = useSignOut();
   const [query, setQuery] = useState('');
   const [at, setAt] = useState(0);
   const wanted = query.trim().toLowerCase();
+  const [asked] = useDebouncedValue(query.trim(), TYPING_MS);
+  const isAsked = asked.length > 1 && !LIKE_TOKEN.test(asked);
   const found = useQuery({
-    queryKey: ['palette'],
-    queryFn: () => objects(model),
-    staleTime: 30_000,
+    queryKey: ['palette', asked],
+    queryFn: ({ signal }) => objects(model, asked, signal),
+    enabled: isAsked,
+    placeholderData: keepPreviousData,
+    staleTime: 10_000,
   });
-  const named = [...pages(model), ...(wanted ? (found.data ?? []) : [])].filter(
-    ({ label, to }) =>
-      label.toLowerCase().includes(wanted) || to.toLowerCase().includes(wanted),
-  );
-  const entries = [...ofToken(model, query), ...named].slice(0, 50);
+  const actions: Entry[] = [
+    { label: 'Sign out', kind: 'Action', run: signOut },
+    { label: scheme.label, kind: 'Action', run: scheme.toggle },
+  ];
+  const named = [...pages(model), ...actions]
+    .filter((entry) => matches(entry, wanted))
+    .toSorted(
+      (one, other) =>
+        Number(other.label.toLowerCase().startsWith(wanted)) -
+        Number(one.label.toLowerCase().startsWith(wanted)),
+    );
+  const there = isAsked ? (found.data?.entries ?? []) : [];
+  const entries = [
+    ...ofToken(model, query),
+    ...(there.length > 0 ? named.slice(0, PAGES) : named),
+    ...there,
+  ];
+  const isSearching = isAsked && found.isFetching;
   const go = (entry: Entry | undefined) => {
     if (!entry) return;
     onClose();
-    void navigate({ to: entry.to });
+    if (entry.run) entry.run();
+    else void navigate({ to: entry.to });
   };
   const onKey = (event: KeyboardEvent) => {
     if (event.key === 'Enter') go(entries[at]);
@@ -124,7 +228,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
       <div className={css.palette}>
         <TextInput
           data-autofocus
-          placeholder="A page, a name, an id or a token"
+          placeholder="A page, an action, a name, an address, an id or a token"
           aria-label="Page, name, id or token"
           value={query}
           onKeyDown={onKey}
@@ -152,11 +256,22 @@ export default function Palette({ onClose }: { onClose: () => void }) {
               }}
             >
               <b>{entry.label}</b>
+              {entry.detail ? <small>{entry.detail}</small> : null}
               <span>{entry.kind}</span>
             </li>
           ))}
         </ul>
-        {entries.length === 0 ? <p>Nothing has this name or id.</p> : null}
+        <p role="status">
+          {isSearching
+            ? 'Searching…'
+            : found.error && isAsked
+              ? `Objects were not searched: ${found.error.message}`
+              : entries.length === 0
+                ? 'Nothing has this name, address, id or description.'
+                : isAsked && found.data?.isComplete === false
+                  ? 'More objects match. Type more of the name.'
+                  : ''}
+        </p>
       </div>
     </Modal>
   );

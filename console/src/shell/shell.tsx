@@ -1,69 +1,16 @@
-import { ActionIcon, useMantineColorScheme } from '@mantine/core';
+import { ActionIcon } from '@mantine/core';
 import { useHotkeys } from '@mantine/hooks';
-import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { Link, Outlet, useLocation } from '@tanstack/react-router';
 import { lazy, Suspense, useEffect, useRef, useState } from 'react';
 import { useConnectionLost } from '@/api/connection';
-import { roleOf } from '@/session/roles';
-import { sessionQuery, signOut, useSession } from '@/session/session';
 import { Icon } from '@/ui/icons';
 import { Loading } from '@/ui/states';
-import { announce, Toast } from '@/ui/toast';
+import { Toast } from '@/ui/toast';
+import { Account } from './account';
 import { Nav } from './nav';
 import css from './shell.module.css';
 
 const Palette = lazy(() => import('./palette'));
-
-function SchemeButton() {
-  const { colorScheme, setColorScheme } = useMantineColorScheme();
-  const dark =
-    colorScheme === 'dark' ||
-    (colorScheme === 'auto' &&
-      matchMedia('(prefers-color-scheme: dark)').matches);
-  const label = dark ? 'Use light colours' : 'Use dark colours';
-  return (
-    <ActionIcon
-      variant="subtle"
-      color="gray"
-      aria-label={label}
-      title={label}
-      onClick={() => setColorScheme(dark ? 'light' : 'dark')}
-    >
-      <Icon name={dark ? 'sun' : 'moon'} />
-    </ActionIcon>
-  );
-}
-
-function Account() {
-  const session = useSession();
-  const client = useQueryClient();
-  const leave = useMutation({
-    mutationFn: signOut,
-    onSuccess: () => {
-      client.clear();
-      client.setQueryData(sessionQuery.queryKey, null);
-      location.assign('/console/');
-    },
-    onError: (error) => announce(error.message),
-  });
-  return (
-    <div className={css.account}>
-      <span title={session?.subject}>
-        {session ? roleOf(session.role) : ''}
-      </span>
-      <SchemeButton />
-      <ActionIcon
-        variant="subtle"
-        color="gray"
-        aria-label="Sign out"
-        title="Sign out"
-        onClick={() => leave.mutate()}
-      >
-        <Icon name="leave" />
-      </ActionIcon>
-    </div>
-  );
-}
 
 function LostServer() {
   return useConnectionLost() ? (

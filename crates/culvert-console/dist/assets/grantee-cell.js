@@ -1,1 +1,1 @@
-import{lt as e,vt as t}from"./shared.js";import{_t as n}from"./vendor.js";var r=n();function i({object:n}){let i=e(n.grantee);return i===`role:member`?(0,r.jsx)(`span`,{className:t.tag,children:`All members`}):(0,r.jsx)(`span`,{className:t.fit,title:i,children:i})}export{i as default};
+import{Tt as e,Ut as t}from"./shared.js";import{yt as n}from"./vendor.js";var r=n();function i({object:n}){let i=e(n.grantee);return i===`role:member`?(0,r.jsx)(`span`,{className:t.tag,children:`All members`}):(0,r.jsx)(`span`,{className:t.fit,title:i,children:i})}export{i as default};
