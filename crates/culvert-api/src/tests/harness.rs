@@ -439,7 +439,7 @@ impl Http2 {
         path: &str,
         token: Option<&str>,
         body: &'static str,
-    ) -> hyper::Response<Incoming> {
+    ) -> Response<Incoming> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("http://api.test{path}"));

@@ -243,7 +243,8 @@ async fn each_collection_is_searched() {
             rig.post(&path, sample).await.body();
         }
         let list = rig.get(&path).await.body();
-        for object in list[ty.list_field].as_array().unwrap() {
+        let objects = list[ty.list_field].as_array().unwrap();
+        if let Some(object) = objects.first() {
             let id = object["id"].as_str().unwrap();
             let found = rig.found(&rig.admin, id).await;
             // A bot user and its service user are one object.
@@ -255,7 +256,6 @@ async fn each_collection_is_searched() {
             let is_listed = listed.any(|one| one["id"] == id);
             assert_eq!(!rig.found(&member, id).await.is_empty(), is_listed, "{id}");
             rig.delete(&format!("/users/{}", member.owner_id)).await;
-            break;
         }
     }
 }

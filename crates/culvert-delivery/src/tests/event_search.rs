@@ -36,10 +36,10 @@ fn request(bench: &Bench, n: u64) -> Record {
         if n % 5_000 == 4_321 {
             502
         } else {
-            200 + i32::from(n % 9 == 0) * 104
+            200 + i32::from(n.is_multiple_of(9)) * 104
         },
     );
-    record.set(METHOD, ["get", "post"][usize::from(n % 13 == 0)]);
+    record.set(METHOD, ["get", "post"][usize::from(n.is_multiple_of(13))]);
     record.set(HOST, host);
     record.set(PATH, &path);
     record.set(RAW, &format!("https://{host}{path}"));

@@ -125,11 +125,11 @@ pub fn parse(text: &str, context: &WordsContext<'_>) -> Words {
     while let Some((first, behind)) = rest.split_first() {
         // `or` and `and` between words only make a search read like a sentence.
         if is_filler(first) && !read.words.terms.is_empty() && !behind.is_empty() {
-            read.joins.extend(
-                first
-                    .is("or")
-                    .then(|| (read.words.terms.len(), first.start, first.end)),
-            );
+            read.joins.extend(first.is("or").then_some((
+                read.words.terms.len(),
+                first.start,
+                first.end,
+            )));
             rest = behind;
             continue;
         }
@@ -194,12 +194,14 @@ fn cel(text: &str) -> Words {
     }
 }
 
-/// Whether `part` is in the text at the beginning of a word or behind an operand, and not within double quotes.
+/// Whether `part` is in the text outside of double quotes; `ev.` at the beginning of an operand, as it is no field in
+/// `host:ev.example.com` and `/ev.php`.
 fn is_outside_quotes(text: &str, part: &str) -> bool {
     let mut is_quoted = false;
     let mut before = ' ';
     for (at, c) in text.char_indices() {
-        let begins = part != "ev." || !before.is_alphanumeric() && before != '_' && before != '.';
+        let begins =
+            part != "ev." || before.is_whitespace() || matches!(before, '(' | '[' | '!' | ',');
         if !is_quoted && begins && text[at..].starts_with(part) {
             return true;
         }

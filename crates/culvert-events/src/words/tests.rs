@@ -62,6 +62,14 @@ fn each_facet_has_its_condition() {
             "/checkout",
             "ev.http.request.url.path.startsWith(\"/checkout\")",
         ),
+        (
+            "/ev.php",
+            "ev.http.request.url.path.startsWith(\"/ev.php\")",
+        ),
+        (
+            "host:ev.example.com",
+            "(ev.http.request.url.host == \"ev.example.com\" || ev.conn.server_name == \"ev.example.com\")",
+        ),
         ("/a/*/b", "ev.http.request.url.path.matches(\"^/a/.*/b\")"),
         (
             "shop.example.com",

@@ -96,5 +96,6 @@ fn token(word: &str, start: usize, end: usize, is_quoted: bool) -> Token {
 fn is_facet(text: &str) -> bool {
     let is_name = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
     let is_address = text.bytes().all(|byte| byte.is_ascii_hexdigit()) && text.len() <= 4;
-    !text.is_empty() && text.bytes().all(is_name) && !(is_address && !super::facets::is_known(text))
+    let is_facet = !is_address || super::facets::is_known(text);
+    is_facet && !text.is_empty() && text.bytes().all(is_name)
 }
