@@ -529,7 +529,8 @@ impl Api {
         let asked = asked.map_err(|refusal| known(refusal.into()))?;
         let answered = self.run(asked, (caller, is_by_cookie), values, arrival);
         let mut response = answered.await.map_err(known)?;
-        response.body_mut().keep(place);
+        // Others need no place that a slow reader keeps.
+        response.body_mut().keep(place.into_share());
         Ok(response)
     }
 

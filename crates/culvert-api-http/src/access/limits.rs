@@ -189,7 +189,20 @@ pub struct Entered {
 #[derive(Debug)]
 pub struct OwnerPermit {
     _of_all: OwnedSemaphorePermit,
-    _of_owner: OwnedSemaphorePermit,
+    of_owner: OwnerShare,
+}
+
+impl OwnerPermit {
+    /// Returns the capacity in total to others. The rest is of its owner alone.
+    pub fn into_share(self) -> OwnerShare {
+        self.of_owner
+    }
+}
+
+/// The capacity that a request occupies of its owner.
+#[derive(Debug)]
+pub struct OwnerShare {
+    _place: OwnedSemaphorePermit,
     _counted: OwnerRequest,
 }
 
@@ -241,8 +254,10 @@ impl Turnstile {
         };
         Some(OwnerPermit {
             _of_all: of_all,
-            _of_owner: of_owner,
-            _counted: counted,
+            of_owner: OwnerShare {
+                _place: of_owner,
+                _counted: counted,
+            },
         })
     }
 

@@ -50,6 +50,8 @@ struct State {
 
 /// Limit of requests in flight of a connection: of streams of HTTP/2.
 pub const STREAMS_MAX: u32 = 100;
+/// A write of HTTP/2 with fewer bytes may have no part of a body.
+const BODY_BYTES_MIN: usize = 512;
 /// The first bytes of a client that speaks HTTP/2 (RFC 9113 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -121,16 +123,19 @@ impl ConnectionState {
         }
     }
 
-    fn wrote(&self, pending: bool) {
+    /// Records how many bytes a write took; `None` if the peer has to read first.
+    fn wrote(&self, n_bytes: Option<usize>) {
         let mut state = self.lock();
-        if !pending {
+        if let Some(n_bytes) = n_bytes {
             state.stalled_since = None;
-            if !state.h2 {
-                // The written bytes are of the only response. Over HTTP/2 they may be of another one, or of none.
-                state
-                    .unsent
-                    .values_mut()
-                    .for_each(|since| *since = Instant::now());
+            // Over HTTP/2, small frames say nothing of bodies.
+            if !state.h2 || n_bytes >= BODY_BYTES_MIN {
+                let now = Instant::now();
+                state.unsent.values_mut().for_each(|since| *since = now);
+                // The end of a response may be in a buffer of the HTTP library, which then no longer has its body.
+                if state.phase == Phase::Idle {
+                    state.since = now;
+                }
             }
         } else if state.stalled_since.is_none() {
             state.stalled_since = Some(Instant::now());
@@ -216,7 +221,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
         let polled = Pin::new(&mut self.socket).poll_write(context, bytes);
-        self.state.wrote(polled.is_pending());
+        self.state.wrote(written(&polled));
         polled
     }
 
@@ -226,7 +231,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
         slices: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
         let polled = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
-        self.state.wrote(polled.is_pending());
+        self.state.wrote(written(&polled));
         polled
     }
 
@@ -246,6 +251,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
         context: &mut Context<'_>,
     ) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+/// The bytes that a write took, none if it failed; `None` if it is pending.
+fn written(polled: &Poll<std::io::Result<usize>>) -> Option<usize> {
+    match polled {
+        Poll::Pending => None,
+        Poll::Ready(written) => Some(written.as_ref().map_or(0, |n_bytes| *n_bytes)),
     }
 }
 
@@ -313,7 +326,20 @@ mod tests {
         assert!(!late(&state, 119));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_response_that_is_read_slowly_is_not_idle() {
+        let state = ConnectionState::begin();
+        state.took(b"GET / HTTP/1.1\r\n\r\n");
+        drop(state.request());
+        for _ in 0..10 {
+            tokio::time::advance(Duration::from_secs(60)).await;
+            assert!(!late(&state, 1));
+            state.wrote(Some(1));
+        }
+        assert!(!late(&state, 74) && late(&state, 76));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_response_of_which_the_peer_takes_nothing_is_late() {
         let state = ConnectionState::begin();
         state.took(PREFACE);
@@ -325,17 +351,20 @@ mod tests {
         taken.taken();
         assert!(!late(&state, 1000), "what it waits for is not here yet");
         waiting.offered();
-        state.wrote(false);
-        assert!(late(&state, 31), "the write may be of another response");
+        tokio::time::advance(Duration::from_secs(20)).await;
+        state.wrote(Some(17));
+        assert!(late(&state, 11), "small frames are no body");
+        state.wrote(Some(4_000));
+        assert!(!late(&state, 29) && late(&state, 31));
         drop(waiting);
         assert!(!late(&state, 1000));
         // Over HTTP/1.1, written bytes are of this response.
         let state = ConnectionState::begin();
         let only = state.request();
         only.offered();
-        state.wrote(true);
+        state.wrote(None);
         assert!(late(&state, 31));
-        state.wrote(false);
+        state.wrote(Some(100));
         assert!(!late(&state, 29));
     }
 
@@ -343,9 +372,9 @@ mod tests {
     async fn a_peer_that_does_not_read_is_late_even_during_a_request() {
         let state = ConnectionState::begin();
         let _busy = state.request();
-        state.wrote(true);
+        state.wrote(None);
         assert!(!late(&state, 29) && late(&state, 31));
-        state.wrote(false);
+        state.wrote(Some(100));
         assert!(!late(&state, 31));
     }
 }

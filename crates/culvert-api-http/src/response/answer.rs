@@ -14,7 +14,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
 
-use crate::access::limits::OwnerPermit;
+use crate::access::limits::OwnerShare;
 use crate::connection::connection_state::Busy;
 
 /// The content type of JSON.
@@ -31,7 +31,7 @@ type Stream = Pin<Box<dyn http_body::Body<Data = Bytes, Error = Infallible> + Se
 pub struct Body {
     content: Content,
     busy: Option<Busy>,
-    place: Option<OwnerPermit>,
+    share: Option<OwnerShare>,
 }
 
 enum Content {
@@ -45,7 +45,7 @@ impl Body {
         Self {
             content: Content::Whole(None),
             busy: None,
-            place: None,
+            share: None,
         }
     }
 
@@ -54,7 +54,7 @@ impl Body {
         Self {
             content: Content::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())),
             busy: None,
-            place: None,
+            share: None,
         }
     }
 
@@ -65,7 +65,7 @@ impl Body {
         Self {
             content: Content::Stream(Box::pin(stream)),
             busy: None,
-            place: None,
+            share: None,
         }
     }
 
@@ -75,11 +75,11 @@ impl Body {
         self.busy = Some(busy);
     }
 
-    /// Keeps the place of the request until a whole body is sent or dropped: it takes memory until then. Streams have
-    /// another limit.
-    pub fn keep(&mut self, place: OwnerPermit) {
+    /// Keeps the share of the request's owner until a whole body is sent or dropped: it takes memory until then. Streams
+    /// have another limit.
+    pub fn keep(&mut self, share: OwnerShare) {
         if matches!(self.content, Content::Whole(Some(_))) {
-            self.place = Some(place);
+            self.share = Some(share);
         }
     }
 }

@@ -363,6 +363,7 @@ async fn a_client_of_http2_that_takes_no_body_is_closed() {
 async fn responses_that_are_not_read_take_the_places_of_their_owner() {
     let settings = Settings {
         limits: Limits {
+            concurrent: 2,
             concurrent_per_owner: 2,
             waiting: Duration::from_millis(100),
             ..Limits::default()
@@ -386,6 +387,10 @@ async fn responses_that_are_not_read_take_the_places_of_their_owner() {
             .status
     };
     assert_eq!(ask().await, 503);
+    // There is room for others.
+    let mut stranger = Wire::to(&harness).await;
+    let refused = stranger.ask("GET", "/self", None, &[], NO_BODY).await;
+    assert_eq!(refused.status, 401);
     drop(held);
     drop(stalls);
     harness::until(async || (ask().await == 200).then_some(())).await;
