@@ -763,7 +763,9 @@ impl TrafficSource {
                 self.examine(query, budget);
                 budget.turn().await;
             } else if let Some(candidate) = self.summarized.pop_front() {
-                self.reached = Some(candidate.last_at);
+                if query.order == Order::NewestFirst || !candidate.is_wanted {
+                    self.reached = Some(candidate.last_at);
+                }
                 let piece = match candidate.is_wanted {
                     true => piece(plane, candidate.id).await?,
                     false => None,
@@ -861,6 +863,10 @@ impl TrafficSource {
             Order::NewestFirst => (id, index),
             Order::OldestFirst => (id, index.saturating_add(1)),
         };
+        if query.order == Order::OldestFirst {
+            // Its piece has later ones, which are not examined yet.
+            self.reached = event.head().map(|(_, at)| at).or(self.reached);
+        }
         budget.spend(0);
         let found = matching(query, event, budget).map(|(at, envelope)| Found {
             at,
@@ -919,7 +925,10 @@ fn matching(
         && query.wants_time(at);
     let filter = query.filter.as_ref();
     let may_match = |filter: &LogFilter| match event {
-        StoredEvent::Record(event) => filter.may_match_record(&event.record, endpoint),
+        StoredEvent::Record(event) => {
+            budget.work = budget.work.saturating_add(filter.record_work());
+            filter.may_match_record(&event.record, endpoint)
+        }
         StoredEvent::Line(_) => true,
     };
     if !is_wanted || !filter.is_none_or(may_match) {

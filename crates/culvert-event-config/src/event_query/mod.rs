@@ -40,6 +40,8 @@ pub static EVENTS_EXPORTED: OperationKind = OperationKind {
 /// The parameter that requests a stream.
 const FOLLOW: &str = "follow";
 const CURSOR: &str = "cursor";
+/// In a cursor before the time that words are relative to, in milliseconds since 1970.
+const WORDS_AT: char = '.';
 /// Longer texts are no IDs.
 const ID_BYTES_MAX: usize = 256;
 
@@ -292,10 +294,13 @@ impl<'a> View<'a> {
 }
 
 async fn list(events: &EventConfig, call: Call) -> Result<Reply, Error> {
-    let asked = EventQueryParameters::read(&call.query)?;
+    let mut asked = EventQueryParameters::read(&call.query)?;
     if asked.follows {
         return Err(invalid("follow", "is not available here").into());
     }
+    let words_at = asked.words_at.unwrap_or_else(|| events.kernel.clock.now());
+    asked.words_at = asked.words.as_ref().map(|_| words_at);
+    let words_at = asked.words_at;
     let (query, withheld_types) = asked.query(events, &call.caller)?;
     let page = events.delivery.events(&query).await?;
     let uri = format!("{}{EVENTS_PATH}", call.base);
@@ -303,7 +308,7 @@ async fn list(events: &EventConfig, call: Call) -> Result<Reply, Error> {
     for logged in &page.events {
         views.push(View::of(events, logged).await?);
     }
-    let next_page_uri = (!page.is_end).then(|| next_page(&uri, &call.query, page.next));
+    let next_page_uri = (!page.is_end).then(|| next_page(&uri, &call.query, page.next, words_at));
     Ok(Reply::Ok(stored::write(&EventList {
         events: views,
         uri: &uri,
@@ -313,13 +318,23 @@ async fn list(events: &EventConfig, call: Call) -> Result<Reply, Error> {
     })?))
 }
 
-/// The URL of the same query with another cursor.
-fn next_page(uri: &str, query: &[(String, String)], cursor: Cursor) -> String {
+/// The URL of the same query with another cursor, whose words are relative to the same time.
+fn next_page(
+    uri: &str,
+    query: &[(String, String)],
+    cursor: Cursor,
+    words_at: Option<Timestamp>,
+) -> String {
     let mut next = form_urlencoded::Serializer::new(String::new());
     for (name, value) in query.iter().filter(|(name, _)| name != CURSOR) {
         next.append_pair(name, value);
     }
-    next.append_pair(CURSOR, &cursor.to_string());
+    let mut cursor = cursor.to_string();
+    if let Some(at) = words_at {
+        cursor.push(WORDS_AT);
+        cursor.push_str(&at.unix_millis().to_string());
+    }
+    next.append_pair(CURSOR, &cursor);
     format!("{uri}?{}", next.finish())
 }
 
@@ -420,6 +435,8 @@ struct EventQueryParameters {
     filter: Option<String>,
     words: Option<String>,
     utc_offset: i32,
+    /// The time that words such as `last 24h` are relative to; `None` for now. Further pages have that of the first.
+    words_at: Option<Timestamp>,
     follows: bool,
 }
 
@@ -437,6 +454,7 @@ impl EventQueryParameters {
             filter: None,
             words: None,
             utc_offset: 0,
+            words_at: None,
             follows: false,
         };
         let mut given = None;
@@ -487,6 +505,14 @@ impl EventQueryParameters {
             }
         }
         if let Some(text) = given {
+            let (text, words_at) = match text.split_once(WORDS_AT) {
+                None => (text.as_str(), None),
+                Some((text, at)) => {
+                    let millis = at.parse().map_err(|_| invalid(CURSOR, "is malformed"))?;
+                    (text, Some(Timestamp::from_unix_millis(millis)))
+                }
+            };
+            asked.words_at = words_at;
             let wanted = match asked.follows {
                 true => Order::OldestFirst,
                 false => asked.order,
@@ -502,9 +528,10 @@ impl EventQueryParameters {
         events: &EventConfig,
         caller: &Caller,
     ) -> Result<(EventQuery, Vec<String>), Refusal> {
+        let words_at = self.words_at.unwrap_or_else(|| events.kernel.clock.now());
         let words = match self.words.as_deref() {
             None => Words::default(),
-            Some(text) => terms::understood(events, text, self.utc_offset)?,
+            Some(text) => terms::understood(events, text, (self.utc_offset, words_at))?,
         };
         let (object, of_object) = narrowed(self.object, words.object, words::object_condition);
         let (actor, of_actor) = narrowed(self.actor, words.actor, words::actor_condition);
@@ -689,10 +716,19 @@ mod tests {
     fn next_page_uri_repeats_the_query_with_a_new_cursor() {
         let query = [("type", "a"), ("cursor", "n1-1-1"), ("filter", "x == 'é'")];
         let query = query.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let next = next_page("http://x/events", &query, "n0-2-3".parse().unwrap());
+        let cursor: Cursor = "n0-2-3".parse().unwrap();
+        let next = next_page("http://x/events", &query, cursor, None);
         assert_eq!(
             next,
             "http://x/events?type=a&filter=x+%3D%3D+%27%C3%A9%27&cursor=n0-2-3"
         );
+        // Words of all pages are relative to one time.
+        let at = Timestamp::from_unix_millis(1_700_000_000_123);
+        let words = [("q".to_owned(), "last 24h".to_owned())];
+        let next = next_page("http://x/events", &words, cursor, Some(at));
+        let (_, given) = next.split_once("cursor=").unwrap();
+        let further = read(&[("q", "last 24h"), ("cursor", given)]).unwrap();
+        assert_eq!((further.cursor, further.words_at), (Some(cursor), Some(at)));
+        assert!(read(&[("cursor", "n0-2-3.x")]).is_err());
     }
 }

@@ -163,7 +163,7 @@ fn get_terms(events: &EventConfig, call: &Call) -> Result<Reply, Error> {
         }
     }
     let kinds = kinds(events);
-    let context = context(events, &kinds, offset);
+    let context = context(events.kernel.clock.now(), &kinds, offset);
     let mut words = words::parse(text, &context);
     if let (None, Some(filter)) = (&words.error, &words.filter)
         && let Err(refusal) = LogFilter::compile(events.catalogue, filter)
@@ -218,10 +218,10 @@ impl From<words::Term> for TermView {
 pub(crate) fn understood(
     events: &EventConfig,
     text: &str,
-    utc_offset: i32,
+    (utc_offset, now): (i32, Timestamp),
 ) -> Result<Words, Refusal> {
     let kinds = kinds(events);
-    let words = words::parse(text, &context(events, &kinds, utc_offset));
+    let words = words::parse(text, &context(now, &kinds, utc_offset));
     match &words.error {
         None => Ok(words),
         Some(error) => Err(Refusal::new(
@@ -244,9 +244,9 @@ fn kinds(events: &EventConfig) -> Vec<&'static str> {
         .collect()
 }
 
-fn context<'k>(events: &EventConfig, kinds: &'k [&'k str], utc_offset: i32) -> WordsContext<'k> {
+fn context<'k>(now: Timestamp, kinds: &'k [&'k str], utc_offset: i32) -> WordsContext<'k> {
     WordsContext {
-        now: events.kernel.clock.now(),
+        now,
         utc_offset,
         kinds,
     }

@@ -43,6 +43,8 @@ pub struct LogFilter {
     named: Vec<(Slot, Variable)>,
     /// What an event must have so that the condition can hold.
     need: Need,
+    /// The cost of comparing that with an event.
+    need_work: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -113,6 +115,11 @@ impl LogFilter {
         self.need.may_be(summary)
     }
 
+    /// The cost of [`LogFilter::may_match_record`], at most. A unit is about a nanosecond.
+    pub fn record_work(&self) -> u64 {
+        self.need_work
+    }
+
     /// Whether the condition may hold for a traffic event, which is not encoded for that.
     pub fn may_match_record(&self, record: &Record, endpoint: &str) -> bool {
         self.need.may_be(&OfRecord { record, endpoint })
@@ -137,6 +144,7 @@ impl LogFilter {
         Ok(Self {
             named: named.collect(),
             condition,
+            need_work: need.work(),
             need,
         })
     }

@@ -91,6 +91,19 @@ impl Need {
         }
     }
 
+    /// The cost of [`Self::may_be`] for an event, at most. A unit is about a nanosecond.
+    pub(crate) fn work(&self) -> u64 {
+        match self {
+            Self::Always | Self::Never => 0,
+            Self::All(needs) | Self::Any(needs) => needs.iter().map(Self::work).sum(),
+            Self::Test(test) => match &test.what {
+                What::ContainsFolded(_) => 1_500,
+                What::Equals(texts) => 20 * u64::try_from(texts.len()).unwrap_or(u64::MAX),
+                _ => 50,
+            },
+        }
+    }
+
     fn all(needs: impl IntoIterator<Item = Self>) -> Self {
         let mut all = Vec::new();
         for need in needs {
@@ -361,11 +374,20 @@ impl What {
     }
 }
 
-/// Whether a text has a part in any letter case. Of text beyond ASCII, nothing is known.
+/// Limits of a search in any letter case: of the text, and of the beginning of the part.
+const FOLDED_TEXT_BYTES_MAX: usize = 256;
+const FOLDED_PART_BYTES_MAX: usize = 16;
+
+/// Whether a text may have a part in any letter case. Of long text and of text beyond ASCII, nothing is known.
 fn has_folded(text: &str, part: &str) -> bool {
-    if part.is_empty() || !part.is_ascii() || !text.is_ascii() {
+    let is_known = part.is_ascii() && text.is_ascii() && text.len() <= FOLDED_TEXT_BYTES_MAX;
+    if part.is_empty() || !is_known {
         return true;
     }
+    if part.len() > text.len() {
+        return false;
+    }
+    let part = &part[..part.len().min(FOLDED_PART_BYTES_MAX)];
     let mut places = text.as_bytes().windows(part.len());
     places.any(|place| place.eq_ignore_ascii_case(part.as_bytes()))
 }

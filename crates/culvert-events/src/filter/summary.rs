@@ -2,7 +2,7 @@
 //! the wanted ones.
 //!
 //! ```text
-//! u8 form, { u8 subject, u16 count, u16 × count }*
+//! u8 form, { u8 subject, u16 count, u16 × count }*, u16 hash of all before
 //! ```
 //!
 //! Numbers are little-endian. Of each subject, a summary has the distinct values: numbers as they are, of texts 16 bits of
@@ -150,6 +150,8 @@ impl PieceSummary {
             out.extend_from_slice(&count.to_le_bytes());
             out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         }
+        let sum = hash(&out);
+        out.extend_from_slice(&sum.to_le_bytes());
         out
     }
 }
@@ -206,9 +208,15 @@ impl<'a> Summary<'a> {
     /// Reads the stored form.
     pub fn read(stored: &'a [u8]) -> Self {
         let mut summary = Self::default();
+        let Some((stored, sum)) = stored.split_last_chunk::<2>() else {
+            return summary;
+        };
         let Some((&FORM, mut rest)) = stored.split_first() else {
             return summary;
         };
+        if hash(stored) != u16::from_le_bytes(*sum) {
+            return summary;
+        }
         while let Some(([subject, count @ ..], behind)) = rest.split_first_chunk::<3>() {
             let length = usize::from(u16::from_le_bytes(*count)) * 2;
             let Some((values, behind)) = behind.split_at_checked(length) else {

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use culvert_base::Ksuid;
+use culvert_base::net::HostName;
 
 use super::condition::{self, Condition, contains, quoted};
 use super::moment;
@@ -329,7 +330,15 @@ fn prefix(facet: &'static str, field: &str, value: &str) -> Meaning {
 }
 
 fn path(value: &str) -> Meaning {
-    prefix("path", PATH, value)
+    // Clients send other characters encoded (RFC 3986 2.1).
+    let mut sent = String::with_capacity(value.len());
+    for c in value.chars() {
+        match c.is_ascii() {
+            true => sent.push(c),
+            false => sent.extend(c.to_string().bytes().map(|byte| format!("%{byte:02X}"))),
+        }
+    }
+    prefix("path", PATH, &sent)
 }
 
 /// Whether a word is a host: labels with dots whose last one is a word, or a wildcard of one.
@@ -350,6 +359,13 @@ fn is_host(word: &str) -> bool {
 
 fn host(value: &str) -> Meaning {
     let name = value.to_lowercase();
+    let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let without_port = name.rsplit_once(':').filter(|(_, port)| is_port(port));
+    let name = without_port.map_or(name.as_str(), |(name, _)| name);
+    let name = name.strip_suffix('.').unwrap_or(name);
+    // Events have the ASCII form.
+    let ascii = HostName::parse(name).ok().filter(|_| !name.is_ascii());
+    let name = ascii.map_or_else(|| name.to_owned(), |name| name.to_string());
     let test = match name.strip_prefix('*') {
         Some(rest) if rest.starts_with('.') => format!(".endsWith({})", quoted(rest)),
         _ if name.contains('.') || name == "localhost" => format!(" == {}", quoted(&name)),

@@ -63,6 +63,14 @@ fn each_facet_has_its_condition() {
             "ev.http.request.url.path.startsWith(\"/checkout\")",
         ),
         (
+            "/über",
+            "ev.http.request.url.path.startsWith(\"/%C3%BCber\")",
+        ),
+        (
+            "host:München.example.com:8443",
+            "(ev.http.request.url.host == \"xn--mnchen-3ya.example.com\" || ev.conn.server_name == \"xn--mnchen-3ya.example.com\")",
+        ),
+        (
             "/ev.php",
             "ev.http.request.url.path.startsWith(\"/ev.php\")",
         ),
