@@ -52,12 +52,7 @@ Keys of the file, with their defaults:
   agents_port = 8441
   ssh_port = 0
   api_port = 8445
-  backups = true
-
-Examples:
-  sudo culvert setup
-  sudo culvert setup --yes setup.toml
-  culvert setup --yes setup.toml --dry-run";
+  backups = true";
 
 fn arguments(command: Command) -> Command {
     command

@@ -211,6 +211,16 @@ const EXAMPLES: &[(&str, Examples)] = &[
         )],
     ),
     (
+        "setup",
+        &[
+            ("sudo culvert setup", "Ask for everything"),
+            (
+                "culvert setup --yes setup.toml --dry-run",
+                "Show what these values lead to",
+            ),
+        ],
+    ),
+    (
         "start",
         &[
             (

@@ -65,7 +65,14 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("See", &["status", "events", "demo"]),
     (
         "Install",
-        &["service", "completions", "man", "openapi", "version"],
+        &[
+            "setup",
+            "service",
+            "completions",
+            "man",
+            "openapi",
+            "version",
+        ],
     ),
 ];
 

@@ -10,7 +10,7 @@ use anyhow::Context;
 use culvert_installation::{config, variable, variables};
 use toml::Table;
 
-use super::answers::{Answers, provider};
+use super::answers::{Answers, PROVIDERS, Provider, provider};
 use crate::commands::{Failure, say};
 use culvert_command::Invalid;
 
@@ -23,7 +23,9 @@ const SOCKETS: &str = "/etc/systemd/system/culvert.socket.d/setup.conf";
 pub(super) const DATA: &str = "/var/lib/culvert";
 /// The API without TLS, for this machine.
 pub(super) const API: &str = "127.0.0.1:8420";
+const API_PORT: u16 = 8420;
 const METRICS: &str = "127.0.0.1:9420";
+const METRICS_PORT: u16 = 9420;
 /// The group of the server, which reads the settings.
 const GROUP: &str = "culvert";
 
@@ -42,6 +44,10 @@ impl Plan {
     /// # Errors
     /// If a server with these settings would not start.
     pub(super) fn of(answers: &Answers) -> Result<Self, Failure> {
+        if answers.acme_directory_url.contains('@') {
+            let text = "`acme_directory_url` has a user name or a password";
+            return Err(Invalid(text.to_owned()).into());
+        }
         let plan = Self {
             settings: format!(
                 "# Written by `culvert setup`. `culvert config show` prints all settings.\n\n{}",
@@ -54,6 +60,7 @@ impl Plan {
         config::parse(&plan.settings, &environment)?;
         let mut ports = answers.ports().to_vec();
         ports.retain(|port| *port != 0);
+        ports.extend([API_PORT, METRICS_PORT]);
         ports.sort_unstable();
         match ports.windows(2).find(|pair| pair[0] == pair[1]) {
             None => Ok(plan),
@@ -182,14 +189,26 @@ fn secret(answers: &Answers) -> Result<Option<(String, String)>, Failure> {
     let Some(provider) = provider(name) else {
         return Err(Invalid(format!("`dns_provider`: `{name}` is no provider")).into());
     };
+    if let Some(other) = answers.dns.keys().find(|key| {
+        let known = provider.settings.iter().map(|(known, _)| *known);
+        let known = known.chain(["api_url", "zone", "key_algorithm", "hosted_zone_id"]);
+        !known.into_iter().any(|known| known == key.as_str())
+    }) {
+        let text = format!("`dns.{other}` is no setting of `{name}` that is not secret");
+        return Err(Invalid(text).into());
+    }
     let value = answers.dns_secret.reveal();
     if value.is_empty() || value.contains(char::is_control) {
         return Err(Invalid(format!("`dns_secret` has no secret of `{name}`")).into());
     }
-    let section = section_of(name).to_ascii_uppercase();
+    Ok(Some((variable_of(provider), value.to_owned())))
+}
+
+/// The variable with the secret of a provider.
+fn variable_of(provider: &Provider) -> String {
+    let section = section_of(provider.name).to_ascii_uppercase();
     let key = provider.secret.0.to_ascii_uppercase();
-    let variable = format!("CULVERT_ACME__DNS__{section}__{key}");
-    Ok(Some((variable, value.to_owned())))
+    format!("CULVERT_ACME__DNS__{section}__{key}")
 }
 
 /// The sockets of the unit, which have the addresses of the settings.
@@ -206,9 +225,13 @@ fn sockets(answers: &Answers) -> String {
     text
 }
 
-/// The lines of an environment file with this variable in place of an earlier value.
+/// The lines of an environment file with this variable in place of an earlier value and of secrets of other providers.
 fn with_variable(before: &str, name: &str, value: &str) -> String {
-    let is_other = |line: &&str| !line.starts_with(&format!("{name}="));
+    let of_providers = PROVIDERS.each_ref().map(variable_of);
+    let is_other = |line: &&str| {
+        let set = line.split('=').next().unwrap_or_default();
+        set != name && !of_providers.iter().any(|of| of == set)
+    };
     let mut text: String = before
         .lines()
         .filter(is_other)
@@ -340,6 +363,16 @@ mod tests {
         refused(&|answers| answers.domain = "not a domain".to_owned());
         refused(&|answers| answers.dns_provider = "unknown".to_owned());
         refused(&|answers| answers.dns_provider = "cloudflare".to_owned());
+        refused(&|answers| answers.api_port = API_PORT);
+        refused(&|answers| {
+            answers.acme_directory_url = "https://u:secret@ca.test/dir".to_owned();
+        });
+        // A secret that is given as a setting would be printed, and readable for the group.
+        refused(&|answers| {
+            answers.dns_provider = "desec".to_owned();
+            answers.dns_secret = Secret::new("a".to_owned());
+            answers.dns.insert("token".to_owned(), "a".to_owned());
+        });
         refused(&|answers| {
             answers.dns_provider = "desec".to_owned();
             answers.dns_secret = Secret::new("a\nB=1".to_owned());
@@ -349,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_variable_replaces_its_former_value_only() {
-        let before = "# mine\nCULVERT_A=1\nCULVERT_AB=2\n";
+        let before = "# mine\nCULVERT_A=1\nCULVERT_AB=2\nCULVERT_ACME__DNS__DESEC__TOKEN=3\n";
         let after = with_variable(before, "CULVERT_A", "x\"y");
         assert_eq!(after, "# mine\nCULVERT_AB=2\nCULVERT_A=\"x\\\"y\"\n");
     }
