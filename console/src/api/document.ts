@@ -14,6 +14,9 @@ export const modelQuery = queryOptions<Model>({
   queryKey: ['openapi'],
   staleTime: Infinity,
   gcTime: Infinity,
+  // The pages that are here stay, and go on when the server is back.
+  retry: (_failures, error) => error instanceof LostServerError,
+  retryDelay: 2000,
   queryFn: async () => {
     const response = await fetch('/openapi.json').catch(() => {
       connection.lose();
