@@ -57,6 +57,7 @@ ROWS = [
     ("loop", "store.notifications", "database:", "live"),
     ("loop", "store.writer", "database:", "live"),
     ("cache", "endpoints/kubernetes_operator/active_operators.rs ActiveOperators.operators", "database:", "it:an_operator_of_an_inactive_or_deleted_bot_is_refused"),
+    ("cache", "resources/access/key_uses.rs Known.uses", "database:", "uses"),
     ("cache", "agents/lib.rs ReconcileState.addresses", "database:", "agent"),
     ("cache", "agents/lib.rs ReconcileState.credentials", "database:", "agent"),
     ("cache", "agents/lib.rs ReconcileState.domains", "database:", "agent"),

@@ -223,7 +223,9 @@ class Packages(unittest.TestCase):
         self.assertEqual([key["description"] for key in json.loads(keys)["keys"]], ["Operator, by culvert setup"])
         self.check_running(machine)
         self.assertTrue(machine.is_active("culvert-backup.timer"))
-        listening = machine.run("ss", "-Hltn").stdout
+        listening = subprocess.run(
+            [*namespace_of(machine), "ss", "-Hltn"], capture_output=True, text=True, check=True
+        ).stdout
         self.assertIn("0.0.0.0:8445", listening)
         self.assertNotIn("0.0.0.0:8443", listening)
         # Again, without a first key: the same settings, and another backup.

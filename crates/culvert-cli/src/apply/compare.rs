@@ -144,9 +144,9 @@ fn spelled(path: &str, text: &str) -> String {
         "cidr" | "networks" => {
             culvert_base::Prefix::parse(text).map_or_else(|_| text.to_owned(), |it| it.to_string())
         }
-        // `90s` is shown as `1m30s`.
+        // `90s` and `1m30s` are one length.
         "for" | "over" | "repeat_every" | "within" => {
-            Period::parse(text).map_or_else(|| text.to_owned(), |it| it.to_string())
+            Period::parse(text).map_or_else(|| text.to_owned(), |it| it.seconds().to_string())
         }
         // Without the comment behind the key.
         "public_key" => text

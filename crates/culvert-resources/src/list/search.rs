@@ -1,7 +1,7 @@
 //! Finds objects of all resources by a text in their names, addresses, IDs or descriptions.
 //!
 //! It reads what lists read, and judges the views that lists show, so it finds nothing that the caller cannot list.
-//! Pages of all resources are read in turns, newest first, until [`WORK_MAX`] is spent: many objects of one resource
+//! Pages of all resources are read in turns, newest first, until `WORK_MAX` is spent: many objects of one resource
 //! hide none of another.
 
 use std::cmp::Reverse;

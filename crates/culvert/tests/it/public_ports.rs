@@ -64,10 +64,9 @@ async fn public_urls_have_the_ports_of_the_settings_or_the_bound_ones() {
                 .call(Method::PATCH, &path, Some(json!({"url": sent})))
                 .await;
             assert_eq!(same.status, 200);
-            // An explicit default port of `tls` remains.
-            let stays = (scheme, port) == ("tls", usual);
-            let shown = if stays { &sent } else { &public };
-            assert_eq!(same.body["public_url"], **shown);
+            // `url` is shown as it was sent.
+            assert_eq!(same.body["url"], *sent);
+            assert_eq!(same.body["public_url"], *public);
             let change = json!({"url": format!("{plain}:7")});
             let refused = culvert.call(Method::PATCH, &path, Some(change)).await;
             assert_eq!(refused.body["error_code"], "ERR_NGROK_18023");
