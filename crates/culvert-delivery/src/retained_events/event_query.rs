@@ -840,6 +840,12 @@ impl TrafficSource {
             (Some((_, start)), Order::OldestFirst) => at(start)..events.len(),
         };
         budget.open(events.len());
+        if order == Order::OldestFirst {
+            // Its piece has later events, which are not examined yet.
+            let next = left.start.min(events.len().saturating_sub(1));
+            let next = events.event(next).and_then(StoredEvent::head);
+            self.reached = next.map(|(_, at)| at).or(self.reached);
+        }
         self.opened = Some(OpenedPiece { id, events, left });
     }
 
@@ -864,7 +870,6 @@ impl TrafficSource {
             Order::OldestFirst => (id, index.saturating_add(1)),
         };
         if query.order == Order::OldestFirst {
-            // Its piece has later ones, which are not examined yet.
             self.reached = event.head().map(|(_, at)| at).or(self.reached);
         }
         budget.spend(0);
