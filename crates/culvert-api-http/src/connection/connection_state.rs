@@ -4,8 +4,8 @@
 //! The HTTP library's own header timeout also runs while a connection is idle, and starts a timer for each request.
 //! Here, the socket and the requests update a small shared state, which the connection's task checks at intervals
 //! ([`ConnectionState::overdue`]). A deadline starts when its phase begins, and further bytes do not restart it. Only the
-//! deadline for a peer that does not read restarts with progress: of a write, and of the body of each response, because a
-//! peer of HTTP/2 may take nothing of a body while the socket writes.
+//! deadline for a peer that does not read restarts with progress: of a write, and of each response, because a peer of HTTP/2
+//! may take nothing of a body while the socket writes.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -50,8 +50,6 @@ struct State {
 
 /// Limit of requests in flight of a connection: of streams of HTTP/2.
 pub const STREAMS_MAX: u32 = 100;
-/// A write of HTTP/2 with fewer bytes may have no part of a body.
-const BODY_BYTES_MIN: usize = 512;
 /// The first bytes of a client that speaks HTTP/2 (RFC 9113 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -96,7 +94,7 @@ impl ConnectionState {
         {
             return Some("the peer does not read");
         }
-        if state.in_flight > 0 {
+        if state.in_flight > 0 || state.stalled_since.is_some() {
             return None;
         }
         let (allowed, why) = match state.phase {
@@ -123,20 +121,10 @@ impl ConnectionState {
         }
     }
 
-    /// Records how many bytes a write took; `None` if the peer has to read first.
-    fn wrote(&self, n_bytes: Option<usize>) {
+    fn wrote(&self, pending: bool) {
         let mut state = self.lock();
-        if let Some(n_bytes) = n_bytes {
+        if !pending {
             state.stalled_since = None;
-            // Over HTTP/2, small frames say nothing of bodies.
-            if !state.h2 || n_bytes >= BODY_BYTES_MIN {
-                let now = Instant::now();
-                state.unsent.values_mut().for_each(|since| *since = now);
-                // The end of a response may be in a buffer of the HTTP library, which then no longer has its body.
-                if state.phase == Phase::Idle {
-                    state.since = now;
-                }
-            }
         } else if state.stalled_since.is_none() {
             state.stalled_since = Some(Instant::now());
         }
@@ -161,6 +149,14 @@ impl Busy {
     pub fn offered(&self) {
         let mut state = self.connection.lock();
         state.unsent.insert(self.request, Instant::now());
+    }
+
+    /// Records that the peer has taken a part of what was offered.
+    pub fn progressed(&self) {
+        let mut state = self.connection.lock();
+        if let Some(since) = state.unsent.get_mut(&self.request) {
+            *since = Instant::now();
+        }
     }
 
     /// Records that the peer has taken what was offered.
@@ -221,7 +217,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
         let polled = Pin::new(&mut self.socket).poll_write(context, bytes);
-        self.state.wrote(written(&polled));
+        self.state.wrote(polled.is_pending());
         polled
     }
 
@@ -231,7 +227,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
         slices: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
         let polled = Pin::new(&mut self.socket).poll_write_vectored(context, slices);
-        self.state.wrote(written(&polled));
+        self.state.wrote(polled.is_pending());
         polled
     }
 
@@ -243,7 +239,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
+        // TLS holds what the socket does not take.
+        let polled = Pin::new(&mut self.socket).poll_flush(context);
+        self.state.wrote(polled.is_pending());
+        polled
     }
 
     fn poll_shutdown(
@@ -251,14 +250,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TimedSocket<S> {
         context: &mut Context<'_>,
     ) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(context)
-    }
-}
-
-/// The bytes that a write took, none if it failed; `None` if it is pending.
-fn written(polled: &Poll<std::io::Result<usize>>) -> Option<usize> {
-    match polled {
-        Poll::Pending => None,
-        Poll::Ready(written) => Some(written.as_ref().map_or(0, |n_bytes| *n_bytes)),
     }
 }
 
@@ -327,16 +318,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_response_that_is_read_slowly_is_not_idle() {
+    async fn data_that_waits_in_a_buffer_is_not_idle() {
         let state = ConnectionState::begin();
         state.took(b"GET / HTTP/1.1\r\n\r\n");
         drop(state.request());
-        for _ in 0..10 {
-            tokio::time::advance(Duration::from_secs(60)).await;
-            assert!(!late(&state, 1));
-            state.wrote(Some(1));
-        }
-        assert!(!late(&state, 74) && late(&state, 76));
+        tokio::time::advance(Duration::from_secs(70)).await;
+        state.wrote(true);
+        assert!(!late(&state, 29) && late(&state, 31));
+        state.wrote(false);
+        assert!(late(&state, 6));
     }
 
     #[tokio::test(start_paused = true)]
@@ -352,9 +342,9 @@ mod tests {
         assert!(!late(&state, 1000), "what it waits for is not here yet");
         waiting.offered();
         tokio::time::advance(Duration::from_secs(20)).await;
-        state.wrote(Some(17));
-        assert!(late(&state, 11), "small frames are no body");
-        state.wrote(Some(4_000));
+        state.wrote(false);
+        assert!(late(&state, 11), "the write may be of another response");
+        waiting.progressed();
         assert!(!late(&state, 29) && late(&state, 31));
         drop(waiting);
         assert!(!late(&state, 1000));
@@ -362,9 +352,10 @@ mod tests {
         let state = ConnectionState::begin();
         let only = state.request();
         only.offered();
-        state.wrote(None);
+        state.wrote(true);
         assert!(late(&state, 31));
-        state.wrote(Some(100));
+        state.wrote(false);
+        only.progressed();
         assert!(!late(&state, 29));
     }
 
@@ -372,9 +363,9 @@ mod tests {
     async fn a_peer_that_does_not_read_is_late_even_during_a_request() {
         let state = ConnectionState::begin();
         let _busy = state.request();
-        state.wrote(None);
+        state.wrote(true);
         assert!(!late(&state, 29) && late(&state, 31));
-        state.wrote(Some(100));
+        state.wrote(false);
         assert!(!late(&state, 31));
     }
 }

@@ -1,15 +1,16 @@
 //! The body of a response, and header values that all responses share.
 //!
 //! A body is either whole, which is the usual case and needs one buffer, or a live tail. It also holds values that
-//! must live until its last byte is sent, such as the mark that its connection is busy. A whole body leaves in pieces, so
-//! that most of one that its peer does not read is still here, and counted.
+//! must live until its last byte is sent, such as the mark that its connection is busy: the HTTP library keeps pieces after
+//! the body has ended, so each piece holds them too. A whole body leaves in pieces, so that the library buffers little.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Body as _, Frame, SizeHint};
@@ -30,8 +31,38 @@ type Stream = Pin<Box<dyn http_body::Body<Data = Bytes, Error = Infallible> + Se
 /// The body of a response.
 pub struct Body {
     content: Content,
+    held: Arc<Held>,
+}
+
+/// What a response holds until its last byte is sent.
+#[derive(Debug, Default)]
+struct Held {
     busy: Option<Busy>,
     share: Option<OwnerShare>,
+}
+
+/// A piece of a body.
+#[derive(Debug)]
+pub struct Piece {
+    bytes: Bytes,
+    held: Arc<Held>,
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, n_bytes: usize) {
+        self.bytes.advance(n_bytes);
+        if let Some(busy) = &self.held.busy {
+            busy.progressed();
+        }
+    }
 }
 
 enum Content {
@@ -44,8 +75,7 @@ impl Body {
     pub fn empty() -> Self {
         Self {
             content: Content::Whole(None),
-            busy: None,
-            share: None,
+            held: Arc::default(),
         }
     }
 
@@ -53,8 +83,7 @@ impl Body {
     pub fn whole(bytes: Bytes) -> Self {
         Self {
             content: Content::Whole(Some(bytes).filter(|bytes| !bytes.is_empty())),
-            busy: None,
-            share: None,
+            held: Arc::default(),
         }
     }
 
@@ -64,22 +93,26 @@ impl Body {
     ) -> Self {
         Self {
             content: Content::Stream(Box::pin(stream)),
-            busy: None,
-            share: None,
+            held: Arc::default(),
         }
     }
 
     /// Marks the connection as busy until this body is sent or dropped.
     pub fn hold(&mut self, busy: Busy) {
         busy.offered();
-        self.busy = Some(busy);
+        // The body has no pieces yet, so nothing else has these.
+        if let Some(held) = Arc::get_mut(&mut self.held) {
+            held.busy = Some(busy);
+        }
     }
 
     /// Keeps the share of the request's owner until a whole body is sent or dropped: it takes memory until then. Streams
     /// have another limit.
     pub fn keep(&mut self, share: OwnerShare) {
-        if matches!(self.content, Content::Whole(Some(_))) {
-            self.share = Some(share);
+        if matches!(self.content, Content::Whole(Some(_)))
+            && let Some(held) = Arc::get_mut(&mut self.held)
+        {
+            held.share = Some(share);
         }
     }
 }
@@ -112,15 +145,15 @@ impl fmt::Debug for Body {
 }
 
 impl http_body::Body for Body {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Piece>, Infallible>>> {
         let body = &mut *self;
-        if let Some(busy) = &body.busy {
+        if let Some(busy) = &body.held.busy {
             busy.taken();
         }
         let polled = match &mut body.content {
@@ -129,10 +162,15 @@ impl http_body::Body for Body {
             }
             Content::Stream(stream) => stream.as_mut().poll_frame(context),
         };
-        if let (Some(busy), Poll::Ready(Some(_))) = (&body.busy, &polled) {
+        if let (Some(busy), Poll::Ready(Some(_))) = (&body.held.busy, &polled) {
             busy.offered();
         }
-        polled
+        let held = &body.held;
+        let piece = |bytes| Piece {
+            bytes,
+            held: Arc::clone(held),
+        };
+        polled.map(|frame| frame.map(|frame| frame.map(|frame| frame.map_data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -31,6 +31,7 @@ use culvert_api_http::connection::connection_state::{
 };
 use culvert_api_http::connection::peer::{self, Ends};
 use culvert_api_http::response::problem::Problem;
+use culvert_io::tcp_options;
 
 /// Maximum size of a head over HTTP/1: 16 KiB for the request line and 64 KiB for the fields.
 const HEAD_BYTES_MAX: usize = (16 + 64) << 10;
@@ -174,6 +175,8 @@ impl Api {
         };
         // Responses are small and written whole, so delaying segments has no benefit.
         socket.set_nodelay(true).ok()?;
+        // So that progress shows how fast the client reads, not how large the kernel's buffer is.
+        tcp_options::keep_little(socket);
         if peer::is_trusted(from.ip(), &self.settings.trusted_proxies) {
             return Some((ends, Some(SourcePlace(None))));
         }
@@ -232,7 +235,7 @@ impl Api {
     /// not keep all of them.
     fn now(&self, timeouts: ConnectionTimeouts) -> ConnectionTimeouts {
         let limits = &self.settings.limits;
-        match self.permits.available_permits() < limits.connections / 4 {
+        match self.permits.available_permits() < limits.connections.div_ceil(4) {
             true => ConnectionTimeouts {
                 idle: timeouts.idle.min(limits.head),
                 idle_h2: timeouts.idle_h2.min(limits.head),
