@@ -16,6 +16,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use rustls::ServerConfig;
+#[cfg(target_os = "linux")]
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -31,7 +33,6 @@ use culvert_api_http::connection::connection_state::{
 };
 use culvert_api_http::connection::peer::{self, Ends};
 use culvert_api_http::response::problem::Problem;
-use culvert_io::tcp_options;
 
 /// Maximum size of a head over HTTP/1: 16 KiB for the request line and 64 KiB for the fields.
 const HEAD_BYTES_MAX: usize = (16 + 64) << 10;
@@ -42,6 +43,9 @@ const HEADER_LIST_BYTES_MAX: u32 = 64 << 10;
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 const UNSENT_BYTES_MAX: usize = 512 << 10;
+/// Limit of unsent bytes in the kernel's buffer of a connection.
+#[cfg(target_os = "linux")]
+const KERNEL_BYTES: u32 = 64 << 10;
 /// Maximum number of connections that only get 503 because their source has too many, in all and of a source, and the
 /// time for each.
 pub(crate) const REFUSALS_AT_ONCE: usize = 64;
@@ -176,7 +180,10 @@ impl Api {
         // Responses are small and written whole, so delaying segments has no benefit.
         socket.set_nodelay(true).ok()?;
         // So that progress shows how fast the client reads, not how large the kernel's buffer is.
-        tcp_options::keep_little(socket);
+        #[cfg(target_os = "linux")]
+        if let Err(error) = SockRef::from(socket).set_tcp_notsent_lowat(KERNEL_BYTES) {
+            tracing::debug!(%error, "cannot limit the send buffer of a connection of the API");
+        }
         if peer::is_trusted(from.ip(), &self.settings.trusted_proxies) {
             return Some((ends, Some(SourcePlace(None))));
         }
