@@ -100,8 +100,9 @@ impl Body {
     /// Marks the connection as busy until this body is sent or dropped.
     pub fn hold(&mut self, busy: Busy) {
         busy.offered();
-        // The body has no pieces yet, so nothing else has these.
-        if let Some(held) = Arc::get_mut(&mut self.held) {
+        let held = Arc::get_mut(&mut self.held);
+        debug_assert!(held.is_some(), "no piece of the body has left");
+        if let Some(held) = held {
             held.busy = Some(busy);
         }
     }
@@ -109,9 +110,12 @@ impl Body {
     /// Keeps the share of the request's owner until a whole body is sent or dropped: it takes memory until then. Streams
     /// have another limit.
     pub fn keep(&mut self, share: OwnerShare) {
-        if matches!(self.content, Content::Whole(Some(_)))
-            && let Some(held) = Arc::get_mut(&mut self.held)
-        {
+        if !matches!(self.content, Content::Whole(Some(_))) {
+            return;
+        }
+        let held = Arc::get_mut(&mut self.held);
+        debug_assert!(held.is_some(), "no piece of the body has left");
+        if let Some(held) = held {
             held.share = Some(share);
         }
     }
