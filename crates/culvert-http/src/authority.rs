@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
-use http::Uri;
 use http::header::HeaderValue;
+use http::{Uri, Version};
 
 /// How many characters at the front are those of a host name, and whether one of them is an upper-case letter.
 fn host_length(text: &str) -> (usize, bool) {
@@ -145,13 +145,17 @@ impl<'a> Authority<'a> {
         Cow::Owned(format!("{open}{}{close}{port}", self.host))
     }
 
-    /// The authority of a request: that of an absolute target, or else of the `Host` field. If there are both, they must
-    /// agree.
+    /// The authority of a request: that of an absolute target, or else of the `Host` field. In HTTP/1 the target replaces
+    /// the field (RFC 9112 3.2.2), which must be valid nevertheless; in HTTP/2 the two must agree (RFC 9113 8.3.1).
     ///
     /// # Errors
     ///
     /// When there is none, one is malformed, or the two differ.
-    pub fn of(target: &'a Uri, host: Option<&'a HeaderValue>) -> Result<Self, AuthorityError> {
+    pub fn of(
+        version: Version,
+        target: &'a Uri,
+        host: Option<&'a HeaderValue>,
+    ) -> Result<Self, AuthorityError> {
         let field = match host {
             Some(value) => {
                 let text = value.to_str().map_err(|_| AuthorityError::Malformed)?;
@@ -165,11 +169,11 @@ impl<'a> Authority<'a> {
         };
         match (target, field) {
             (Some(target), Some(field)) => {
-                if target.host == field.host && target.port() == field.port() {
-                    Ok(target)
-                } else {
-                    Err(AuthorityError::Conflicting)
+                let agrees = target.host == field.host && target.port() == field.port();
+                if version == Version::HTTP_2 && !agrees {
+                    return Err(AuthorityError::Conflicting);
                 }
+                Ok(target)
             }
             (Some(one), None) | (None, Some(one)) => Ok(one),
             (None, None) => Err(AuthorityError::Missing),
@@ -259,22 +263,26 @@ mod tests {
     }
 
     #[test]
-    fn target_and_field_must_agree() {
+    fn a_target_replaces_the_field_in_http1_and_must_agree_in_http2() {
         let absolute = "http://A.example:80/x".parse::<Uri>().unwrap();
         let same = HeaderValue::from_static("a.EXAMPLE:80");
         let other = HeaderValue::from_static("b.example:80");
-        assert_eq!(
-            Authority::of(&absolute, Some(&same)).unwrap().host,
-            "a.example"
-        );
-        assert_eq!(
-            Authority::of(&absolute, Some(&other)),
-            Err(AuthorityError::Conflicting)
-        );
-        assert_eq!(
-            Authority::of(&"/".parse().unwrap(), None),
-            Err(AuthorityError::Missing)
-        );
+        let malformed = HeaderValue::from_static("b example");
+        for version in [Version::HTTP_10, Version::HTTP_11, Version::HTTP_2] {
+            let of = |host| Authority::of(version, &absolute, host).map(|it| it.normal());
+            let target = Ok("a.example:80".into());
+            assert_eq!(of(Some(&same)), target);
+            assert_eq!(of(Some(&malformed)), Err(AuthorityError::Malformed));
+            let replaced = match version {
+                Version::HTTP_2 => Err(AuthorityError::Conflicting),
+                _ => target,
+            };
+            assert_eq!(of(Some(&other)), replaced);
+            assert_eq!(
+                Authority::of(version, &"/".parse().unwrap(), None),
+                Err(AuthorityError::Missing)
+            );
+        }
     }
 
     proptest! {

@@ -7,18 +7,19 @@
 //!
 //! 1. `%` needs two hexadecimal digits. An escaped unreserved character (`A-Z a-z 0-9 - . _ ~`) is decoded,
 //!    other escapes get upper-case digits.
-//! 2. `\` becomes `/`. `"`, `[`, `]`, `^`, `{`, `|` and `}`, which a path may not hold (RFC 3986 3.3), are
-//!    escaped.
+//! 2. `\` becomes `/`. `"`, `<`, `>`, `[`, `]`, `^`, `` ` ``, `{`, `|`, `}` and bytes beyond ASCII, which a path may not
+//!    hold (RFC 3986 3.3), are escaped.
 //! 3. `.` and `..` segments are removed (RFC 3986 5.2.4); `..` stops at the root.
 //! 4. `//` becomes `/`, unless the caller keeps empty segments ([`merge_slashes`]).
 //!
-//! The query is sent as it came. Nothing is decoded twice: `%252e` stays.
+//! The query is sent as it came, except that `"`, `<`, `>`, `` ` `` and bytes beyond ASCII are escaped. Nothing is decoded
+//! twice: `%252e` stays.
 //!
 //! # Rejected targets
 //!
 //! Paths that origins read in more than one way:
 //!
-//! - `%00`, broken escapes, control characters, blanks, `#`, `<`, `>`, `` ` ``, bytes above 0x7E;
+//! - `%00`, broken escapes, control characters, blanks, `#`;
 //! - an escaped slash or backslash (`%2F`, `%5C`) beside a `.` or `..`, as in `..%2F`: a server that decodes
 //!   first takes it for a dot segment;
 //! - a `.` or `..` with parameters, as in `..;x`: servlet containers cut the parameters off first;
@@ -46,13 +47,25 @@ const EMPTY: Wrong = "an empty segment of the path is hidden by an escape or a p
 /// Longest target, in bytes.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 
-/// Path and query as received, kept if the path is not in normal form. Request heads carry it as an extension.
+/// Path and query as received, kept if they are not in normal form. Bytes beyond ASCII are escaped, because they may be no
+/// text. Request heads carry it as an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received(Bytes);
 
 impl Received {
+    fn of(target: Bytes) -> Self {
+        match target.is_ascii() {
+            true => Self(target),
+            false => {
+                let mut escaped = Vec::with_capacity(target.len() * 2);
+                escape(&target, |byte| !byte.is_ascii(), &mut escaped);
+                Self(escaped.into())
+            }
+        }
+    }
+
     fn text(&self) -> &str {
-        // Parsed targets are ASCII.
+        // It is ASCII.
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
@@ -77,7 +90,7 @@ pub struct Target {
     pub received: Option<Received>,
 }
 
-/// The treatment of a byte in a path.
+/// The treatment of a byte in a path or query.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     /// Kept.
@@ -94,32 +107,32 @@ enum Class {
 
 const CLASSES: [Class; 256] = {
     let mut table = [Class::Wrong; 256];
-    let mut byte = 0u8;
-    while byte < 128 {
-        table[byte as usize] = match byte {
+    let mut byte = 0;
+    while byte < table.len() {
+        #[expect(clippy::cast_possible_truncation, reason = "a table of all bytes")]
+        let class = match byte as u8 {
             b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => Class::Plain,
             b'-' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b','
             | b'=' | b':' | b'@' => Class::Plain,
             b'.' | b'/' => Class::Context,
             b'%' | b'\\' | b';' => Class::Special,
-            b'"' | b'[' | b']' | b'^' | b'{' | b'|' | b'}' => Class::Escaped,
+            b'"' | b'<' | b'>' | b'[' | b']' | b'^' | b'`' | b'{' | b'|' | b'}' => Class::Escaped,
+            0x80.. => Class::Escaped,
             _ => Class::Wrong,
         };
+        table[byte] = class;
         byte += 1;
     }
     table
 };
 
-/// Bytes of a query: visible ASCII but `"`, `#`, `<` and `>`.
-const QUERY: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0x21u8;
-    while byte < 0x7F {
-        table[byte as usize] = !matches!(byte, b'"' | b'#' | b'<' | b'>');
-        byte += 1;
+const fn query_class(byte: u8) -> Class {
+    match byte {
+        b'"' | b'<' | b'>' | b'`' | 0x80.. => Class::Escaped,
+        b'#' | ..=b' ' | 0x7F => Class::Wrong,
+        _ => Class::Plain,
     }
-    table
-};
+}
 
 /// The parts of a target.
 struct Parts<'t> {
@@ -128,7 +141,7 @@ struct Parts<'t> {
     path: &'t [u8],
     /// With its `?`; empty without one.
     query: &'t [u8],
-    /// Whether the path is in normal form, with slashes merged or not.
+    /// Whether path and query are in normal form, with slashes merged or not.
     is_plain: bool,
 }
 
@@ -161,11 +174,13 @@ fn split(target: &[u8], is_options: bool) -> Result<Parts<'_>, Wrong> {
     };
     let local = target.get(origin..).unwrap_or_default();
     let (path, query) = local.split_at(memchr(b'?', local).unwrap_or(local.len()));
-    let is_query = |byte: &u8| QUERY[usize::from(*byte)];
-    if !query.iter().all(is_query) {
-        return Err(NOT_A_TARGET);
-    }
     let mut is_plain = !path.is_empty();
+    for &byte in query {
+        match query_class(byte) {
+            Class::Wrong => return Err(NOT_A_TARGET),
+            class => is_plain &= class == Class::Plain,
+        }
+    }
     let mut before = 0;
     for &byte in path {
         match CLASSES[usize::from(byte)] {
@@ -212,7 +227,7 @@ pub fn read(target: &Bytes, is_options: bool) -> Result<Target, Wrong> {
             received: None,
         });
     }
-    let received = Received(target.slice(parts.origin..));
+    let received = Received::of(target.slice(parts.origin..));
     let local = if is_options && parts.path.is_empty() && parts.query.is_empty() {
         PathAndQuery::from_static("*")
     } else {
@@ -248,46 +263,22 @@ pub fn read_path(
         return Ok((path.map_err(|_| NOT_A_TARGET)?, None));
     }
     let local = normal(parts.path, parts.query)?;
-    Ok((local, Some(Received(path.clone()))))
+    Ok((local, Some(Received::of(path.clone()))))
 }
 
-/// Normalises `/path?query` or `?query`, for example the result of a rewrite.
-///
-/// # Errors
-///
-/// When the path is invalid, or its normal form ambiguous.
-fn normalise(local: &str) -> Result<PathAndQuery, Wrong> {
-    if !matches!(local.bytes().next(), None | Some(b'/' | b'?')) {
-        return Err(NOT_A_TARGET);
-    }
-    let bytes = local.as_bytes();
-    let (path, query) = bytes.split_at(memchr(b'?', bytes).unwrap_or(bytes.len()));
-    let path = if path.is_empty() { b"/" } else { path };
-    let parts = split(path, false)?;
-    if !query.iter().all(|byte| QUERY[usize::from(*byte)]) {
-        return Err(NOT_A_TARGET);
-    }
-    normal(parts.path, query)
-}
-
-/// Prepares a rewritten `/path?query` for sending: escapes bytes beyond ASCII, normalises the path, and merges slashes if
-/// `merges` is set.
+/// Normalises `/path?query` or `?query`, the result of a rewrite, for sending. Merges slashes if `merges` is set.
 ///
 /// # Errors
 ///
 /// When the path is invalid, or its normal form ambiguous.
 pub fn settle(local: &str, merges: bool) -> Result<PathAndQuery, Wrong> {
-    let target = if local.is_ascii() {
-        normalise(local)?
-    } else {
-        let mut escaped = Vec::with_capacity(local.len() * 2);
-        for byte in local.bytes() {
-            match byte {
-                0x80.. => push_escape(&mut escaped, byte),
-                byte => escaped.push(byte),
-            }
+    let target = match local.bytes().next() {
+        Some(b'/') => {
+            let parts = split(local.as_bytes(), false)?;
+            normal(parts.path, parts.query)?
         }
-        normalise(std::str::from_utf8(&escaped).map_err(|_| NOT_A_TARGET)?)?
+        None | Some(b'?') => return settle(&format!("/{local}"), merges),
+        Some(_) => return Err(NOT_A_TARGET),
     };
     match merges {
         true => Ok(merge_slashes(&target)?.unwrap_or(target)),
@@ -295,7 +286,7 @@ pub fn settle(local: &str, merges: bool) -> Result<PathAndQuery, Wrong> {
     }
 }
 
-/// Normalises a path without merging slashes, and appends the query.
+/// Normalises a path without merging slashes, and appends the query, with what it may not hold escaped.
 fn normal(path: &[u8], query: &[u8]) -> Result<PathAndQuery, Wrong> {
     if path == b"*" {
         return Ok(PathAndQuery::from_static("*"));
@@ -330,7 +321,7 @@ fn normal(path: &[u8], query: &[u8]) -> Result<PathAndQuery, Wrong> {
     if hides_empty_root(&out) {
         return Err(EMPTY);
     }
-    out.extend_from_slice(query);
+    escape(query, |byte| query_class(byte) == Class::Escaped, &mut out);
     PathAndQuery::from_maybe_shared(Bytes::from(out)).map_err(|_| NOT_A_TARGET)
 }
 
@@ -375,6 +366,16 @@ fn digit(byte: u8) -> Option<u8> {
 
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
+/// Appends `text` to `out`, with the bytes of which `is_escaped` is true escaped.
+fn escape(text: &[u8], is_escaped: impl Fn(u8) -> bool, out: &mut Vec<u8>) {
+    for &byte in text {
+        match is_escaped(byte) {
+            true => push_escape(out, byte),
+            false => out.push(byte),
+        }
+    }
 }
 
 fn push_escape(out: &mut Vec<u8>, byte: u8) {

@@ -43,7 +43,7 @@ impl CentralCallback {
     ) -> Option<Result<Self, Problem>> {
         let base = logins.settings().callback_base.as_ref()?;
         let path = parts.uri.path().strip_suffix(CENTRAL_CALLBACK)?;
-        let authority = Authority::of(&parts.uri, parts.headers.get(HOST)).ok()?;
+        let authority = Authority::of(parts.version, &parts.uri, parts.headers.get(HOST)).ok()?;
         let is_here =
             path == base.path().trim_end_matches('/') && base.host_str() == Some(&*authority.host);
         if !is_here {

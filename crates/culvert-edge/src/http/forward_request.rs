@@ -22,7 +22,7 @@ use crate::http::call::member_for;
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
 use crate::http::request_body::{RequestBody, Upload};
-use crate::http::upgrade::{self, UpgradeRequest};
+use crate::http::upgrade::UpgradeRequest;
 use crate::snapshot::group::Member;
 
 /// A request on its way to an upstream.
@@ -122,9 +122,10 @@ impl ForwardRequest {
         }
         match wanted {
             UpgradeRequest::Broken => Err(Problem::Upgrade),
-            UpgradeRequest::Http | UpgradeRequest::WebSocket(_) | UpgradeRequest::Stream(_) => {
-                Ok(())
-            }
+            UpgradeRequest::Http
+            | UpgradeRequest::WebSocket(_)
+            | UpgradeRequest::Stream(_)
+            | UpgradeRequest::Other(_) => Ok(()),
         }
     }
 
@@ -301,8 +302,6 @@ impl ForwardRequest {
         if parts.version == Version::HTTP_2 {
             join_cookies(&mut parts.headers);
         }
-        if *wanted != UpgradeRequest::Http {
-            upgrade::ask(&mut parts.headers);
-        }
+        wanted.ask(&mut parts.headers);
     }
 }

@@ -182,7 +182,7 @@ fn challenge(down: &Downstream, parts: &request::Parts) -> Option<Response<Bytes
         return None;
     }
     let mut hosts = parts.headers.get_all(HOST).iter();
-    let authority = Authority::of(&parts.uri, hosts.next()).ok()?;
+    let authority = Authority::of(parts.version, &parts.uri, hosts.next()).ok()?;
     if hosts.next().is_some() {
         return None;
     }

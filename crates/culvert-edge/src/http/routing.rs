@@ -53,7 +53,8 @@ pub(super) fn route(
     if hosts.next().is_some() {
         return Err(Problem::Authority);
     }
-    let authority = Authority::of(&parts.uri, host).map_err(|_| Problem::Authority)?;
+    let authority =
+        Authority::of(parts.version, &parts.uri, host).map_err(|_| Problem::Authority)?;
     let live = down.edge.live.load();
     let found = match find(&down, parts, &authority, &live) {
         // With a configuration that is too old there is no endpoint: the host may have another owner, or exist only since.
@@ -252,7 +253,7 @@ fn merge_slashes(down: &Downstream, parts: &mut request::Parts) -> Result<(), Pr
     let group = match down.bound.get() {
         Some(bound) => live.kubernetes(&bound.account, &bound.host, bound.port),
         None => {
-            let authority = Authority::of(&parts.uri, parts.headers.get(HOST));
+            let authority = Authority::of(parts.version, &parts.uri, parts.headers.get(HOST));
             // A plain request may be redirected to the https endpoint of its host, with this path.
             let tables = match down.conn.info.tls.get() {
                 Some(_) => [&live.https, &live.https],
@@ -447,7 +448,7 @@ pub(super) fn attribute(exchange: &mut HttpExchange, parts: &request::Parts, pro
     let (host, more) = (hosts.next(), hosts.next());
     let authority = match more {
         Some(_) => None,
-        None => Authority::of(&parts.uri, host).ok(),
+        None => Authority::of(parts.version, &parts.uri, host).ok(),
     };
     let request = RefusedRequest {
         parts,

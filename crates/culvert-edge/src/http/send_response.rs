@@ -7,7 +7,7 @@ use culvert_policy::problem::Problem;
 use culvert_policy::reply;
 use culvert_upstream::UpstreamStream;
 use http::header::{CONTENT_LENGTH, DATE, Entry, HeaderValue, TRANSFER_ENCODING};
-use http::{Response, StatusCode, Version, response};
+use http::{Response, StatusCode, Version};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
 
@@ -25,13 +25,9 @@ pub(super) async fn finish(
     traits: &RequestTraits,
 ) -> Response<ResponseBody> {
     match (response.head.status, wanted) {
-        (StatusCode::SWITCHING_PROTOCOLS, UpgradeRequest::WebSocket(key)) => {
-            switch(exchange, response, &key, traits, false).await
+        (StatusCode::SWITCHING_PROTOCOLS, wanted) => {
+            switch(exchange, response, &wanted, traits).await
         }
-        (StatusCode::SWITCHING_PROTOCOLS, UpgradeRequest::Stream(key)) => {
-            switch(exchange, response, &key, traits, true).await
-        }
-        (StatusCode::SWITCHING_PROTOCOLS, _) => refuse(exchange, Problem::BadAnswer, traits),
         // The client would take it for an open stream.
         (status, UpgradeRequest::Stream(_)) if status.is_success() => {
             refuse(exchange, Problem::BadAnswer, traits)
@@ -113,29 +109,31 @@ pub(super) fn send(
     Response::from_parts(head, body)
 }
 
-/// Switches to WebSocket: passes the upstream's 101 on in the form of the client's protocol, which may be that of an
+/// Switches protocols: passes the upstream's 101 on in the form of the client's protocol, which may be that of an
 /// extended CONNECT. The connection's driver does the rest.
 async fn switch(
     mut exchange: Box<HttpExchange>,
     response: PendingResponse,
-    key: &HeaderValue,
+    wanted: &UpgradeRequest,
     traits: &RequestTraits,
-    is_stream: bool,
 ) -> Response<ResponseBody> {
     let PendingResponse {
         head: mut parts,
         source,
         ..
     } = response;
-    let Some((upstream, early)) = upgraded(&parts, source, key).await else {
+    let Some(protocol) = wanted.accepted(&parts.headers) else {
+        return refuse(exchange, Problem::BadAnswer, traits);
+    };
+    let Some((upstream, early)) = upgraded(source).await else {
         return refuse(exchange, Problem::BadAnswer, traits);
     };
     fields::to_client_hop(&mut parts.headers);
     parts.extensions.clear();
     parts.headers.remove(CONTENT_LENGTH);
-    upgrade::ask(&mut parts.headers);
+    upgrade::set_upgrade(&mut parts.headers, protocol);
     exchange.answer(parts.status, &parts.headers);
-    if is_stream {
+    if matches!(wanted, UpgradeRequest::Stream(_)) {
         upgrade::translate_back(&mut parts);
     }
     let tunnel = Tunnel {
@@ -146,17 +144,11 @@ async fn switch(
     Response::from_parts(parts, ResponseBody::of_upgrade(Box::new(tunnel)))
 }
 
-/// The upstream's end of an upgraded connection, if its 101 carries the proof.
-async fn upgraded(
-    parts: &response::Parts,
-    source: Source,
-    key: &HeaderValue,
-) -> Option<(UpstreamStream, Bytes)> {
+/// The upstream's end of an upgraded connection, and the bytes behind its 101.
+async fn upgraded(source: Source) -> Option<(UpstreamStream, Bytes)> {
     match source {
-        Source::Http1(lease) if upgrade::is_accepted(&parts.headers, key) => {
-            Some(lease.into_upgraded())
-        }
-        Source::Stream(stream) if upgrade::is_accepted(&parts.headers, key) => {
+        Source::Http1(lease) => Some(lease.into_upgraded()),
+        Source::Stream(stream) => {
             let stream = TokioIo::new(stream.await.ok()?);
             Some((UpstreamStream::carried(stream), Bytes::new()))
         }

@@ -1,11 +1,13 @@
-//! Upgrades to WebSocket, the only supported protocol. Both sides must complete the handshake.
+//! Upgrades: to WebSocket, whose handshake both sides must complete, and to any other protocol that the upstream accepts
+//! with a 101 (RFC 9110 7.8), except for those that carry further HTTP requests, which no rule would see.
 //!
-//! A client requests it with an HTTP/1.1 upgrade or an extended CONNECT of HTTP/2 (RFC 8441), and the edge requests it
+//! A client requests a WebSocket with an HTTP/1.1 upgrade or an extended CONNECT of HTTP/2 (RFC 8441), and the edge requests it
 //! from the upstream in the form of the upstream's protocol. Between the two, request and response have the HTTP/1.1 form:
 //! routes, policies and events see one kind of handshake.
 //!
-//! Bytes of the client wait in [`Http1Server`](crate::http1::server::Http1Server) until the upstream has sent a 101 with a
-//! valid `Sec-WebSocket-Accept`. After any other response the connection ends, and these bytes are dropped.
+//! Bytes of the client wait in [`Http1Server`](crate::http1::server::Http1Server) until the upstream has sent a 101 to a
+//! protocol that was asked for, of WebSocket with a valid `Sec-WebSocket-Accept`. After any other response the connection
+//! ends, and these bytes are dropped.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -26,15 +28,51 @@ use crate::http::exchange::HttpExchange;
 /// The upgrade that a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum UpgradeRequest {
-    /// None. Upgrades to unknown protocols are ignored.
+    /// None, or only to protocols that are not passed on.
     Http,
     /// A WebSocket over HTTP/1.1, with the client's `Sec-WebSocket-Key`.
     WebSocket(HeaderValue),
     /// A WebSocket in a stream of HTTP/2, with a new `Sec-WebSocket-Key` for the upstream.
     Stream(HeaderValue),
-    /// A WebSocket with an invalid handshake.
+    /// Another protocol: the value of `Upgrade` for the upstream, a list of protocols.
+    Other(HeaderValue),
+    /// An invalid handshake of WebSocket, or another upgrade that is malformed or has a body.
     Broken,
 }
+
+impl UpgradeRequest {
+    /// Adds the hop-by-hop fields of a handshake again, which were removed with those of the client's hop.
+    pub(crate) fn ask(&self, headers: &mut HeaderMap) {
+        match self {
+            Self::Http => {}
+            Self::Other(protocols) => set_upgrade(headers, protocols.clone()),
+            Self::WebSocket(_) | Self::Stream(_) | Self::Broken => {
+                set_upgrade(headers, HeaderValue::from_static(WEBSOCKET));
+            }
+        }
+    }
+
+    /// The protocol to which an upstream's 101 switches, as the value of `Upgrade`. `None` if it does not accept what was
+    /// asked for.
+    pub(crate) fn accepted(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        match self {
+            Self::Http | Self::Broken => None,
+            Self::WebSocket(key) | Self::Stream(key) => {
+                is_accepted(headers, key).then(|| HeaderValue::from_static(WEBSOCKET))
+            }
+            Self::Other(asked) => {
+                let chosen = one(headers, &UPGRADE)?;
+                let mut protocols = list(chosen).peekable();
+                protocols.peek()?;
+                let is_asked =
+                    |protocol: &[u8]| list(asked).any(|asked| asked.eq_ignore_ascii_case(protocol));
+                protocols.all(is_asked).then(|| chosen.clone())
+            }
+        }
+    }
+}
+
+const WEBSOCKET: &str = "websocket";
 
 /// The upstream's side of an upgraded connection, and the exchange, which ends with it.
 #[derive(Debug)]
@@ -54,10 +92,9 @@ pub(crate) fn translate(parts: &mut request::Parts) -> Option<UpgradeRequest> {
     parts.method = Method::GET;
     let key = fresh_key();
     parts.headers.insert(SEC_WEBSOCKET_KEY, key.clone());
-    ask(&mut parts.headers);
-    if let Ok(protocol) = HeaderValue::from_str(protocol.as_str()) {
-        parts.headers.insert(UPGRADE, protocol);
-    }
+    let protocol = HeaderValue::from_str(protocol.as_str());
+    let protocol = protocol.unwrap_or(HeaderValue::from_static(WEBSOCKET));
+    set_upgrade(&mut parts.headers, protocol);
     Some(match is_sound {
         true => UpgradeRequest::Stream(key),
         false => UpgradeRequest::Broken,
@@ -82,11 +119,14 @@ pub(crate) fn requested(parts: &request::Parts, has_body: bool) -> UpgradeReques
     let Some(protocol) = parts.headers.get(UPGRADE) else {
         return UpgradeRequest::Http;
     };
-    let is_websocket = parts.version == Version::HTTP_11
-        && protocol.as_bytes().eq_ignore_ascii_case(b"websocket")
-        && has_token(&parts.headers, &CONNECTION, b"upgrade");
-    if !is_websocket {
+    if parts.version != Version::HTTP_11 || !has_token(&parts.headers, &CONNECTION, b"upgrade") {
         return UpgradeRequest::Http;
+    }
+    if !protocol
+        .as_bytes()
+        .eq_ignore_ascii_case(WEBSOCKET.as_bytes())
+    {
+        return other(&parts.headers, has_body);
     }
     let is_sound = parts.method == Method::GET
         && !has_body
@@ -105,6 +145,55 @@ pub(crate) fn requested(parts: &request::Parts, has_body: bool) -> UpgradeReques
     }
 }
 
+/// The request for protocols other than a WebSocket.
+fn other(headers: &HeaderMap, has_body: bool) -> UpgradeRequest {
+    let mut passed = Vec::new();
+    for protocol in headers.get_all(UPGRADE).iter().flat_map(list) {
+        if !is_protocol(protocol) {
+            return UpgradeRequest::Broken;
+        }
+        if !is_withheld(protocol) {
+            passed.push(protocol);
+        }
+    }
+    if passed.is_empty() {
+        return UpgradeRequest::Http;
+    }
+    // Where the body ends and the protocol begins would depend on the reader.
+    if has_body {
+        return UpgradeRequest::Broken;
+    }
+    let passed = HeaderValue::from_bytes(&passed.join(&b", "[..]));
+    passed.map_or(UpgradeRequest::Broken, UpgradeRequest::Other)
+}
+
+/// The members of a list (RFC 9110 5.6.1), without the empty ones.
+fn list(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    let members = value.as_bytes().split(|&byte| byte == b',');
+    members
+        .map(<[u8]>::trim_ascii)
+        .filter(|member| !member.is_empty())
+}
+
+/// Whether it is a `protocol` of RFC 9110 7.8: a name, and perhaps a version.
+fn is_protocol(protocol: &[u8]) -> bool {
+    let mut parts = protocol.split(|&byte| byte == b'/');
+    // The name of a field is a token too (RFC 9110 5.1).
+    let is_token = |part: &[u8]| HeaderName::from_bytes(part).is_ok();
+    parts.next().is_some_and(is_token)
+        && parts.next().is_none_or(is_token)
+        && parts.next().is_none()
+}
+
+/// Whether a protocol is not offered to the upstream: what follows would be further requests, which no rule sees. A
+/// WebSocket is asked for alone, since its handshake is verified.
+fn is_withheld(protocol: &[u8]) -> bool {
+    let name = protocol.split(|&byte| byte == b'/').next();
+    let withheld: [&[u8]; 5] = [b"h2c", b"h2", b"http", b"tls", WEBSOCKET.as_bytes()];
+    let is = |other: &&[u8]| name.is_some_and(|name| name.eq_ignore_ascii_case(other));
+    withheld.iter().any(is)
+}
+
 /// A random `Sec-WebSocket-Key`.
 fn fresh_key() -> HeaderValue {
     let mut bytes = [0; 16];
@@ -112,20 +201,22 @@ fn fresh_key() -> HeaderValue {
     HeaderValue::try_from(STANDARD.encode(bytes)).expect("base64 is made of header characters")
 }
 
-/// Adds the hop-by-hop fields of a handshake again, which were removed with those of the client's hop.
-pub(crate) fn ask(headers: &mut HeaderMap) {
+pub(crate) fn set_upgrade(headers: &mut HeaderMap, protocols: HeaderValue) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(UPGRADE, protocols);
 }
 
 /// Converts a handshake to an extended CONNECT (RFC 8441) and returns the client's `Sec-WebSocket-Key`. `None` if the
-/// request is no handshake.
+/// request is no handshake of WebSocket: HTTP/2 has no other upgrades (RFC 9113 8.6), so it becomes an ordinary one.
 pub(crate) fn into_stream<B>(request: &mut Request<B>) -> Option<HeaderValue> {
-    request.headers_mut().remove(UPGRADE)?;
+    let protocols = request.headers_mut().remove(UPGRADE)?;
     request.headers_mut().remove(CONNECTION);
+    if protocols != WEBSOCKET {
+        return None;
+    }
     let key = request.headers_mut().remove(SEC_WEBSOCKET_KEY)?;
     *request.method_mut() = Method::CONNECT;
-    let protocol = Protocol::from_static("websocket");
+    let protocol = Protocol::from_static(WEBSOCKET);
     request.extensions_mut().insert(protocol);
     Some(key)
 }
@@ -133,7 +224,7 @@ pub(crate) fn into_stream<B>(request: &mut Request<B>) -> Option<HeaderValue> {
 /// Converts the response to an extended CONNECT to that of a handshake.
 pub(crate) fn accept(parts: &mut response::Parts, key: &HeaderValue) {
     parts.status = StatusCode::SWITCHING_PROTOCOLS;
-    ask(&mut parts.headers);
+    set_upgrade(&mut parts.headers, HeaderValue::from_static(WEBSOCKET));
     let proof = HeaderValue::try_from(proof(key)).expect("base64 is made of header characters");
     parts.headers.insert(SEC_WEBSOCKET_ACCEPT, proof);
 }
@@ -147,7 +238,7 @@ fn proof(key: &HeaderValue) -> String {
 }
 
 /// Whether an upstream's 101 has the right `Sec-WebSocket-Accept` for `key`.
-pub(crate) fn is_accepted(headers: &HeaderMap, key: &HeaderValue) -> bool {
+fn is_accepted(headers: &HeaderMap, key: &HeaderValue) -> bool {
     let proof = proof(key);
     one(headers, &SEC_WEBSOCKET_ACCEPT).is_some_and(|accept| accept == proof.as_str())
         && one(headers, &UPGRADE).is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"websocket"))
@@ -220,5 +311,53 @@ mod tests {
             requested(&ask(&set(CONNECTION, "close")), false),
             UpgradeRequest::Http
         );
+    }
+
+    #[test]
+    fn other_protocols_are_asked_for_except_those_that_carry_requests() {
+        let ask = |lines: &[&str], has_body| {
+            let mut builder = Request::post("/").header(CONNECTION, "upgrade");
+            for line in lines {
+                builder = builder.header(UPGRADE, *line);
+            }
+            requested(&builder.body(()).unwrap().into_parts().0, has_body)
+        };
+        let other = |text| UpgradeRequest::Other(HeaderValue::from_static(text));
+        for (lines, passed) in [
+            (&["tcp"][..], "tcp"),
+            (&["SPDY/3.1"], "SPDY/3.1"),
+            (&["h2c, DERP"], "DERP"),
+            (&["a/1 ,, b", "H2C", "tls/1.2", "c"], "a/1, b, c"),
+            (&["foo, websocket"], "foo"),
+            (&["websocketx"], "websocketx"),
+        ] {
+            assert_eq!(ask(lines, false), other(passed), "{lines:?}");
+            assert_eq!(ask(lines, true), UpgradeRequest::Broken, "{lines:?}");
+        }
+        for line in ["h2c", "HTTP/2.0, h2", "TLS/1.0, HTTP/1.1", "", ", ,"] {
+            assert_eq!(ask(&[line], true), UpgradeRequest::Http, "{line}");
+        }
+        for line in ["a b", "a/", "/1", "a/1/2", "tcp, \"x\""] {
+            assert_eq!(ask(&[line], false), UpgradeRequest::Broken, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_upstream_switches_only_to_what_was_asked_for() {
+        let asked = UpgradeRequest::Other(HeaderValue::from_static("SPDY/3.1, tcp"));
+        let switch = |lines: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(UPGRADE, HeaderValue::from_static(line));
+            }
+            asked.accepted(&headers).is_some()
+        };
+        for lines in [&["tcp"][..], &["spdy/3.1"], &["tcp, SPDY/3.1"]] {
+            assert!(switch(lines), "{lines:?}");
+        }
+        let refused = [&[][..], &["h2c"], &["tcp, h2c"], &[""], &["tcp", "tcp"]];
+        for lines in refused {
+            assert!(!switch(lines), "{lines:?}");
+        }
     }
 }

@@ -127,7 +127,7 @@ async fn ambiguous_requests_are_refused_and_legal_ones_forwarded() {
             Refuse(code) => {
                 refused += 1;
                 let ends = matches!(code, 400 | 414 | 431);
-                let is_open = ends && client.more().await;
+                let is_open = ends && status == Some(*code) && client.more().await;
                 let whole = heard.whole.lock().unwrap().len();
                 let is_smuggled = find(&heard.raw.lock().unwrap(), b"/smuggled").is_some();
                 (status != Some(*code) || is_open || whole > 0 || is_smuggled)

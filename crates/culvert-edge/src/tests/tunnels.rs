@@ -119,6 +119,114 @@ async fn invalid_websocket_handshakes_are_refused() {
     }
 }
 
+/// The protocols of programs that people put behind a proxy, and methods that they use.
+const UPGRADES: [(&str, &str); 6] = [
+    ("POST", "tcp"),
+    ("POST", "SPDY/3.1"),
+    ("GET", "DERP"),
+    ("POST", "tailscale-control-protocol"),
+    ("GET", "WebSocketX/13"),
+    ("OPTIONS", "foo, bar/2"),
+];
+
+#[tokio::test]
+async fn any_upgrade_that_the_upstream_accepts_passes() {
+    let mut rig = Rig::start().await;
+    let (reported, mut heard) = tokio::sync::mpsc::channel(8);
+    let origin = origin(&mut rig.tasks, move |mut client| {
+        let reported = reported.clone();
+        async move {
+            let head = client.head().await.unwrap();
+            let asked = head
+                .lines()
+                .find_map(|line| line.strip_prefix("upgrade: "))
+                .unwrap();
+            let chosen = asked.split(", ").last().unwrap();
+            let answer = format!(
+                "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: {chosen}\r\n\
+                 Content-Type: application/vnd.docker.raw-stream\r\n\r\nhi"
+            );
+            reported.send((head, client.read.clone())).await.unwrap();
+            client.send(answer).await;
+            while client.more().await {
+                let echo = std::mem::take(&mut client.read);
+                client.send(echo).await;
+            }
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for (method, protocol) in UPGRADES {
+        // Clients of Go send the length of a body that there is not.
+        for length in ["", "Content-Length: 0\r\n"] {
+            let mut client = rig.connect().await;
+            client
+                .send(format!(
+                    "{method} /attach HTTP/1.1\r\nHost: app.example\r\nConnection: Upgrade\r\n\
+                     Upgrade: h2c, {protocol}\r\n{length}\r\nearly"
+                ))
+                .await;
+            let (head, ahead) = heard.recv().await.unwrap();
+            assert!(head.contains(&format!("upgrade: {protocol}\r\n")), "{head}");
+            assert!(head.contains("connection: upgrade\r\n"), "{head}");
+            // What waits for the 101 is not seen before it.
+            assert!(ahead.is_empty());
+            let answer = client.answer(method).await;
+            assert_eq!(answer.status, 101);
+            let chosen = protocol.split(", ").last();
+            assert_eq!(answer.header("upgrade"), chosen);
+            assert_eq!(answer.header("connection"), Some("upgrade"));
+            assert_eq!(client.take(7).await.unwrap(), b"hiearly");
+            client.send("more").await;
+            assert_eq!(client.take(4).await.unwrap(), b"more");
+        }
+    }
+    let events = rig.recorder.events(UPGRADES.len() * 4).await;
+    let exchanges = events.iter().filter(|event| event["event_type"] != TCP);
+    for exchange in exchanges {
+        let exchange = &exchange["object"]["http"];
+        assert_eq!(exchange["response"]["status_code"], 101);
+        assert_eq!(exchange["request"]["body_length"], 0);
+        assert_eq!(exchange["response"]["body_length"], 0);
+    }
+}
+
+#[tokio::test]
+async fn an_upgrade_to_what_was_not_asked_for_is_no_answer() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        let head = client.head().await.unwrap();
+        let answer = head.split(' ').nth(1).unwrap().trim_start_matches('/');
+        let answer = match answer {
+            "none" => "",
+            other => &format!("Upgrade: {other}\r\n"),
+        };
+        client
+            .send(format!(
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n{answer}\r\nGET / HTTP/1.1\r\n\r\n"
+            ))
+            .await;
+        client.rest().await;
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for (path, upgrade, status) in [
+        ("none", "Connection: upgrade\r\nUpgrade: tcp\r\n", 502),
+        ("h2c", "Connection: upgrade\r\nUpgrade: tcp, h2c\r\n", 502),
+        (
+            "websocket",
+            "Connection: upgrade\r\nUpgrade: tcp, websocket\r\n",
+            502,
+        ),
+        ("tcp", "Connection: upgrade\r\nUpgrade: h2c\r\n", 502),
+        ("tcp", "Upgrade: tcp\r\n", 502),
+        ("tcp", "Connection: upgrade\r\nUpgrade: tcp\r\n", 101),
+    ] {
+        let request = format!("GET /{path} HTTP/1.1\r\nHost: app.example\r\n{upgrade}\r\n");
+        assert_eq!(rig.ask(&request).await.status, status, "{request}");
+    }
+}
+
 #[tokio::test]
 async fn tcp_endpoints_open_and_close_with_the_snapshot() {
     let mut rig = Rig::start().await;

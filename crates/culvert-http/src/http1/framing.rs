@@ -17,6 +17,8 @@ pub const REQUEST_LINE_BYTES_MAX: usize = 16 << 10;
 pub const FIELD_LINE_BYTES_MAX: usize = 32 << 10;
 /// Longest field section, in bytes.
 pub const FIELD_SECTION_BYTES_MAX: usize = 64 << 10;
+/// Most empty lines before a request line. RFC 9112 2.2 demands one; some clients send two.
+pub(crate) const EMPTY_LINES_MAX: u8 = 2;
 /// Most field lines of a head.
 pub const FIELDS_MAX: usize = 128;
 
@@ -61,9 +63,10 @@ pub(crate) struct Framing {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Before the request line. One empty line is allowed here (RFC 9112 2.2).
-    Start,
-    RequestLine,
+    /// Before the request line, after this many empty lines.
+    Start {
+        empty_lines: u8,
+    },
     Fields,
     Body,
     Refused(Violation),
@@ -87,7 +90,7 @@ impl Framing {
     /// A message of which no byte has arrived.
     pub(crate) fn new() -> Self {
         Self {
-            state: State::Start,
+            state: State::Start { empty_lines: 0 },
             line: LineBuffer::default(),
             head: Head::default(),
             section_bytes: 0,
@@ -98,7 +101,7 @@ impl Framing {
 
     /// Whether no byte has arrived.
     pub(crate) fn is_untouched(&self) -> bool {
-        self.state == State::Start && self.line.len() == 0
+        self.state == State::Start { empty_lines: 0 } && self.line.len() == 0
     }
 
     /// Whether the head is complete and valid.
@@ -206,7 +209,7 @@ impl Framing {
     /// Checks the length of a line, its end included.
     fn check_length(&self, bytes: usize) -> Result<(), Violation> {
         match self.state {
-            State::Start | State::RequestLine if bytes > REQUEST_LINE_BYTES_MAX + 2 => {
+            State::Start { .. } if bytes > REQUEST_LINE_BYTES_MAX + 2 => {
                 Err(Violation::TargetTooLong)
             }
             State::Fields
@@ -225,8 +228,12 @@ impl Framing {
             return Err(Violation::Malformed("a line ends without CR LF"));
         };
         match self.state {
-            State::Start if content.is_empty() => self.state = State::RequestLine,
-            State::Start | State::RequestLine => {
+            State::Start { empty_lines } if content.is_empty() && empty_lines < EMPTY_LINES_MAX => {
+                self.state = State::Start {
+                    empty_lines: empty_lines + 1,
+                };
+            }
+            State::Start { .. } => {
                 self.head.is_1_1 = check_request_line(content)?;
                 self.state = State::Fields;
             }

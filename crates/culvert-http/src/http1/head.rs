@@ -32,7 +32,8 @@ const ADDED_TO_RESPONSES: usize = 1;
 ///
 /// When the target cannot be normalised.
 pub(crate) fn request(head: &Bytes, lines: usize) -> Result<Box<request::Parts>, &'static str> {
-    let start = if head.starts_with(b"\r\n") { 2 } else { 0 };
+    let empty_lines = head.chunks(2).take_while(|line| line == b"\r\n");
+    let start = 2 * empty_lines.count();
     let (line, fields) = line(head, start).ok_or("the head has no line")?;
     let line = request_line(line)?;
     let mut parts = Box::new(Request::new(()).into_parts().0);

@@ -5,6 +5,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::{Method, Version};
 use memchr::memchr;
 
+use crate::http1::framing::EMPTY_LINES_MAX;
 use crate::http1::head;
 use crate::http1::limits::FIELDS_MAX;
 use crate::refused_head::{Hosts, RefusedHead};
@@ -14,11 +15,12 @@ use crate::target;
 pub fn read(bytes: &Bytes) -> RefusedHead {
     let mut refused = RefusedHead::unknown(Version::HTTP_11);
     let mut lines = Lines { bytes, at: 0 };
-    let first = match lines.next() {
-        // One empty line may come first (RFC 9112 2.2).
-        Some(Some([])) => lines.next(),
-        first => first,
-    };
+    let mut first = lines.next();
+    for _ in 0..EMPTY_LINES_MAX {
+        if first == Some(Some(&[])) {
+            first = lines.next();
+        }
+    }
     let Some(Some(first)) = first else {
         return refused;
     };
@@ -139,7 +141,7 @@ mod tests {
             ("GET / HTTP/1.1\r\nX: 1\r\n\r\nHost: a\r\n", None),
             ("GET / HTTP/1.1\r\nHost: \u{e9}\r\n", Some("\u{e9}")),
             ("", None),
-            ("\r\n\r\nHost: a\r\n", Some("a")),
+            ("\r\n\r\n\r\nHost: a\r\n", Some("a")),
             ("no request line\r\nHost: a\r\n", Some("a")),
         ] {
             assert_eq!(read(text).host(), host, "{text:?}");

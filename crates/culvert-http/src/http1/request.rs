@@ -65,8 +65,8 @@ pub struct RequestReader {
 }
 
 impl RequestReader {
-    /// Takes the next head off the front of `buffer`; `None` while it is incomplete. One empty line before it is skipped
-    /// (RFC 9112 2.2).
+    /// Takes the next head off the front of `buffer`; `None` while it is incomplete. Up to two empty lines before it are
+    /// skipped (RFC 9112 2.2).
     ///
     /// # Errors
     ///

@@ -668,7 +668,7 @@ fn own_cookies(request: &request::Parts) -> Option<&EdgeCookies> {
 
 /// The host of a request, without its port.
 fn host_of(request: &request::Parts) -> String {
-    let authority = Authority::of(&request.uri, request.headers.get(HOST));
+    let authority = Authority::of(request.version, &request.uri, request.headers.get(HOST));
     authority
         .map_or(Cow::default(), |authority| authority.host)
         .into_owned()

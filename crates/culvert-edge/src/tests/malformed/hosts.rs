@@ -61,11 +61,19 @@ fn hosts() -> Vec<Request> {
             b"GET / HTTP/1.1\r\nHost: \xc3\xa9\r\n\r\n".to_vec(),
         ),
         (
-            Refuse(400),
+            Refuse(404),
             b"GET http://other.example/ HTTP/1.1\r\nHost: app.example\r\n\r\n".to_vec(),
         ),
         (
+            Refuse(404),
+            b"GET http://app.example.other HTTP/1.1\r\nHost: app.example\r\n\r\n".to_vec(),
+        ),
+        (
             Refuse(400),
+            b"GET http://app.example/ HTTP/1.1\r\nHost: a b\r\n\r\n".to_vec(),
+        ),
+        (
+            Pass,
             b"GET http://app.example:81/ HTTP/1.1\r\nHost: app.example:80\r\n\r\n".to_vec(),
         ),
         (
@@ -184,7 +192,6 @@ fn host_games() -> Vec<Request> {
     for raw in [
         "GET http://app.example/ HTTP/1.1\r\n\r\n",
         "GET http://app.example/ HTTP/1.1\r\nHost:\r\n\r\n",
-        "GET http://app.example/ HTTP/1.0\r\nHost: other.example\r\n\r\n",
         "GET http://app.example/ HTTP/1.1\r\nHost: app.example\r\nHost: app.example\r\n\r\n",
         "GET / HTTP/1.0\r\nHost: app.example\r\nHost: app.example\r\n\r\n",
         "GET / HTTP/1.0\r\nHost: app.example\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n",

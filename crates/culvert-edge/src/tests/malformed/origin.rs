@@ -59,10 +59,12 @@ impl Heard {
         // An absolute target becomes a local one, and some paths their normal form; any other passes as it is.
         let (method, target) = asked.split_once(' ')?;
         let normal = match target {
-            "//x/../y?z=%00&a=b+c;d|e{f}[]^`" => "/y?z=%00&a=b+c;d|e{f}[]^`",
+            "//x/../y?z=%00&a=b+c;d|e{f}[]^`" => "/y?z=%00&a=b+c;d|e{f}[]^%60",
             "/\"{}|^[]~!$&'()*+,;=:@-._" => "/%22%7B%7D%7C%5E%5B%5D~!$&'()*+,;=:@-._",
             "//other.example/" => "/other.example/",
             "/a//b" => "/a/b",
+            "/<x>?\"`" => "/%3Cx%3E?%22%60",
+            "/é?é" => "/%C3%A9?%C3%A9",
             "/../../x" => "/x",
             "/a\\b" => "/a/b",
             "/http://x/" => "/http:/x/",
@@ -89,7 +91,11 @@ impl Heard {
         if let Some(word) = forbidden.iter().find(|word| claims && raw.contains(**word)) {
             let is_asked = asked.to_ascii_lowercase().contains(*word);
             // A sound handshake is passed on as one.
-            let is_handshake = *word == "upgrade" && raw.contains("sec-websocket-key");
+            let is_handshake = *word == "upgrade"
+                && (raw.contains("sec-websocket-key")
+                    || sent.contains("Connection: Upgrade\r\n")
+                        && !raw.contains("h2c")
+                        && !raw.contains("tls"));
             if !is_asked && !is_handshake {
                 return Some(format!("{word:?} was heard: {raw:?}"));
             }

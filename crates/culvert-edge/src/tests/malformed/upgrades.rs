@@ -43,9 +43,27 @@ pub(super) fn requests() -> Vec<Request> {
         "Connection: close\r\nUpgrade: websocket",
         "Connection: Upgrade\r\nUpgrade:",
         "Connection: Upgrade\r\nUpgrade: websocketx",
+        "Connection: Upgrade\r\nUpgrade: SPDY/3.1",
+        "Connection: Upgrade\r\nUpgrade: tcp\r\nUpgrade: h2c",
     ] {
         games.push((Pass, field(lines)));
     }
+    for lines in [
+        "Connection: Upgrade\r\nUpgrade: a b",
+        "Connection: Upgrade\r\nUpgrade: tcp/",
+        "Connection: Upgrade\r\nUpgrade: tcp, \"x\"",
+        "Connection: Upgrade\r\nUpgrade: tcp\r\nTransfer-Encoding: chunked",
+    ] {
+        games.push((Refuse(400), field(lines)));
+    }
+    let other = "Connection: Upgrade\r\nUpgrade: tcp";
+    games.push((
+        Refuse(400),
+        body(&format!("{other}\r\nContent-Length: 3"), "abc"),
+    ));
+    games.push((Pass, body(&format!("{other}\r\nContent-Length: 0"), "")));
+    let early = format!("GET /smuggled HTTP/1.1\r\n{H}\r\n");
+    games.push((Pass, [field(other), early.into_bytes()].concat()));
     games.push((
         Pass,
         format!("GET / HTTP/1.0\r\n{H}{sound}\r\n\r\n").into_bytes(),

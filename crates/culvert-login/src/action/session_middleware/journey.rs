@@ -565,7 +565,7 @@ fn problem_of(failed: &Failed) -> Problem {
 
 /// The endpoint's origin as the browser sees it: `https://host:port`.
 fn origin(x: &Exchange<'_>, request: &request::Parts) -> String {
-    let authority = Authority::of(&request.uri, request.headers.get(HOST));
+    let authority = Authority::of(request.version, &request.uri, request.headers.get(HOST));
     let authority = authority.map_or("", |authority| authority.text);
     let forwarded = request.headers.get("x-forwarded-proto");
     let is_https = x.conn.info.tls.get().is_some()

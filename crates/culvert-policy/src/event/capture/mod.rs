@@ -352,7 +352,7 @@ fn fields(headers: &HeaderMap) -> impl Iterator<Item = Field> {
 /// The URL as received.
 fn url_of(parts: &request::Parts, is_tls: bool) -> String {
     let host = parts.headers.get(HOST);
-    let authority = Authority::of(&parts.uri, host);
+    let authority = Authority::of(parts.version, &parts.uri, host);
     let authority = authority.map_or("", |authority| authority.text);
     let path = match parts.extensions.get::<Received>().map(Received::path) {
         Some("") => "/",
