@@ -192,16 +192,19 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
 
 /// Whether a message belongs to a gRPC call, where both sides may send at any time.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE);
+    content_type.is_some_and(|value| is_grpc_type(value.as_bytes()))
+}
+
+/// Whether a content type is one of gRPC or gRPC-Web.
+pub fn is_grpc_type(content_type: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
-    headers.get(CONTENT_TYPE).is_some_and(|value| {
-        let value = value.as_bytes();
-        let begins = value.get(..GRPC.len());
-        begins.is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
-            && matches!(
-                value.get(GRPC.len()),
-                None | Some(b'+' | b'-' | b';' | b' ')
-            )
-    })
+    let begins = content_type.get(..GRPC.len());
+    begins.is_some_and(|start| start.eq_ignore_ascii_case(GRPC))
+        && matches!(
+            content_type.get(GRPC.len()),
+            None | Some(b'+' | b'-' | b';' | b' ')
+        )
 }
 
 /// Whether a field is forbidden in trailers (RFC 9110 6.5.1): framing, routing, credentials, and content format.

@@ -8,6 +8,7 @@ pub(crate) mod exchange;
 pub(crate) mod fields;
 pub(crate) mod forward;
 pub(crate) mod forward_request;
+mod grpc;
 pub(crate) mod pipeline;
 pub(crate) mod plain;
 pub(crate) mod plain_head;

@@ -12,13 +12,16 @@ use culvert_policy::policy::edits::Replacement;
 use culvert_policy::policy::replace::{self, NotReplaced};
 use culvert_policy::problem::Problem;
 use culvert_policy::reply::ReplyContext;
-use http::header::{ACCEPT, CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderValue};
+use http::header::{
+    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue,
+};
 use http::uri::Authority;
 use http::{Method, Response, StatusCode, Version, request, response};
 
 use crate::connection::conn_state::ConnState;
 use crate::http::body_memory::NotBuffered;
 use crate::http::encoded::Encoded;
+use crate::http::grpc;
 use crate::http::plain_head::PlainRequest;
 use crate::http::response_body::Source;
 
@@ -31,6 +34,8 @@ pub(crate) struct Abandoned;
 pub(super) struct RequestTraits {
     pub(super) version: Version,
     pub(super) is_head: bool,
+    /// The content type of a call of gRPC: errors of the edge are in its form.
+    pub(super) grpc: Option<HeaderValue>,
     /// HTTP/1: whether the client keeps the connection open.
     keeps_alive: bool,
     accept: Option<HeaderValue>,
@@ -82,6 +87,10 @@ impl PendingResponse {
     ) {
         let edge = &conn.edge;
         if traits.is_head || self.source.is_ended() || !coding::may_encode(&self.head) {
+            return;
+        }
+        // Its text goes into the head.
+        if traits.grpc.is_some() && matches!(self.source, Source::Edge(_)) {
             return;
         }
         // Under load, new responses are not compressed; running ones finish.
@@ -137,11 +146,13 @@ impl PendingResponse {
 impl RequestTraits {
     pub(super) fn of(parts: &request::Parts) -> Self {
         let accept = parts.headers.get(ACCEPT).cloned();
+        let content_type = parts.headers.get(CONTENT_TYPE);
         let authority = accept.as_ref().and_then(|_| parts.uri.authority());
         let host = accept.as_ref().and_then(|_| parts.headers.get(HOST));
         Self {
             version: parts.version,
             is_head: parts.method == Method::HEAD,
+            grpc: grpc::call_type(parts.version, content_type.map(HeaderValue::as_bytes)),
             keeps_alive: if parts.version == Version::HTTP_10 {
                 has_token(&parts.headers, &CONNECTION, b"keep-alive")
             } else {
@@ -158,9 +169,12 @@ impl RequestTraits {
         let value = |bytes: &[u8]| HeaderValue::from_bytes(bytes).ok();
         let accept = request.accept().and_then(value);
         let host = request.host().filter(|_| accept.is_some());
+        let mut fields = request.raw().fields().iter();
+        let content_type = fields.find(|field| field.is(CONTENT_TYPE.as_str()));
         Self {
             version,
             is_head: *request.raw().method() == Method::HEAD,
+            grpc: grpc::call_type(version, content_type.map(|field| field.value)),
             keeps_alive: request.keeps_alive,
             authority: None,
             host: host.and_then(|host| value(host.as_bytes())),

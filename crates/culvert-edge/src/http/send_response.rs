@@ -13,6 +13,7 @@ use hyper_util::rt::TokioIo;
 
 use crate::http::exchange::HttpExchange;
 use crate::http::fields;
+use crate::http::grpc;
 use crate::http::response::{PendingResponse, RequestTraits};
 use crate::http::response_body::{ResponseBody, Source};
 use crate::http::upgrade::{self, Tunnel, UpgradeRequest};
@@ -78,6 +79,13 @@ pub(super) fn send(
     if has_none && !traits.is_head {
         head.headers.remove(CONTENT_LENGTH);
     }
+    let is_ended_call = match (&traits.grpc, &source) {
+        (Some(content_type), Source::Edge(body)) => {
+            grpc::end_call(&mut head, body, content_type.clone())
+        }
+        _ => false,
+    };
+    let has_none = has_none || is_ended_call;
     let source = if has_none { Source::None } else { source };
     let mut exchange = exchange;
     if let Source::Encoded(encoded) = &source {

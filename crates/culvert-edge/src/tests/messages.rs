@@ -658,6 +658,69 @@ async fn trailers_of_responses_bring_back_nothing_that_a_policy_removed() {
 }
 
 #[tokio::test]
+async fn errors_of_the_edge_end_a_call_of_grpc() {
+    let mut rig = Rig::start().await;
+    let upstream = format!("http://127.0.0.1:{}", super::limits::free_port().await);
+    let (names, key, root) = certificate(&["app.example"]);
+    let policy = "on_http_request: [{expressions: [\"req.url.path == '/deny'\"], actions: [{type: deny, config: {status_code: 403}}]}, {expressions: [\"req.url.path == '/own'\"], actions: [{type: custom-response, config: {status_code: 503, body: 'closed 100%', headers: {content-type: text/plain}}}]}]";
+    let endpoint = named(Scheme::Https, "app.example", 443, &upstream, policy);
+    let snapshot = Snapshot::builder().endpoint(endpoint);
+    rig.edge
+        .publish(snapshot.certificate(names, key).build())
+        .await;
+    let mut sender = connect(&mut rig, &root).await;
+    for (path, media, status, expected) in [
+        (
+            "/",
+            "application/grpc",
+            502,
+            Some(("14", "ERR_NGROK_8012: ")),
+        ),
+        (
+            "/",
+            "application/grpc+proto",
+            502,
+            Some(("14", "ERR_NGROK_8012: ")),
+        ),
+        (
+            "/",
+            "application/grpc-web+proto",
+            502,
+            Some(("14", "ERR_NGROK_8012: ")),
+        ),
+        ("/deny", "application/grpc", 403, Some(("7", "Forbidden"))),
+        (
+            "/own",
+            "application/grpc",
+            503,
+            Some(("14", "closed 100%25")),
+        ),
+        ("/deny", "application/json", 403, None),
+        ("/own", "application/grpcx", 503, None),
+    ] {
+        let request = Request::post(format!("https://app.example{path}"))
+            .header("content-type", media)
+            .header("accept-encoding", "gzip");
+        let asked = sender.send_request(request.body(nothing()).unwrap());
+        let answer = soon("an answer", asked).await.unwrap();
+        assert_eq!(answer.status(), status, "{path} {media}");
+        let text = |name: &str| Some(answer.headers().get(name)?.to_str().unwrap().to_owned());
+        let (grpc, message) = (text("grpc-status"), text("grpc-message"));
+        assert_eq!(
+            grpc.as_deref(),
+            expected.map(|(status, _)| status),
+            "{path} {media}"
+        );
+        if let Some((_, start)) = expected {
+            assert!(message.unwrap().starts_with(start));
+            assert_eq!(text("content-type").as_deref(), Some(media));
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            assert!(body.is_empty());
+        }
+    }
+}
+
+#[tokio::test]
 async fn only_calls_of_grpc_have_request_trailers_and_only_those_of_grpc() {
     let set = "on_http_request: [{actions: [{type: add-headers, config: {headers: {grpc-timeout: 1S}}}]}]";
     let other =
