@@ -1,5 +1,7 @@
 //! Parses the request of a client: its user name, its `-R` forward and its command (agent protocol, section 9.1).
 
+use std::net::IpAddr;
+
 use culvert_base::{Code, Refusal, code};
 use culvert_tunnel::client::{FLAGS, Flag, Given, Protocol, RequestedEndpoint};
 use culvert_tunnel::wire::BindRequest;
@@ -12,15 +14,23 @@ const WORDS_MAX: usize = 256;
 /// The forward that the client requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Forward {
-    /// Empty or `localhost` if the client gave no host.
+    /// The name of the endpoint, or an address at which the client wants to listen, which names none (RFC 4254 7.1).
     pub(crate) host: String,
     /// Zero if the server chooses the port.
     pub(crate) port: u32,
 }
 
 impl Forward {
+    /// The host, if it is that of an endpoint: not one that means all addresses, or the loopback.
     fn name(&self) -> Option<&str> {
-        Some(&self.host[..]).filter(|host| !host.is_empty() && *host != "localhost")
+        let host = self.host.as_str();
+        let address = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        let address = address.unwrap_or(host).parse::<IpAddr>();
+        let is_any = address.is_ok_and(|it| it.is_unspecified() || it.is_loopback());
+        let is_none = is_any || matches!(host, "" | "*" | "localhost");
+        (!is_none).then_some(host)
     }
 }
 
@@ -311,6 +321,22 @@ mod tests {
             Ok(("tls", Some("*.app.test"))),
         );
         check("v2", "localhost", 0, "tcp", Ok(("tcp", None)));
+        // RFC 4254 7.1.
+        for host in [
+            "",
+            "*",
+            "0.0.0.0",
+            "127.0.0.1",
+            "::",
+            "[::]",
+            "::1",
+            "[::1]",
+        ] {
+            check("v2", host, 443, "http", Ok(("https", None)));
+            check("v2", host, 0, "tcp", Ok(("tcp", None)));
+            let named = "http --url a.test";
+            check("v2", host, 443, named, Ok(("https", Some("a.test"))));
+        }
         check(
             "v2",
             "tcp.test",

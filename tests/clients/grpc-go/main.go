@@ -24,6 +24,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -206,7 +207,7 @@ func bidirectional(ctx context.Context, conn *grpc.ClientConn) (count int, err e
 	return
 }
 
-func endpoint(upstream string) error {
+func endpoint(host, upstream string) error {
 	body, err := json.Marshal(map[string]string{
 		"url":               "https://" + host,
 		"upstream_url":      "http://" + upstream,
@@ -245,6 +246,31 @@ func live(ctx context.Context, conn *grpc.ClientConn) error {
 	}
 }
 
+// Calls an upstream that is not there: the error is one of the edge, and has its status and text.
+func refused(ctx context.Context, roots *x509.CertPool) error {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	listener.Close()
+	const gone = "grpc-go-gone.culvert.localhost"
+	if err := endpoint(gone, listener.Addr().String()); err != nil {
+		return err
+	}
+	conn, err := grpc.DialContext(ctx, os.Getenv("CULVERT_HTTPS"), grpc.WithBlock(),
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: gone})),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(plain{})))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	err = live(ctx, conn)
+	if status.Code(err) != codes.Unavailable || !strings.Contains(status.Convert(err).Message(), "ERR_NGROK_8012: ") {
+		return fmt.Errorf("without its upstream a call ended with %w", err)
+	}
+	return nil
+}
+
 func run() error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -253,7 +279,7 @@ func run() error {
 	service := grpc.NewServer(grpc.CustomCodec(plain{}), grpc.UnknownServiceHandler(upstream))
 	go service.Serve(listener)
 	defer service.Stop()
-	if err := endpoint(listener.Addr().String()); err != nil {
+	if err := endpoint(host, listener.Addr().String()); err != nil {
 		return err
 	}
 	authority, err := os.ReadFile(os.Getenv("CULVERT_CA"))
@@ -300,6 +326,9 @@ func run() error {
 		}()
 	}
 	all.Wait()
+	if err := refused(ctx, roots); err != nil {
+		return err
+	}
 	for _, err := range errs {
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)

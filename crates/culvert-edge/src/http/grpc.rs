@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use bytes::Bytes;
 use culvert_http::fields::is_grpc_type;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{StatusCode, Version, response};
 
 use crate::http::fields::GRPC_PREFIX;
@@ -104,7 +104,7 @@ fn encoded(text: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use http::Response;
+    use http::{HeaderMap, Response};
 
     use super::*;
 

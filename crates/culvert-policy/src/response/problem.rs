@@ -462,6 +462,9 @@ Responses that a traffic policy configures (`deny`, `custom-response`, the 401 o
 `rate-limit`) have no code. `deny`, `basic-auth` and `rate-limit` also send the ID and, to clients that prefer
 HTML, a page.
 
+Calls of gRPC over HTTP/2, and of gRPC-Web, get such responses without a body: `grpc-status` is the one that
+gRPC defines for the HTTP status, and `grpc-message` has the text.
+
 Pages show a sentence for the visitor, the help for the owner from this table, and the request ID.
 `edge.error_pages` replaces them.
 

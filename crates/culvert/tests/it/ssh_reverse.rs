@@ -243,6 +243,37 @@ async fn stock_ssh_clients_get_the_allocated_port() {
     culvert.stop().await;
 }
 
+/// Listeners of Go's SSH library have the addresses of RFC 4254 7.1, and take only connections of the address that they
+/// asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn listeners_of_a_go_client_serve_at_any_address() {
+    let program = crate::layers::root().join("target/go-clients/ssh-go");
+    if !program.exists() {
+        culvert_testing::ignore("no Go client for SSH; scripts/go-clients makes it");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let Some(public) = key(folder.path()) else {
+        return;
+    };
+    let (culvert, port) = Harness::start_with_port().await;
+    culvert
+        .create("ssh_credentials", json!({"public_key": public}))
+        .await;
+    let output = Command::new(program)
+        .env("CULVERT_SSH", culvert.ssh.to_string())
+        .env("CULVERT_SSH_KEY", folder.path().join("key"))
+        .env("CULVERT_HTTP", culvert.http.to_string())
+        .env("CULVERT_TCP_PORT", port.to_string())
+        .kill_on_drop(true)
+        .output()
+        .await
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    culvert.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn our_agent_serves_http_at_a_real_server() {
     let culvert = Harness::start(&Backend::Sqlite).await;
