@@ -165,10 +165,16 @@ pub fn set_fields(headers: &mut HeaderMap, coding: Coding) {
     headers.remove(ACCEPT_RANGES);
     forget_digests(headers);
     headers.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+    vary(headers);
+    weaken(headers);
+}
+
+/// Says that the coding depends on the request (RFC 9110 12.5.5). Otherwise a cache may send a response without a coding to
+/// everybody.
+pub fn vary(headers: &mut HeaderMap) {
     if !has_token(headers, &VARY, b"*") && !has_token(headers, &VARY, b"accept-encoding") {
         headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
     }
-    weaken(headers);
 }
 
 /// Removes digests of the body.

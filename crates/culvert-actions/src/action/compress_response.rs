@@ -88,6 +88,7 @@ impl Action for CompressResponse {
         // The exchange checks whether the response may be encoded after all other changes. The last
         // action with a coding that the client accepts decides.
         x.edits.coding = chosen.or(x.edits.coding);
+        x.edits.negotiates_coding = true;
         Flow::Continue.into()
     }
 }

@@ -299,8 +299,9 @@ impl PolicyRun {
         }
         exchange.note_set(edits.field_names());
         edits.apply(&mut response.head.headers);
-        if let Some(coding) = edits.coding {
-            response.encode(self.member.endpoint.share(), coding, traits, &down.conn);
+        if edits.negotiates_coding {
+            let share = self.member.endpoint.share();
+            response.encode(share, edits.coding, traits, &down.conn);
         }
         Ok(())
     }

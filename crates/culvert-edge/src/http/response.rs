@@ -77,24 +77,34 @@ impl PendingResponse {
         }
     }
 
-    /// Encodes its body, if the response may be encoded and the encoders have memory left.
+    /// Encodes its body with the negotiated coding, if the response may be encoded and the encoders have memory left. Its
+    /// fields say that others may get another coding, and those of HEAD and of 304 (Not Modified) are those of GET.
     pub(super) fn encode(
         &mut self,
         share: Share,
-        coding: Coding,
+        coding: Option<Coding>,
         traits: &RequestTraits,
         conn: &ConnState,
     ) {
-        let edge = &conn.edge;
-        if traits.is_head || self.source.is_ended() || !coding::may_encode(&self.head) {
+        let is_unchanged = self.head.status == StatusCode::NOT_MODIFIED;
+        if !is_unchanged && !coding::may_encode(&self.head) {
             return;
         }
-        // Its text goes into the head.
+        // The text of an error goes into the head of a call.
         if traits.grpc.is_some() && matches!(self.source, Source::Edge(_)) {
             return;
         }
+        coding::vary(&mut self.head.headers);
+        let Some(coding) = coding else { return };
+        if is_unchanged {
+            return coding::weaken(&mut self.head.headers);
+        }
+        if traits.is_head {
+            return coding::set_fields(&mut self.head.headers, coding);
+        }
         // Under load, new responses are not compressed; running ones finish.
-        if edge.level() >= Level::Busy {
+        let edge = &conn.edge;
+        if self.source.is_ended() || edge.level() >= Level::Busy {
             return;
         }
         let kib = usize::try_from(coding.kib()).unwrap_or(usize::MAX);

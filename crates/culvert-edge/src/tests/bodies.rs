@@ -100,48 +100,47 @@ async fn responses_that_must_not_be_compressed_pass_unchanged() {
     let mut rig = Rig::start().await;
     let gzip = "Accept-Encoding: gzip\r\n";
     let mut count = 0;
-    for (status, fields, ask_fields, method) in [
-        ("200 OK", "", "", "GET"),
+    // Whether others may get a coding.
+    let varies = Some("Accept-Encoding");
+    for (status, fields, ask_fields, vary) in [
+        ("200 OK", "", "", varies),
         (
             "200 OK",
             "",
             "Accept-Encoding: identity, gzip;q=0.5\r\n",
-            "GET",
+            varies,
         ),
-        ("200 OK", "content-encoding: zstd\r\n", gzip, "GET"),
+        ("200 OK", "content-encoding: zstd\r\n", gzip, None),
         (
             "200 OK",
             "cache-control: public, No-Transform\r\n",
             gzip,
-            "GET",
+            None,
         ),
         (
             "200 OK",
             "content-type: text/event-stream; x=y\r\n",
             gzip,
-            "GET",
+            None,
         ),
         (
             "206 Partial Content",
             "content-range: bytes 0-43999/99999\r\n",
             gzip,
-            "GET",
+            None,
         ),
-        ("200 OK", "", gzip, "HEAD"),
-        ("304 Not Modified", "", gzip, "GET"),
+        ("304 Not Modified", "", gzip, varies),
     ] {
         let origin = origin_with(&mut rig, status, fields).await;
         publish(&rig, &origin, COMPRESS).await;
         let mut client = rig.connect().await;
-        client
-            .send(ask(ask_fields).replacen("GET", method, 1))
-            .await;
-        let answer = client.answer(method).await;
-        let what = format!("{status} {fields} {ask_fields} {method}");
+        client.send(ask(ask_fields)).await;
+        let answer = client.answer("GET").await;
+        let what = format!("{status} {fields} {ask_fields}");
         let expected = fields.strip_prefix("content-encoding: ").map(str::trim);
         assert_eq!(answer.header("content-encoding"), expected, "{what}");
-        assert_eq!(answer.header("vary"), None, "{what}");
-        if method == "GET" && !status.starts_with('3') {
+        assert_eq!(answer.header("vary"), vary, "{what}");
+        if !status.starts_with('3') {
             assert_eq!(answer.body.len(), 44_000, "{what}");
         }
         drop(client);
@@ -209,6 +208,41 @@ async fn compressed_bytes_are_flushed_when_the_upstream_pauses() {
         &reported["compression"]["bytes_saved"],
     );
     assert_eq!(length.as_i64().unwrap() + saved.as_i64().unwrap(), 11);
+}
+
+/// What a cache keeps of HEAD and 304 fits what it keeps of GET.
+#[tokio::test]
+async fn head_and_not_modified_have_the_fields_of_get() {
+    let mut rig = Rig::start().await;
+    for accept in ["", "Accept-Encoding: gzip\r\n"] {
+        let mut seen = Vec::new();
+        for (status, method) in [
+            ("200 OK", "GET"),
+            ("200 OK", "HEAD"),
+            ("304 Not Modified", "GET"),
+        ] {
+            let origin = origin_with(&mut rig, status, "etag: \"v\"\r\n").await;
+            publish(&rig, &origin, COMPRESS).await;
+            let mut client = rig.connect().await;
+            client.send(ask(accept).replacen("GET", method, 1)).await;
+            let answer = client.answer(method).await;
+            let field = |name| answer.header(name).map(str::to_owned);
+            seen.push((field("etag"), field("vary"), field("content-encoding")));
+        }
+        let [get, head, unchanged] = &seen[..] else {
+            unreachable!()
+        };
+        assert_eq!(get, head, "{accept}");
+        // A 304 has no body, and so no coding.
+        assert_eq!((&get.0, &get.1), (&unchanged.0, &unchanged.1), "{accept}");
+        let tag = if accept.is_empty() {
+            "\"v\""
+        } else {
+            "W/\"v\""
+        };
+        assert_eq!(get.0.as_deref(), Some(tag));
+        assert_eq!(get.1.as_deref(), Some("Accept-Encoding"));
+    }
 }
 
 #[tokio::test]

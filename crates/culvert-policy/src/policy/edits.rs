@@ -24,6 +24,8 @@ pub struct Edits {
     pub replacements: Vec<Replacement>,
     /// The content coding of the response.
     pub coding: Option<Coding>,
+    /// Whether the coding depends on the request, also if there is none.
+    pub negotiates_coding: bool,
 }
 
 #[derive(Debug)]
