@@ -43,7 +43,7 @@ reasons! {
     Misdirected "misdirected" "The connection was established for another host (421).";
     UnknownHost "unknown_host" "No endpoint has the host.";
     Expectation "expectation_failed" "The request has an expectation other than `100-continue` (417).";
-    Upgrade "upgrade_invalid" "The request for an upgrade of the connection is invalid.";
+    Upgrade "upgrade_invalid" "The WebSocket handshake is invalid.";
     Overloaded "overloaded" "The edge is overloaded.";
     Outdated "outdated" "The configuration of the edge is too old.";
     HandshakeFailed "handshake_failed" "The TLS handshake failed: no common version or cipher suite, no acceptable client certificate, or the client rejected the certificate.";

@@ -8,6 +8,7 @@ pub fn is_of_one_hop(name: &str) -> bool {
         name,
         "close"
             | "connection"
+            | "http2-settings"
             | "keep-alive"
             | "proxy-authenticate"
             | "proxy-authorization"

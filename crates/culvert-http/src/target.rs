@@ -48,20 +48,19 @@ const EMPTY: Wrong = "an empty segment of the path is hidden by an escape or a p
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 
 /// Path and query as received, kept if they are not in normal form. Bytes beyond ASCII are escaped, because they may be no
-/// text. Request heads carry it as an extension.
+/// text, and `<`, `>` and `` ` ``, which a page may show. Request heads carry it as an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received(Bytes);
 
 impl Received {
     fn of(target: Bytes) -> Self {
-        match target.is_ascii() {
-            true => Self(target),
-            false => {
-                let mut escaped = Vec::with_capacity(target.len() * 2);
-                escape(&target, |byte| !byte.is_ascii(), &mut escaped);
-                Self(escaped.into())
-            }
+        let is_escaped = |byte: u8| !byte.is_ascii() || matches!(byte, b'<' | b'>' | b'`');
+        if !target.iter().copied().any(is_escaped) {
+            return Self(target);
         }
+        let mut escaped = Vec::with_capacity(target.len() * 2);
+        escape(&target, is_escaped, &mut escaped);
+        Self(escaped.into())
     }
 
     fn text(&self) -> &str {
@@ -73,6 +72,11 @@ impl Received {
     pub fn path(&self) -> &str {
         let text = self.text();
         text.split_once('?').map_or(text, |(path, _)| path)
+    }
+
+    /// The query, without its `?`.
+    pub fn query(&self) -> Option<&str> {
+        self.text().split_once('?').map(|(_, query)| query)
     }
 
     /// Path and query.

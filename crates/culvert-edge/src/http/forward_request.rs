@@ -254,7 +254,17 @@ impl ForwardRequest {
             }
         }
         let credentials = [AUTHORIZATION, PROXY_AUTHORIZATION];
-        let reuse = if *wanted != UpgradeRequest::Http {
+        let is_http2 = member
+            .pool
+            .as_ref()
+            .is_some_and(|pool| pool.upstream().protocol() == Protocol::Http2);
+        let upgrades = match wanted {
+            UpgradeRequest::Http => false,
+            // HTTP/2 has no such upgrade, so the upstream is not asked for it.
+            UpgradeRequest::Other(_) => !is_http2,
+            _ => true,
+        };
+        let reuse = if upgrades {
             // After a refused upgrade, a server behind the upstream may read something else than HTTP.
             Reuse::Nobody
         } else if !has_connection_authentication(&parts.headers, credentials) {
@@ -279,10 +289,7 @@ impl ForwardRequest {
         let is_grpc = parts.version == Version::HTTP_2
             && is_grpc(&parts.headers)
             && has_token(&parts.headers, &TE, b"trailers")
-            && member
-                .pool
-                .as_ref()
-                .is_some_and(|pool| pool.upstream().protocol() == Protocol::Http2);
+            && is_http2;
         let has_trailers = is_grpc && !policies_set.grpc;
         OutgoingRequest {
             body: client_body(exchange, body, is_grpc, has_trailers),

@@ -48,8 +48,13 @@ pub(crate) async fn serve(
     if let Some(cookies) = own_cookies::take(&mut parts.headers) {
         parts.extensions.insert(cookies);
     }
+    let wanted = extended_connect.unwrap_or_else(|| upgrade::requested(&parts, !body.is_ended()));
     let mut exchange = HttpExchange::begin(Arc::clone(&down), parts.version);
-    let traits = RequestTraits::of(&parts);
+    let mut traits = RequestTraits::of(&parts);
+    if wanted != UpgradeRequest::Http {
+        // The client may have sent data ahead, which is no request.
+        traits.keeps_alive = false;
+    }
     let admitted = match admit(&mut exchange, &parts) {
         // Before routing: the callback address is no endpoint. With an outdated configuration, routing refuses it.
         Ok(None)
@@ -81,7 +86,6 @@ pub(crate) async fn serve(
     if body.size_hint().lower() > down.conn.rules.limits.body_bytes {
         return Ok(refuse(exchange, Problem::Oversized, &traits));
     }
-    let wanted = extended_connect.unwrap_or_else(|| upgrade::requested(&parts, !body.is_ended()));
     let request = ForwardRequest {
         member,
         parts,

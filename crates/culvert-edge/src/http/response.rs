@@ -36,8 +36,8 @@ pub(super) struct RequestTraits {
     pub(super) is_head: bool,
     /// The content type of a call of gRPC: errors of the edge are in its form.
     pub(super) grpc: Option<HeaderValue>,
-    /// HTTP/1: whether the client keeps the connection open.
-    keeps_alive: bool,
+    /// HTTP/1: whether the connection stays open.
+    pub(super) keeps_alive: bool,
     accept: Option<HeaderValue>,
     /// The host, in the target or in its field, if there is an `accept` field: for pages.
     authority: Option<Authority>,
@@ -145,9 +145,13 @@ impl PendingResponse {
         self.head
             .headers
             .insert(CONTENT_LENGTH, HeaderValue::from(made.len()));
-        self.source = Source::Held {
-            bytes: made,
-            _room: room,
+        self.source = match self.source {
+            // It stays one of the edge, whose bodies are in memory anyway.
+            Source::Edge(_) => Source::Edge(made.into()),
+            _ => Source::Held {
+                bytes: made,
+                _room: room,
+            },
         };
         Ok(())
     }

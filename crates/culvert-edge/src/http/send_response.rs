@@ -33,11 +33,7 @@ pub(super) async fn finish(
         (status, UpgradeRequest::Stream(_)) if status.is_success() => {
             refuse(exchange, Problem::BadAnswer, traits)
         }
-        // A rejected upgrade closes the connection, because the client may have sent data ahead.
-        (_, wanted) => {
-            let closes = response.closes || wanted != UpgradeRequest::Http;
-            send(exchange, PendingResponse { closes, ..response }, traits)
-        }
+        _ => send(exchange, response, traits),
     }
 }
 
@@ -85,8 +81,13 @@ pub(super) fn send(
         }
         _ => false,
     };
-    let has_none = has_none || is_ended_call;
-    let source = if has_none { Source::None } else { source };
+    let source = match (has_none, is_ended_call) {
+        (true, _) => Source::None,
+        // The head ends the stream. HTTP/1 needs a length.
+        (_, true) if traits.version == Version::HTTP_2 => Source::None,
+        (_, true) => Source::Edge(Bytes::new()),
+        _ => source,
+    };
     let mut exchange = exchange;
     if let Source::Encoded(encoded) = &source {
         exchange.recording.encodes(encoded.coding.name());

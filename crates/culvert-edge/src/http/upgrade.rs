@@ -36,7 +36,7 @@ pub(crate) enum UpgradeRequest {
     Stream(HeaderValue),
     /// Another protocol: the value of `Upgrade` for the upstream, a list of protocols.
     Other(HeaderValue),
-    /// An invalid handshake of WebSocket, or another upgrade that is malformed or has a body.
+    /// A WebSocket with an invalid handshake.
     Broken,
 }
 
@@ -62,17 +62,16 @@ impl UpgradeRequest {
             }
             Self::Other(asked) => {
                 let chosen = one(headers, &UPGRADE)?;
-                let mut protocols = list(chosen).peekable();
-                protocols.peek()?;
-                let is_asked =
-                    |protocol: &[u8]| list(asked).any(|asked| asked.eq_ignore_ascii_case(protocol));
-                protocols.all(is_asked).then(|| chosen.clone())
+                let is_chosen = |protocol: &[u8]| protocol.eq_ignore_ascii_case(chosen.as_bytes());
+                list(asked).any(is_chosen).then(|| chosen.clone())
             }
         }
     }
 }
 
 const WEBSOCKET: &str = "websocket";
+/// Most protocols that a request asks for.
+const PROTOCOLS_MAX: usize = 8;
 
 /// The upstream's side of an upgraded connection, and the exchange, which ends with it.
 #[derive(Debug)]
@@ -145,12 +144,17 @@ pub(crate) fn requested(parts: &request::Parts, has_body: bool) -> UpgradeReques
     }
 }
 
-/// The request for protocols other than a WebSocket.
+/// The request for protocols other than a WebSocket. One that is malformed, or has a body, is an ordinary request, as
+/// RFC 9110 7.8 allows.
 fn other(headers: &HeaderMap, has_body: bool) -> UpgradeRequest {
+    // Where the body ends and the protocol begins would depend on the reader.
+    if has_body {
+        return UpgradeRequest::Http;
+    }
     let mut passed = Vec::new();
-    for protocol in headers.get_all(UPGRADE).iter().flat_map(list) {
-        if !is_protocol(protocol) {
-            return UpgradeRequest::Broken;
+    for (before, protocol) in headers.get_all(UPGRADE).iter().flat_map(list).enumerate() {
+        if before == PROTOCOLS_MAX || !is_protocol(protocol) {
+            return UpgradeRequest::Http;
         }
         if !is_withheld(protocol) {
             passed.push(protocol);
@@ -159,12 +163,8 @@ fn other(headers: &HeaderMap, has_body: bool) -> UpgradeRequest {
     if passed.is_empty() {
         return UpgradeRequest::Http;
     }
-    // Where the body ends and the protocol begins would depend on the reader.
-    if has_body {
-        return UpgradeRequest::Broken;
-    }
     let passed = HeaderValue::from_bytes(&passed.join(&b", "[..]));
-    passed.map_or(UpgradeRequest::Broken, UpgradeRequest::Other)
+    passed.map_or(UpgradeRequest::Http, UpgradeRequest::Other)
 }
 
 /// The members of a list (RFC 9110 5.6.1), without the empty ones.
@@ -185,13 +185,17 @@ fn is_protocol(protocol: &[u8]) -> bool {
         && parts.next().is_none()
 }
 
-/// Whether a protocol is not offered to the upstream: what follows would be further requests, which no rule sees. A
-/// WebSocket is asked for alone, since its handshake is verified.
+/// Whether a protocol is not offered to the upstream: what follows would be further requests, which no rule sees. Drafts
+/// have names such as `h2c-17`. A WebSocket is asked for alone, since its handshake is verified.
 fn is_withheld(protocol: &[u8]) -> bool {
+    let begins = |start: &[u8]| {
+        let first = protocol.get(..start.len());
+        first.is_some_and(|first| first.eq_ignore_ascii_case(start))
+    };
     let name = protocol.split(|&byte| byte == b'/').next();
-    let withheld: [&[u8]; 5] = [b"h2c", b"h2", b"http", b"tls", WEBSOCKET.as_bytes()];
-    let is = |other: &&[u8]| name.is_some_and(|name| name.eq_ignore_ascii_case(other));
-    withheld.iter().any(is)
+    let carries_requests: [&[u8]; 4] = [b"h2", b"h3", b"http", b"tls"];
+    carries_requests.into_iter().any(begins)
+        || name.is_some_and(|name| name.eq_ignore_ascii_case(WEBSOCKET.as_bytes()))
 }
 
 /// A random `Sec-WebSocket-Key`.
@@ -332,13 +336,23 @@ mod tests {
             (&["websocketx"], "websocketx"),
         ] {
             assert_eq!(ask(lines, false), other(passed), "{lines:?}");
-            assert_eq!(ask(lines, true), UpgradeRequest::Broken, "{lines:?}");
+            assert_eq!(ask(lines, true), UpgradeRequest::Http, "{lines:?}");
         }
-        for line in ["h2c", "HTTP/2.0, h2", "TLS/1.0, HTTP/1.1", "", ", ,"] {
-            assert_eq!(ask(&[line], true), UpgradeRequest::Http, "{line}");
-        }
-        for line in ["a b", "a/", "/1", "a/1/2", "tcp, \"x\""] {
-            assert_eq!(ask(&[line], false), UpgradeRequest::Broken, "{line}");
+        for line in [
+            "h2c",
+            "H2C-17, h2-14",
+            "HTTP/2.0, h2",
+            "TLS/1.0, HTTP/1.1",
+            "",
+            ", ,",
+            "a b",
+            "a/",
+            "/1",
+            "a/1/2",
+            "tcp, \"x\"",
+            "1, 2, 3, 4, 5, 6, 7, 8, 9",
+        ] {
+            assert_eq!(ask(&[line], false), UpgradeRequest::Http, "{line}");
         }
     }
 
@@ -352,11 +366,17 @@ mod tests {
             }
             asked.accepted(&headers).is_some()
         };
-        for lines in [&["tcp"][..], &["spdy/3.1"], &["tcp, SPDY/3.1"]] {
+        for lines in [&["tcp"][..], &["spdy/3.1"]] {
             assert!(switch(lines), "{lines:?}");
         }
-        let refused = [&[][..], &["h2c"], &["tcp, h2c"], &[""], &["tcp", "tcp"]];
-        for lines in refused {
+        for lines in [
+            &[][..],
+            &["h2c"],
+            &["tcp, h2c"],
+            &["tcp, SPDY/3.1"],
+            &[""],
+            &["tcp", "tcp"],
+        ] {
             assert!(!switch(lines), "{lines:?}");
         }
     }

@@ -624,15 +624,19 @@ pub(crate) fn recorded_with<'x>(
     parts: &'x request::Parts,
     headers: &'x HeaderMap,
 ) -> RecordedRequest<'x, impl FieldLines<'x>> {
+    let received = parts.extensions.get::<Received>();
     RecordedRequest {
         method: &parts.method,
-        path: match parts.extensions.get::<Received>().map(Received::path) {
+        path: match received.map(Received::path) {
             Some("") => "/",
             Some(path) => path,
             None => parts.uri.path(),
         },
         normalised_path: parts.uri.path(),
-        query: parts.uri.query(),
+        query: match received {
+            Some(received) => received.query(),
+            None => parts.uri.query(),
+        },
         user_agent: headers.get(USER_AGENT).map(HeaderValue::as_bytes),
         has_host: headers.contains_key(HOST),
         lines: lines(headers),

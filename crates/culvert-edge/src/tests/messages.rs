@@ -720,6 +720,34 @@ async fn errors_of_the_edge_end_a_call_of_grpc() {
     }
 }
 
+/// gRPC-Web also runs on HTTP/1, where a response without a body needs a length.
+#[tokio::test]
+async fn errors_of_the_edge_end_a_call_of_grpc_web_on_http1() {
+    let mut rig = Rig::start().await;
+    let upstream = format!("http://127.0.0.1:{}", super::limits::free_port().await);
+    let endpoint = named(Scheme::Http, "app.example", 80, &upstream, "");
+    rig.edge
+        .publish(Snapshot::builder().endpoint(endpoint).build())
+        .await;
+    let mut client = rig.connect().await;
+    for host in ["app.example", "no.example", "app.example"] {
+        for media in ["application/grpc-web+proto", "application/grpc"] {
+            client
+                .send(format!(
+                    "POST / HTTP/1.1\r\nHost: {host}\r\nContent-Type: {media}\r\nContent-Length: 1\r\n\r\nx"
+                ))
+                .await;
+            let answer = client.answer("POST").await;
+            assert!(matches!(answer.status, 404 | 502));
+            // gRPC itself needs HTTP/2.
+            let is_call = media.contains("web");
+            assert_eq!(answer.header("grpc-status").is_some(), is_call, "{media}");
+            assert_eq!(answer.body.is_empty(), is_call, "{media}");
+            assert!(answer.header("content-length").is_some());
+        }
+    }
+}
+
 #[tokio::test]
 async fn only_calls_of_grpc_have_request_trailers_and_only_those_of_grpc() {
     let set = "on_http_request: [{actions: [{type: add-headers, config: {headers: {grpc-timeout: 1S}}}]}]";

@@ -227,6 +227,40 @@ async fn an_upgrade_to_what_was_not_asked_for_is_no_answer() {
     }
 }
 
+/// Bytes behind a request for an upgrade are no request, whoever refuses it.
+#[tokio::test]
+async fn nothing_behind_a_refused_upgrade_is_served() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some(head) = client.head().await {
+            assert!(!head.contains("/early"), "{head}");
+            client
+                .send("HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: other\r\n\r\n")
+                .await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for (host, status) in [("app.example", 502), ("no.example", 404)] {
+        for upgrade in [
+            "Upgrade: tcp\r\n",
+            "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+        ] {
+            let mut client = rig.connect().await;
+            client
+                .send(format!(
+                    "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: upgrade\r\n{upgrade}\r\n\
+                     GET /early HTTP/1.1\r\nHost: {host}\r\n\r\n"
+                ))
+                .await;
+            let answer = client.answer("GET").await;
+            assert_eq!(answer.status, status, "{upgrade}");
+            assert_eq!(answer.header("connection"), Some("close"));
+            assert!(!client.more().await, "{host} {upgrade}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn tcp_endpoints_open_and_close_with_the_snapshot() {
     let mut rig = Rig::start().await;

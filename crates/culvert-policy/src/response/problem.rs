@@ -191,9 +191,9 @@ problems! {
     /// An expectation other than `100-continue`.
     Expectation: EXPECTATION_FAILED 3608 "The server cannot meet the `Expect` header."
         Request "Remove the `Expect` header, or send `Expect: 100-continue`.";
-    /// A malformed request for an upgrade.
-    Upgrade: BAD_REQUEST 3609 "The request for an upgrade of the connection is invalid."
-        Request "The client sent a WebSocket handshake that RFC 6455 does not allow, or an `Upgrade` with a body or with a malformed value.";
+    /// A malformed WebSocket handshake.
+    Upgrade: BAD_REQUEST 3609 "The WebSocket handshake is invalid."
+        Request "The client sent a WebSocket handshake that RFC 6455 does not allow.";
     /// The upstream accepts no connections.
     Unreachable: BAD_GATEWAY 8012 "The endpoint is online, but the edge cannot connect to its upstream."
         Later "Check that the service behind the endpoint runs, and that it listens at the address of the upstream or of the agent, such as `culvert http 8080`. A library that terminates TLS itself needs a `tls` endpoint.";

@@ -52,15 +52,12 @@ pub(super) fn requests() -> Vec<Request> {
         "Connection: Upgrade\r\nUpgrade: a b",
         "Connection: Upgrade\r\nUpgrade: tcp/",
         "Connection: Upgrade\r\nUpgrade: tcp, \"x\"",
-        "Connection: Upgrade\r\nUpgrade: tcp\r\nTransfer-Encoding: chunked",
+        "Connection: Upgrade\r\nUpgrade: h2c-17\r\nHTTP2-Settings: AAMAAABk",
     ] {
-        games.push((Refuse(400), field(lines)));
+        games.push((Pass, field(lines)));
     }
     let other = "Connection: Upgrade\r\nUpgrade: tcp";
-    games.push((
-        Refuse(400),
-        body(&format!("{other}\r\nContent-Length: 3"), "abc"),
-    ));
+    games.push((Pass, body(&format!("{other}\r\nContent-Length: 3"), "abc")));
     games.push((Pass, body(&format!("{other}\r\nContent-Length: 0"), "")));
     let early = format!("GET /smuggled HTTP/1.1\r\n{H}\r\n");
     games.push((Pass, [field(other), early.into_bytes()].concat()));
