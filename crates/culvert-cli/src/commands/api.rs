@@ -11,12 +11,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::BoxFuture;
+use culvert_base::names::escaped;
 use culvert_command::environment;
-use culvert_resources::operation::{EVENTS_PATH, OperationSpec};
+use culvert_resources::operation::{EVENTS_PATH, OperationSpec, SchemaOf};
 use http::Method;
 use serde_json::{Map, Value};
 
-use super::table::{table_of, with_table};
+use super::table::{field_of, table_of, with_table};
 use super::{CommandType, Failure, say};
 use crate::client::{self, Client};
 use crate::linked::Linked;
@@ -315,6 +316,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             .context("the operation left the table")?;
         let path = filled_path(operation, given);
         let body = body_of(operation, given)?;
+        check_field(operation, given)?;
         let client = client_of(given)?;
         if is_followed(operation, given) {
             return follow(&client, &path, given).await;
@@ -337,11 +339,7 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
             let is_all = given.get_flag(ALL_PAGES);
             answer.body = with_further_pages(&client, answer.body, is_all).await?;
         }
-        if let Some(table) = table_of(given) {
-            say(table.render(&answer.body).trim_end())?;
-        } else if !answer.body.is_null() {
-            say(format_args!("{:#}", answer.body))?;
-        }
+        show(given, &answer.body)?;
         // A successful response may report a failure, such as that of `event-destinations test`.
         if answer.body["delivered"] == false {
             let why = answer.body["error"].as_str().unwrap_or("no reason given");
@@ -351,6 +349,49 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         }
         Ok(())
     })
+}
+
+/// Refuses a `--field` that a response cannot have before the call: a token is shown once, and a misspelled field would
+/// lose it.
+fn check_field(operation: &OperationSpec, given: &ArgMatches) -> Result<(), Failure> {
+    let (Some(field), Some(schema)) = (given.get_one::<String>("field"), operation.response.schema)
+    else {
+        return Ok(());
+    };
+    let mut known = properties(schema);
+    known.extend(operation.preview.map(properties).unwrap_or_default());
+    let first = field.split('.').next().unwrap_or_default();
+    // The fields of a list are those of its items, which are read only.
+    match has_pages(operation) || known.is_empty() || known.contains_key(first) {
+        true => Ok(()),
+        false => Err(Failure::Usage(format!(
+            "the response has no field `{}`",
+            escaped(first)
+        ))),
+    }
+}
+
+/// Prints a response in the form that the flags ask for.
+fn show(given: &ArgMatches, body: &Value) -> Result<(), Failure> {
+    if let Some(values) = field_of(given, body) {
+        values?.iter().try_for_each(say)
+    } else if let Some(table) = table_of(given) {
+        say(table.render(body).trim_end())
+    } else if body.is_null() {
+        Ok(())
+    } else {
+        say(format_args!("{body:#}"))
+    }
+}
+
+/// Refuses the flags of [`show`] for an output that is no response.
+fn without_form(given: &ArgMatches, what: &str) -> Result<(), Failure> {
+    match table_of(given).is_some() || given.contains_id("field") {
+        true => Err(Failure::Usage(format!(
+            "`--table`, `--columns` and `--field` cannot be used with {what}"
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// The flag for all pages of a list.
@@ -408,10 +449,7 @@ fn is_followed(operation: &OperationSpec, given: &ArgMatches) -> bool {
 
 /// Prints the data of each message of a stream as one line.
 async fn follow(client: &Client, path: &str, given: &ArgMatches) -> Result<(), Failure> {
-    if table_of(given).is_some() {
-        let text = "`--table` cannot be used with `--follow true`";
-        return Err(Failure::Usage(text.into()));
-    }
+    without_form(given, "`--follow true`")?;
     let mut said = Ok(());
     client
         .follow(path, |_, data| {
@@ -513,11 +551,16 @@ fn path_parameters(path: &str) -> Vec<&str> {
 
 /// Top-level properties of an operation's body, from its schema.
 fn body_properties(operation: &OperationSpec) -> Map<String, Value> {
-    let Some(body) = &operation.body else {
-        return Map::new();
-    };
+    operation
+        .body
+        .as_ref()
+        .map_or_else(Map::new, |body| properties(body.schema))
+}
+
+/// Top-level properties of a schema.
+fn properties(schema: SchemaOf) -> Map<String, Value> {
     let mut generator = schemars::SchemaGenerator::default();
-    let schema = (body.schema)(&mut generator).to_value();
+    let schema = schema(&mut generator).to_value();
     let target = match schema["$ref"]
         .as_str()
         .and_then(|r| r.strip_prefix("#/$defs/"))

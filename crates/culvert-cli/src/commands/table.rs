@@ -7,6 +7,8 @@ use culvert_base::names::escaped;
 use serde_json::{Map, Value};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use super::Failure;
+
 /// Width of a table that is not printed on a terminal.
 const WIDTH: usize = 120;
 /// Maximum width of a cell in a column that was not chosen.
@@ -60,6 +62,53 @@ pub(super) fn with_table(command: Command) -> Command {
                 .action(ArgAction::Append)
                 .help("Print a table of these fields; `a.b` is a field of an object"),
         )
+        .arg(
+            Arg::new("field")
+                .long("field")
+                .global(true)
+                .value_name("FIELD")
+                .conflicts_with_all(["table", "columns"])
+                .help("Print only this field, such as `id`, without quotes: one line for each object of a list"),
+        )
+}
+
+/// The values of the field that `--field` names: one for each item of a list, otherwise that of the object. `None`
+/// without the flag.
+pub(super) fn field_of(given: &ArgMatches, body: &Value) -> Option<Result<Vec<String>, Failure>> {
+    let field = given.get_one::<String>("field")?;
+    let is_terminal = std::io::stdout().is_terminal();
+    Some(values(body, field, is_terminal))
+}
+
+fn values(body: &Value, field: &str, is_terminal: bool) -> Result<Vec<String>, Failure> {
+    let all = match items_of(body) {
+        Some(items) => items.iter().collect(),
+        None => vec![body],
+    };
+    let mut lines = Vec::new();
+    for object in all {
+        lines.push(match at(object, field) {
+            None => {
+                let field = escaped(field);
+                return Err(Failure::Failed(format!(
+                    "the response has no field `{field}`"
+                )));
+            }
+            // A terminal would obey what is in the text; programs need the whole of it.
+            Some(Value::String(text)) if is_terminal => escaped(text).into_owned(),
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Null) => String::new(),
+            Some(other) => other.to_string(),
+        });
+    }
+    Ok(lines)
+}
+
+/// The items of a page; `None` if the response is no list.
+fn items_of(body: &Value) -> Option<&Vec<Value>> {
+    let object = body.as_object()?;
+    let list = object.values().find_map(Value::as_array);
+    list.filter(|_| object.contains_key("next_page_uri"))
 }
 
 /// The requested table, if any.
@@ -98,11 +147,7 @@ impl Table {
         let Some(object) = body.as_object() else {
             return String::new();
         };
-        let list = object
-            .values()
-            .find_map(Value::as_array)
-            .filter(|_| object.contains_key("next_page_uri"));
-        match list {
+        match items_of(body) {
             Some(items) => self.list(items),
             None => self.object(object),
         }
@@ -118,7 +163,7 @@ impl Table {
         let mut left = self.width;
         for column in columns {
             let mut cells = vec![column.to_uppercase()];
-            cells.extend(items.iter().map(|item| cell(at(item, &column))));
+            cells.extend(items.iter().map(|item| cell_at(item, &column)));
             if !is_chosen {
                 // An ID is of use only as a whole.
                 if column != "id" {
@@ -144,7 +189,7 @@ impl Table {
             true => object.keys().cloned().collect(),
             false => self.columns.clone(),
         };
-        let values = names.iter().map(|name| cell(at(&whole, name))).collect();
+        let values = names.iter().map(|name| cell_at(&whole, name)).collect();
         let mut shown = vec![names.clone(), values];
         if self.is_shortened {
             self.fit(&mut shown);
@@ -205,13 +250,18 @@ fn candidates(items: &[Value]) -> Vec<String> {
     names.into_iter().cloned().collect()
 }
 
-/// The value at a path such as `owner.id`.
-fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
+/// The value at a path such as `owner.id`; `None` if there is none.
+fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.')
-        .fold(value, |value, name| match name.parse::<usize>() {
-            Ok(index) if value.is_array() => &value[index],
-            _ => &value[name],
+        .try_fold(value, |value, name| match name.parse::<usize>() {
+            Ok(index) if value.is_array() => value.get(index),
+            _ => value.get(name),
         })
+}
+
+/// The text of the cell with the value at a path.
+fn cell_at(value: &Value, path: &str) -> String {
+    at(value, path).map_or_else(String::new, cell)
 }
 
 /// Whether a value is no object, and no list with one.
@@ -335,6 +385,24 @@ mod tests {
         let short = table(&["id", "description"], 40, true).render(&list());
         assert!(short.lines().all(|line| line.width() <= 40), "{short}");
         assert!(short.contains('…'));
+    }
+
+    #[test]
+    fn a_field_is_printed_as_it_is() {
+        let of_list = |field| values(&list(), field, false);
+        assert_eq!(of_list("id").unwrap(), ["thing_1", "thing_2"]);
+        assert_eq!(of_list("owner.id").unwrap(), ["usr_1", "usr_1"]);
+        assert_eq!(of_list("labels.1").unwrap(), ["b", "b"]);
+        let missing = of_list("token").unwrap_err().to_string();
+        assert_eq!(missing, "the response has no field `token`");
+        let empty = json!({"things": [], "next_page_uri": null});
+        assert!(values(&empty, "id", false).unwrap().is_empty());
+        let one = json!({"token": "a\u{1b}\"b", "no": null, "many": [1]});
+        let of_one = |field, is_terminal| values(&one, field, is_terminal).unwrap().concat();
+        assert_eq!(of_one("token", false), "a\u{1b}\"b");
+        assert!(!of_one("token", true).contains('\u{1b}'));
+        assert_eq!(of_one("no", false), "");
+        assert_eq!(of_one("many", false), "[1]");
     }
 
     #[test]

@@ -313,6 +313,27 @@ async fn api_operations_run_from_the_shell() {
     );
     let (_, oneself, _) = run(&["self", "--columns", "account.id"]);
     assert!(oneself.starts_with("account.id  ac_"), "{oneself}");
+    // One field, as programs need it.
+    let (_, ids, _) = run(&["api_keys", "list", "--field", "id"]);
+    assert!(
+        ids.lines().count() >= 2 && ids.lines().all(|it| it.starts_with("ak_")),
+        "{ids}"
+    );
+    let (_, none, _) = run(&["vaults", "list", "--field", "id"]);
+    assert_eq!(none, "");
+    let credentials = || run(&["credentials", "list", "--field", "id"]).1;
+    let (code, token, error) = run(&["credentials", "create", "--field", "token"]);
+    assert_eq!((code, token.lines().count()), (0, 1), "{error}");
+    // A misspelled one does not lose the token of what was made.
+    let before = credentials();
+    let (code, _, error) = run(&["credentials", "create", "--field", "tokn"]);
+    let said = "culvert: the response has no field `tokn`\n";
+    assert_eq!((code, error.as_str()), (2, said));
+    assert_eq!(credentials(), before);
+    // Neither is the form ignored where the output has another one.
+    let id = before.lines().next().unwrap();
+    let (code, _, _) = run(&["credentials", "history", id, "--field", "id"]);
+    assert_eq!(code, 2);
     // Texts from files and standard input.
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "from a file\n").unwrap();

@@ -10,7 +10,7 @@ use culvert_resources::operation::{EVENTS_PATH, OperationSpec};
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::{Failure, body_properties, client_of, path_parameters, say};
+use super::{Failure, body_properties, client_of, path_parameters, say, show, without_form};
 use crate::client::Client;
 use crate::commands::audit::line_of;
 
@@ -72,6 +72,9 @@ pub(super) async fn run(
 ) -> Result<(), Failure> {
     let text = |name: &str| given.get_one::<String>(name).cloned().unwrap_or_default();
     let id = text("id");
+    if name == HISTORY {
+        without_form(given, "`history`")?;
+    }
     let client = client_of(given)?;
     if name == HISTORY {
         let events = events_about(&client, &id, |_| false).await?;
@@ -108,7 +111,7 @@ pub(super) async fn run(
     if answer.status >= 300 {
         return Err(Failure::Failed(answer.refusal()));
     }
-    say(format_args!("{:#}", answer.body))?;
+    show(given, &answer.body)?;
     if !kept.is_empty() {
         // Standard error: the output is the object.
         eprintln!(
