@@ -5,7 +5,7 @@ use clap::Command;
 /// The examples of each command: the command line, and what it does.
 type Examples = &'static [(&'static str, &'static str)];
 
-/// Every visible command, sorted by name.
+/// Every visible command and its subcommands by their path, sorted. The operations of `culvert api` have generated ones.
 const EXAMPLES: &[(&str, Examples)] = &[
     (
         "admin",
@@ -23,6 +23,85 @@ const EXAMPLES: &[(&str, Examples)] = &[
                 "Create another key of an admin if all are lost",
             ),
         ],
+    ),
+    (
+        "admin acknowledge-restore",
+        &[(
+            "culvert admin acknowledge-restore",
+            "Continue the audit log of a database that you restored",
+        )],
+    ),
+    (
+        "admin backup",
+        &[
+            (
+                "culvert admin backup /var/backups/culvert",
+                "Copy the data of a server that may run",
+            ),
+            (
+                "culvert admin backup backup-1 --master-key-to /mnt/keys/master.key",
+                "Copy the master key too, to another place",
+            ),
+        ],
+    ),
+    (
+        "admin check",
+        &[(
+            "culvert admin check --data-dir restored",
+            "Check a restored data directory before a server uses it",
+        )],
+    ),
+    (
+        "admin create-key",
+        &[(
+            "culvert admin create-key > key",
+            "Save the token of a new key if all are lost",
+        )],
+    ),
+    (
+        "admin generate-token",
+        &[(
+            "culvert admin generate-token > token",
+            "Save a token for CULVERT_BOOTSTRAP__API_KEY",
+        )],
+    ),
+    (
+        "admin lift-api-restriction",
+        &[(
+            "culvert admin lift-api-restriction",
+            "Let every address call the API again",
+        )],
+    ),
+    (
+        "admin move",
+        &[
+            (
+                "culvert admin move --to postgres://culvert@db.example.com/culvert",
+                "Migrate to a database",
+            ),
+            ("culvert admin move --undo", "Use the SQLite data again"),
+        ],
+    ),
+    (
+        "admin rebuild-audit-tree",
+        &[(
+            "culvert admin rebuild-audit-tree",
+            "Replace damaged parts of the tree of the audit log",
+        )],
+    ),
+    (
+        "admin rotate-audit-key",
+        &[(
+            "culvert admin rotate-audit-key > last.checkpoint",
+            "Replace the key, and keep the head that both keys signed",
+        )],
+    ),
+    (
+        "admin rotate-master-key",
+        &[(
+            "culvert admin rotate-master-key",
+            "Encrypt all secrets with a new key while no server runs",
+        )],
     ),
     (
         "api",
@@ -66,6 +145,58 @@ const EXAMPLES: &[(&str, Examples)] = &[
         ],
     ),
     (
+        "audit check-proof",
+        &[(
+            "culvert audit check-proof event.tlog-proof --origin-key origin.example.com+1a2b3c4d+AbCd",
+            "Verify a proof with the key of the log",
+        )],
+    ),
+    (
+        "audit checkpoint",
+        &[(
+            "culvert audit checkpoint > kept.checkpoint",
+            "Keep a head of the log, on another machine",
+        )],
+    ),
+    (
+        "audit export",
+        &[(
+            "culvert audit export --from 2026-01-01T00:00:00Z > events.jsonl",
+            "Save the events since a time",
+        )],
+    ),
+    (
+        "audit key",
+        &[(
+            "culvert audit key > origin.key",
+            "Save the key for those who check proofs",
+        )],
+    ),
+    (
+        "audit prove",
+        &[(
+            "culvert audit prove ev_2a3b > event.tlog-proof",
+            "Save the proof of an event",
+        )],
+    ),
+    (
+        "audit verify",
+        &[
+            (
+                "culvert audit verify",
+                "Check that no event of the log was changed or removed",
+            ),
+            (
+                "culvert audit verify --head 1100:5ae8d0c41b7f",
+                "Check that the log still has a head that you recorded",
+            ),
+        ],
+    ),
+    (
+        "audit who",
+        &[("culvert audit who ep_2a3b", "Show who changed an object")],
+    ),
+    (
         "completions",
         &[
             (
@@ -75,6 +206,10 @@ const EXAMPLES: &[(&str, Examples)] = &[
             (
                 "culvert completions fish > ~/.config/fish/completions/culvert.fish",
                 "Install them for fish",
+            ),
+            (
+                "culvert completions zsh > ~/.zfunc/_culvert",
+                "Install them for zsh, if the folder is in its fpath",
             ),
         ],
     ),
@@ -89,6 +224,47 @@ const EXAMPLES: &[(&str, Examples)] = &[
             (
                 "culvert config add-authtoken --server tunnel.example.com --ca ca.pem",
                 "Save the token of agents, and where they connect to",
+            ),
+        ],
+    ),
+    (
+        "config add-api-key",
+        &[("culvert config add-api-key < key", "Save a key from a file")],
+    ),
+    (
+        "config add-authtoken",
+        &[(
+            "culvert config add-authtoken --server tunnel.example.com --ca ca.pem < token",
+            "Save the token of agents, and where they connect to",
+        )],
+    ),
+    (
+        "config add-connect-url",
+        &[(
+            "culvert config add-connect-url tunnel.example.com:8441",
+            "Save where agents connect to",
+        )],
+    ),
+    (
+        "config check",
+        &[
+            (
+                "culvert config check",
+                "Validate the settings of the server",
+            ),
+            (
+                "culvert config check --config agent.yml",
+                "Validate the file of an agent",
+            ),
+        ],
+    ),
+    (
+        "config show",
+        &[
+            ("culvert config show", "Print the settings in effect"),
+            (
+                "culvert config show --config culvert.toml",
+                "Print those of another file",
             ),
         ],
     ),
@@ -124,6 +300,47 @@ const EXAMPLES: &[(&str, Examples)] = &[
         &[
             ("culvert events tail", "Print events as they occur"),
             ("culvert events kinds", "List types of events"),
+        ],
+    ),
+    (
+        "events kinds",
+        &[("culvert events kinds", "List types of events")],
+    ),
+    (
+        "events query",
+        &[
+            (
+                "culvert events query 5xx shop.example.com last 24h",
+                "Find failed requests to a host",
+            ),
+            (
+                "culvert events query --type api_key_created.v0 --limit 20",
+                "Find events of a type",
+            ),
+        ],
+    ),
+    (
+        "events replay",
+        &[(
+            "culvert events replay --destination ed_2a3b --from 2026-01-01T00:00:00Z --wait",
+            "Send the events since a time to a destination again",
+        )],
+    ),
+    (
+        "events schema",
+        &[(
+            "culvert events schema http_request_complete.v0",
+            "Print the schema of a type",
+        )],
+    ),
+    (
+        "events tail",
+        &[
+            ("culvert events tail", "Print events as they occur"),
+            (
+                "culvert events tail --type http_request_complete.v0 --fields http.request.url.path",
+                "Print one field of requests",
+            ),
         ],
     ),
     (
@@ -211,6 +428,33 @@ const EXAMPLES: &[(&str, Examples)] = &[
         )],
     ),
     (
+        "service install",
+        &[
+            (
+                "sudo culvert service install serve",
+                "Install a unit that runs the server",
+            ),
+            (
+                "culvert service install --user --config agent.yml",
+                "Run an agent as a service of this user",
+            ),
+        ],
+    ),
+    (
+        "service status",
+        &[(
+            "culvert service status",
+            "Show the services of this machine",
+        )],
+    ),
+    (
+        "service uninstall",
+        &[(
+            "sudo culvert service uninstall",
+            "Stop the service, and keep its data",
+        )],
+    ),
+    (
         "setup",
         &[
             ("sudo culvert setup", "Ask for everything"),
@@ -279,51 +523,156 @@ const EXAMPLES: &[(&str, Examples)] = &[
             "Run a witness",
         )],
     ),
+    (
+        "witness add",
+        &[(
+            "culvert witness add origin.example.com+1a2b3c4d+AbCd",
+            "Sign heads of the log with this key",
+        )],
+    ),
+    (
+        "witness remove",
+        &[(
+            "culvert witness remove origin.example.com",
+            "Sign no more heads of the log",
+        )],
+    ),
+    (
+        "witness serve",
+        &[(
+            "culvert witness serve --name witness.example.com/one --listen 0.0.0.0:8443",
+            "Run a witness",
+        )],
+    ),
 ];
 
-/// Adds the examples of a command below its other help.
+/// Adds the examples of a command, and those of its subcommands, below their other help.
 pub(super) fn with_examples(command: Command) -> Command {
-    let examples = EXAMPLES
-        .iter()
-        .find(|(name, _)| *name == command.get_name());
-    let Some((_, examples)) = examples else {
+    let path = command.get_name().to_owned();
+    at(command, &path)
+}
+
+/// The same for the command with this path.
+fn at(mut command: Command, path: &str) -> Command {
+    let children = command.get_subcommands().map(Command::get_name);
+    let children: Vec<String> = children.map(str::to_owned).collect();
+    for child in children {
+        let below = format!("{path} {child}");
+        command = command.mut_subcommand(child, |it| at(it, &below));
+    }
+    let examples = examples_of(&command, path);
+    if examples.is_empty() {
         return command;
-    };
+    }
     let mut text = match command.get_after_help() {
         Some(before) => format!("{before}\n\n"),
         None => String::new(),
     };
     text.push_str("Examples:");
-    for (line, what) in *examples {
+    for (line, what) in examples {
         text.push_str(&format!("\n  # {what}\n  {line}"));
     }
     command.after_help(text)
+}
+
+/// The examples of a command: those of the table, or for an operation of the API the one that its form gives.
+fn examples_of(command: &Command, path: &str) -> Vec<(String, String)> {
+    if let Some((_, examples)) = EXAMPLES.iter().find(|(name, _)| *name == path) {
+        let owned = |(line, what): &(&str, &str)| ((*line).to_owned(), (*what).to_owned());
+        return examples.iter().map(owned).collect();
+    }
+    let is_operation = path.starts_with("api ") && !command.has_subcommands();
+    is_operation
+        .then(|| operation(command, path))
+        .into_iter()
+        .collect()
+}
+
+/// The example of an operation of the API.
+fn operation(command: &Command, path: &str) -> (String, String) {
+    let mut line = format!("culvert {path}");
+    for argument in command.get_positionals() {
+        line.push_str(&format!(" {}", argument.get_id().as_str().to_uppercase()));
+    }
+    let has = |name: &str| command.get_arguments().any(|it| it.get_id() == name);
+    let what = match (has("json"), has("all-pages")) {
+        (true, _) => {
+            line.push_str(" --json @body.json");
+            "Take the fields from a file; each has a flag too"
+        }
+        (false, true) => {
+            line.push_str(" --all-pages --table");
+            "Print all of them as a table"
+        }
+        (false, false) => "Print the response as JSON",
+    };
+    (line, what.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// All visible commands with their paths, in the order of the table; without the operations of the API.
+    fn paths(command: &Command, above: &str, into: &mut Vec<String>) {
+        for child in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+            let path = format!("{above}{}", child.get_name());
+            if path != "api" {
+                paths(child, &format!("{path} "), into);
+            }
+            into.push(path);
+        }
+    }
+
+    /// Whether the command line accepts an example.
+    fn check(root: &mut Command, line: &str) {
+        // What follows a redirection is a file of the shell.
+        let plain = line.split(['<', '>']).next().unwrap();
+        let words: Vec<String> = plain.split_whitespace().map(str::to_owned).collect();
+        let at = words.iter().position(|word| word == "culvert").unwrap();
+        // `sudo -u culvert culvert`
+        let at = at + usize::from(words.get(at + 1).is_some_and(|it| it == "culvert"));
+        let words = super::super::expanded(root, &words[at + 1..]);
+        let all = std::iter::once("culvert").chain(words.iter().map(String::as_str));
+        let parsed = root.try_get_matches_from_mut(all);
+        assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+    }
+
     #[test]
     fn every_command_has_examples_that_the_command_line_accepts() {
-        let root = super::super::command();
-        let shown = root.get_subcommands().filter(|it| !it.is_hide_set());
-        let names: Vec<&str> = shown.map(Command::get_name).collect();
+        let mut root = super::super::command();
+        let mut shown = Vec::new();
+        paths(&root, "", &mut shown);
+        shown.sort();
         let listed: Vec<&str> = EXAMPLES.iter().map(|(name, _)| *name).collect();
-        assert_eq!(listed, names);
-        for (name, examples) in EXAMPLES {
-            for (line, _) in *examples {
-                // What follows a redirection is a file of the shell.
-                let line = line.split(['<', '>']).next().unwrap();
-                let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-                let at = words.iter().position(|word| word == "culvert").unwrap();
-                // `sudo -u culvert culvert`
-                let at = at + usize::from(words.get(at + 1).is_some_and(|it| it == "culvert"));
-                let words = super::super::expanded(&root, &words[at + 1..]);
-                let all = std::iter::once("culvert").chain(words.iter().map(String::as_str));
-                let parsed = super::super::command().try_get_matches_from(all);
-                assert!(parsed.is_ok(), "{name}: {line}: {}", parsed.unwrap_err());
+        assert_eq!(listed, shown);
+        for (line, _) in EXAMPLES.iter().flat_map(|(_, examples)| *examples) {
+            check(&mut root, line);
+        }
+    }
+
+    #[test]
+    fn every_operation_of_the_api_has_an_example_that_the_command_line_accepts() {
+        let mut root = super::super::command();
+        let api = root.find_subcommand("api").unwrap().clone();
+        let mut leaves = 0;
+        for group in api.get_subcommands() {
+            let children: Vec<&Command> = match group.has_subcommands() {
+                true => group.get_subcommands().collect(),
+                false => vec![group],
+            };
+            for leaf in children {
+                let help = leaf.get_after_help().unwrap().to_string();
+                let line = help.lines().last().unwrap().trim();
+                let end = format!(" {}", leaf.get_name());
+                assert!(
+                    line.starts_with("culvert api ") && line.contains(&end),
+                    "{help}"
+                );
+                check(&mut root, line);
+                leaves += 1;
             }
         }
+        assert!(leaves > 100, "{leaves}");
     }
 }
