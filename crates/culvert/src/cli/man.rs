@@ -21,14 +21,17 @@ fn arguments(command: Command) -> Command {
         Arg::new("folder")
             .required(true)
             .value_parser(value_parser!(PathBuf))
-            .help("Directory that exists"),
+            .help("Directory, which is made if it does not exist"),
     )
 }
 
 fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
         let folder = matches.get_one::<PathBuf>("folder").cloned();
-        write_pages(&super::command(), "culvert", &folder.unwrap_or_default())?;
+        let folder = folder.unwrap_or_default();
+        let shown = || format!("creating `{}`", folder.display());
+        std::fs::create_dir_all(&folder).with_context(shown)?;
+        write_pages(&super::command(), "culvert", &folder)?;
         Ok(())
     })
 }
