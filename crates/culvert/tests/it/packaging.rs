@@ -17,12 +17,21 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 /// Debian packages are installed, upgraded under load without a lost request, removed and purged.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deb_is_installed_upgraded_under_load_and_purged() {
-    on_a_machine("Packages.test_deb").await;
+    on_a_machine("test_packages.Packages.test_deb").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_rpm_is_installed_upgraded_under_load_and_erased() {
-    on_a_machine("Packages.test_rpm").await;
+    on_a_machine("test_packages.Packages.test_rpm").await;
+}
+
+/// The guides for an installed package work as a reader pastes them, on an empty machine each.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guides_work_on_a_machine_with_the_package() {
+    let named = ["ip", "named", "pebble", "openssl", "curl", "unshare"];
+    if is_root() && has(&named) {
+        on_a_machine("test_guides").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,13 +144,13 @@ async fn on_a_machine(test: &str) {
     {
         return;
     }
-    if !root().join("target/packaging/root").is_dir() {
+    if !root().join("target/packaging/root.packages").is_file() {
         culvert_testing::ignore(
             "no Debian root to install packages in; scripts/packaging-tools makes it",
         );
         return;
     }
-    run(Path::new("python3"), &format!("test_packages.{test}")).await;
+    run(Path::new("python3"), test).await;
 }
 
 fn is_root() -> bool {
