@@ -94,7 +94,7 @@ fn values(body: &Value, field: &str, is_terminal: bool) -> Result<Vec<String>, F
                     "the response has no field `{field}`"
                 )));
             }
-            // A terminal would obey what is in the text; programs need the whole of it.
+            // A terminal would obey control characters; programs need the whole text.
             Some(Value::String(text)) if is_terminal => escaped(text).into_owned(),
             Some(Value::String(text)) => text.clone(),
             Some(Value::Null) => String::new(),

@@ -331,8 +331,8 @@ async fn api_operations_run_from_the_shell() {
     assert_eq!((code, error.as_str()), (2, said));
     assert_eq!(credentials(), before);
     // Neither is the form ignored where the output has another one.
-    let id = before.lines().next().unwrap();
-    let (code, _, _) = run(&["credentials", "history", id, "--field", "id"]);
+    let one = before.lines().next().unwrap();
+    let (code, _, _) = run(&["credentials", "history", one, "--field", "id"]);
     assert_eq!(code, 2);
     // Texts from files and standard input.
     let file = tempfile::NamedTempFile::new().unwrap();

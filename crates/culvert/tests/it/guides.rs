@@ -100,7 +100,7 @@ fn hidden_commands_are_refused() {
     }
     std::fs::write(&document, shown).unwrap();
     assert_eq!(read(&document).unwrap()["blocks"], 2);
-    // An output that differs from what is shown is noticed.
+    // An output that differs from the shown one is noticed.
     std::fs::write(&document, shown.replace("text\nshown", "text\nother")).unwrap();
     assert!(read(&document).is_err());
     // What cannot run says so to the reader, and is counted.
