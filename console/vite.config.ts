@@ -4,6 +4,8 @@ import { defineConfig } from 'vite';
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
+const START =
+  /preload-helper|src\/session\/(form|calls|ask|link|early)\.|src\/api\/(error|http|connection)\.|src\/ui\/clipboard\./;
 const EDITOR =
   /node_modules\/(@codemirror|@lezer|@marijn|style-mod|crelt|w3c-keyname)\//;
 const RESTRICTION =
@@ -11,6 +13,10 @@ const RESTRICTION =
 const VIRTUAL = /@tanstack\/(react-virtual|virtual-core)\//;
 const FORMS =
   /src\/resources\/(fields|form-|map-|reference-|shown-|create-|edit-|action-panel)|src\/events\/field-picker|catalogue\.json|node_modules\/(@floating-ui|react-number-format|@mantine\/core\/esm\/components\/(Combobox|Select|MultiSelect|TagsInput|NumberInput|Pill|PillsInput|Popover)\/)/;
+
+/** What the first page has none of: fields, tabs, and panels over the page. */
+const PANELS =
+  /node_modules\/(@floating-ui|react-remove-scroll|react-style-singleton|use-callback-ref|use-sidecar|tslib|get-nonce|@mantine\/core\/esm\/(utils\/(Floating|InlineInput|InputsGroupFieldset)|components\/(Checkbox|CloseButton|Drawer|FocusTrap|Input|InputBase|Modal|ModalBase|Overlay|Paper|Portal|ScrollArea|Tabs|TextInput|Textarea|VisuallyHidden)))\//;
 
 /** The server embeds the bundle, so every file has a stable name; its content hash is the ETag. */
 export default defineConfig({
@@ -21,7 +27,6 @@ export default defineConfig({
   build: {
     outDir: here('../crates/culvert-console/dist'),
     emptyOutDir: true,
-    cssCodeSplit: false,
     modulePreload: { polyfill: false },
     assetsInlineLimit: 0,
     chunkSizeWarningLimit: 700,
@@ -29,12 +34,16 @@ export default defineConfig({
       output: {
         codeSplitting: {
           groups: [
+            // The entry needs no library: nothing of it may be in a chunk that does.
+            { name: 'start', test: START },
+            { name: 'style', test: /\.css$/ },
             { name: 'editor', test: EDITOR },
             {
               name: 'vendor',
               test: (id) =>
                 /node_modules\//.test(id) &&
                 !FORMS.test(id) &&
+                !PANELS.test(id) &&
                 !VIRTUAL.test(id) &&
                 !RESTRICTION.test(id),
             },
@@ -43,6 +52,7 @@ export default defineConfig({
               test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|custom)|src\/live\/(tail|sse|use-tail|entry|viewer|where|kept|facts)\.|src\/events\/(health-tag|health-cell|queries)\.|src\/shell\/(not-found|other-names|groups)/,
             },
             { name: 'charts', test: /src\/charts\// },
+            { name: 'panels', test: (id) => PANELS.test(id) },
             { name: 'forms', test: (id) => FORMS.test(id) },
             { name: 'virtual', test: VIRTUAL },
             { name: 'restriction', test: RESTRICTION },
@@ -54,7 +64,7 @@ export default defineConfig({
               name: 'events',
               test: /src\/events\/(destination|dead|replay|health\.tsx|subscription)/,
             },
-            { name: 'access', test: /src\/access\/(key|user|ip-)/ },
+            { name: 'access', test: /src\/access\/(key|user|ip-|owner)/ },
             {
               name: 'resources',
               test: /src\/(resources|events|domains|endpoints|live)\//,

@@ -1,19 +1,17 @@
 // Every route of a seeded installation: no error, no broken policy, no request that failed or went elsewhere, no
 // violation that axe knows, no markup that became an element, nothing wider than the page, nothing cut off at its side.
 import assert from 'node:assert/strict';
-import { mkdirSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { after, before, describe, test } from 'node:test';
 import { base, launch, open, settled, signIn } from '../tests/browser.mjs';
-import { MARKUP, seed } from '../tests/seed.mjs';
+import { MARKUP, routesOf, seed } from '../tests/seed.mjs';
 import { upstream, visit } from '../tests/upstream.mjs';
 
 const axe = readFileSync(
   createRequire(import.meta.url).resolve('axe-core/axe.min.js'),
   'utf8',
 );
-/** A folder for pictures, and a pattern for the routes that are visited. */
-const shots = process.env.SCREENSHOTS;
 let browser, service, routes, endpoint;
 
 before(async () => {
@@ -23,30 +21,7 @@ before(async () => {
   await signIn(page);
   const seeded = await seed(page, service.url);
   endpoint = seeded.endpoint;
-  const model = await page.evaluate(async () =>
-    (await fetch('/openapi.json')).json(),
-  );
-  routes = [
-    '/',
-    '/traffic',
-    '/traffic?q=502',
-    '/audit',
-    '/audit?q=created',
-    '/connect',
-    '/nodes',
-    '/nonsense',
-  ];
-  for (const path of Object.keys(model.paths).filter(
-    (one) => one.endsWith('/{id}') && one.split('/{').length === 2,
-  )) {
-    const collection = path.slice(1, -'/{id}'.length);
-    const slug = collection.replaceAll('/', '.');
-    routes.push(`/${slug}`);
-    if (model.paths[`/${collection}`].post) routes.push(`/${slug}/new`);
-    const id = seeded.ids[collection];
-    if (id) routes.push(`/${slug}/${id}`);
-    if (id && model.paths[path].patch) routes.push(`/${slug}/${id}/edit`);
-  }
+  routes = await routesOf(page, seeded.ids);
   if (process.env.ROUTES)
     routes = routes.filter((route) =>
       new RegExp(process.env.ROUTES).test(route),
@@ -165,17 +140,6 @@ describe('every page', { concurrency: 2 }, () => {
             document.documentElement.scrollWidth -
             document.documentElement.clientWidth,
         );
-        if (shots) {
-          mkdirSync(shots, { recursive: true });
-          await page.screenshot({
-            path: `${shots}/${width}-${scheme}-${
-              route
-                .slice(1)
-                .replace(/_[A-Za-z0-9]{20,}/, '')
-                .replaceAll(/[/?=]/g, '-') || 'overview'
-            }.png`,
-          });
-        }
         if (found.length > 0) faults.push(`${route}: ${found.join('\n  ')}`);
         if (made > 0) faults.push(`${route}: markup became elements`);
         for (const one of await cutOff(page))

@@ -163,3 +163,32 @@ export async function seed(page, upstream) {
   });
   return { ids, endpoint };
 }
+
+/** Every route of the console, with those of one object of each collection. */
+export async function routesOf(page, ids) {
+  const model = await page.evaluate(async () =>
+    (await fetch('/openapi.json')).json(),
+  );
+  const routes = [
+    '/',
+    '/traffic',
+    '/traffic?q=502',
+    '/audit',
+    '/audit?q=created',
+    '/connect',
+    '/nodes',
+    '/nonsense',
+  ];
+  for (const path of Object.keys(model.paths).filter(
+    (one) => one.endsWith('/{id}') && one.split('/{').length === 2,
+  )) {
+    const collection = path.slice(1, -'/{id}'.length);
+    const slug = collection.replaceAll('/', '.');
+    routes.push(`/${slug}`);
+    if (model.paths[`/${collection}`].post) routes.push(`/${slug}/new`);
+    const id = ids[collection];
+    if (id) routes.push(`/${slug}/${id}`);
+    if (id && model.paths[path].patch) routes.push(`/${slug}/${id}/edit`);
+  }
+  return routes;
+}

@@ -2,8 +2,7 @@ import { Button } from '@mantine/core';
 import { useMutation } from '@tanstack/react-query';
 import { useState } from 'react';
 import { ApiError } from '@/api/error';
-import { acceptInvitation } from '@/session/session';
-import css from '@/session/sign-in.module.css';
+import { acceptInvitation } from '@/session/calls';
 import { CopyBlock } from '@/ui/copy';
 import { Codes } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
@@ -24,8 +23,8 @@ export function Invitation() {
       ? 'This link has no invitation. Copy the whole link.'
       : accept.error?.message;
   return (
-    <main className={css.screen}>
-      <div className={css.panel}>
+    <main className="start-screen">
+      <div className="start-panel">
         <img src="/console/assets/icon.svg" width="44" height="44" alt="" />
         <h1>
           {accept.data

@@ -14,7 +14,8 @@ import { bodyOf, withValue } from '@/resources/form-values';
 import { ShownOnce } from '@/resources/shown-once';
 import { useResource } from '@/resources/use-resource';
 import { roleOf } from '@/session/roles';
-import { Tag } from '@/ui/page';
+import { OwnerField } from './owner-field';
+import { Prose, Tag } from '@/ui/page';
 import { Time } from '@/ui/time';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
@@ -267,7 +268,14 @@ export default function KeyForm() {
               ))}
             </div>
           </div>
-          {field('owner_id')}
+          <OwnerField
+            description={
+              <Prose text={properties.owner_id?.description ?? ''} />
+            }
+            value={text(values.owner_id)}
+            error={messageAt(errors, ['owner_id'])}
+            onChange={(next) => set(['owner_id'], next)}
+          />
           {field('metadata')}
           {isObject(dry.data) ? <Rights preview={dry.data} /> : null}
           <FormError error={error} />

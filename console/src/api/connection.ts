@@ -1,5 +1,3 @@
-import { useSyncExternalStore } from 'react';
-
 const EVERY_MS = 2000;
 
 /** Whether the server answers. While it does not, it is asked again until it does; then `onBack` is called. */
@@ -39,7 +37,3 @@ class Connection {
 }
 
 export const connection = new Connection();
-
-export function useConnectionLost(): boolean {
-  return useSyncExternalStore(connection.watch, () => connection.lost);
-}

@@ -6,6 +6,7 @@ import {
 import { LostServerError } from './error';
 import { connection } from './connection';
 import { useMemo } from 'react';
+import { early } from '@/session/early';
 import { rightsQuery } from '@/session/rights';
 import { buildModel, type Model, permitted } from './model';
 
@@ -18,7 +19,7 @@ export const modelQuery = queryOptions<Model>({
   retry: (_failures, error) => error instanceof LostServerError,
   retryDelay: 2000,
   queryFn: async () => {
-    const response = await fetch('/openapi.json').catch(() => {
+    const response = await early.take('document').catch(() => {
       connection.lose();
       throw new LostServerError();
     });

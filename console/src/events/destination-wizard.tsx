@@ -14,7 +14,7 @@ import { type FieldError, fieldError } from '@/resources/field-errors';
 import { ChangeContext, ObjectFields } from '@/resources/fields';
 import { FormError } from '@/resources/form-error';
 import { bodyOf, initialValues, withValue } from '@/resources/form-values';
-import { ShownOnce, secretsIn } from '@/resources/shown-once';
+import { Secrets } from '@/resources/shown-once';
 import { useResource } from '@/resources/use-resource';
 import { Prose } from '@/ui/page';
 import { Failure } from '@/ui/states';
@@ -315,11 +315,20 @@ function Settings({ kind, operation, object, onBack, onMade }: SettingsProps) {
   );
 }
 
-/** The end: a test event, sent through the real encoder, and the answer of the destination. */
-function TestStep({ made, onDone }: { made: Made; onDone: () => void }) {
+/** The end: the secrets of a new destination, a test event, sent through the real encoder, and the answer of the destination. */
+function TestStep({
+  made,
+  isNew,
+  onDone,
+}: {
+  made: Made;
+  isNew: boolean;
+  onDone: () => void;
+}) {
   const test = useTestEvent(text(made.object.id));
   return (
     <div className={ui.stack}>
+      {isNew ? <Secrets object={made.object} /> : null}
       <p>
         The destination is stored. Send a test event to see whether it arrives:
         it is sent once, now, and waits in no queue.
@@ -358,7 +367,6 @@ export default function DestinationWizard({ object }: { object?: JsonObject }) {
     : undefined;
   const [kind, setKind] = useState(stored);
   const [made, setMade] = useState<Made>();
-  const [copied, setCopied] = useState(false);
   const operation = object ? resource.update : resource.create;
   if (!operation) return null;
   const id = text((made?.object ?? object)?.id);
@@ -377,8 +385,6 @@ export default function DestinationWizard({ object }: { object?: JsonObject }) {
             resetScroll: false,
           },
     );
-  const hasSecrets =
-    made && !object && secretsIn(made.object).length > 0 && !copied;
   const title = object
     ? `Edit ${text(object.description) || id}`
     : kind
@@ -407,10 +413,7 @@ export default function DestinationWizard({ object }: { object?: JsonObject }) {
           onMade={setMade}
         />
       ) : null}
-      {made && hasSecrets ? (
-        <ShownOnce object={made.object} onDone={() => setCopied(true)} />
-      ) : null}
-      {made && !hasSecrets ? <TestStep made={made} onDone={leave} /> : null}
+      {made ? <TestStep made={made} isNew={!object} onDone={leave} /> : null}
     </Drawer>
   );
 }

@@ -62,16 +62,19 @@ function Restore({
     },
   });
   const open = () => {
-    found.reset();
     restored.reset();
-    setOpen(true);
-    found.mutate();
+    found.mutate(undefined, { onSettled: () => setOpen(true) });
   };
   const refusal =
     found.error instanceof NoWayBackError ? found.error.message : undefined;
   return (
     <div>
-      <Button size="xs" variant="default" onClick={open}>
+      <Button
+        size="xs"
+        variant="default"
+        loading={found.isPending}
+        onClick={open}
+      >
         Restore this version
       </Button>
       <Modal
@@ -91,8 +94,9 @@ function Restore({
           {restored.error ? <Failure error={restored.error} /> : null}
           <Button
             disabled={!found.data}
-            loading={found.isPending || restored.isPending}
+            loading={restored.isPending}
             onClick={() => restored.mutate()}
+            data-autofocus
           >
             Restore
           </Button>

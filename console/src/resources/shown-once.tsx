@@ -34,6 +34,18 @@ export function secretsIn(object: JsonObject): Secret[] {
   return secrets;
 }
 
+/** The secrets of an answer, each with a button that copies it. */
+export function Secrets({ object }: { object: JsonObject }) {
+  return secretsIn(object).map(({ label, value }) => (
+    <div key={value} className={ui.once} role="status">
+      <p>
+        <strong>{label}.</strong> Copy it now. It is not shown again.
+      </p>
+      <CopyBlock value={value} label={label.toLowerCase()} />
+    </div>
+  ));
+}
+
 export function ShownOnce({
   object,
   onDone,
@@ -43,14 +55,7 @@ export function ShownOnce({
 }) {
   return (
     <div className={ui.stack}>
-      {secretsIn(object).map(({ label, value }) => (
-        <div key={value} className={ui.once} role="status">
-          <p>
-            <strong>{label}.</strong> Copy it now. It is not shown again.
-          </p>
-          <CopyBlock value={value} label={label.toLowerCase()} />
-        </div>
-      ))}
+      <Secrets object={object} />
       <div className={ui.formFoot}>
         <Button onClick={onDone} data-autofocus>
           I have copied it

@@ -5,7 +5,6 @@ import { viewer } from '@/live/viewer';
 import { Failure, Loading } from '@/ui/states';
 import { sessionQuery } from './session';
 import { SignIn } from './sign-in';
-import css from './sign-in.module.css';
 
 /** A native dialog: above every other panel, and it keeps the focus. */
 function SignInOver() {
@@ -14,7 +13,7 @@ function SignInOver() {
   return (
     <dialog
       ref={dialog}
-      className={css.over}
+      className="start-over"
       aria-label="Sign in again"
       onCancel={(event) => event.preventDefault()}
     >
@@ -40,19 +39,19 @@ export function SessionGate({ children }: { children: ReactNode }) {
 
   if (session.isPending)
     return (
-      <div className={css.screen}>
+      <div className="start-screen">
         <Loading />
       </div>
     );
   if (session.isError)
     return (
-      <div className={css.screen}>
+      <div className="start-screen">
         <Failure error={session.error} retry={() => void session.refetch()} />
       </div>
     );
   if (!entered)
     return (
-      <main className={css.screen}>
+      <main className="start-screen">
         <SignIn />
       </main>
     );

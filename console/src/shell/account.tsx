@@ -1,7 +1,8 @@
 import { ActionIcon, useMantineColorScheme } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { roleOf } from '@/session/roles';
-import { sessionQuery, signOut, useSession } from '@/session/session';
+import { signOut } from '@/session/calls';
+import { sessionQuery, useSession } from '@/session/session';
 import { Icon } from '@/ui/icons';
 import { announce } from '@/ui/toast';
 import css from './shell.module.css';

@@ -31,7 +31,6 @@ const SYNONYMS: Record<string, string> = {
   new: 'create',
   add: 'create',
   reserve: 'create',
-  invite: 'create',
   logout: 'sign out',
   log: 'sign',
   leave: 'sign out',
@@ -44,6 +43,8 @@ const SYNONYMS: Record<string, string> = {
   colors: 'colours',
   cert: 'certificate',
 };
+/** Words for the creation of some objects alone. */
+const VERBS: Record<string, string> = { users: 'invite' };
 const FILLERS = new Set(['a', 'an', 'the', 'to', 'my', 'go', 'show', 'list']);
 
 /** The other names of a page, as words. */
@@ -79,7 +80,7 @@ function pages(model: Model): Entry[] {
         label: `Create ${article(nounOf(name))}`,
         to: `/${slug}/new`,
         kind: 'Action',
-        words: namesOf(`/${slug}`),
+        words: `${namesOf(`/${slug}`)} ${VERBS[name] ?? ''}`,
       })),
   ];
 }

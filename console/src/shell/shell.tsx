@@ -1,8 +1,15 @@
 import { ActionIcon } from '@mantine/core';
 import { useHotkeys } from '@mantine/hooks';
 import { Link, Outlet, useLocation } from '@tanstack/react-router';
-import { lazy, Suspense, useEffect, useRef, useState } from 'react';
-import { useConnectionLost } from '@/api/connection';
+import {
+  lazy,
+  Suspense,
+  useEffect,
+  useRef,
+  useState,
+  useSyncExternalStore,
+} from 'react';
+import { connection } from '@/api/connection';
 import { Icon } from '@/ui/icons';
 import { Loading } from '@/ui/states';
 import { Toast } from '@/ui/toast';
@@ -13,7 +20,8 @@ import css from './shell.module.css';
 const Palette = lazy(() => import('./palette'));
 
 function LostServer() {
-  return useConnectionLost() ? (
+  const isLost = useSyncExternalStore(connection.watch, () => connection.lost);
+  return isLost ? (
     <div className={css.lost} role="alert">
       <Icon name="warning" /> The server does not answer. Trying again every two
       seconds.

@@ -1,24 +1,9 @@
 import { ActionIcon } from '@mantine/core';
 import { useState } from 'react';
+import { toClipboard } from './clipboard';
 import { Icon } from './icons';
 import { announce } from './toast';
 import css from './ui.module.css';
-
-async function toClipboard(value: string): Promise<boolean> {
-  try {
-    await navigator.clipboard.writeText(value);
-    return true;
-  } catch {
-    // Plain HTTP has no clipboard: what is selected can still be copied.
-    const area = document.createElement('textarea');
-    area.value = value;
-    document.body.append(area);
-    area.select();
-    const done = document.execCommand('copy');
-    area.remove();
-    return done;
-  }
-}
 
 export function CopyButton({
   value,

@@ -2,7 +2,7 @@
 
 use crate::File;
 
-pub(crate) static FILES: [File; 33] = [
+pub(crate) static FILES: [File; 39] = [
     File::new(
         "agent/agent.html",
         "text/html; charset=utf-8",
@@ -27,6 +27,11 @@ pub(crate) static FILES: [File; 33] = [
         "agent/assets/icon.svg",
         "image/svg+xml",
         include_bytes!("../dist/agent/assets/icon.svg"),
+    ),
+    File::new(
+        "agent/assets/start.css",
+        "text/css; charset=utf-8",
+        include_bytes!("../dist/agent/assets/start.css"),
     ),
     File::new(
         "assets/access.js",
@@ -67,6 +72,11 @@ pub(crate) static FILES: [File; 33] = [
         "assets/connect-page.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/connect-page.js"),
+    ),
+    File::new(
+        "assets/console.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/console.js"),
     ),
     File::new(
         "assets/editor.js",
@@ -129,6 +139,11 @@ pub(crate) static FILES: [File; 33] = [
         include_bytes!("../dist/assets/palette.js"),
     ),
     File::new(
+        "assets/panels.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/panels.js"),
+    ),
+    File::new(
         "assets/queries.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/queries.js"),
@@ -152,6 +167,21 @@ pub(crate) static FILES: [File; 33] = [
         "assets/shared.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/shared.js"),
+    ),
+    File::new(
+        "assets/start.css",
+        "text/css; charset=utf-8",
+        include_bytes!("../dist/assets/start.css"),
+    ),
+    File::new(
+        "assets/start.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/start.js"),
+    ),
+    File::new(
+        "assets/style.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/style.js"),
     ),
     File::new(
         "assets/vendor.js",

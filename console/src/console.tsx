@@ -2,13 +2,15 @@ import './theme/mantine';
 import { MantineProvider } from '@mantine/core';
 import { QueryClient, QueryClientProvider } from '@tanstack/react-query';
 import { RouterProvider } from '@tanstack/react-router';
-import { StrictMode } from 'react';
+import { type ReactNode, StrictMode } from 'react';
 import { createRoot } from 'react-dom/client';
 import { ApiError } from './api/error';
 import { connection } from './api/connection';
 import { router } from './router';
 import { Invitation } from './access/invitation';
+import type { Session } from './session/calls';
 import { SessionGate } from './session/gate';
+import { sessionQuery } from './session/session';
 import { theme } from './theme/theme';
 
 const client = new QueryClient({
@@ -22,9 +24,8 @@ const client = new QueryClient({
 });
 connection.onBack = () => void client.invalidateQueries();
 
-const element = document.getElementById('root');
-if (element) {
-  createRoot(element).render(
+function draw(root: HTMLElement, page: ReactNode): void {
+  createRoot(root).render(
     <StrictMode>
       <MantineProvider
         theme={theme}
@@ -32,16 +33,24 @@ if (element) {
         withCssVariables={false}
         withGlobalClasses={false}
       >
-        <QueryClientProvider client={client}>
-          {location.pathname === '/console/invitation' ? (
-            <Invitation />
-          ) : (
-            <SessionGate>
-              <RouterProvider router={router} />
-            </SessionGate>
-          )}
-        </QueryClientProvider>
+        <QueryClientProvider client={client}>{page}</QueryClientProvider>
       </MantineProvider>
     </StrictMode>,
+  );
+}
+
+/** The page of an invitation's link. */
+export function invite(root: HTMLElement): void {
+  draw(root, <Invitation />);
+}
+
+/** The console for a session; without one, it asks for the session again. */
+export function show(root: HTMLElement, session: Session | undefined): void {
+  if (session) client.setQueryData(sessionQuery.queryKey, session);
+  draw(
+    root,
+    <SessionGate>
+      <RouterProvider router={router} />
+    </SessionGate>,
   );
 }

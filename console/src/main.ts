@@ -1,0 +1,54 @@
+// The entry: asks who is signed in. The sign-in page is made here, without the libraries of the console, which are loaded
+// while the person types.
+import { early } from './session/early';
+import { readSession, type Session } from './session/calls';
+import { signInForm } from './session/form';
+
+/** Whether this browser was signed in: the console is then loaded at the same time as the session is asked for. */
+const WAS_HERE = 'culvert-signed-in';
+
+const load = () => import('./console');
+
+/** Asks for what the console needs first, at the same time as the console itself is loaded. */
+function hurry(): void {
+  void load();
+  early.ask();
+  if (location.pathname === '/console/')
+    void import('./overview/overview-page');
+}
+
+/** Shows the sign-in page until somebody signs in. */
+function signedIn(root: HTMLElement): Promise<Session> {
+  return new Promise((resolve) => {
+    const panel = document.createElement('div');
+    panel.className = 'start-panel';
+    panel.append(signInForm(false, resolve));
+    const screen = document.createElement('main');
+    screen.className = 'start-screen';
+    screen.append(panel);
+    root.replaceChildren(screen);
+    panel.querySelector('input')?.focus();
+  });
+}
+
+async function begin(root: HTMLElement): Promise<void> {
+  if (location.pathname === '/console/invitation') {
+    (await load()).invite(root);
+    return;
+  }
+  if (localStorage.getItem(WAS_HERE)) hurry();
+  // What fails here is shown by the console, which tries again.
+  let session = await readSession().catch(() => undefined);
+  if (session === null) {
+    localStorage.removeItem(WAS_HERE);
+    early.forget();
+    const entering = signedIn(root);
+    void load();
+    session = await entering;
+  }
+  if (session) localStorage.setItem(WAS_HERE, '1');
+  (await load()).show(root, session);
+}
+
+const root = document.getElementById('root');
+if (root) void begin(root);
