@@ -54,7 +54,7 @@ export default function DestinationExtra({ object }: { object: JsonObject }) {
       <Glance
         items={[
           ['Sends to', <Breakable key="to" text={placeOf(object.target)} />],
-          ['As', <code key="format">{text(object.format)}</code>],
+          ['Format', text(object.format).toUpperCase()],
         ]}
       />
       <div className={ui.columns}>

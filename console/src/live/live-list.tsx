@@ -1,3 +1,4 @@
+import { useMediaQuery } from '@mantine/hooks';
 import { useVirtualizer } from '@tanstack/react-virtual';
 import {
   type CSSProperties,
@@ -10,6 +11,9 @@ import type { LiveEvent } from './entry';
 import css from './live.module.css';
 
 const ROW = 34;
+/** On a narrow screen a row has two lines, so that no column is missing. */
+const NARROW = '(max-width: 760px)';
+const NARROW_ROW = 54;
 
 interface Props {
   label: string;
@@ -43,12 +47,17 @@ export function LiveList({
   jumps = 0,
 }: Props) {
   const box = useRef<HTMLDivElement>(null);
+  const isNarrow = useMediaQuery(NARROW, false, {
+    getInitialValueInEffect: false,
+  });
+  const height = isNarrow ? NARROW_ROW : ROW;
   const virtual = useVirtualizer({
     count: events.length,
     getScrollElement: () => box.current,
-    estimateSize: () => ROW,
+    estimateSize: () => height,
     overscan: 20,
   });
+  useEffect(() => virtual.measure(), [virtual, height]);
   const last = events.length - 1;
   const at = events.findIndex((event) => event.event_id === selected);
   useEffect(() => {
@@ -79,7 +88,7 @@ export function LiveList({
     <div
       ref={box}
       className={css.list}
-      style={{ '--rows': `${events.length * ROW}px` } as CSSProperties}
+      style={{ '--rows': `${events.length * height}px` } as CSSProperties}
       role="listbox"
       aria-label={label}
       tabIndex={0}
@@ -87,7 +96,7 @@ export function LiveList({
       aria-activedescendant={
         selected && at >= 0 ? `event-${selected}` : undefined
       }
-      onScroll={(event) => onAway(event.currentTarget.scrollTop > ROW)}
+      onScroll={(event) => onAway(event.currentTarget.scrollTop > height)}
     >
       <div
         style={{ height: virtual.getTotalSize() }}

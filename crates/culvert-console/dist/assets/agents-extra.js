@@ -1,1 +1,1 @@
-import{K as e}from"./shared.js";import{o as t}from"./style.js";import{Xt as n}from"./vendor.js";var r=n();function i(){return(0,r.jsx)(`div`,{className:t.toolbar,children:(0,r.jsx)(e,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{i as default};
+import{K as e}from"./shared.js";import{o as t}from"./style.js";import{Zt as n}from"./vendor.js";var r=n();function i(){return(0,r.jsx)(`div`,{className:t.toolbar,children:(0,r.jsx)(e,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{i as default};

@@ -1,1 +1,1 @@
-import{Vt as e}from"./vendor.js";import{R as t,z as n}from"./shared.js";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>n(await t.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};
+import{Ht as e}from"./vendor.js";import{R as t,z as n}from"./shared.js";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>n(await t.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};

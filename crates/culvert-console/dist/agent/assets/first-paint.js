@@ -1,16 +1,19 @@
 // Sets the colour scheme before anything is painted. Runs ahead of the app, so it stays this small.
 (() => {
-  let chosen = null;
-  try {
-    chosen = localStorage.getItem('mantine-color-scheme-value');
-  } catch {
-    // No storage: the system's scheme counts.
-  }
-  const dark =
-    chosen === 'dark' ||
-    (chosen !== 'light' && matchMedia('(prefers-color-scheme: dark)').matches);
-  document.documentElement.setAttribute(
-    'data-mantine-color-scheme',
-    dark ? 'dark' : 'light',
-  );
+  const darkness = matchMedia('(prefers-color-scheme: dark)');
+  const set = () => {
+    let chosen = null;
+    try {
+      chosen = localStorage.getItem('mantine-color-scheme-value');
+    } catch {
+      // No storage: the system's scheme counts.
+    }
+    const dark = chosen === 'dark' || (chosen !== 'light' && darkness.matches);
+    document.documentElement.setAttribute(
+      'data-mantine-color-scheme',
+      dark ? 'dark' : 'light',
+    );
+  };
+  set();
+  darkness.addEventListener('change', set);
 })();
