@@ -128,6 +128,10 @@ describe('every page', { concurrency: 2 }, () => {
         browser,
         wanted(width, scheme),
       );
+      await page.goto(`${base}/console/`);
+      await page.getByLabel('Token of an API key').waitFor();
+      for (const one of await violations(page)) faults.push(`sign-in: ${one}`);
+      for (const one of await cutOff(page)) faults.push(`sign-in: ${one}`);
       await signIn(page);
       for (const route of routes) {
         await look(page, route);

@@ -9,12 +9,15 @@ const WAS_HERE = 'culvert-signed-in';
 
 const load = () => import('./console');
 
+/** Loads ahead. What fails is loaded again when it is needed. */
+const soon = (loading: Promise<unknown>): void => void loading.catch(() => {});
+
 /** Asks for what the console needs first, at the same time as the console itself is loaded. */
 function hurry(): void {
-  void load();
   early.ask();
+  soon(load());
   if (location.pathname === '/console/')
-    void import('./overview/overview-page');
+    soon(import('./overview/overview-page'));
 }
 
 /** Shows the sign-in page until somebody signs in. */
@@ -43,7 +46,7 @@ async function begin(root: HTMLElement): Promise<void> {
     localStorage.removeItem(WAS_HERE);
     early.forget();
     const entering = signedIn(root);
-    void load();
+    soon(load());
     session = await entering;
   }
   if (session) localStorage.setItem(WAS_HERE, '1');
@@ -51,4 +54,13 @@ async function begin(root: HTMLElement): Promise<void> {
 }
 
 const root = document.getElementById('root');
-if (root) void begin(root);
+if (root)
+  begin(root).catch(() => {
+    const message = document.createElement('p');
+    message.setAttribute('role', 'alert');
+    message.textContent = 'The console could not be loaded. Reload the page.';
+    const screen = document.createElement('main');
+    screen.className = 'start-screen';
+    screen.append(message);
+    root.replaceChildren(screen);
+  });

@@ -76,6 +76,58 @@ test('a session that ends asks for a token over the page, and goes on there', as
   await context.close();
 });
 
+test('a session that ended while its browser was closed asks for a token on the sign-in page', async () => {
+  const { page, context, faults } = await open(browser, {
+    expected: [/status of 401/],
+  });
+  await signInByForm(page);
+  await page.getByRole('heading', { name: 'Overview' }).waitFor();
+  // This browser was signed in, so the console is loaded at the same time as the session is asked for.
+  await context.clearCookies();
+  await signInByForm(page, '/console/vaults');
+  await page.getByRole('heading', { name: 'Vaults', level: 1 }).waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test('the sign-in page leads to the provider, says why a sign-in failed there, and copies its commands', async () => {
+  const { page, context, faults } = await open(browser, {
+    expected: [/status of 401/],
+  });
+  await context.route('**/sign-in/methods', (route) =>
+    route.fulfill({ json: { openid: { name: '<b>Acme</b>' } } }),
+  );
+  await page.goto(`${base}/console/?refused=647`);
+  const way = page.getByRole('link', { name: 'Log in with <b>Acme</b>' });
+  assert.equal(await way.getAttribute('href'), '/console/sign-in');
+  await page
+    .getByRole('alert')
+    .getByText('Your user at the provider may not sign in here.')
+    .waitFor();
+  const token = page.getByLabel('Token of an API key');
+  assert.ok(await page.getByRole('button', { name: 'Sign in' }).isDisabled());
+  await token.fill('shown');
+  await page.getByRole('button', { name: 'Show the token' }).click();
+  assert.equal(await token.getAttribute('type'), 'text');
+  await page.getByText('Where do I find a token?').click();
+  await page.getByRole('button', { name: 'Copy' }).first().click();
+  await page.getByRole('button', { name: /Copied|Select the text/ }).waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test('a console that does not load says so, and is loaded by the next try', async () => {
+  const { page, context } = await open(browser);
+  await signIn(page);
+  await context.route('**/assets/vendor.js*', (route) => route.abort());
+  await page.goto(`${base}/console/`);
+  await page.getByText('The console could not be loaded.').waitFor();
+  await context.unroute('**/assets/vendor.js*');
+  await page.reload();
+  await page.getByRole('heading', { name: 'Overview' }).waitFor();
+  await context.close();
+});
+
 test('a server that is away is told, and the page goes on by itself', async () => {
   const { page, context } = await open(browser);
   await signIn(page, '/console/api_keys');
