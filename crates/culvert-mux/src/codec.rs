@@ -158,6 +158,10 @@ impl Decoder {
                 self.at = At::Skip { left: usize::MAX };
                 Ok(Some(Piece::GoAway { code, text }))
             }
+            // A response of HTTP/1 would be a frame of many megabytes, and never end.
+            FrameType::Unknown(_) if input.starts_with(b"HTTP/1.") => {
+                Err(violation(ErrorCode::PROTOCOL, "the peer speaks HTTP/1"))
+            }
             FrameType::Unknown(_) => {
                 input.advance(HEAD_BYTES);
                 if head.length > 0 {
@@ -359,6 +363,7 @@ mod tests {
                 &[0, 0, 4, 0x00, 0, 0, 0, 0, 0, 0, 0, 1],
                 ErrorCode::PROTOCOL,
             ),
+            (b"HTTP/1.1 400 Bad Request\r\n", ErrorCode::PROTOCOL),
             (&[0, 0, 1, 0x12, 0, 0, 0, 0, 7], ErrorCode::PROTOCOL),
             (&[0, 0, 1, 0x12, 0x80, 0, 0, 0, 7], ErrorCode::PROTOCOL),
             (&[0, 0, 7, 0x30, 0, 0, 0, 0], ErrorCode::FRAME_SIZE),

@@ -197,6 +197,13 @@ impl Framing {
 
     /// Consumes bytes up to the end of a line, and the line if it is complete.
     fn feed_line(&mut self, rest: &[u8]) -> Result<usize, Violation> {
+        let is_first =
+            self.line.len() == 0 && matches!(self.state, State::Start | State::RequestLine);
+        let begins_line = |byte: &u8| head::is_token(*byte) || matches!(byte, b'\r' | b'\n');
+        // Clients of other protocols send no line, and would wait until the head is too slow.
+        if is_first && rest.first().is_some_and(|byte| !begins_line(byte)) {
+            return Err(Violation::Malformed(head::NO_METHOD));
+        }
         let (taken, line) = self.line.take(rest);
         let length = line.as_ref().map_or(self.line.len(), |line| line.len());
         self.check_length(length)?;

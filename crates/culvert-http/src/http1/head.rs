@@ -13,7 +13,7 @@ use crate::target;
 /// Error for a field name that is not a token.
 pub(crate) const NO_NAME: &str = "a field name is not a token";
 const NO_STATUS: &str = "the response does not start with a status line";
-const NO_METHOD: &str = "the method is not a token";
+pub(crate) const NO_METHOD: &str = "the method is not a token";
 const TOO_MANY: &str = "a message has too many fields";
 /// Error for a field value with a control character.
 pub(crate) const NO_VALUE: &str = "a field value has a control character";

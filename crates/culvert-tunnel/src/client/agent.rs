@@ -582,7 +582,10 @@ impl Agent {
             let server = self.status.borrow().server.clone();
             return Err(Trouble::Mistaken(diagnosis::after_tls(&server)));
         }
-        if matches!(left, Left::Lost(_)) && online_at.is_none() {
+        if let (Left::Lost(why), None) = (&mut left, &online_at) {
+            if !again {
+                *why = diagnosis::before_session(why, &self.status.borrow().server);
+            }
             // It took the connection, but does not serve.
             self.settings.servers.move_on();
         }

@@ -132,6 +132,11 @@ pub(crate) fn after_tls(server: &str) -> String {
     )
 }
 
+/// Explains a connection whose certificate is right, and which was lost before the server established the session.
+pub(crate) fn before_session(why: &str, server: &str) -> String {
+    format!("{why}: `{server}` established no session; is it the port for agents?")
+}
+
 fn of_certificate(error: &CertificateError, server: &str, has_own_cas: bool) -> DialError {
     const FIND: &str =
         "it is in the data directory of the server, and on the Connect page of its console";

@@ -158,6 +158,19 @@ async fn an_agent_at_a_wrong_address_says_who_listens_there() {
         let command = stage.agent(&format!("localhost:{port}"), &[]);
         check(mistake, command, &words);
     }
+    // Its certificate is for the name of the agents' port too.
+    let edge = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.edge.domain = "localhost".into();
+    });
+    let edge = edge.await;
+    let mut command = stage.agent(&format!("localhost:{}", edge.https.port()), &[]);
+    command.env("CULVERT_CA_FILE", edge.settings.data_dir.join("ca.pem"));
+    check(
+        "the edge with TLS at a name of its certificate",
+        command,
+        &["speaks another protocol over TLS", not_ours],
+    );
+    edge.stop().await;
     for (mistake, server, words) in [
         (
             "a name without DNS",

@@ -92,6 +92,20 @@ fn an_endless_line_is_refused_before_its_end() {
     }
 }
 
+/// The first byte shows that it is another protocol, so nothing waits for the end of a line.
+#[test]
+fn what_begins_no_method_is_refused_at_its_first_byte() {
+    for first in [0, b' ', b'{', 0x16, 0x80] {
+        let refused = Progress::Refused(Violation::Malformed("the method is not a token"));
+        assert_eq!(read(&[first], 1).1, refused, "{first}");
+        assert_eq!(read(&[b'\r', b'\n', first], 1).1, refused, "{first}");
+    }
+    for first in [b'G', b'!', b'\r', b'\n'] {
+        let refused = matches!(read(&[first], 1).1, Progress::Refused(_));
+        assert_eq!(refused, first == b'\n', "{first}");
+    }
+}
+
 proptest! {
     #[test]
     fn cutting_changes_nothing(bytes in request_like(), step in 1usize..40) {
