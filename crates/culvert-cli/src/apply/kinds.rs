@@ -17,6 +17,8 @@ pub(super) struct ManifestKind {
     pub(super) list_field: String,
     pub(super) identity: Identity,
     pub(super) create: BTreeSet<String>,
+    /// Those of them that are texts.
+    pub(super) texts: BTreeSet<String>,
     pub(super) required: Vec<String>,
     pub(super) update: BTreeSet<String>,
     /// Fields that an operation of their own changes.
@@ -100,6 +102,13 @@ impl ManifestKind {
             "bot_users" | "service_users" => Identity::Field("name"),
             _ => Identity::Metadata,
         };
+        let texts = properties(&created).into_iter();
+        let is_text = |ty: &Value| match ty {
+            // With null, which means an absent field.
+            Value::Array(types) => types.iter().all(|ty| ty == "string" || ty == "null"),
+            ty => ty == "string",
+        };
+        let texts = texts.filter(|(_, schema)| is_text(&schema["type"]));
         let required = created["required"].as_array().into_iter().flatten();
         Some(Self {
             collection,
@@ -111,6 +120,7 @@ impl ManifestKind {
                 .filter_map(|it| Some(it.as_str()?.to_owned()))
                 .collect(),
             create: fields(&created),
+            texts: texts.map(|(name, _)| name).collect(),
             update: body(update)
                 .map(|schema| fields(&schema))
                 .unwrap_or_default(),

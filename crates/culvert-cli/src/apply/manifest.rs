@@ -277,7 +277,13 @@ impl Manifest {
                     fields.join(", ")
                 ));
             }
-            let value = manifest.fill(&field, value, folder, environment)?;
+            // The port in `upstream_url: 3000` is a number in YAML, and a text on the command line.
+            let value = match value {
+                Value::Number(number) if kind.texts.contains(&field) && number.is_u64() => {
+                    Value::String(number.to_string())
+                }
+                value => manifest.fill(&field, value, folder, environment)?,
+            };
             manifest.spec.insert(field, value);
         }
         if let Identity::Field(field) = kind.identity {
@@ -469,6 +475,15 @@ mod tests {
         let selector = Selector::parse("app=shop").unwrap();
         assert!(selector.selects(&read[0].labels) && !selector.selects(&read[1].labels));
         assert!(Selector::parse("app").is_err());
+    }
+
+    #[test]
+    fn a_number_in_a_text_field_is_its_digits() {
+        let text = "kind: endpoints\nname: a\nspec: {url: a.example, upstream_url: 3000, pooling_enabled: true, timeouts: {idle: 3}}";
+        let read = read(text).unwrap();
+        assert_eq!(read[0].spec["upstream_url"], "3000");
+        assert_eq!(read[0].spec["timeouts"]["idle"], 3);
+        assert_eq!(read[0].spec["pooling_enabled"], true);
     }
 
     #[test]

@@ -243,6 +243,7 @@ async fn every_kind_is_unchanged_when_applied_again() {
         {"kind": "api_keys", "name": "ci", "token_file": "ci.token", "spec": {"role": "member", "scopes": ["secrets.read", "endpoints.write"], "networks": ["127.0.0.1/32"], "expires_at": "90d"}},
         {"kind": "endpoints", "name": "tcp", "spec": {"url": "tcp://${reserved_addrs/game:addr}", "upstream_url": "tcp://127.0.0.1:9"}},
         {"kind": "endpoints", "name": "http", "spec": {"url": "https://T.example:443", "upstream_url": "http://127.0.0.1:9", "timeouts": {"idle": "90s"}, "traffic_policy": {"on_http_response": [{"actions": [{"type": "add-headers", "config": {"headers": {"x": "y"}}}]}]}}},
+        {"kind": "endpoints", "name": "port", "spec": {"url": "https://port.culvert.localhost", "upstream_url": 3000}},
         {"kind": "grants", "name": "g", "spec": {"object_id": "${vaults/v}", "grantee": "role:member"}},
         {"kind": "alert_rules", "name": "slow", "spec": {"name": "Slow", "for": "90s", "repeat_every": "240m", "condition": {"type": "latency", "quantile": "p95", "above_ms": 2000, "over": "300s"}, "object_ids": ["${endpoints/http}"], "destination_ids": ["${event_destinations/w}"]}},
         {"kind": "ip_restrictions", "name": "x", "spec": {"type": "agent", "ip_policy_ids": ["${ip_policies/p}"], "enforced": false}},
