@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! POST /console/invitation         {"token": "…"} accepts an invitation: returns the session and an API key
+//! POST /console/invitation/look    {"token": "…"} the person and the role of an invitation; changes nothing
 //! GET  /console/sign-in/methods    the name of the provider, if there is one
 //! GET  /console/sign-in            to the provider
 //! GET  /console/sign-in/callback   back from it, to the console
@@ -35,6 +36,7 @@ const POST: HeaderValue = HeaderValue::from_static("POST");
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
     Invitation,
+    Look,
     Methods,
     Begin,
     Callback,
@@ -46,6 +48,7 @@ impl Step {
         match path {
             // Browsers open the page of the console at this path, and the page sends the token.
             "/invitation" => Some(Self::Invitation),
+            "/invitation/look" => Some(Self::Look),
             "/sign-in/methods" => Some(Self::Methods),
             "/sign-in" => Some(Self::Begin),
             "/sign-in/callback" => Some(Self::Callback),
@@ -91,12 +94,12 @@ impl Api {
         let method = &arrival.parts.method;
         let base = self.base(arrival.parts, arrival.ends);
         let body = match step {
-            Step::Invitation if *method == Method::POST => {
+            Step::Invitation | Step::Look if *method == Method::POST => {
                 let checked = check_page(arrival.parts, &base);
                 checked.inspect_err(|refusal| self.note_page(refusal, &arrival))?;
                 arrival.read_up_to(SIGN_IN_BYTES_MAX).await?
             }
-            Step::Invitation => return Err(Problem::wrong_method(POST)),
+            Step::Invitation | Step::Look => return Err(Problem::wrong_method(POST)),
             _ if *method != Method::GET => return Err(Problem::wrong_method(GET)),
             _ => None,
         };
@@ -104,12 +107,11 @@ impl Api {
         let Some(_entered) = self.turnstile.enter(source).await else {
             return Err(self.full());
         };
+        let token = body.as_ref().and_then(|body| body.get("token")?.as_str());
         let running = async {
             match step {
-                Step::Invitation => {
-                    let token = body.as_ref().and_then(|body| body.get("token")?.as_str());
-                    self.accept(token, &base, &arrival).await
-                }
+                Step::Invitation => self.accept(token, &base, &arrival).await,
+                Step::Look => self.look_at_invitation(token, &arrival).await,
                 Step::Methods => {
                     let provider = self.control.identity.console_provider();
                     let methods = json!({"openid": provider.map(|name| json!({"name": name}))});
@@ -135,14 +137,11 @@ impl Api {
         arrival: &Arrival<'_>,
     ) -> Result<Response<Body>, Problem> {
         let (name, attributes) = cookie_of(base).ok_or_else(needs_tls)?;
-        let token = token.ok_or_else(|| {
-            let why = "`token` must be the token of an invitation.";
-            Refusal::new(code::BODY_FIELD_INVALID, why).with("field", "token")
-        })?;
+        let token = given(token)?;
         let accepted = self
             .control
             .identity
-            .accept_invitation(token.trim(), self.console_origin(arrival));
+            .accept_invitation(token, self.console_origin(arrival));
         let accepted = accepted.await;
         let accepted = accepted.map_err(|error| self.failed(error.into(), arrival));
         let accepted =
@@ -154,6 +153,31 @@ impl Api {
         if let Some(set) = set_cookie(name, cookie, attributes, CONSOLE_SESSION_MAX) {
             response.headers_mut().insert(SET_COOKIE, set);
         }
+        Ok(response)
+    }
+
+    /// The person and the role of an invitation. A wrong token counts like one that is used: guesses have one limit.
+    async fn look_at_invitation(
+        &self,
+        token: Option<&str>,
+        arrival: &Arrival<'_>,
+    ) -> Result<Response<Body>, Problem> {
+        let looking = self
+            .control
+            .identity
+            .invitation(given(token)?, self.client(arrival));
+        let invited = looking
+            .await
+            .map_err(|error| self.failed(error.into(), arrival));
+        let invited = invited.inspect_err(|problem| self.note_failed_sign_in(problem, arrival))?;
+        let body = json!({
+            "subject": invited.email,
+            "role": invited.role.name(),
+            "expires_at": invited.until.to_string(),
+            "invited_by": Some(invited.by).filter(|by| !by.is_empty()),
+        });
+        let mut response = crate::json(StatusCode::OK, body.to_string().into(), true);
+        response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
         Ok(response)
     }
 
@@ -263,6 +287,15 @@ impl Drop for CountedCallback<'_> {
                 .unwrap_or_default();
         }
     }
+}
+
+/// The token of an invitation in a body.
+fn given(token: Option<&str>) -> Result<&str, Refusal> {
+    let token = token.ok_or_else(|| {
+        let why = "`token` must be the token of an invitation.";
+        Refusal::new(code::BODY_FIELD_INVALID, why).with("field", "token")
+    });
+    Ok(token?.trim())
 }
 
 fn too_many(wait: Duration) -> Problem {

@@ -262,6 +262,7 @@ fn invitation(cx: &Cx<'_>, id: Ksuid) -> (Invitation, Reveal) {
     let invitation = Invitation {
         digest: cx.pepper.digest(token.reveal()),
         until: cx.clock.now().plus(INVITATION_MAX).whole_seconds(),
+        by: cx.caller.subject.clone(),
     };
     (invitation, reveal)
 }

@@ -6,13 +6,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use culvert_base::{Description, Fault, Metadata, Prefix, Refusal, Secret, code};
+use culvert_base::{Description, Fault, Metadata, Prefix, Refusal, Secret, Timestamp, code};
 use culvert_resources::access::caller::{Caller, Origin, OwnerKind, PresentedToken, Role};
 use culvert_resources::access::key_restrictions::{KeyRestrictions, Network};
 use culvert_resources::access::key_rules::Strictness;
 use culvert_resources::access::token;
 use culvert_resources::access::token::Shape;
-use culvert_resources::access::user::User;
+use culvert_resources::access::user::{Invitation, User};
 use culvert_resources::audit::verb::Verb;
 use culvert_resources::resource::model::Model;
 use culvert_resources::service::Attempts;
@@ -29,6 +29,19 @@ use crate::{Identity, api_key, user};
 
 /// How long the first key of a person works, where the account requires an end.
 const FIRST_KEY_MAX: Duration = Duration::from_secs(30 * 86_400);
+
+/// An invitation that is valid, for the person who has its link.
+#[derive(Debug)]
+pub struct Invited {
+    /// E-mail address of the invited person.
+    pub email: String,
+    /// The role that the person gets.
+    pub role: Role,
+    /// When the link stops working.
+    pub until: Timestamp,
+    /// Who invited the person; empty if that is not known.
+    pub by: String,
+}
 
 /// An accepted invitation.
 #[derive(Debug)]
@@ -53,14 +66,7 @@ impl Identity {
         origin: impl Into<Origin>,
     ) -> Result<Accepted, Error> {
         let origin = origin.into();
-        let Shape::Token {
-            body,
-            kind: None | Some(token::Kind::Invitation),
-        } = token::shape(invitation)
-        else {
-            return Err(Refusal::of(code::INVITATION_INVALID).into());
-        };
-        let id = format!("{}_{body}", User::ID_PREFIX);
+        let id = user_of(invitation)?;
         let taking = self.take_invitation(&id, invitation, &origin);
         let (caller, token) = self.kernel.locks.with(&[&id], taking).await?;
         let (cookie, session) = self.sign_in(caller, origin.address).await?;
@@ -69,6 +75,40 @@ impl Identity {
             cookie,
             session,
         })
+    }
+
+    /// The person and the role of an invitation. The invitation stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// 645 if the invitation is not valid, and those of [`Identity::admit`].
+    pub async fn invitation(&self, invitation: &str, address: IpAddr) -> Result<Invited, Error> {
+        let id = user_of(invitation)?;
+        let document = self.kernel.store.get(User::KIND, &id).await?;
+        let user: Option<User> = document.as_ref().map(stored::read).transpose()?;
+        let (Some(document), Some(user)) = (document, user) else {
+            return Err(Refusal::of(code::INVITATION_INVALID).into());
+        };
+        let Some(pending) = self.valid(&user, invitation) else {
+            return Err(Refusal::of(code::INVITATION_INVALID).into());
+        };
+        self.admit(&person(&document.head, &user), address)?;
+        Ok(Invited {
+            until: pending.until,
+            by: pending.by.clone(),
+            email: user.email,
+            role: user.role,
+        })
+    }
+
+    /// The invitation of a user that has this token; `None` if it does not work now.
+    fn valid<'a>(&self, user: &'a User, invitation: &str) -> Option<&'a Invitation> {
+        let pending = user.invitation.as_ref();
+        let digest = pending.map(|pending| pending.digest.as_str());
+        // Also without an invitation, so that the time tells nothing.
+        let is_known = self.kernel.pepper.recognises(digest, invitation);
+        let now = self.kernel.clock.now();
+        pending.filter(|pending| is_known && now < pending.until)
     }
 
     /// Activates the user with this ID by its invitation, and creates its first key. Returns the user with this key,
@@ -84,13 +124,12 @@ impl Identity {
             attempts.begin().await?;
             let document = self.kernel.store.get(User::KIND, id).await?;
             let user: Option<User> = document.as_ref().map(stored::read).transpose()?;
-            let pending = user.as_ref().and_then(|user| user.invitation.as_ref());
-            let digest = pending.map(|pending| pending.digest.as_str());
-            let is_valid = self.kernel.pepper.recognises(digest, invitation)
-                && pending.is_some_and(|pending| self.kernel.clock.now() < pending.until);
-            let (true, Some(document), Some(mut user)) = (is_valid, document, user) else {
+            let (Some(document), Some(mut user)) = (document, user) else {
                 return Err(Refusal::of(code::INVITATION_INVALID).into());
             };
+            if self.valid(&user, invitation).is_none() {
+                return Err(Refusal::of(code::INVITATION_INVALID).into());
+            }
             let caller = Caller {
                 context: origin.context.clone(),
                 ..person(&document.head, &user)
@@ -197,6 +236,17 @@ impl Identity {
 }
 
 /// A person as a caller without a key.
+/// The ID of the user that an invitation is for, as its token has it.
+fn user_of(invitation: &str) -> Result<String, Refusal> {
+    match token::shape(invitation) {
+        Shape::Token {
+            body,
+            kind: None | Some(token::Kind::Invitation),
+        } => Ok(format!("{}_{body}", User::ID_PREFIX)),
+        _ => Err(Refusal::of(code::INVITATION_INVALID)),
+    }
+}
+
 pub(crate) fn person(head: &Head, user: &User) -> Caller {
     Caller {
         owner_id: head.id.clone(),

@@ -40,6 +40,9 @@ pub struct Invitation {
     pub digest: String,
     /// When the link stops working.
     pub until: Timestamp,
+    /// Who invited: an e-mail address, or the name of a bot. Empty if an earlier version stored it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
 }
 
 /// A user as the API shows it.
