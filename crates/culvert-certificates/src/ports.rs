@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use culvert_base::net::HostName;
 use culvert_base::{BoxFuture, Meter, Secret};
+pub use culvert_tls::acme::check::Checks;
 use culvert_tls::acme::{ChallengeKind, Failure, Order as Placed, RenewalWindow};
 
 /// A client of a certificate authority. Each method is one step and can be repeated.

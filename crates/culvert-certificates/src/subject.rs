@@ -9,6 +9,7 @@ use rustls::sign::CertifiedKey;
 
 use crate::authority::Authority;
 use crate::management::ManagedType;
+use crate::management::check::Checking;
 use crate::own_certificate::OwnCertificates;
 use crate::ports::{CertificateMeters, Certificates};
 use crate::tls_certificate::model::TlsCertificate;
@@ -19,6 +20,8 @@ pub struct CertificateManager {
     pub(crate) kernel: Arc<Kernel>,
     /// Obtains certificates for managed domains, if this process does.
     pub(crate) certificates: Option<Certificates>,
+    /// Checks what certificates need, on demand.
+    pub(crate) checking: Checking,
     /// The resources whose certificates can be managed.
     pub(crate) managed: &'static [ManagedType],
     pub(crate) meters: CertificateMeters,
@@ -31,16 +34,18 @@ pub struct CertificateManager {
 
 impl CertificateManager {
     /// The subject with the installation's authority. `certificates` is `None` in a process that obtains none for the
-    /// resources in `managed`.
+    /// resources in `managed`. `checking` runs on demand.
     pub fn new(
         kernel: Arc<Kernel>,
         authority: Authority,
         certificates: Option<Certificates>,
+        checking: Checking,
         managed: &'static [ManagedType],
     ) -> Self {
         Self {
             kernel,
             certificates,
+            checking,
             managed,
             meters: CertificateMeters::default(),
             own_certificates: Arc::default(),

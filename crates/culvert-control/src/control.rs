@@ -8,7 +8,7 @@ use culvert_agents::AgentControl;
 use culvert_agents::state::AgentSettings;
 use culvert_base::{Clock, Entropy, IdMaker, Refusal};
 use culvert_certificates::CertificateManager;
-use culvert_certificates::ports::Certificates;
+use culvert_certificates::ports::{Certificates, Checks};
 use culvert_delivery::Delivery;
 use culvert_endpoints::EndpointConfig;
 use culvert_endpoints::traffic_policy::runtime::PolicyRuntime;
@@ -69,6 +69,8 @@ pub struct Parts {
     pub leak_partner: Option<LeakPartner>,
     /// Obtains certificates for managed domains, if this process does.
     pub certificates: Option<Certificates>,
+    /// Checks what certificates need; `None` in a process without the API.
+    pub checks: Option<Arc<dyn Checks>>,
     /// The connections of agents, if this process accepts them.
     pub agents: Option<(Arc<Bindings>, AgentSettings)>,
     /// Connections to agents of other nodes, if there can be any.

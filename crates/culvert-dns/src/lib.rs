@@ -28,13 +28,12 @@ pub use acme_dns::AcmeDns;
 pub use cloudflare::Cloudflare;
 pub use desec::Desec;
 pub use error::DnsError;
-pub use lookup::{LookupSettings, MayAsk};
+pub use lookup::{Addresses, Lookup, LookupSettings, MayAsk};
 pub use rfc2136::{ALGORITHMS, Rfc2136};
 pub use route53::Route53;
 
 use api::Api;
 use change::Change;
-use lookup::Lookup;
 
 /// A DNS provider with its credentials.
 #[derive(Debug)]

@@ -18,6 +18,8 @@ use crate::error::DnsError;
 
 /// Maximum length of a chain of aliases.
 const ALIASES_MAX: usize = 8;
+/// Maximum number of addresses of a name that are kept: its owner may give it any number.
+const ADDRESSES_MAX: usize = 16;
 /// A label that no record has, to recognise wildcards.
 const UNUSED_LABEL: &str = "_culvert-no-such-name";
 /// Maximum number of servers of a zone that are asked.
@@ -56,9 +58,32 @@ impl fmt::Debug for LookupSettings {
 
 /// Looks up records, without a cache.
 #[derive(Debug)]
-pub(crate) struct Lookup {
+pub struct Lookup {
     settings: LookupSettings,
     resolver: TokioResolver,
+}
+
+/// What a name resolves to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// The names on the chain of aliases, at most eight.
+    pub aliases: Vec<String>,
+    /// At most sixteen addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Addresses {
+    fn add(&mut self, address: IpAddr) {
+        if self.addresses.len() < ADDRESSES_MAX && !self.addresses.contains(&address) {
+            self.addresses.push(address);
+        }
+    }
+
+    fn add_alias(&mut self, name: String) {
+        if self.aliases.len() < ALIASES_MAX && !self.aliases.contains(&name) {
+            self.aliases.push(name);
+        }
+    }
 }
 
 /// A server of a zone.
@@ -69,7 +94,11 @@ struct Server {
 }
 
 impl Lookup {
-    pub(crate) fn new(settings: LookupSettings) -> Result<Self, DnsError> {
+    /// Looks up with these settings. Asks nothing yet.
+    ///
+    /// # Errors
+    /// The system has no usable resolver configuration.
+    pub fn new(settings: LookupSettings) -> Result<Self, DnsError> {
         let resolver = match settings.resolvers.as_slice() {
             [] => TokioResolver::builder_tokio()
                 .map(|mut builder| {
@@ -87,7 +116,10 @@ impl Lookup {
 
     /// The end of the chain of aliases that begins with a name. An alias that a wildcard of the zone gives to every name
     /// does not count: a record of the name itself replaces it.
-    pub(crate) async fn follow(&self, name: &str) -> Result<String, DnsError> {
+    ///
+    /// # Errors
+    /// No resolver responds, or the chain is too long.
+    pub async fn follow(&self, name: &str) -> Result<String, DnsError> {
         let mut name = name.trim_end_matches('.').to_ascii_lowercase();
         for _ in 0..ALIASES_MAX {
             let Some(target) = self.alias(&name).await? else {
@@ -103,6 +135,32 @@ impl Lookup {
         Err(DnsError::new(format_args!(
             "more than {ALIASES_MAX} CNAME records lead to `{name}`"
         )))
+    }
+
+    /// The addresses of a name, and the names that it is an alias of. None for a name without records.
+    ///
+    /// # Errors
+    /// No resolver responds.
+    pub async fn addresses(&self, name: &str) -> Result<Addresses, DnsError> {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        let (v4, v6) = tokio::join!(
+            find(&self.resolver, &name, RecordType::A),
+            find(&self.resolver, &name, RecordType::AAAA),
+        );
+        let mut addresses = Addresses::default();
+        let found = match (v4, v6) {
+            (Err(error), Err(_)) => return Err(error),
+            (v4, v6) => v4.into_iter().chain(v6).flatten(),
+        };
+        for (_, data) in found {
+            match data {
+                RData::A(address) => addresses.add(IpAddr::V4(address.0)),
+                RData::AAAA(address) => addresses.add(IpAddr::V6(address.0)),
+                RData::CNAME(target) => addresses.add_alias(plain(&target.0)),
+                _ => {}
+            }
+        }
+        Ok(addresses)
     }
 
     /// The name that this one is an alias of.

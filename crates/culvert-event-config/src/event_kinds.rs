@@ -43,7 +43,7 @@ pub(crate) const ENDPOINT: &str = "endpoint";
 
 /// Kinds that do not report a write to a resource. Only admins may follow them. A test compares them with the
 /// catalogue.
-const OTHERS: [&str; 57] = [
+const OTHERS: [&str; 58] = [
     "admin_command.v0",
     "agent_session_commanded.v0",
     AGENT_SESSION_START,
@@ -65,6 +65,7 @@ const OTHERS: [&str; 57] = [
     "audit_tree_damaged.v0",
     "backup_made.v0",
     "captured_message_read.v0",
+    "certificate_checked.v0",
     "certificate_expiring.v0",
     "certificate_failed.v0",
     "certificate_ordered.v0",

@@ -52,22 +52,24 @@ pub fn dns_writer(
     let Some(provider) = settings.acme.dns.provider()? else {
         return Ok(None);
     };
-    let guard = client.clone();
-    let lookup = LookupSettings {
-        resolvers: settings.acme.dns.resolvers()?,
-        nameservers: settings.acme.dns.nameservers()?,
-        propagation_timeout: settings.acme.dns.propagation_timeout.0,
-        may_ask: Arc::new(move |address| guard.may_reach(address)),
-    };
+    let lookup = lookup_settings(settings, client)?;
     let fetch = client.clone();
     Ok(Some(DnsWriter::new(provider, lookup, fetch, clock)?))
 }
 
-/// For `culvert doctor`: the writer of a server with these settings.
+/// How names are looked up for certificates.
 ///
 /// # Errors
-/// As for [`public_client`] and [`dns_writer`].
-pub fn dns_writer_alone(settings: &Settings, clock: Arc<dyn Clock>) -> Result<Option<DnsWriter>> {
-    let client = Arc::new(public_client(settings, std::iter::empty())?);
-    dns_writer(settings, &client, clock)
+/// If the settings of `acme.dns` are invalid.
+pub(crate) fn lookup_settings(
+    settings: &Settings,
+    client: &Arc<PublicClient>,
+) -> Result<LookupSettings> {
+    let guard = client.clone();
+    Ok(LookupSettings {
+        resolvers: settings.acme.dns.resolvers()?,
+        nameservers: settings.acme.dns.nameservers()?,
+        propagation_timeout: settings.acme.dns.propagation_timeout.0,
+        may_ask: Arc::new(move |address| guard.may_reach(address)),
+    })
 }

@@ -1,11 +1,12 @@
 //! An installation as its operator has it: its settings, as a file, variables and flags; its data directory with databases,
-//! master key and lock; and how a process opens them.
+//! master key and lock; how a process opens them; and the checks of what certificates need.
 //!
 //! Server and commands of the operator share this. Not here: the parts that a server runs (`culvert-server`), and what a
 //! user configures (`culvert-control`).
 
 pub mod audit_head;
 pub mod audit_key;
+pub mod certificate_checks;
 pub mod config;
 pub mod data_dir_lock;
 pub mod dns_writer;

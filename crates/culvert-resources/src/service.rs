@@ -396,17 +396,29 @@ async fn commit(
             format!("`{field}` names `{to}`, which does not exist."),
         )
         .into()),
-        Err(CommitError::InUse { by, .. }) => Err(Refusal::new(
-            ty.in_use.unwrap_or(code::BODY_FIELD_INVALID),
-            format!("`{by}` uses this object."),
-        )
-        .into()),
+        Err(CommitError::InUse { by_kind, by, .. }) => {
+            let by = shown(cx, &by_kind, &by).await?;
+            let code = ty.in_use.unwrap_or(code::BODY_FIELD_INVALID);
+            Err(Refusal::new(code, format!("{by} uses this object.")).into())
+        }
         Err(error @ (CommitError::Kept | CommitError::NoRoom)) => match once::refusal_of(&error) {
             Some(refusal) => Err(refusal.into()),
             None => Err(Fault::new("keeping an answer", error).into()),
         },
         Err(CommitError::Fault(fault)) => Err(fault.into()),
     }
+}
+
+/// How an object is called that uses another, for a caller who may not see it.
+async fn shown(cx: &Cx<'_>, kind: &str, id: &str) -> Result<String, Fault> {
+    let unseen = || "An object that you may not see".to_owned();
+    let Some(ty) = cx.resources.iter().find(|ty| ty.kind == kind) else {
+        return Ok(unseen());
+    };
+    Ok(match cx.own(kind, id).await? {
+        Some(document) if ty.is_seen_by(cx.caller, &document)? => format!("`{id}`"),
+        _ => unseen(),
+    })
 }
 
 /// The refusal of a write that was decided too often while others changed the object.

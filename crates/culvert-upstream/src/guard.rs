@@ -83,7 +83,7 @@ fn is_exactly(network: &IpNet, address: IpAddr) -> bool {
 }
 
 /// Whether an address is in a range that is not public.
-pub(crate) fn is_private(address: IpAddr) -> bool {
+pub fn is_private(address: IpAddr) -> bool {
     match plain_address(address) {
         IpAddr::V4(v4) => {
             let [a, b, c, _] = v4.octets();

@@ -27,7 +27,7 @@ pub use connector::Connector;
 pub use dial_error::DialError;
 pub use dialer::Dialer;
 pub use fetch::{Network, PublicClient};
-pub use guard::AddressGuard;
+pub use guard::{AddressGuard, is_private};
 pub use http1_client::Http1ClientError;
 pub use pool::{
     Http2Sender, Http2Stream, Lease, PendingStream, Pool, Received, SendResult, UpstreamError,

@@ -538,6 +538,7 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
         console_sign_in: None,
         leak_partner: None,
         certificates: None,
+        checks: None,
         statistics,
     })
     .await

@@ -3,6 +3,7 @@
 //!
 //! `certificates::acme` obtains the certificates.
 
+pub mod check;
 pub mod model;
 
 use std::fmt::Debug;
@@ -70,6 +71,11 @@ pub trait Managed: Debug + Send + Sync {
     /// The name at which challenge records are published, if it is another: for wildcards of accounts the CNAME
     /// target.
     fn challenge_target(&self) -> Option<&str>;
+
+    /// The name below the installation's domain that its name is an alias of, if it has one.
+    fn alias_target(&self) -> Option<&str> {
+        None
+    }
 
     /// ID of the certificate in use.
     fn certificate_id(&self) -> Option<&str>;

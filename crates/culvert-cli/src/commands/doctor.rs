@@ -6,15 +6,19 @@ mod names;
 mod storage;
 
 use std::io::IsTerminal;
+use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use culvert_base::{BoxFuture, SystemClock};
 use culvert_store::Depth;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use super::{CommandType, Failure, say};
+use culvert_installation::certificate_checks::CertificateChecks;
+use culvert_installation::config::Role;
 use culvert_installation::{settings_of, with_settings};
+use culvert_tls::acme::check::{self, Level};
 
 /// Registered in [`super::ALL`].
 pub static TYPE: CommandType = CommandType {
@@ -23,30 +27,26 @@ pub static TYPE: CommandType = CommandType {
     run,
 };
 
-/// How serious a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Level {
-    /// In order.
-    Ok,
-    /// Something may not work as intended.
-    Warn,
-    /// Something does not work.
-    Fail,
-}
-
 /// The result of one check.
 #[derive(Clone, Debug, Serialize)]
 struct Finding {
     /// What was examined: `data`, `key`, `copy`, `store`, `grants`, `policies`, `clock`, `listeners`, `dns`, `certificates`,
     /// `services`.
     area: &'static str,
+    #[serde(serialize_with = "name_of")]
     level: Level,
     /// One clause without a period.
     text: String,
+    /// What was seen: addresses, a status, the message of another party.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    evidence: Vec<String>,
     /// What to do, unless the level is [`Level::Ok`].
     #[serde(skip_serializing_if = "Option::is_none")]
     mend: Option<String>,
+}
+
+fn name_of<S: Serializer>(level: &Level, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(level.name())
 }
 
 /// The findings so far.
@@ -71,7 +71,19 @@ impl Report {
             area,
             level,
             text,
+            evidence: Vec::new(),
             mend,
+        });
+    }
+
+    /// A finding of the checks that the server has too.
+    fn found(&mut self, area: &'static str, found: check::Finding) {
+        self.0.push(Finding {
+            area,
+            level: found.level,
+            text: found.text,
+            evidence: found.evidence,
+            mend: found.mend,
         });
     }
 
@@ -109,9 +121,11 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         };
         storage::examine(&settings, &SystemClock, depth, &mut report).await;
         certificates::examine(&settings, &SystemClock, &mut report);
-        certificates::examine_provider(&settings, &mut report).await;
+        let checks = CertificateChecks::new(&settings, std::iter::empty(), Arc::new(SystemClock));
+        let has_edge = settings.roles.contains(&Role::Edge);
+        certificates::examine_authority(&checks, has_edge, &mut report).await;
         listeners::examine(&settings, &mut report).await;
-        names::examine(&settings, &mut report).await;
+        names::examine(&settings, &checks, &mut report).await;
         if matches.get_flag("json") {
             say(format_args!("{:#}", json!({"findings": report.0})))?;
         } else {
@@ -141,6 +155,10 @@ fn print(report: &Report) -> Result<(), Failure> {
             "{word}  {:12}  {}",
             finding.area, finding.text
         ))?;
+        let is_in_order = finding.level == Level::Ok;
+        for seen in finding.evidence.iter().filter(|_| !is_in_order) {
+            say(format_args!("                    {seen}"))?;
+        }
         if let Some(mend) = &finding.mend {
             say(format_args!("                    To fix it: {mend}."))?;
         }

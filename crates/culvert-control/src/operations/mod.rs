@@ -1,8 +1,10 @@
 //! The table of all operations, of the root and of each resource; and the resource information that the store
 //! needs.
 
+pub(crate) mod certificate_checks;
 pub(crate) mod dry_run;
 pub(crate) mod node_list;
+pub(crate) mod referrers;
 pub(crate) mod resources;
 pub(crate) mod root;
 pub(crate) mod search;
@@ -32,6 +34,7 @@ pub fn operations() -> &'static [Operation] {
         let agents = culvert_agents::operations().into_iter();
         let mut operations: Vec<Operation> = Vec::from_iter(root::operations());
         operations.extend(search::operations());
+        operations.extend(referrers::operations());
         operations.extend(of_resource(&audit_hold::TYPE, &[]));
         operations.extend(of_resource(&grant::TYPE, &[]));
         operations.extend(identity.map(|one| one.within(|control: &Control| &*control.identity)));
@@ -40,6 +43,10 @@ pub fn operations() -> &'static [Operation] {
         operations.extend(endpoints.map(|one| one.within(|control: &Control| &*control.endpoints)));
         operations.extend(events.map(|one| one.within(|control: &Control| &*control.events)));
         operations.extend(extras_of(&endpoint::TYPE, dry_run::OPERATIONS));
+        operations.extend(
+            certificate_checks::operations()
+                .map(|one| one.within(|control: &Control| &*control.certificates)),
+        );
         operations.extend(agents.map(|one| one.within(|control: &Control| &*control.agents)));
         operations.extend(node_list::operations());
         // Collections that are no resources come first.

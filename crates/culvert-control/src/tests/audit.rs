@@ -13,7 +13,11 @@ use crate::{CallContext, Origin};
 /// What a successful call leaves in the log: the event of the object that it writes, or of the operation, and those that
 /// follow it; before the event of a removal, those of its parts. The five operations of each resource are not here if
 /// their event has its name, and is the only one.
-const TRACES: [(&str, &[&str]); 47] = [
+const TRACES: [(&str, &[&str]); 50] = [
+    (
+        "agent_ingresses_check_certificate",
+        &["certificate_checked"],
+    ),
     (
         "agent_ingresses_retry_certificate_management",
         &["agent_ingress_updated", "certificate_retried"],
@@ -73,6 +77,11 @@ const TRACES: [(&str, &[&str]); 47] = [
         &["api_key_updated", "api_key_leaked"],
     ),
     ("nodes_list", &[]),
+    ("referrers", &[]),
+    (
+        "reserved_domains_check_certificate",
+        &["certificate_checked"],
+    ),
     ("reserved_domains_delete_certificate", &["domain_updated"]),
     (
         "reserved_domains_delete_certificate_management_policy",

@@ -317,6 +317,7 @@ impl Rig {
             console_sign_in: None,
             leak_partner: None,
             certificates,
+            checks: None,
             agents: Some((
                 Arc::default(),
                 AgentSettings {

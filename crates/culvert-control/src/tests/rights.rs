@@ -121,7 +121,7 @@ impl Rule {
             };
         }
         match (collection, name) {
-            ("", "root" | "search" | "self") => Some(Self::Read),
+            ("", "root" | "referrers" | "search" | "self") => Some(Self::Read),
             ("nodes", "list") => Some(Self::Admins(630, 630)),
             ("endpoints", "get_health")
             | (
@@ -133,7 +133,10 @@ impl Rule {
                 (is_change || is_create).then_some(Self::Admins(4111, 4111))
             }
             _ if ADMINS_ALONE.contains(&collection) => {
-                let is_further = matches!(name, "retry_certificate_management" | "invite");
+                let is_further = matches!(
+                    name,
+                    "check_certificate" | "retry_certificate_management" | "invite"
+                );
                 let is_known = is_change || is_create || is_further;
                 is_known.then_some(Self::Admins(630, 635))
             }
@@ -150,6 +153,7 @@ impl Rule {
                 "reserved_domains",
                 "delete_certificate"
                 | "delete_certificate_management_policy"
+                | "check_certificate"
                 | "retry_certificate_management",
             ) => Some(Self::Owned),
             (_, "create") => Some(Self::Write),
@@ -711,7 +715,9 @@ async fn every_operation_without_an_object_checks_the_role_and_leaves_its_trace(
                 // The statistics and a search need a query.
                 assert!(
                     // The key of some callers is not stored.
-                    is_done || collection == "statistics" || matches!(name, "self" | "search"),
+                    is_done
+                        || collection == "statistics"
+                        || matches!(name, "referrers" | "self" | "search"),
                     "{} {answered:?}",
                     operation.id()
                 );

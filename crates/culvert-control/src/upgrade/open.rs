@@ -10,6 +10,7 @@ use culvert_agents::state::Agents;
 use culvert_base::Fault;
 use culvert_certificates::CertificateManager;
 use culvert_certificates::authority::Authority;
+use culvert_certificates::management::check::Checking;
 use culvert_endpoints::EndpointConfig;
 use culvert_event_config::EventConfig;
 use culvert_identity::Identity;
@@ -132,6 +133,7 @@ impl Control {
             Arc::clone(&kernel),
             authority,
             parts.certificates,
+            Checking::new(parts.statistics.node().to_owned(), parts.checks),
             &MANAGED,
         ));
         Ok(Arc::new(Self {

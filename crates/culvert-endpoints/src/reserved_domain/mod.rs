@@ -251,6 +251,10 @@ impl Managed for ReservedDomain {
         self.acme_challenge_cname_target.as_deref()
     }
 
+    fn alias_target(&self) -> Option<&str> {
+        self.cname_target.as_deref()
+    }
+
     fn certificate_id(&self) -> Option<&str> {
         self.certificate_id.as_deref()
     }

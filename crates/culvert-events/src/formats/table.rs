@@ -143,7 +143,7 @@ type OfKind = (
 
 /// The kinds that do not report a write to a resource, by name without version.
 #[rustfmt::skip]
-const KINDS: [OfKind; 60] = [
+const KINDS: [OfKind; 61] = [
     ("admin_command", ApplicationLifecycle, OTHER, Low, Success, &["configuration"], &["change"]),
     ("agent_session_commanded", ApiActivity, OTHER, Informational, Success, &["session"], &["info"]),
     ("agent_session_start", Authentication, LOGON, Informational, OfObject, &["authentication", "session"], &["start"]),
@@ -165,6 +165,7 @@ const KINDS: [OfKind; 60] = [
     ("audit_tree_damaged", ApplicationLifecycle, OTHER, High, Failure, &["database"], &["error"]),
     ("backup_made", ApplicationLifecycle, OTHER, Informational, Success, &["database"], &["info"]),
     ("captured_message_read", ApiActivity, READ, Low, Success, &["api"], &["access"]),
+    ("certificate_checked", ApiActivity, OTHER, Informational, Success, &["configuration"], &["info"]),
     ("certificate_expiring", EntityManagement, OTHER, Low, Success, &["configuration"], &["info"]),
     ("certificate_failed", EntityManagement, OTHER, Medium, Failure, &["configuration"], &["info"]),
     ("certificate_ordered", EntityManagement, OTHER, Informational, Success, &["configuration"], &["change"]),

@@ -7,6 +7,7 @@
 pub mod include;
 pub mod listfilter;
 pub mod page;
+pub mod referrers;
 pub mod search;
 
 use std::borrow::Cow;

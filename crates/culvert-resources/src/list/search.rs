@@ -48,7 +48,7 @@ pub const FIELDS: &[&str] = &[
 ];
 
 /// What stands for the name of an object without one.
-const NAMES: &[&str] = &[
+pub(super) const NAMES: &[&str] = &[
     "name",
     "username",
     "domain",

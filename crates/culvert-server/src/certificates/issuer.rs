@@ -27,7 +27,7 @@ pub(crate) fn certificates(
     edge: &Edge,
     clock: Arc<dyn Clock>,
 ) -> Result<Certificates> {
-    let own = [edge.http_addr(), edge.https_addr()].into_iter().flatten();
+    let own = own_addresses(edge);
     let issuer = match settings.acme.directory_url.as_str() {
         "" => None,
         url => Some(Arc::new(issuer(settings, url, own, clock)?) as Arc<dyn Issuer>),
@@ -49,6 +49,11 @@ pub(crate) fn certificates(
         spread: if is_shared { SPREAD } else { Duration::ZERO },
         retry_after: settings.acme.retry_after.0,
     })
+}
+
+/// Where the edge listens, so that no authority is there.
+pub(crate) fn own_addresses(edge: &Edge) -> impl Iterator<Item = SocketAddr> + use<> {
+    [edge.http_addr(), edge.https_addr()].into_iter().flatten()
 }
 
 /// Checks the settings of the certificate authority and of its challenges, without a connection.

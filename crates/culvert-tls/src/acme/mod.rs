@@ -3,6 +3,7 @@
 //! The caller stores orders and decides about the next step and retries. This module keeps no orders.
 
 mod answers;
+pub mod check;
 mod client;
 mod hook;
 mod https;

@@ -1,18 +1,15 @@
 //! The certificate files that settings name.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{Clock, SystemClock, Timestamp};
+use culvert_base::{Clock, Timestamp};
 use culvert_tls::server_certificate::{expires_at, read_certificate};
 use rustls_pki_types::CertificateDer;
 
 use super::Report;
+use culvert_installation::certificate_checks::CertificateChecks;
 use culvert_installation::config::Settings;
-use culvert_installation::dns_writer::dns_writer_alone;
 
-/// Time limit of the DNS provider.
-const PROVIDER_WITHIN: Duration = Duration::from_secs(40);
 /// The remaining validity below which a certificate needs attention.
 const RENEW_WITHIN: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
@@ -41,29 +38,16 @@ pub(super) fn examine(settings: &Settings, clock: &dyn Clock, report: &mut Repor
     }
 }
 
-/// The provider that writes records for DNS challenges: its credentials, its zone, and the zone's name servers.
-pub(super) async fn examine_provider(settings: &Settings, report: &mut Report) {
-    let name = format!("_acme-challenge.{}", settings.edge.domain);
-    let found = match dns_writer_alone(settings, Arc::new(SystemClock)) {
-        Ok(None) => return,
-        Ok(Some(writer)) => {
-            match tokio::time::timeout(PROVIDER_WITHIN, writer.check(&name)).await {
-                Ok(found) => found.map_err(|error| error.to_string()),
-                Err(_) => Err(format!(
-                    "`acme.dns.provider` did not respond within {} s",
-                    PROVIDER_WITHIN.as_secs()
-                )),
-            }
-        }
-        Err(error) => Err(format!("{error:#}")),
-    };
-    match found {
-        Ok(found) => report.ok("certificates", format!("`acme.dns.provider`: {found}")),
-        Err(why) => report.fail(
-            "certificates",
-            why,
-            "check the settings of `acme.dns`, the credentials, and that port 53 and the API of the provider can be reached from here",
-        ),
+/// What certificates of a CA need beside DNS: the CA, its way to the edge, and the provider that writes records.
+pub(super) async fn examine_authority(
+    checks: &CertificateChecks,
+    has_edge: bool,
+    report: &mut Report,
+) {
+    let (authority, provider) = tokio::join!(checks.authority(), checks.provider());
+    let ports = checks.public_ports().filter(|_| has_edge);
+    for finding in ports.into_iter().chain(authority).chain(provider) {
+        report.found("certificates", finding);
     }
 }
 

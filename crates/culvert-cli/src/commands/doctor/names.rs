@@ -1,16 +1,17 @@
 //! Names in DNS, and services that settings name.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::net::{TcpStream, lookup_host};
 
 use super::Report;
+use culvert_installation::certificate_checks::CertificateChecks;
 use culvert_installation::config::{Role, Settings};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) async fn examine(settings: &Settings, report: &mut Report) {
+pub(super) async fn examine(settings: &Settings, checks: &CertificateChecks, report: &mut Report) {
     let domain = &settings.edge.domain;
     if settings.roles.contains(&Role::Edge) {
         if domain == "localhost" || domain.ends_with(".localhost") {
@@ -22,29 +23,17 @@ pub(super) async fn examine(settings: &Settings, report: &mut Report) {
             );
         } else {
             // Any name below the domain stands for the names of endpoints.
-            examine_name(
-                &format!("culvert-doctor.{domain}"),
-                &format!("*.{domain}"),
-                report,
-            )
-            .await;
-            examine_name(
-                &format!("connect.{domain}"),
-                &format!("connect.{domain}"),
-                report,
-            )
-            .await;
+            let (any, connect) = (
+                format!("culvert-doctor.{domain}"),
+                format!("connect.{domain}"),
+            );
+            for (name, record) in [(&any, &format!("*.{domain}")), (&connect, &connect)] {
+                report.found("dns", checks.own_name(name, record).await);
+            }
         }
-        examine_challenges(settings, report);
     }
-    for (key, text, usual) in [
-        ("api.base_url", &settings.api.base_url, 443),
-        ("acme.directory_url", &settings.acme.directory_url, 443),
-    ] {
-        let Some((host, port)) = host_of(text, usual) else {
-            continue;
-        };
-        examine_service(key, &host, port, report).await;
+    if let Some((host, port)) = host_of(&settings.api.base_url, 443) {
+        examine_service("api.base_url", &host, port, report).await;
     }
     if let Ok(Some(servers)) = settings.nats() {
         for server in servers.shown().split(',') {
@@ -82,40 +71,6 @@ async fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     }
 }
 
-async fn examine_name(name: &str, record: &str, report: &mut Report) {
-    match resolve(name, 443).await {
-        Ok(found) if !found.is_empty() => {
-            let mut addresses: Vec<IpAddr> = found.iter().map(SocketAddr::ip).collect();
-            addresses.dedup();
-            let is_here = addresses.iter().any(|address| is_own(*address));
-            let list: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-            let whose = match is_here {
-                true => "an address of this machine",
-                false => "which must forward to this machine",
-            };
-            report.ok(
-                "dns",
-                format!("`{record}` resolves to {}, {whose}", list.join(", ")),
-            );
-        }
-        Ok(_) => no_record(record, "no addresses", report),
-        Err(why) => no_record(record, &why, report),
-    }
-}
-
-fn no_record(record: &str, why: &str, report: &mut Report) {
-    report.warn(
-        "dns",
-        format!("`{record}` does not resolve: {why}"),
-        format!("create an A or AAAA record `{record}` with the public address of this machine or its load balancer"),
-    );
-}
-
-/// Whether an address belongs to this machine.
-fn is_own(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
-}
-
 async fn examine_service(key: &str, host: &str, port: u16, report: &mut Report) {
     let found = match resolve(host, port).await {
         Ok(found) => found,
@@ -147,35 +102,6 @@ async fn examine_service(key: &str, host: &str, port: u16, report: &mut Report) 
         format!("`{key}`: no connection to {host}:{port}: {last}"),
         "check that the service runs and that no firewall is between",
     );
-}
-
-/// The challenges of the CA arrive at fixed public ports.
-fn examine_challenges(settings: &Settings, report: &mut Report) {
-    if settings.acme.directory_url.is_empty() {
-        return;
-    }
-    let public = |configured: u16, listener: &str| match configured {
-        0 => listener
-            .parse()
-            .ok()
-            .map(|address: SocketAddr| address.port()),
-        port => Some(port),
-    };
-    let edge = &settings.edge;
-    let http = public(edge.public_http_port, &edge.http_addr);
-    let https = public(edge.public_https_port, &edge.https_addr);
-    match (http, https) {
-        (Some(80), _) | (_, Some(443)) => report.ok(
-            "certificates",
-            "the CA reaches the challenges on port 80 or 443",
-        ),
-        _ => report.warn(
-            "certificates",
-            "the CA sends its challenges to port 80 and 443, and public ports of the edge are others",
-            "forward these ports to the edge and set `edge.public_http_port = 80` and `edge.public_https_port = 443`, \
-             or use `acme.dns_hook`",
-        ),
-    }
 }
 
 #[cfg(test)]

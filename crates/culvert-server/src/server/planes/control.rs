@@ -14,6 +14,7 @@ use culvert_control::{
 use culvert_delivery::Delivery;
 use culvert_destinations::TYPES;
 use culvert_edge::Edge;
+use culvert_installation::certificate_checks::CertificateChecks;
 use culvert_installation::config::{DomainUse, LeakedTokens, Settings};
 use culvert_installation::keys::MasterKey;
 use culvert_login::JournalEntry;
@@ -78,6 +79,11 @@ pub(crate) async fn plane(
             Some(edge) => Some(issuer::certificates(settings, edge, opened.clock.clone())?),
             None => None,
         },
+        checks: Some(Arc::new(CertificateChecks::new(
+            settings,
+            around.edge.into_iter().flat_map(issuer::own_addresses),
+            opened.clock.clone(),
+        ))),
         agents: around.bindings.cloned().map(|bindings| (bindings, agents)),
         nodes: around.membership.nodes.clone(),
         statistics: Statistics::new(

@@ -296,6 +296,7 @@ impl CopyCompiler<'_> {
             console_sign_in: None,
             leak_partner: None,
             certificates: None,
+            checks: None,
             agents: None,
             nodes: None,
             statistics: Statistics::new(
