@@ -1,6 +1,7 @@
 import react from '@vitejs/plugin-react';
+import { createHash } from 'node:crypto';
 import { fileURLToPath } from 'node:url';
-import { defineConfig } from 'vite';
+import { type Plugin, defineConfig } from 'vite';
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
@@ -18,11 +19,42 @@ const FORMS =
 const PANELS =
   /node_modules\/(@floating-ui|react-remove-scroll|react-style-singleton|use-callback-ref|use-sidecar|tslib|get-nonce|@mantine\/core\/esm\/(utils\/(Floating|InlineInput|InputsGroupFieldset)|components\/(Checkbox|CloseButton|Drawer|FocusTrap|Input|InputBase|Modal|ModalBase|Overlay|Paper|Portal|ScrollArea|Tabs|TextInput|Textarea|VisuallyHidden)))\//;
 
+/** Every file is asked for with the hash of the whole build, so that a page gets files of its own build or none. */
+const withBuild = (): Plugin => ({
+  name: 'with-build',
+  enforce: 'post',
+  generateBundle: {
+    order: 'post',
+    handler(_options, bundle) {
+      const files = Object.values(bundle).toSorted((a, b) =>
+        a.fileName < b.fileName ? -1 : 1,
+      );
+      const hash = createHash('sha256');
+      for (const file of files)
+        hash.update(file.type === 'chunk' ? file.code : file.source);
+      const build = hash.digest('hex').slice(0, 16);
+      const named = (text: string) =>
+        text.replaceAll(
+          /(["'`])((?:\.|assets|\/console\/assets)\/[\w-]+\.(?:js|css))\1/g,
+          (whole, quote: string, path: string) =>
+            bundle[`assets/${path.split('/').at(-1)}`]
+              ? `${quote}${path}?v=${build}${quote}`
+              : whole,
+        );
+      for (const file of files) {
+        if (file.type === 'chunk') file.code = named(file.code);
+        else if (file.fileName.endsWith('.html'))
+          file.source = named(String(file.source));
+      }
+    },
+  },
+});
+
 /** The server embeds the bundle, so every file has a stable name; its content hash is the ETag. */
 export default defineConfig({
   base: '/console/',
   publicDir: here('./src/public'),
-  plugins: [react()],
+  plugins: [react(), withBuild()],
   resolve: { alias: { '@': here('./src') } },
   build: {
     outDir: here('../crates/culvert-console/dist'),

@@ -5,6 +5,7 @@ import { RouterProvider } from '@tanstack/react-router';
 import { type ReactNode, StrictMode } from 'react';
 import { createRoot } from 'react-dom/client';
 import { ApiError } from './api/error';
+import { isOld } from './api/build';
 import { connection } from './api/connection';
 import { router } from './router';
 import { Invitation } from './access/invitation';
@@ -22,7 +23,10 @@ const client = new QueryClient({
     },
   },
 });
-connection.onBack = () => void client.invalidateQueries();
+connection.onBack = () => {
+  void isOld();
+  void client.invalidateQueries();
+};
 
 function draw(root: HTMLElement, page: ReactNode): void {
   createRoot(root).render(

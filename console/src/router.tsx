@@ -8,11 +8,17 @@ import {
   parseSearchWith,
   stringifySearchWith,
 } from '@tanstack/react-router';
+import type { ComponentType } from 'react';
+import { load } from './api/load';
 import { Shell } from './shell/shell';
 import { Failure, Loading } from './ui/states';
 import { NotFound } from './shell/not-found';
 import { searchOf, word } from './live/where';
 import type { ListSearch } from './resources/queries';
+
+/** A page in a file of its own. */
+const page = <T extends Record<string, ComponentType>>(get: () => Promise<T>) =>
+  lazyRouteComponent(() => load(get));
 
 const root = createRootRoute({ component: Shell, notFoundComponent: NotFound });
 
@@ -22,48 +28,48 @@ const overview = createRoute({
   validateSearch: (
     search: Record<string, unknown>,
   ): { range?: string | undefined } => ({ range: word(search.range) }),
-  component: lazyRouteComponent(() => import('./overview/overview-page')),
+  component: page(() => import('./overview/overview-page')),
 });
 const traffic = createRoute({
   getParentRoute: () => root,
   path: '/traffic',
   validateSearch: searchOf,
-  component: lazyRouteComponent(() => import('./live/traffic-page')),
+  component: page(() => import('./live/traffic-page')),
 });
 const audit = createRoute({
   getParentRoute: () => root,
   path: '/audit',
   validateSearch: searchOf,
-  component: lazyRouteComponent(() => import('./live/audit-page')),
+  component: page(() => import('./live/audit-page')),
 });
 const events = createRoute({
   getParentRoute: () => root,
   path: '/events',
   validateSearch: searchOf,
-  component: lazyRouteComponent(() => import('./live/events-page')),
+  component: page(() => import('./live/events-page')),
 });
 const event = createRoute({
   getParentRoute: () => root,
   path: '/events/$id',
-  component: lazyRouteComponent(() => import('./live/event-page')),
+  component: page(() => import('./live/event-page')),
 });
 const connect = createRoute({
   getParentRoute: () => root,
   path: '/connect',
-  component: lazyRouteComponent(() => import('./agents/connect-page')),
+  component: page(() => import('./agents/connect-page')),
 });
 
 const nodes = createRoute({
   getParentRoute: () => root,
   path: '/nodes',
-  component: lazyRouteComponent(() => import('./nodes/nodes-page')),
+  component: page(() => import('./nodes/nodes-page')),
 });
 
 /** Every collection of the API, such as `/endpoints` or `/app.users`. */
 const collection = createRoute({
   getParentRoute: () => root,
   path: '/$collection',
-  component: lazyRouteComponent(() => import('./resources/collection')),
+  component: page(() => import('./resources/collection')),
 });
 const list = createRoute({
   getParentRoute: () => collection,
@@ -71,28 +77,28 @@ const list = createRoute({
   validateSearch: (search: Record<string, unknown>): ListSearch => ({
     filter: word(search.filter),
   }),
-  component: lazyRouteComponent(() => import('./resources/list-page')),
+  component: page(() => import('./resources/list-page')),
 });
 const listIndex = createRoute({ getParentRoute: () => list, path: '/' });
 const create = createRoute({
   getParentRoute: () => list,
   path: '/new',
-  component: lazyRouteComponent(() => import('./resources/create-panel')),
+  component: page(() => import('./resources/create-panel')),
 });
 const detail = createRoute({
   getParentRoute: () => collection,
   path: '/$id',
-  component: lazyRouteComponent(() => import('./resources/detail-page')),
+  component: page(() => import('./resources/detail-page')),
 });
 const edit = createRoute({
   getParentRoute: () => detail,
   path: '/edit',
-  component: lazyRouteComponent(() => import('./resources/edit-panel')),
+  component: page(() => import('./resources/edit-panel')),
 });
 const action = createRoute({
   getParentRoute: () => detail,
   path: '/do/$action',
-  component: lazyRouteComponent(() => import('./resources/action-panel')),
+  component: page(() => import('./resources/action-panel')),
 });
 
 /** A page that failed as a whole: without the server's document or the person's rights, there is nothing to draw. */

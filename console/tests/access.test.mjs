@@ -40,12 +40,27 @@ async function invited(admin, email, role) {
     .getByRole('heading', { name: 'You are invited to culvert' })
     .waitFor();
   assert.ok(!page.url().includes('#'), 'the token is not in the address');
+  // The tab keeps it, and the page says who invites whom, and as what.
+  await page.reload();
+  const words = { member: 'Member', read_only: 'Read-only' };
+  await page
+    .getByText(`invites ${email} with the role ${words[role]}`)
+    .waitFor();
   await page.getByRole('button', { name: 'Accept the invitation' }).click();
   await page.getByRole('heading', { name: `Welcome, ${email}` }).waitFor();
   const token = await page.getByRole('status').locator('pre').innerText();
   await page.getByRole('link', { name: 'I have copied it' }).click();
   await page.getByRole('heading', { name: 'Overview' }).waitFor();
   assert.deepEqual(faults, []);
+  // It works once, and in a tab that shows another one too.
+  await page.goto(`${base}/console/invitation`);
+  await page.getByText('This link has no invitation').waitFor();
+  await page.evaluate((used) => {
+    location.hash = used;
+  }, new URL(link).hash);
+  await page.getByText('The invitation is invalid or has expired.').waitFor();
+  await page.reload();
+  await page.getByText('This link has no invitation').waitFor();
   await context.close();
   return token;
 }
@@ -269,7 +284,6 @@ test('an invitation that is not valid is refused in words', async () => {
     expected: [/status of 401/],
   });
   await page.goto(`${base}/console/invitation#nothing`);
-  await page.getByRole('button', { name: 'Accept the invitation' }).click();
   await page.getByText('The invitation is invalid or has expired.').waitFor();
   await context.close();
 });

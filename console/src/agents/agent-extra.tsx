@@ -15,7 +15,6 @@ import ui from '@/ui/ui.module.css';
 const LABELS: Record<string, string> = {
   stop: 'Stop',
   restart: 'Restart',
-  'update-agent': 'Update',
 };
 
 /** Pages of endpoints that are read at most. */
@@ -45,12 +44,13 @@ async function endpointsOf(
   return found;
 }
 
-/** What a connected agent serves, and the buttons that stop, restart and update it. */
+/** What a connected agent serves, and the buttons that stop and restart it. */
 export default function AgentExtra({ object }: { object: JsonObject }) {
   const resources = useModel().resources;
   const resource = resources.get('tunnel_sessions');
   const endpoints = resources.get('endpoints');
   const id = String(object.id);
+  const isSsh = text(object.transport) === 'ssh';
   const served = useQuery({
     queryKey: ['endpoints', 'of agent', id],
     queryFn: ({ signal }) => endpointsOf(id, signal),
@@ -74,7 +74,10 @@ export default function AgentExtra({ object }: { object: JsonObject }) {
       />
       <div className={ui.toolbar}>
         {resource?.below
-          .filter((one) => one.method === 'POST')
+          .filter(
+            ({ command }) =>
+              command === 'stop' || (command === 'restart' && !isSsh),
+          )
           .map((operation) => (
             <ActionButton
               key={operation.id}
@@ -86,6 +89,11 @@ export default function AgentExtra({ object }: { object: JsonObject }) {
             />
           ))}
       </div>
+      <p className={ui.dim}>
+        {isSsh
+          ? 'An SSH client cannot be restarted or updated from here.'
+          : 'An agent is updated on its machine: install the newer version there, then restart it.'}
+      </p>
       <Section title="Endpoints">
         {served.isPending ? <Loading /> : null}
         {served.error ? <Failure error={served.error} /> : null}

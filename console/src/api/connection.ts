@@ -1,5 +1,13 @@
 const EVERY_MS = 2000;
 
+async function answers(): Promise<boolean> {
+  const headers = { 'x-culvert-console': '1' };
+  return fetch('/console/session', { headers }).then(
+    () => true,
+    () => false,
+  );
+}
+
 /** Whether the server answers. While it does not, it is asked again until it does; then `onBack` is called. */
 class Connection {
   lost = false;
@@ -12,12 +20,20 @@ class Connection {
     setTimeout(() => void this.#ask(), EVERY_MS);
   }
 
-  async #ask(): Promise<void> {
-    try {
-      await fetch('/console/session', {
-        headers: { 'x-culvert-console': '1' },
+  /** Waits until the server answers; not at all if it does. */
+  async untilThere(): Promise<void> {
+    if (!this.lost && (await answers())) return undefined;
+    this.lose();
+    return new Promise((resolve) => {
+      const forget = this.watch(() => {
+        forget();
+        resolve();
       });
-    } catch {
+    });
+  }
+
+  async #ask(): Promise<void> {
+    if (!(await answers())) {
       setTimeout(() => void this.#ask(), EVERY_MS);
       return;
     }

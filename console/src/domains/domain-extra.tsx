@@ -9,7 +9,8 @@ import { Glance } from '@/ui/glance';
 import { Prose, Section, Tag } from '@/ui/page';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
-import { STEPS, domainState } from './status';
+import { Check } from './check';
+import { domainState } from './status';
 
 /** The DNS records that a domain needs, how its certificate is, and the button that tries again. */
 export default function DomainExtra({ object }: { object: JsonObject }) {
@@ -21,7 +22,10 @@ export default function DomainExtra({ object }: { object: JsonObject }) {
   const stop = resource?.below.find(
     (one) => one.command === 'delete-certificate-management-policy',
   );
-  const { tone, word, why, retriesAt, renewsAt, failed } = domainState(object);
+  const check = resource?.below.find(
+    (one) => one.command === 'check-certificate',
+  );
+  const { tone, word, why, retriesAt, renewsAt } = domainState(object);
   const busy =
     word === 'Being issued' || word === 'Not issued' || word === 'Waiting';
   useEffect(() => {
@@ -104,19 +108,6 @@ export default function DomainExtra({ object }: { object: JsonObject }) {
               It is renewed at <Time value={renewsAt} />.
             </p>
           ) : null}
-          {failed === undefined ? null : (
-            <ol className={ui.items}>
-              {STEPS.slice(0, failed + 1).map(({ title, todo }, step) => (
-                <li key={title}>
-                  <Tag tone={step === failed ? 'bad' : 'ok'}>
-                    {step === failed ? 'Fails' : 'Done'}
-                  </Tag>{' '}
-                  {title}
-                  {step === failed ? <p>{todo}</p> : null}
-                </li>
-              ))}
-            </ol>
-          )}
           {word === "The platform's" ? (
             <p className={ui.dim}>
               The certificate of the installation is presented for this name.
@@ -134,6 +125,9 @@ export default function DomainExtra({ object }: { object: JsonObject }) {
           </Section>
         ) : null}
       </div>
+      {check ? (
+        <Check key={text(object.id)} operation={check} id={text(object.id)} />
+      ) : null}
     </>
   );
 }

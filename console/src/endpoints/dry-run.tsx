@@ -1,6 +1,7 @@
 import { Button } from '@mantine/core';
 import { useMutation } from '@tanstack/react-query';
-import { lazy, Suspense, useState } from 'react';
+import { Suspense, useState } from 'react';
+import { lazyPart } from '@/api/load';
 import { call } from '@/api/http';
 import type { JsonObject } from '@/api/json';
 import { Choice } from '@/ui/choice';
@@ -9,7 +10,7 @@ import { Empty, Failure, Loading } from '@/ui/states';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 
-const CodeEditor = lazy(() => import('@/ui/code-editor'));
+const CodeEditor = lazyPart(() => import('@/ui/code-editor'));
 
 interface Rule {
   phase: string;

@@ -1,5 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
-import { lazy, Suspense } from 'react';
+import { Suspense } from 'react';
+import { lazyPart } from '@/api/load';
 import { type JsonObject, text } from '@/api/json';
 import { CopyButton } from '@/ui/copy';
 import { Glance } from '@/ui/glance';
@@ -14,7 +15,7 @@ import { PolicyHealth } from './policy-health';
 import { Recent, recentQuery, UpState } from './recent';
 import ServedBy from './served-by-cell';
 
-const RestrictByIp = lazy(() => import('./restrict-by-ip'));
+const RestrictByIp = lazyPart(() => import('./restrict-by-ip'));
 
 /** The actions that a policy names, each once and in its order. */
 function actionsOf(policy: string): string[] {

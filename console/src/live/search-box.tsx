@@ -4,13 +4,13 @@ import { keepPreviousData, useQuery } from '@tanstack/react-query';
 import {
   type FormEvent,
   type KeyboardEvent,
-  lazy,
   Suspense,
   useEffect,
   useId,
   useRef,
   useState,
 } from 'react';
+import { lazyPart } from '@/api/load';
 import { eventTitle } from '@/api/words';
 import { Icon } from '@/ui/icons';
 import { clock, isToday } from '@/ui/time';
@@ -26,7 +26,7 @@ import {
 } from './terms';
 import css from './live.module.css';
 
-const CodeEditor = lazy(() => import('@/ui/code-editor'));
+const CodeEditor = lazyPart(() => import('@/ui/code-editor'));
 
 const TYPING_MS = 120;
 

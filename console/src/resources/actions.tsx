@@ -11,6 +11,7 @@ import { Failure } from '@/ui/states';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
 import { CommandsOf } from './commands-of';
+import { forced, LockOut, locksOut } from './lock-out';
 import { ShownOnce, secretsIn } from './shown-once';
 
 export function sentence(operation: Operation): string {
@@ -40,12 +41,17 @@ export function ActionButton({
   danger = operation.method === 'DELETE',
 }: Props) {
   const [asking, setAsking] = useState(false);
+  const [isForced, setForced] = useState(false);
   const [made, setMade] = useState<JsonObject>();
   const client = useQueryClient();
   const path = operation.path.replace('{id}', encodeURIComponent(id));
   const run = useMutation({
     mutationFn: () =>
-      call(operation.method, path, operation.body ? {} : undefined),
+      call(
+        operation.method,
+        forced(path, isForced),
+        operation.body ? {} : undefined,
+      ),
     onSuccess: async (answer) => {
       if (isObject(answer) && secretsIn(answer).length > 0) setMade(answer);
       else setAsking(false);
@@ -83,6 +89,9 @@ export function ActionButton({
           <Prose text={operation.summary} />
         </p>
         {run.error ? <Failure error={run.error} /> : null}
+        {isForced || locksOut(operation, run.error) ? (
+          <LockOut checked={isForced} onChange={setForced} />
+        ) : null}
         <CommandsOf
           collection={resource.name}
           operation={operation}

@@ -2,6 +2,7 @@ import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
 import { article, nounOf } from '@/api/words';
 import { customOf } from './custom';
 import { FormPanel } from './form-panel';
+import { NotAllowed } from './not-allowed';
 import { useResource } from './use-resource';
 
 export default function CreatePanel() {
@@ -9,24 +10,32 @@ export default function CreatePanel() {
   const search = useSearch({ from: '/$collection/_list' });
   const resource = useResource(collection);
   const navigate = useNavigate();
-  if (!resource.create) return null;
+  const title = `Create ${article(nounOf(resource.name))}`;
+  const close = () =>
+    void navigate({
+      to: '/$collection',
+      params: { collection },
+      search,
+      resetScroll: false,
+    });
+  if (!resource.create)
+    return (
+      <NotAllowed
+        title={title}
+        text="Your role may not do this. An admin can do it, or give you another role."
+        onClose={close}
+      />
+    );
   const { defaults, CreatePanel: Own } = customOf(resource.name);
   if (Own) return <Own />;
   return (
     <FormPanel
       resource={resource}
       operation={resource.create}
-      title={`Create ${article(nounOf(resource.name))}`}
+      title={title}
       verb="Create"
       {...(defaults ? { defaults } : {})}
-      onClose={() =>
-        void navigate({
-          to: '/$collection',
-          params: { collection },
-          search,
-          resetScroll: false,
-        })
-      }
+      onClose={close}
       onDone={(made) =>
         void navigate(
           made?.id

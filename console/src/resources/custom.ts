@@ -1,4 +1,5 @@
-import { type ComponentType, lazy } from 'react';
+import { type ComponentType } from 'react';
+import { lazyPart } from '@/api/load';
 import type { JsonObject } from '@/api/json';
 
 export interface ColumnDef {
@@ -23,33 +24,35 @@ export interface Custom {
   CreatePanel?: ComponentType;
   EditPanel?: ComponentType<{ object: JsonObject }>;
   empty?: { title: string; text?: string; command?: string };
+  /** Why an object is neither edited nor deleted here; nothing if it is. */
+  fixed?: (object: JsonObject) => string | undefined;
   /** Deleting asks for the name to be typed. */
   dangerous?: boolean;
 }
 
-const DestinationExtra = lazy(() => import('@/events/destination-extra'));
-const DestinationWizard = lazy(() => import('@/events/destination-wizard'));
-const DestinationHealth = lazy(() => import('@/events/health-cell'));
-const SubscriptionExtra = lazy(() => import('@/events/subscription-extra'));
-const AlertState = lazy(() => import('@/events/alert-cell'));
-const RuleCondition = lazy(() => import('@/events/condition-cell'));
-const RuleExtra = lazy(() => import('@/events/rule-extra'));
-const AgentsExtra = lazy(() => import('@/agents/agents-extra'));
-const AgentExtra = lazy(() => import('@/agents/agent-extra'));
-const EndpointExtra = lazy(() => import('@/endpoints/endpoint-extra'));
-const WhichEndpoint = lazy(() => import('@/endpoints/which-endpoint'));
-const DomainExtra = lazy(() => import('@/domains/domain-extra'));
-const DomainStatus = lazy(() => import('@/domains/status-cell'));
-const CertificateExpiry = lazy(() => import('@/domains/expiry-cell'));
-const EndpointRate = lazy(() => import('@/endpoints/rate-cell'));
-const AgentOfEndpoint = lazy(() => import('@/endpoints/served-by-cell'));
+const DestinationExtra = lazyPart(() => import('@/events/destination-extra'));
+const DestinationWizard = lazyPart(() => import('@/events/destination-wizard'));
+const DestinationHealth = lazyPart(() => import('@/events/health-cell'));
+const SubscriptionExtra = lazyPart(() => import('@/events/subscription-extra'));
+const AlertState = lazyPart(() => import('@/events/alert-cell'));
+const RuleCondition = lazyPart(() => import('@/events/condition-cell'));
+const RuleExtra = lazyPart(() => import('@/events/rule-extra'));
+const AgentsExtra = lazyPart(() => import('@/agents/agents-extra'));
+const AgentExtra = lazyPart(() => import('@/agents/agent-extra'));
+const EndpointExtra = lazyPart(() => import('@/endpoints/endpoint-extra'));
+const WhichEndpoint = lazyPart(() => import('@/endpoints/which-endpoint'));
+const DomainExtra = lazyPart(() => import('@/domains/domain-extra'));
+const DomainStatus = lazyPart(() => import('@/domains/status-cell'));
+const CertificateExpiry = lazyPart(() => import('@/domains/expiry-cell'));
+const EndpointRate = lazyPart(() => import('@/endpoints/rate-cell'));
+const AgentOfEndpoint = lazyPart(() => import('@/endpoints/served-by-cell'));
 
-const Grantee = lazy(() => import('@/access/grantee-cell'));
-const KeyForm = lazy(() => import('@/access/key-form'));
-const KeyExtra = lazy(() => import('@/access/key-extra'));
-const IpPolicyExtra = lazy(() => import('@/access/ip-policy-extra'));
-const UserRole = lazy(() => import('@/access/user-role-cell'));
-const UserStatus = lazy(() => import('@/access/user-status-cell'));
+const Grantee = lazyPart(() => import('@/access/grantee-cell'));
+const KeyForm = lazyPart(() => import('@/access/key-form'));
+const KeyExtra = lazyPart(() => import('@/access/key-extra'));
+const IpPolicyExtra = lazyPart(() => import('@/access/ip-policy-extra'));
+const UserRole = lazyPart(() => import('@/access/user-role-cell'));
+const UserStatus = lazyPart(() => import('@/access/user-status-cell'));
 
 /** An endpoint that asks its visitors to sign in. */
 const SIGN_IN = `culvert api endpoints create --upstream-url http://localhost:3000 --traffic-policy 'on_http_request: [{actions: [{type: openid-connect, config: {issuer_url: https://id.example.com, client_id: culvert, client_secret: SECRET}}]}]'`;
@@ -64,6 +67,10 @@ export const CUSTOM: Record<string, Custom> = {
     ListExtra: WhichEndpoint,
     DetailExtra: EndpointExtra,
     handled: ['dry-run', 'get-health'],
+    fixed: ({ tunnel_session: agent }) =>
+      agent
+        ? 'An agent serves this endpoint: change it in the settings of the agent, and stop the agent to end it.'
+        : undefined,
     dangerous: true,
     empty: {
       title: 'No endpoints yet',
@@ -180,6 +187,7 @@ export const CUSTOM: Record<string, Custom> = {
     columns: [{ label: 'Certificate', Cell: DomainStatus }],
     DetailExtra: DomainExtra,
     handled: [
+      'check-certificate',
       'retry-certificate-management',
       'delete-certificate-management-policy',
     ],

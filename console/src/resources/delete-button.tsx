@@ -13,6 +13,8 @@ import ui from '@/ui/ui.module.css';
 import { CommandsOf } from './commands-of';
 import { customOf } from './custom';
 import { nameOf } from './names';
+import { LockOut, locksOut } from './lock-out';
+import { ReferrerList, useReferrers } from './referrers';
 
 /** Deletes after a confirmation; what is dangerous after its name was typed. */
 export function DeleteButton({
@@ -26,16 +28,20 @@ export function DeleteButton({
 }) {
   const [asking, setAsking] = useState(false);
   const [typed, setTyped] = useState('');
+  const [isForced, setForced] = useState(false);
   const [options, setOptions] = useState<string[]>([]);
   const client = useQueryClient();
   const navigate = useNavigate();
   const name = nameOf(object);
   const id = String(object.id);
+  const referrers = useReferrers(id, asking).data;
+  const isInUse = referrers?.blocks ?? false;
   const needsName = customOf(resource.name).dangerous ?? false;
+  const wanted = isForced ? [...options, 'force'] : options;
   const path =
     operation.path.replace('{id}', encodeURIComponent(id)) +
-    (options.length > 0
-      ? `?${options.map((one) => `${one}=true`).join('&')}`
+    (wanted.length > 0
+      ? `?${wanted.map((one) => `${one}=true`).join('&')}`
       : '');
   const remove = useMutation({
     mutationFn: () => call('DELETE', path),
@@ -52,7 +58,7 @@ export function DeleteButton({
   });
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    if (!needsName || typed === name) remove.mutate();
+    if (!isInUse && (!needsName || typed === name)) remove.mutate();
   };
   return (
     <>
@@ -69,8 +75,11 @@ export function DeleteButton({
             <strong>{name}</strong> is deleted for good. The audit log keeps who
             did it.
           </p>
+          {referrers ? <ReferrerList referrers={referrers} /> : null}
           {operation.query
-            .filter((one) => one.schema?.type === 'boolean')
+            .filter(
+              (one) => one.schema?.type === 'boolean' && one.name !== 'force',
+            )
             .map((one) => (
               <Checkbox
                 key={one.name}
@@ -86,7 +95,7 @@ export function DeleteButton({
                 }
               />
             ))}
-          {needsName ? (
+          {needsName && !isInUse ? (
             <TextInput
               label={`Type ${name} to confirm`}
               value={typed}
@@ -96,6 +105,9 @@ export function DeleteButton({
             />
           ) : null}
           {remove.error ? <Failure error={remove.error} /> : null}
+          {isForced || locksOut(operation, remove.error) ? (
+            <LockOut checked={isForced} onChange={setForced} />
+          ) : null}
           <CommandsOf
             collection={resource.name}
             operation={operation}
@@ -111,7 +123,7 @@ export function DeleteButton({
               type="submit"
               color="red"
               loading={remove.isPending}
-              disabled={needsName && typed !== name}
+              disabled={isInUse || (needsName && typed !== name)}
             >
               Delete
             </Button>

@@ -1,6 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link, Outlet, useParams } from '@tanstack/react-router';
-import { lazy, Suspense } from 'react';
+import { Suspense } from 'react';
+import { lazyPart } from '@/api/load';
 import { ApiError } from '@/api/error';
 import { type Json, type JsonObject, isObject } from '@/api/json';
 import type { Resource } from '@/api/model';
@@ -21,7 +22,7 @@ import { objectQuery } from './queries';
 import { useResource } from './use-resource';
 import { Fields } from './value';
 
-const Grants = lazy(() => import('@/access/grants'));
+const Grants = lazyPart(() => import('@/access/grants'));
 
 /** The collections of objects whose use can be granted, or to which a grant can be given. */
 const GRANTS = new Set([
@@ -107,13 +108,14 @@ export default function DetailPage() {
         <Loading />
       </Page>
     );
+  const fixed = customOf(resource.name).fixed?.(object);
   const actions = (
     <>
       <Actions resource={resource} object={object} handled={handled} />
       <LinkButton variant="default" to="/audit" search={{ object: id }}>
         History
       </LinkButton>
-      {resource.update ? (
+      {resource.update && !fixed ? (
         <LinkButton
           variant="default"
           to="/$collection/$id/edit"
@@ -123,7 +125,7 @@ export default function DetailPage() {
           Edit
         </LinkButton>
       ) : null}
-      {resource.remove ? (
+      {resource.remove && !fixed ? (
         <DeleteButton
           resource={resource}
           operation={resource.remove}
@@ -145,6 +147,7 @@ export default function DetailPage() {
       actions={actions}
       above={above}
     >
+      {fixed ? <p className={ui.dim}>{fixed}</p> : null}
       {DetailExtra ? (
         <Suspense fallback={<Loading />}>
           <DetailExtra object={object} />

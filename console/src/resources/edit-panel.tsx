@@ -4,6 +4,7 @@ import { customOf } from './custom';
 import { nounOf } from '@/api/words';
 import { nameOf } from './names';
 import { FormPanel } from './form-panel';
+import { NotAllowed } from './not-allowed';
 import { objectQuery } from './queries';
 import { useResource } from './use-resource';
 
@@ -18,18 +19,23 @@ export default function EditPanel() {
       params: { collection, id },
       resetScroll: false,
     });
-  if (!resource.update || !object.data) return null;
-  const { EditPanel: Own } = customOf(resource.name);
+  if (!object.data) return null;
+  const { EditPanel: Own, fixed } = customOf(resource.name);
+  const title =
+    nameOf(object.data) === id
+      ? `Edit this ${nounOf(resource.name)}`
+      : `Edit ${nameOf(object.data)}`;
+  const why = resource.update
+    ? fixed?.(object.data)
+    : 'Your role may not do this. An admin can do it, or give you another role.';
+  if (!resource.update || why)
+    return <NotAllowed title={title} text={why ?? ''} onClose={back} />;
   if (Own) return <Own object={object.data} />;
   return (
     <FormPanel
       resource={resource}
       operation={resource.update}
-      title={
-        nameOf(object.data) === id
-          ? `Edit this ${nounOf(resource.name)}`
-          : `Edit ${nameOf(object.data)}`
-      }
+      title={title}
       verb="Save"
       object={object.data}
       id={id}

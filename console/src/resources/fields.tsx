@@ -9,7 +9,8 @@ import {
   Textarea,
   TextInput,
 } from '@mantine/core';
-import { createContext, lazy, Suspense, useContext } from 'react';
+import { createContext, Suspense, useContext } from 'react';
+import { lazyPart } from '@/api/load';
 import { useModel } from '@/api/document';
 import { type Json, type JsonObject, isObject, text } from '@/api/json';
 import { type Resolved, type Schema, requiredOf, resolve } from '@/api/schema';
@@ -23,7 +24,7 @@ import { MapField } from './map-field';
 import { collectionIn } from './names';
 import { ReferenceField } from './reference-field';
 
-const CodeEditor = lazy(() => import('@/ui/code-editor'));
+const CodeEditor = lazyPart(() => import('@/ui/code-editor'));
 
 export type Path = (string | number)[];
 export type SetValue = (path: Path, value: Json | undefined) => void;

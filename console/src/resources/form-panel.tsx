@@ -12,6 +12,7 @@ import { CommandsOf } from './commands-of';
 import { type FieldError, fieldError } from './field-errors';
 import { FormError } from './form-error';
 import { ChangeContext, ObjectFields } from './fields';
+import { forced, LockOut, locksOut } from './lock-out';
 import { bodyOf, initialValues, withValue } from './form-values';
 import { ShownOnce, secretsIn } from './shown-once';
 
@@ -54,13 +55,14 @@ export function FormPanel({
     [model, schema, object],
   );
   const [values, setValues] = useState<JsonObject>(before ?? defaults ?? {});
+  const [isForced, setForced] = useState(false);
   const [created, setCreated] = useState<JsonObject>();
   const path = id
     ? operation.path.replace('{id}', encodeURIComponent(id))
     : operation.path;
   const body = bodyOf(values, before);
   const send = useMutation({
-    mutationFn: () => call(operation.method, path, body),
+    mutationFn: () => call(operation.method, forced(path, isForced), body),
     onSuccess: async (answer) => {
       await client.invalidateQueries({ queryKey: [resource.name] });
       announce(
@@ -106,6 +108,9 @@ export function FormPanel({
             ) : null}
           </ChangeContext>
           <FormError error={send.error} />
+          {isForced || locksOut(operation, send.error) ? (
+            <LockOut checked={isForced} onChange={setForced} />
+          ) : null}
           <CommandsOf
             collection={resource.name}
             operation={operation}

@@ -46,6 +46,26 @@ export async function readProvider(): Promise<string | null> {
   return methods.openid?.name ?? null;
 }
 
+export interface Invited {
+  /** E-mail address. */
+  subject: string;
+  role: string;
+  expires_at: string;
+  /** E-mail address, or name of the bot. */
+  invited_by: string | null;
+}
+
+/** Who is invited, and as what. */
+export async function lookAtInvitation(invitation: string): Promise<Invited> {
+  const response = await ask(
+    'POST',
+    JSON.stringify({ token: invitation }),
+    '/console/invitation/look',
+  );
+  if (!response.ok) throw await errorOf(response);
+  return (await response.json()) as Invited;
+}
+
 /** Accepts an invitation. `token` is that of the person's new API key. */
 export async function acceptInvitation(
   invitation: string,

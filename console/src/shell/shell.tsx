@@ -1,15 +1,16 @@
-import { ActionIcon } from '@mantine/core';
+import { ActionIcon, Button } from '@mantine/core';
 import { useHotkeys } from '@mantine/hooks';
 import { Link, Outlet, useLocation } from '@tanstack/react-router';
 import {
-  lazy,
   Suspense,
   useEffect,
   useRef,
   useState,
   useSyncExternalStore,
 } from 'react';
+import { useIsOld } from '@/api/build';
 import { connection } from '@/api/connection';
+import { lazyPart } from '@/api/load';
 import { Icon } from '@/ui/icons';
 import { Loading } from '@/ui/states';
 import { Toast } from '@/ui/toast';
@@ -17,7 +18,7 @@ import { Account } from './account';
 import { Nav } from './nav';
 import css from './shell.module.css';
 
-const Palette = lazy(() => import('./palette'));
+const Palette = lazyPart(() => import('./palette'));
 
 function LostServer() {
   const isLost = useSyncExternalStore(connection.watch, () => connection.lost);
@@ -25,6 +26,19 @@ function LostServer() {
     <div className={css.lost} role="alert">
       <Icon name="warning" /> The server does not answer. Trying again every two
       seconds.
+    </div>
+  ) : null;
+}
+
+/** A tab that was open during an upgrade. It goes on as long as it needs no other file. */
+function OldConsole() {
+  return useIsOld() ? (
+    <div className={css.lost} role="alert">
+      <Icon name="warning" /> The server was upgraded, and this page is of the
+      version before.{' '}
+      <Button size="compact-xs" onClick={() => location.reload()}>
+        Reload the page
+      </Button>
     </div>
   ) : null;
 }
@@ -89,6 +103,7 @@ export function Shell() {
       </aside>
       <main id="main" ref={main} tabIndex={-1} className={css.main}>
         <LostServer />
+        <OldConsole />
         <Suspense fallback={<Loading />}>
           <Outlet />
         </Suspense>

@@ -1,5 +1,6 @@
 import { Button } from '@mantine/core';
 import { type ReactNode, useEffect, useRef } from 'react';
+import { OldConsoleError } from '@/api/build';
 import { ApiError, LostServerError } from '@/api/error';
 import { CopyBlock, CopyButton } from './copy';
 import css from './ui.module.css';
@@ -48,6 +49,12 @@ function explain(error: Error): { title: string; text: string } {
     return {
       title: 'The server does not answer',
       text: 'The page goes on by itself when it is back.',
+    };
+  }
+  if (error instanceof OldConsoleError) {
+    return {
+      title: 'This page is of the version before',
+      text: 'The server was upgraded. Load the page again; what is not saved here is lost.',
     };
   }
   if (error instanceof ApiError) {
@@ -99,7 +106,11 @@ export function Failure({
       {retry && mayPass ? (
         <p className={css.dim}>The page tries again every five seconds.</p>
       ) : null}
-      {retry ? (
+      {error instanceof OldConsoleError ? (
+        <Button size="xs" onClick={() => location.reload()}>
+          Load the page again
+        </Button>
+      ) : retry ? (
         <Button variant="default" size="xs" onClick={retry}>
           Try again
         </Button>

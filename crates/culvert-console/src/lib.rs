@@ -88,6 +88,16 @@ pub fn agent_page() -> &'static File {
     agent_file("agent.html").expect("agents have a page")
 }
 
+/// The build that the console's page is of. It asks for every file with it, as `?v=…`.
+pub fn build() -> &'static str {
+    static BUILD: OnceLock<String> = OnceLock::new();
+    BUILD.get_or_init(|| {
+        let page = String::from_utf8_lossy(page().bytes);
+        let (_, rest) = page.split_once("assets/app.js?v=").unwrap_or_default();
+        rest.chars().take_while(char::is_ascii_hexdigit).collect()
+    })
+}
+
 /// The page that is served for every path of the console.
 ///
 /// # Panics

@@ -155,7 +155,13 @@ pub(crate) fn file(parts: &Parts, name: &str) -> Result<Response<Body>, Problem>
     if parts.uri.path() == PREFIX {
         return Ok(redirect());
     }
+    // A page of the version before must not get parts of this one.
+    let build = parts.uri.query().and_then(|query| query.strip_prefix("v="));
+    let is_of_build = build == Some(culvert_console::build());
     let file = match culvert_console::find(name) {
+        Some(_) if name.starts_with("assets/") && build.is_some() && !is_of_build => {
+            return Err(Problem::unknown_path(parts.uri.path()));
+        }
         Some(file) => file,
         // Paths of the console's pages return the page; missing files are an error.
         None if name.starts_with("assets/") => {
