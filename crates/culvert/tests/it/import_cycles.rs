@@ -15,7 +15,7 @@ const LARGER: [(&str, usize); 5] = [
     ("culvert-edge", 32),
     ("culvert-http", 15),
     ("culvert-resources", 17),
-    ("culvert-server", 22),
+    ("culvert-server", 7),
 ];
 
 /// Methods of foreign types that one of ours also has.
