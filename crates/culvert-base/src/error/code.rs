@@ -98,6 +98,7 @@ pub const PRECONDITION_FAILED: Code = Code::new(266);
 pub const PRECONDITION_INVALID: Code = Code::new(267);
 pub const SEARCH_TEXT_INVALID: Code = Code::new(268);
 pub const SEARCH_HAS_TOKEN: Code = Code::new(269);
+pub const SEARCH_QUERY_INVALID: Code = Code::new(270);
 pub const AGENT_CREDENTIAL_DELETED: Code = Code::new(300);
 pub const BIND_MALFORMED: Code = Code::new(301);
 pub const BIND_ADDRESS_UNAVAILABLE: Code = Code::new(307);

@@ -169,6 +169,7 @@ pub const CODES: &[CodeRow] = &[
     row(267, Class::Invalid, "A condition in the request's headers is malformed, or the operation cannot check it."),
     row(268, Class::Invalid, "`q` must be a text of 1 to 256 bytes."),
     row(269, Class::Invalid, "`q` contains a token, which is a secret: search for the ID of its object."),
+    row(270, Class::Invalid, "The collection, order or cursor of a search is invalid."),
     row(300, Class::Unauthenticated, "The credential of the agent session was deleted."),
     row(301, Class::Invalid, "The agent's endpoint request is malformed."),
     row(307, Class::Invalid, "The TCP address is not reserved by the account, or no address is free."),

@@ -8,6 +8,7 @@ pub(crate) mod referrers;
 pub(crate) mod resources;
 pub(crate) mod root;
 pub(crate) mod search;
+pub(crate) mod search_objects;
 
 use std::sync::OnceLock;
 
@@ -35,6 +36,7 @@ pub fn operations() -> &'static [Operation] {
         let mut operations: Vec<Operation> = Vec::from_iter(root::operations());
         operations.extend(search::operations());
         operations.extend(referrers::operations());
+        operations.extend(search_objects::operations());
         operations.extend(of_resource(&audit_hold::TYPE, &[]));
         operations.extend(of_resource(&grant::TYPE, &[]));
         operations.extend(identity.map(|one| one.within(|control: &Control| &*control.identity)));

@@ -16,7 +16,7 @@ use crate::control::Control;
 
 const PATH: &str = "/search";
 /// Limit of the text.
-const TEXT_BYTES_MAX: usize = 256;
+pub(super) const TEXT_BYTES_MAX: usize = 256;
 /// Results without `limit`.
 const LIMIT: u32 = 50;
 

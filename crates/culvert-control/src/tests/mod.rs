@@ -51,6 +51,7 @@ mod restricted_effects;
 mod rights;
 mod schemas;
 mod search;
+mod search_objects;
 mod secrets;
 mod server_log;
 mod spellings;

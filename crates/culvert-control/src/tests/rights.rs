@@ -121,7 +121,7 @@ impl Rule {
             };
         }
         match (collection, name) {
-            ("", "root" | "referrers" | "search" | "self") => Some(Self::Read),
+            ("", "root" | "referrers" | "search" | "search_objects" | "self") => Some(Self::Read),
             ("nodes", "list") => Some(Self::Admins(630, 630)),
             ("endpoints", "get_health")
             | (
@@ -717,7 +717,7 @@ async fn every_operation_without_an_object_checks_the_role_and_leaves_its_trace(
                     // The key of some callers is not stored.
                     is_done
                         || collection == "statistics"
-                        || matches!(name, "referrers" | "self" | "search"),
+                        || matches!(name, "referrers" | "self" | "search" | "search_objects"),
                     "{} {answered:?}",
                     operation.id()
                 );

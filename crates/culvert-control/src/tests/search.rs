@@ -34,7 +34,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(owned).collect()
 }
 
-fn with_scopes(caller: &Caller, scopes: &[Scope]) -> Caller {
+pub(super) fn with_scopes(caller: &Caller, scopes: &[Scope]) -> Caller {
     let restrictions = KeyRestrictions {
         scopes: scopes.iter().copied().collect(),
         ..KeyRestrictions::default()
@@ -290,7 +290,7 @@ pub(super) async fn senseless_searches_and_tokens_are_refused() {
 
 impl Rig {
     /// Copies the object of a path 10,000 times, with other numbers for its `n0`.
-    async fn multiply(&self, kind: &str, id: &str) {
+    pub(super) async fn multiply(&self, kind: &str, id: &str) {
         let kernel = &self.control.kernel;
         let one = self.store.get(kind, id).await.unwrap().unwrap();
         let numbered = |text: &str, n: u32| text.replace("n0", &format!("n{n}"));

@@ -9,6 +9,7 @@ pub mod listfilter;
 pub mod page;
 pub mod referrers;
 pub mod search;
+pub mod sorted;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -108,17 +109,12 @@ pub async fn list_of(
     let limit = usize::try_from(wanted.limit).unwrap_or(usize::MAX);
     let mut body = Vec::with_capacity(4096);
     body.extend_from_slice(format!("{{\"{}\":[", ty.list_field).as_bytes());
-    let mut span = sieve.span(ty, wanted.before.as_deref());
-    let from = span.from.take().map(|body| ty.stored_id_of(body));
-    let mut before = span.before.take().map(|body| ty.stored_id_of(body));
-    let own = only_owner(cx, ty);
-    let source = match listed.refs_to.as_ref().or(own.as_ref()) {
-        // An index of the stored form would let the time of a list depend on what the caller does not see.
-        None if ty.rights.see != See::All && cx.caller.role != Role::Admin => ObjectSource::All,
-        None => ObjectSource::find(cx, ty, &mut span).await?,
-        Some(_) => ObjectSource::All,
-    };
-    let refs_to = own.or(listed.refs_to).or(span.refers_to);
+    let Reading {
+        source,
+        from,
+        mut before,
+        refs_to,
+    } = Reading::of(cx, ty, &sieve, wanted.before.as_deref(), listed.refs_to).await?;
     let mut n_listed = 0;
     let mut last = String::new();
     let mut next_page = None;
@@ -198,6 +194,42 @@ pub async fn list_of(
     String::from_utf8(body)
         .map(Reply::Ok)
         .map_err(|error| Fault::new("writing a list", error).into())
+}
+
+/// The objects that a list reads.
+struct Reading {
+    source: ObjectSource,
+    /// No object before this ID matches.
+    from: Option<String>,
+    before: Option<String>,
+    refs_to: Option<String>,
+}
+
+impl Reading {
+    async fn of(
+        cx: &Cx<'_>,
+        ty: &'static ResourceType,
+        sieve: &Sieve<'_>,
+        before: Option<&str>,
+        refs_to: Option<String>,
+    ) -> Result<Self, Fault> {
+        let mut span = sieve.span(ty, before);
+        let from = span.from.take().map(|body| ty.stored_id_of(body));
+        let before = span.before.take().map(|body| ty.stored_id_of(body));
+        let own = only_owner(cx, ty);
+        let source = match refs_to.as_ref().or(own.as_ref()) {
+            // An index of the stored form would let the time of a list depend on what the caller does not see.
+            None if ty.rights.see != See::All && cx.caller.role != Role::Admin => ObjectSource::All,
+            None => ObjectSource::find(cx, ty, &mut span).await?,
+            Some(_) => ObjectSource::All,
+        };
+        Ok(Self {
+            source,
+            from,
+            before,
+            refs_to: own.or(refs_to).or(span.refers_to),
+        })
+    }
 }
 
 /// The owner whose objects alone are read: objects that only their owner may see are read by owner, so that the objects
@@ -291,6 +323,47 @@ impl ObjectSource {
             documents,
         })
     }
+}
+
+/// Views of the newest objects with this part in a text field of their view, which the store indexes. Of very many with it,
+/// only the newest objects of all are read.
+pub async fn newest_with(
+    cx: &Cx<'_>,
+    ty: &'static ResourceType,
+    (field, part): (&'static str, &str),
+    most: usize,
+) -> Result<Vec<Value>, Fault> {
+    // The index would let the time depend on what the caller does not see.
+    let is_indexed = ty.rights.see == See::All || cx.caller.role == Role::Admin;
+    let ids = match is_indexed && cx.store.has_all_texts().await? {
+        true => {
+            let like = Like::Contains(part.to_owned());
+            found(cx, ty, &[Looked { field, like }]).await?
+        }
+        false => None,
+    };
+    let mut source = ids.map_or(ObjectSource::All, ObjectSource::Ids);
+    if only_owner(cx, ty).is_some() {
+        source = ObjectSource::All;
+    }
+    let query = PageQuery {
+        kind: ty.kind.to_owned(),
+        account: cx.caller.account.clone(),
+        before: None,
+        limit: LIMIT_MAX,
+        refs_to: only_owner(cx, ty),
+    };
+    let mut views = Vec::new();
+    for document in &source.read(cx, &query).await?.documents {
+        if views.len() < most && ty.is_seen_by(cx.caller, document)? {
+            let view: Value = serde_json::from_str(&ty.view_text(document, cx.base)?)
+                .map_err(|error| Fault::new("reading a view to search it", error))?;
+            let text = view[field].as_str().unwrap_or_default().to_lowercase();
+            let is_found = text.contains(part);
+            views.extend(is_found.then_some(view));
+        }
+    }
+    Ok(views)
 }
 
 /// IDs of all objects with one of these texts, and possibly of others; `None` if there are too many.

@@ -189,6 +189,16 @@ impl ListQuery {
     }
 }
 
+/// The URL of a query in which a parameter has another value.
+pub fn with_parameter(uri: &str, query: &[(String, String)], name: &str, value: &str) -> String {
+    let mut next = form_urlencoded::Serializer::new(String::new());
+    for (other, given) in query.iter().filter(|(other, _)| other != name) {
+        next.append_pair(other, given);
+    }
+    next.append_pair(name, value);
+    format!("{uri}?{}", next.finish())
+}
+
 /// Parses the number of objects per page: 233 outside its bounds, 244 if it is not a number.
 pub fn limit(text: &str) -> Result<u32, Refusal> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);

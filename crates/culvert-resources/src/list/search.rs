@@ -20,9 +20,9 @@ use crate::list::{BYTE_WORK, OBJECT_WORK, ObjectPage, ObjectSource, only_owner};
 use crate::resource::ResourceType;
 
 /// Limit of the cost of one search. A unit is about a nanosecond, as in filters of lists.
-const WORK_MAX: u64 = 200_000_000;
+pub(crate) const WORK_MAX: u64 = 200_000_000;
 /// Objects in one read.
-const PAGE: u32 = 250;
+pub(crate) const PAGE: u32 = 250;
 /// Limit of concurrent searches of all owners; others wait.
 const SEARCHES_MAX: usize = 2;
 /// Number of locks that owners share by hash.
@@ -119,7 +119,7 @@ pub struct Hit {
 
 /// How well a text matches, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Closeness {
+pub(crate) enum Closeness {
     Exact,
     Prefix,
     Within,
@@ -135,7 +135,7 @@ struct Ranked {
 
 /// A text to search for.
 #[derive(Debug)]
-struct Sought {
+pub(crate) struct Sought {
     /// In small letters.
     text: String,
     /// The same within a JSON string.
@@ -224,9 +224,18 @@ fn keep_best(found: &mut Vec<Ranked>, limit: usize) {
     found.truncate(limit);
 }
 
+/// A text in small letters. The Greek sigma has one form, wherever it is in a word.
+pub(crate) fn folded(text: &str) -> String {
+    let text = text.to_lowercase();
+    match text.contains('ς') {
+        true => text.replace('ς', "σ"),
+        false => text,
+    }
+}
+
 impl Sought {
-    fn of(text: &str) -> Result<Self, Fault> {
-        let text = text.trim().to_lowercase();
+    pub(crate) fn of(text: &str) -> Result<Self, Fault> {
+        let text = folded(text.trim());
         let quoted = serde_json::to_string(&text)
             .map_err(|error| Fault::new("quoting the text of a search", error))?;
         let quoted = quoted.get(1..quoted.len() - 1).unwrap_or_default();
@@ -250,7 +259,7 @@ impl Sought {
         let view = ty.view_text(document, cx.base)?;
         let n_bytes = u64::try_from(view.len()).unwrap_or(u64::MAX);
         // Only what the caller sees decides how long it takes.
-        if !view.to_lowercase().contains(&self.quoted) {
+        if !self.may_be_in(&folded(&view)) {
             return Ok(n_bytes);
         }
         let view: Value = serde_json::from_str(&view)
@@ -278,8 +287,13 @@ impl Sought {
         Ok(n_bytes)
     }
 
+    /// Whether a view in small letters may have the text in a field. It has none otherwise.
+    pub(crate) fn may_be_in(&self, view: &str) -> bool {
+        view.contains(&self.quoted)
+    }
+
     /// The field that matches best.
-    fn best(&self, view: &Value) -> Option<(Closeness, &'static str)> {
+    pub(crate) fn best(&self, view: &Value) -> Option<(Closeness, &'static str)> {
         let in_field = |field: &&'static str| {
             let closeness = match view.get(*field)? {
                 Value::String(text) => self.closeness(text),
@@ -300,7 +314,7 @@ impl Sought {
     }
 
     fn closeness(&self, text: &str) -> Option<Closeness> {
-        let text = text.to_lowercase();
+        let text = folded(text);
         let at = text.find(&self.text)?;
         // A host is the beginning of a URL, and so is a URL.
         let is_begin = at == 0 || text.get(..at).is_some_and(|before| before.ends_with("://"));
@@ -322,7 +336,7 @@ mod tests {
     fn the_best_field_is_named() {
         let view = json!({
             "id": "ep_1", "name": "Shop", "public_url": "https://shop.example:8443",
-            "description": "the shop of Ägypten \"x\"", "dns_names": ["a.example", "b.example"],
+            "description": "the shop of Ägypten \"x\" Οδοσήμα", "dns_names": ["a.example", "b.example"],
             "metadata": "hidden",
         });
         for (text, expected) in [
@@ -335,6 +349,8 @@ mod tests {
             ),
             ("B.EXAMPLE", Some((Closeness::Exact, "dns_names"))),
             ("ägypten", Some((Closeness::Within, "description"))),
+            ("ΟΔΟΣ", Some((Closeness::Within, "description"))),
+            ("οδος", Some((Closeness::Within, "description"))),
             ("\"x\"", Some((Closeness::Within, "description"))),
             ("hidden", None),
             ("ep_", Some((Closeness::Prefix, "id"))),
@@ -343,7 +359,7 @@ mod tests {
             let sought = Sought::of(text).unwrap();
             assert_eq!(sought.best(&view), expected, "{text}");
             // The quick look at the whole view loses none.
-            let is_passed = view.to_string().to_lowercase().contains(&sought.quoted);
+            let is_passed = sought.may_be_in(&folded(&view.to_string()));
             assert!(is_passed || expected.is_none(), "{text}");
         }
     }
