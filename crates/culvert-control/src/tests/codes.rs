@@ -15,11 +15,20 @@ async fn event_query_errors_have_their_codes() {
         ("order=up", 5407),
         ("cursor=x", 5407),
         ("follow=true", 5407),
+        ("q=a5pAHqXtgrEbPsBxNn3SU1KwBfm_aaaaaaaaaaaaaaaaaaaaa", 269),
         // This server retains no traffic events.
         ("type=http_request_complete.v0", 5408),
     ] {
         let answered = rig.get(&format!("/events?{query}")).await;
         assert_eq!(answered.code(), Some(code), "{query}");
+    }
+    let token = rig.token.reveal();
+    for query in [format!("q={token}"), format!("q=502%20by:{token}")] {
+        for path in ["/events", "/events/terms"] {
+            let answered = rig.get(&format!("{path}?{query}")).await;
+            assert_eq!(answered.code(), Some(269), "{path}");
+            assert!(!format!("{answered:?}").contains(secret_of(token)));
+        }
     }
     rig.post("/vaults", json!({"name": "v"})).await.body();
     let page = rig.get("/events?type=vault_created.v0").await.body();
@@ -784,6 +793,7 @@ const REACHING: &[fn()] = &[
     ssh::ssh_public_keys_are_validated,
     uses::grant_errors_have_their_codes,
     search::senseless_searches_and_tokens_are_refused,
+    search_objects::senseless_orders_and_cursors_are_refused,
     vaults::vault_secret_errors_have_their_codes,
     vaults::invalid_vault_names_are_refused,
     endpoint_addresses::only_pooled_endpoints_share_an_address,

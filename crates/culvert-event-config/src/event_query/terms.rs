@@ -3,9 +3,11 @@
 use culvert_base::{Refusal, Timestamp, code};
 use culvert_events::LogFilter;
 use culvert_events::catalogue::CatalogueEntry;
-use culvert_events::words::{self, Words, WordsContext};
+use culvert_events::words::{self, KnownEndpoint, Words, WordsContext};
 use culvert_resources::access::right::{Right, Scope};
+use culvert_resources::access::token;
 use culvert_resources::audit::trace::Trace;
+use culvert_resources::list;
 use culvert_resources::list::page::Parameter;
 use culvert_resources::operation::{
     Call, EVENTS_PATH, Method, Operation, Reply, ResponseSpec, Run, Status,
@@ -13,6 +15,7 @@ use culvert_resources::operation::{
 use culvert_resources::{Error, stored};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::EventConfig;
 use crate::event_query::parameter;
@@ -21,6 +24,10 @@ use crate::event_query::parameter;
 pub(crate) const Q: &str = "q";
 /// The parameter with the offset of local times.
 pub(crate) const UTC_OFFSET: &str = "utc_offset";
+/// The name of the resource whose objects complete words.
+const ENDPOINT: &str = "endpoint";
+/// Maximum number of endpoints that complete a word.
+const ENDPOINTS_MAX: usize = 20;
 /// Maximum offset in minutes.
 const OFFSET_MAX: i32 = 18 * 60;
 
@@ -54,7 +61,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 1] {
         method: Method::Get,
         path: format!("{EVENTS_PATH}/terms"),
         doc: "Shows the meaning of a search in plain words: its terms, the CEL condition, and completions for the \
-              word at its end. Searches nothing."
+              word at its end, among them hosts and IDs of endpoints that the caller may list. Searches no events."
             .to_owned(),
         body: None,
         response: ResponseSpec {
@@ -67,7 +74,7 @@ pub(crate) fn operations() -> [Operation<EventConfig>; 1] {
         hides: None,
         preview: None,
         trace: Trace::Nothing,
-        run: Run::new(|events, call| Box::pin(std::future::ready(get_terms(events, &call)))),
+        run: Run::new(|events, call| Box::pin(get_terms(events, call))),
     }]
 }
 
@@ -134,7 +141,7 @@ struct CompletionView {
     label: String,
 }
 
-fn get_terms(events: &EventConfig, call: &Call) -> Result<Reply, Error> {
+async fn get_terms(events: &EventConfig, call: Call) -> Result<Reply, Error> {
     let (mut text, mut offset) = ("", 0);
     for (index, (name, value)) in call.query.iter().enumerate() {
         if call
@@ -162,6 +169,7 @@ fn get_terms(events: &EventConfig, call: &Call) -> Result<Reply, Error> {
             }
         }
     }
+    refuse_token(text)?;
     let kinds = kinds(events);
     let context = context(events.kernel.clock.now(), &kinds, offset);
     let mut words = words::parse(text, &context);
@@ -174,7 +182,17 @@ fn get_terms(events: &EventConfig, call: &Call) -> Result<Reply, Error> {
             end: text.len(),
         });
     }
-    let completions = words::completions(text, &context, &[]).into_iter();
+    let endpoints = match words::endpoint_text(text) {
+        Some(part) => endpoints_with(events, &call, &part).await?,
+        None => Vec::new(),
+    };
+    let known = endpoints.iter().map(|view| KnownEndpoint {
+        id: view["id"].as_str().unwrap_or_default(),
+        host: view["host"].as_str().unwrap_or_default(),
+        url: view["public_url"].as_str().unwrap_or_default(),
+    });
+    let known: Vec<KnownEndpoint<'_>> = known.collect();
+    let completions = words::completions(text, &context, &known).into_iter();
     let time = |at: Option<Timestamp>| at.map(Timestamp::to_millis_text);
     let view = TermsView {
         terms: words.terms.into_iter().map(TermView::from).collect(),
@@ -198,6 +216,31 @@ fn get_terms(events: &EventConfig, call: &Call) -> Result<Reply, Error> {
     Ok(Reply::Ok(stored::write(&view)?))
 }
 
+/// The newest endpoints with a part in their URL, if the caller may list endpoints.
+async fn endpoints_with(
+    events: &EventConfig,
+    call: &Call,
+    part: &str,
+) -> Result<Vec<Value>, Error> {
+    let mut types = events.kernel.resources.iter().copied();
+    let Some(ty) = types.find(|ty| ty.name == ENDPOINT) else {
+        return Ok(Vec::new());
+    };
+    if !call.caller.may(Right::read(Scope::EndpointsRead)) {
+        return Ok(Vec::new());
+    }
+    let cx = events.kernel.cx(&call.caller, &call.base);
+    Ok(list::newest_with(&cx, ty, ("url", part), ENDPOINTS_MAX).await?)
+}
+
+/// Refuses a search with a token, which is in no event and would be in logs of proxies and in links.
+fn refuse_token(text: &str) -> Result<(), Refusal> {
+    match token::has_token(text) {
+        true => Err(Refusal::of(code::SEARCH_HAS_TOKEN)),
+        false => Ok(()),
+    }
+}
+
 impl From<words::Term> for TermView {
     fn from(term: words::Term) -> Self {
         Self {
@@ -214,12 +257,13 @@ impl From<words::Term> for TermView {
 /// The meaning of a search in words.
 ///
 /// # Errors
-/// 5407 for a word without a meaning.
+/// 269 for a token, 5407 for a word without a meaning.
 pub(crate) fn understood(
     events: &EventConfig,
     text: &str,
     (utc_offset, now): (i32, Timestamp),
 ) -> Result<Words, Refusal> {
+    refuse_token(text)?;
     let kinds = kinds(events);
     let words = words::parse(text, &context(now, &kinds, utc_offset));
     match &words.error {

@@ -93,6 +93,17 @@ pub(super) fn of_principal(field: &str, literal: &str) -> Condition {
     Condition::new(test, guarded)
 }
 
+/// The events of who has this name or email address, in any letter case.
+pub(super) fn of_subject(name: &str) -> Condition {
+    if !has_case(name) {
+        return of_principal("subject", &quoted(name));
+    }
+    let pattern = quoted(&format!("(?i)^{}$", escaped(name)));
+    let test = format!("principal.subject.matches({pattern})");
+    let guarded = format!("principal != null && {test}");
+    Condition::new(test, guarded)
+}
+
 /// The calls with a key.
 pub(super) fn of_credential(id: &str) -> Condition {
     let test = format!("principal.credential.id == {}", quoted(id));
@@ -128,14 +139,17 @@ pub(super) fn quoted(text: &str) -> String {
 
 /// A test for a text in any letter case.
 pub(super) fn contains(text: &str) -> String {
-    let has_case = text.chars().any(|c| {
-        let folded: String = c.to_lowercase().chain(c.to_uppercase()).collect();
-        folded.chars().any(|other| other != c)
-    });
-    match has_case {
+    match has_case(text) {
         true => format!(".matches({})", quoted(&format!("(?i){}", escaped(text)))),
         false => format!(".contains({})", quoted(text)),
     }
+}
+
+fn has_case(text: &str) -> bool {
+    text.chars().any(|c| {
+        let folded: String = c.to_lowercase().chain(c.to_uppercase()).collect();
+        folded.chars().any(|other| other != c)
+    })
 }
 
 /// A regular expression for exactly this text.

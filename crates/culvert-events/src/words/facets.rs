@@ -318,15 +318,45 @@ fn method(value: &str) -> Meaning {
 
 fn prefix(facet: &'static str, field: &str, value: &str) -> Meaning {
     let begin = value.trim_end_matches('*');
-    let condition = match begin.contains('*') {
+    let condition = match begin.contains('*') || has_encoded_letter(begin) {
         false => Condition::of(field, &format!(".startsWith({})", quoted(begin))),
         true => {
-            let parts: Vec<String> = begin.split('*').map(condition::escaped).collect();
+            let parts = begin.split('*').map(condition::escaped);
+            let parts: Vec<String> = parts.map(|part| in_any_encoding(&part)).collect();
             let pattern = format!("^{}", parts.join(".*"));
             Condition::of(field, &format!(".matches({})", quoted(&pattern)))
         }
     };
     any(facet, value, condition)
+}
+
+/// The places of hexadecimal letters in encoded bytes such as `%c3`. Clients send them in either case (RFC 3986 2.1).
+fn encoded_letters(text: &str) -> impl Iterator<Item = usize> {
+    let bytes = text.as_bytes();
+    let of_byte = move |at: usize| match bytes.get(at..at + 3) {
+        Some([b'%', high, low]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+            [at + 1, at + 2]
+                .into_iter()
+                .filter(|at| bytes[*at].is_ascii_alphabetic())
+                .collect()
+        }
+        _ => Vec::new(),
+    };
+    (0..bytes.len()).flat_map(of_byte)
+}
+
+fn has_encoded_letter(text: &str) -> bool {
+    encoded_letters(text).next().is_some()
+}
+
+/// A pattern in which encoded bytes match in either case.
+fn in_any_encoding(pattern: &str) -> String {
+    let letters: Vec<usize> = encoded_letters(pattern).collect();
+    let letter = |(at, c): (usize, char)| match letters.binary_search(&at) {
+        Ok(_) => format!("[{}{}]", c.to_ascii_uppercase(), c.to_ascii_lowercase()),
+        Err(_) => c.to_string(),
+    };
+    pattern.char_indices().map(letter).collect()
 }
 
 fn path(value: &str) -> Meaning {
@@ -358,14 +388,18 @@ fn is_host(word: &str) -> bool {
 }
 
 fn host(value: &str) -> Meaning {
-    let name = value.to_lowercase();
+    // Conversion to ASCII has its own rules for small letters, such as for the Greek sigma at the end of a word.
+    let name = match value.is_ascii() {
+        true => value.to_ascii_lowercase(),
+        false => value.to_owned(),
+    };
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let without_port = name.rsplit_once(':').filter(|(_, port)| is_port(port));
     let name = without_port.map_or(name.as_str(), |(name, _)| name);
     let name = name.strip_suffix('.').unwrap_or(name);
     // Events have the ASCII form.
     let ascii = HostName::parse(name).ok().filter(|_| !name.is_ascii());
-    let name = ascii.map_or_else(|| name.to_owned(), |name| name.to_string());
+    let name = ascii.map_or_else(|| name.to_lowercase(), |name| name.to_string());
     let test = match name.strip_prefix('*') {
         Some(rest) if rest.starts_with('.') => format!(".endsWith({})", quoted(rest)),
         _ if name.contains('.') || name == "localhost" => format!(" == {}", quoted(&name)),
@@ -413,7 +447,7 @@ fn milliseconds(text: &str) -> Option<i64> {
 fn client(value: &str) -> Option<Result<Meaning, String>> {
     let found = |condition: Condition| any("ip", value, condition);
     if let Ok(ip) = value.parse::<IpAddr>() {
-        let test = format!(" == {}", quoted(&ip.to_string()));
+        let test = format!(" == {}", quoted(&ip.to_canonical().to_string()));
         return Some(Ok(found(of_client(&test))));
     }
     Some(network::tests(value)?.map(|tests| {
@@ -475,11 +509,7 @@ fn by(value: &str) -> Meaning {
             effect: Effect::Actor(value.to_owned()),
         };
     }
-    any(
-        "by",
-        value,
-        condition::of_principal("subject", &quoted(value)),
-    )
+    any("by", value, condition::of_subject(value))
 }
 
 fn key(id: &str) -> Meaning {

@@ -18,7 +18,7 @@ mod tokens;
 
 use culvert_base::Timestamp;
 
-pub use complete::{Completion, completions};
+pub use complete::{Completion, KnownEndpoint, completions, endpoint_text};
 use condition::Condition;
 pub(crate) use facets::distance;
 use tokens::Token;
@@ -157,7 +157,13 @@ pub fn parse_any(bytes: &[u8]) {
         assert!(end <= term.start && is_within, "{text:?}: {term:?}");
         end = term.end;
     }
-    completions(&text, &context, &["a.example"]);
+    let known = KnownEndpoint {
+        id: "ep_1",
+        host: "a.example",
+        url: "https://a.example:8443",
+    };
+    completions(&text, &context, &[known]);
+    endpoint_text(&text);
 }
 
 /// The condition of the events about an object.

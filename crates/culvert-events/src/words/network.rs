@@ -12,6 +12,11 @@ pub(super) fn tests(text: &str) -> Option<Result<Vec<String>, String>> {
     let (address, length) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
     let length: u32 = length.parse().ok()?;
+    let (address, length) = match address.to_canonical() {
+        // An address of IPv4 as one of IPv6, which events have as that of IPv4.
+        mapped @ IpAddr::V4(_) if address.is_ipv6() && length >= 96 => (mapped, length - 96),
+        _ => (address, length),
+    };
     match address {
         IpAddr::V4(address) if length <= 32 => Some(Ok(of_v4(address, length))),
         IpAddr::V6(address) if length <= 128 => Some(of_v6(address, length)),

@@ -64,7 +64,24 @@ fn each_facet_has_its_condition() {
         ),
         (
             "/über",
-            "ev.http.request.url.path.startsWith(\"/%C3%BCber\")",
+            "ev.http.request.url.path.matches(\"^/%[Cc]3%[Bb][Cc]ber\")",
+        ),
+        (
+            "/caf%c3%a9*/x.y",
+            "ev.http.request.url.path.matches(\"^/caf%[Cc]3%[Aa]9.*/x\\\\.y\")",
+        ),
+        ("/a%20b", "ev.http.request.url.path.startsWith(\"/a%20b\")"),
+        (
+            "::ffff:203.0.113.7",
+            "(ev.conn.client_ip == \"203.0.113.7\" || principal.context.client_ip == \"203.0.113.7\")",
+        ),
+        (
+            "::ffff:203.0.113.0/120",
+            "(ev.conn.client_ip.startsWith(\"203.0.113.\") || principal.context.client_ip.startsWith(\"203.0.113.\"))",
+        ),
+        (
+            "host:ΟΔΟΣ.example.com",
+            "(ev.http.request.url.host == \"xn--pxavbq.example.com\" || ev.conn.server_name == \"xn--pxavbq.example.com\")",
         ),
         (
             "host:München.example.com:8443",
@@ -109,7 +126,7 @@ fn each_facet_has_its_condition() {
         ("ev_1", "event_id == \"ev_1\""),
         (
             "by:anna@example.com",
-            "principal.subject == \"anna@example.com\"",
+            "principal.subject.matches(\"(?i)^anna@example\\\\.com$\")",
         ),
         (
             "type:api_key_created",
@@ -313,6 +330,9 @@ fn words_select_events_and_negated_words_the_others() {
         ("ak_9", [false, false, true, false]),
         ("op_5", [false, false, true, false]),
         ("by:anna@example.com", [false, false, true, false]),
+        ("by:ANNA@Example.com", [false, false, true, false]),
+        ("by:anna@example", [false; 4]),
+        ("::ffff:10.1.2.3", [false, true, true, false]),
         ("anna", [false, false, true, false]),
         ("failed", [true, true, false, false]),
         ("restricted", [false, true, false, false]),
@@ -348,12 +368,36 @@ fn words_select_events_and_negated_words_the_others() {
 #[test]
 fn the_word_at_the_end_is_completed() {
     let texts = |text: &str| -> Vec<String> {
-        let found = completions(text, &context(), &["shop.example.com"]);
+        let endpoint = |id, host, url| KnownEndpoint { id, host, url };
+        let known = [
+            endpoint("ep_2", "shop.example.com", "https://shop.example.com:8443"),
+            endpoint(
+                "ep_1",
+                "my-shop.example.com",
+                "https://my-shop.example.com:8443",
+            ),
+            endpoint("ep_0", "shop.example.com", "http://shop.example.com"),
+        ];
+        let known = match endpoint_text(text) {
+            Some(part) => known
+                .into_iter()
+                .filter(|one| one.url.contains(&part))
+                .collect(),
+            None => Vec::new(),
+        };
+        let found = completions(text, &context(), &known);
         found.into_iter().map(|one| one.text).collect()
     };
     assert_eq!(texts("502 stat"), ["status:"]);
     assert_eq!(texts("-method:pa"), ["-method:PATCH"]);
-    assert_eq!(texts("sho"), ["shop.example.com"]);
+    let hosts = ["shop.example.com", "my-shop.example.com"];
+    let objects = ["object:ep_2", "object:ep_1", "object:ep_0"];
+    assert_eq!(texts("sho"), [&hosts[..], &objects].concat());
+    assert_eq!(texts("502 -host:my"), ["-host:my-shop.example.com"]);
+    assert_eq!(texts("endpoint:my-"), ["endpoint:ep_1"]);
+    assert_eq!(texts("host:").len(), 2);
+    assert_eq!(texts("path:sho"), [""; 0]);
+    assert_eq!(texts("\"sho"), [""; 0]);
     assert!(texts("type:").contains(&"type:api_key_created.v0".to_owned()));
     assert_eq!(texts("last"), ["last 24h", "last 7 days"]);
     assert!(texts("502 ").is_empty());
