@@ -220,7 +220,8 @@ impl Table {
     }
 }
 
-/// The columns of a list that may be shown, the most useful first: those with a value that fits in a cell.
+/// The columns of a list that may be shown, the most useful first: those with a value that fits in a cell. Endpoints show
+/// the URL that works, with its port.
 fn candidates(items: &[Value]) -> Vec<String> {
     let mut names: Vec<&String> = Vec::new();
     for item in items {
@@ -230,8 +231,10 @@ fn candidates(items: &[Value]) -> Vec<String> {
             }
         }
     }
+    let is_public = names.iter().any(|name| *name == "public_url");
     names.retain(|name| {
         *name != "uri"
+            && !(is_public && *name == "url")
             && items.iter().any(|item| {
                 let value = &item[name.as_str()];
                 !cell(value).is_empty() && (is_plain(value) || value["id"].is_string())
@@ -367,6 +370,11 @@ mod tests {
                 .next()
                 .unwrap(),
             "ID       DESCRIPTION                                   LABELS  OWNER  CREATED_AT"
+        );
+        let endpoint = json!({"id": "ep_1", "url": "https://a.example", "public_url": "https://a.example:8443"});
+        assert_eq!(
+            table(&[], 120, false).render(&json!({"endpoints": [endpoint], "next_page_uri": null})),
+            "ID    PUBLIC_URL\nep_1  https://a.example:8443\n"
         );
         assert_eq!(
             table(&[], 120, false).render(&json!({"things": [], "next_page_uri": null})),
