@@ -14,7 +14,7 @@ import { Shell } from './shell/shell';
 import { Failure, Loading } from './ui/states';
 import { NotFound } from './shell/not-found';
 import { searchOf, word } from './live/where';
-import type { ListSearch } from './resources/queries';
+import type { ListAddress } from './resources/queries';
 
 /** A page in a file of its own. */
 const page = <T extends Record<string, ComponentType>>(get: () => Promise<T>) =>
@@ -64,6 +64,17 @@ const nodes = createRoute({
   path: '/nodes',
   component: page(() => import('./nodes/nodes-page')),
 });
+const compare = createRoute({
+  getParentRoute: () => root,
+  path: '/compare',
+  validateSearch: (
+    search: Record<string, unknown>,
+  ): { endpoints?: string | undefined; range?: string | undefined } => ({
+    endpoints: word(search.endpoints),
+    range: word(search.range),
+  }),
+  component: page(() => import('./endpoints/compare-page')),
+});
 
 /** Every collection of the API, such as `/endpoints` or `/app.users`. */
 const collection = createRoute({
@@ -74,8 +85,12 @@ const collection = createRoute({
 const list = createRoute({
   getParentRoute: () => collection,
   id: '_list',
-  validateSearch: (search: Record<string, unknown>): ListSearch => ({
+  validateSearch: (search: Record<string, unknown>): ListAddress => ({
     filter: word(search.filter),
+    // The box of a list holds one of both.
+    q: search.filter ? undefined : word(search.q),
+    order: word(search.order),
+    columns: word(search.columns),
   }),
   component: page(() => import('./resources/list-page')),
 });
@@ -131,6 +146,7 @@ export const router = createRouter({
     event,
     connect,
     nodes,
+    compare,
     collection.addChildren([
       list.addChildren([listIndex, create]),
       detail.addChildren([edit, action]),

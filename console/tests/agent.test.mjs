@@ -275,6 +275,22 @@ test('requests appear, are decoded, filtered, sent again with changes, and clear
   await page.waitForFunction(
     () => document.querySelectorAll('[aria-label="Requests"] li').length === 2,
   );
+  for (const [words, count] of [
+    ['put 5xx edited', 0],
+    ['PUT /edited 200-299 < 60s', 2],
+    ['/e*ed 2xx -GET >0ms', 2],
+    ['/edited -PUT', 0],
+    ['"/edited?x=2"', 2],
+    ['method:put status:>=300 /edited', 0],
+  ]) {
+    await page.getByLabel('Filter').fill(words);
+    await page.waitForFunction(
+      (wanted) =>
+        document.querySelectorAll('[aria-label="Requests"] li').length ===
+        wanted,
+      count,
+    );
+  }
   await page.getByLabel('Filter').fill('nothing like it');
   await page.getByText('No request matches the filter').waitFor();
   await page.getByLabel('Filter').fill('');

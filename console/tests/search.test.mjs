@@ -97,6 +97,16 @@ test('the last word is completed by keyboard alone', async () => {
   assert.equal(words(), null);
 });
 
+test('hosts and endpoints complete a word', async () => {
+  await go(page, '/traffic');
+  const list = page.getByRole('listbox', { name: 'Completions' });
+  await box().fill(`5xx ${host.slice(0, 8).toUpperCase()}`);
+  await list.getByRole('option', { name: `${host} host` }).waitFor();
+  await list.getByRole('option', { name: `object:${endpoint.id}` }).click();
+  assert.equal(await box().inputValue(), `5xx object:${endpoint.id} `);
+  await chip(`object ${endpoint.id}`).waitFor();
+});
+
 test('a word without a meaning is marked, and its neighbours are not', async () => {
   await go(page, '/traffic');
   await box().fill('500 statsu:200 /checkout');

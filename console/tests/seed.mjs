@@ -178,6 +178,9 @@ export async function routesOf(page, ids) {
     '/connect',
     '/nodes',
     '/nonsense',
+    '/compare',
+    `/compare?endpoints=${ids.endpoints},ep_none`,
+    '/endpoints?q=culvert&order=-public_url&columns=id,metadata,principal',
   ];
   for (const path of Object.keys(model.paths).filter(
     (one) => one.endsWith('/{id}') && one.split('/{').length === 2,

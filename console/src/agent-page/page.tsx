@@ -7,9 +7,10 @@ import {
 } from '@mantine/core';
 import { useEffect, useState } from 'react';
 import { Detail } from '@/inspect/detail';
-import { type Exchange, matches } from '@/inspect/exchange';
+import type { Exchange } from '@/inspect/exchange';
 import { RequestList } from '@/inspect/list';
 import type { Edited } from '@/inspect/replay-form';
+import { searched } from '@/inspect/words';
 import { Tag } from '@/ui/page';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
@@ -144,7 +145,7 @@ export function AgentPage() {
   const [selected, select] = useSelected();
   const [filter, setFilter] = useState('');
   const { exchange, problem } = useExchange(selected, state?.run);
-  const requests = state?.requests.filter((it) => matches(it, filter)) ?? [];
+  const requests = state?.requests.filter(searched(filter)) ?? [];
   const clear = () =>
     api
       .clear()
@@ -170,7 +171,7 @@ export function AgentPage() {
         <TextInput
           className={ui.grow ?? ''}
           label="Filter"
-          placeholder="path, method, status such as 5xx, endpoint"
+          placeholder="Plain words: 502 /checkout >500ms"
           value={filter}
           onChange={(event) => setFilter(event.currentTarget.value)}
         />

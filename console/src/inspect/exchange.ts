@@ -141,18 +141,3 @@ export function duration(ms: number): string {
   if (ms < 10) return `${ms.toFixed(1)} ms`;
   return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
 }
-
-/** Whether a request matches every word of a filter. `4xx` matches a class of statuses. */
-export function matches(it: Summary, filter: string): boolean {
-  const status = it.status === null ? 'canceled' : String(it.status);
-  const text =
-    `${it.method} ${it.path} ${status} ${it.tunnel} ${it.client} ${it.response_type ?? ''}`.toLowerCase();
-  return filter
-    .toLowerCase()
-    .split(/\s+/)
-    .every((word) =>
-      /^[1-5]xx$/.test(word)
-        ? status.startsWith(word[0] ?? '')
-        : text.includes(word),
-    );
-}

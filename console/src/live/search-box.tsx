@@ -11,6 +11,7 @@ import {
   useState,
 } from 'react';
 import { lazyPart } from '@/api/load';
+import { isLikeToken } from '@/api/token';
 import { eventTitle } from '@/api/words';
 import { Icon } from '@/ui/icons';
 import { clock, isToday } from '@/ui/time';
@@ -205,9 +206,14 @@ export function SearchBox({ search, placeholder, onSearch }: Props) {
   const isSearched = terms?.q === (search.q ?? '');
   // A word that is being typed is not wrong yet.
   const isWrong =
-    terms?.error && (isSearched || cut(terms.q, terms.error)[2].trim() !== '');
+    terms?.error &&
+    (isSearched ||
+      isLikeToken(terms.q) ||
+      cut(terms.q, terms.error)[2].trim() !== '');
   const submit = (event: FormEvent) => {
     event.preventDefault();
+    // A token would stay in the address of the page and in its history.
+    if (cel === undefined && isLikeToken(draft)) return;
     onSearch(
       cel === undefined
         ? { ...search, q: draft.trim() || undefined }

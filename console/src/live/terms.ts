@@ -1,5 +1,6 @@
 import { queryOptions } from '@tanstack/react-query';
 import { call } from '@/api/http';
+import { isLikeToken, TOKEN_REFUSED } from '@/api/token';
 import { type Conditions, type EventSearch, instant } from './kept';
 
 /** A part of a search, as the server understands it. Places are in bytes. */
@@ -51,6 +52,12 @@ export function termsQuery(q: string) {
     gcTime: 60_000,
     queryFn: async ({ signal }): Promise<Terms> => {
       if (q.trim() === '') return NO_WORDS;
+      if (isLikeToken(q))
+        return {
+          ...NO_WORDS,
+          q,
+          error: { message: TOKEN_REFUSED, start: 0, end: 0 },
+        };
       const query = new URLSearchParams({
         q,
         utc_offset: String(-new Date().getTimezoneOffset()),

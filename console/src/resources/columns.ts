@@ -1,8 +1,9 @@
 import type { JsonObject } from '@/api/json';
 import type { Resource } from '@/api/model';
-import { type Schemas, resolve } from '@/api/schema';
-import { customOf } from './custom';
-import { nameOf } from './names';
+import { type Resolved, type Schemas, resolve } from '@/api/schema';
+import { humanize } from '@/api/words';
+import { type ColumnDef, customOf } from './custom';
+import { NAMES, nameOf } from './names';
 
 const FIRST = [
   'url',
@@ -32,27 +33,107 @@ const NOT = new Set([
 ]);
 const MOST = 4;
 
-/** The fields that a table shows besides name and time: short ones, in the order of the schema. */
-export function columnsOf(resource: Resource, schemas: Schemas): string[] {
-  const chosen = customOf(resource.name).fields?.filter(
-    (key) => resource.item.properties?.[key],
-  );
-  if (chosen) return chosen;
-  const named = FIRST.find((key) => resource.item.properties?.[key]);
-  const keys = Object.entries(resource.item.properties ?? {}).flatMap(
-    ([key, raw]) => {
-      const schema = resolve(schemas, raw);
-      const long =
-        /pem|policy$|_key$|fingerprint/.test(key) ||
-        (key === 'certificate' && schema.types.includes('string')) ||
-        schema.types.includes('array') ||
-        (schema.types.includes('object') &&
-          !schema.properties?.id &&
-          !schema.properties);
-      return key === named || NOT.has(key) || long ? [] : [key];
-    },
-  );
-  return keys.slice(0, MOST);
+/** At most so many columns beside the name. */
+export const COLUMNS_MAX = 12;
+const TIMES: Record<string, string> = {
+  created_at: 'Created',
+  started_at: 'Started',
+};
+
+/** A column beside the name. */
+export interface Column {
+  /** Its name in addresses. */
+  key: string;
+  label: string;
+  /** The field; without one, `Cell` draws the object. */
+  schema?: Resolved;
+  Cell?: ColumnDef['Cell'];
+  isTime?: boolean;
+  /** Whether the server sorts by it. */
+  isSortable: boolean;
+}
+
+const isSingle = ({ types, properties }: Resolved): boolean =>
+  types.length > 0 &&
+  !properties &&
+  types.every((type) => type !== 'object' && type !== 'array');
+
+/** What is too long for a cell. */
+const isLong = (key: string, schema: Resolved): boolean =>
+  /pem|policy$|_key$|fingerprint/.test(key) ||
+  (key === 'certificate' && schema.types.includes('string'));
+
+/** The field that the name of objects comes from first, if the server sorts by it. */
+export function nameField(
+  resource: Resource,
+  schemas: Schemas,
+): string | undefined {
+  const { properties } = resource.item;
+  const key = NAMES.find((one) => one !== 'type' && properties?.[one]);
+  return key &&
+    key !== 'id' &&
+    isSingle(resolve(schemas, properties?.[key] ?? {}))
+    ? key
+    : undefined;
+}
+
+/** All columns that a table can have, first those that it has unless a person chooses. */
+export function columnsOf(
+  resource: Resource,
+  schemas: Schemas,
+): { all: Column[]; usual: string[] } {
+  const { columns: further = [], fields, labels } = customOf(resource.name);
+  const fieldColumn = (key: string): Column => {
+    const schema = resolve(schemas, resource.item.properties?.[key] ?? {});
+    return {
+      key,
+      label: labels?.[key] ?? TIMES[key] ?? humanize(key),
+      schema,
+      isTime: key in TIMES,
+      // Owners and others are shown by their names, and the server would sort by IDs.
+      isSortable: isSingle(schema) && !schema.pattern && !key.endsWith('_id'),
+    };
+  };
+  const drawn = further.map(({ label, Cell }) => ({
+    key: label.toLowerCase().replaceAll(' ', '-'),
+    label,
+    Cell,
+    isSortable: false,
+  }));
+  const keys = Object.keys(resource.item.properties ?? {});
+  const named = FIRST.find((key) => keys.includes(key));
+  const shown =
+    fields?.filter(
+      (key) => keys.includes(key) || drawn.some((column) => column.key === key),
+    ) ??
+    keys
+      .filter((key) => {
+        const schema = resolve(schemas, resource.item.properties?.[key] ?? {});
+        const isMany =
+          schema.types.includes('array') ||
+          (schema.types.includes('object') && !schema.properties);
+        return !(
+          key === named ||
+          NOT.has(key) ||
+          isMany ||
+          isLong(key, schema)
+        );
+      })
+      .slice(0, MOST);
+  const time = Object.keys(TIMES).find((key) => keys.includes(key));
+  const usual: Column[] = [
+    ...shown.map(
+      (key) => drawn.find((column) => column.key === key) ?? fieldColumn(key),
+    ),
+    ...drawn.filter(({ key }) => !shown.includes(key)),
+    ...(time ? [fieldColumn(time)] : []),
+  ];
+  const others = keys
+    .filter((key) => key !== named && key !== 'uri' && key !== time)
+    .filter((key) => !usual.some((column) => column.key === key))
+    .map(fieldColumn)
+    .filter(({ key, schema }) => schema && !isLong(key, schema));
+  return { all: [...usual, ...others], usual: usual.map(({ key }) => key) };
 }
 
 /** The second line of a row's first cell. */

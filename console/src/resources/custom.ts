@@ -9,9 +9,13 @@ export interface ColumnDef {
 
 /** What a resource's pages have beyond those drawn from the OpenAPI document. Everything is optional. */
 export interface Custom {
-  /** The fields that the table shows besides name and time. */
+  /** What the table shows besides name and time: fields, and keys of `columns` that do not stand at the end. */
   fields?: string[];
   columns?: ColumnDef[];
+  /** Other labels of fields. */
+  labels?: Record<string, string>;
+  /** Whether the statistics of several objects can be compared. */
+  comparable?: boolean;
   /** Above the table. */
   ListExtra?: ComponentType;
   /** Between the head of the detail page and its fields. */
@@ -45,6 +49,8 @@ const DomainExtra = lazyPart(() => import('@/domains/domain-extra'));
 const DomainStatus = lazyPart(() => import('@/domains/status-cell'));
 const CertificateExpiry = lazyPart(() => import('@/domains/expiry-cell'));
 const EndpointRate = lazyPart(() => import('@/endpoints/rate-cell'));
+const EndpointOnline = lazyPart(() => import('@/endpoints/online-cell'));
+const EndpointErrors = lazyPart(() => import('@/endpoints/errors-cell'));
 const AgentOfEndpoint = lazyPart(() => import('@/endpoints/served-by-cell'));
 
 const Grantee = lazyPart(() => import('@/access/grantee-cell'));
@@ -57,13 +63,20 @@ const UserStatus = lazyPart(() => import('@/access/user-status-cell'));
 /** An endpoint that asks its visitors to sign in. */
 const SIGN_IN = `culvert api endpoints create --upstream-url http://localhost:3000 --traffic-policy 'on_http_request: [{actions: [{type: openid-connect, config: {issuer_url: https://id.example.com, client_id: culvert, client_secret: SECRET}}]}]'`;
 
+/** What holds the owner of an object. */
+const OWNER = { principal: 'Owner', owner_id: 'Owner' };
+
 export const CUSTOM: Record<string, Custom> = {
   endpoints: {
-    fields: ['type', 'bindings'],
+    fields: ['online', 'served-by', 'requests-a-second', 'errors', 'principal'],
+    labels: OWNER,
     columns: [
+      { label: 'Online', Cell: EndpointOnline },
       { label: 'Served by', Cell: AgentOfEndpoint },
       { label: 'Requests a second', Cell: EndpointRate },
+      { label: 'Errors', Cell: EndpointErrors },
     ],
+    comparable: true,
     ListExtra: WhichEndpoint,
     DetailExtra: EndpointExtra,
     handled: ['dry-run', 'get-health'],
@@ -80,6 +93,7 @@ export const CUSTOM: Record<string, Custom> = {
   },
   api_keys: {
     fields: ['owner_id'],
+    labels: OWNER,
     DetailExtra: KeyExtra,
     CreatePanel: KeyForm,
     handled: [
@@ -205,6 +219,7 @@ export const CUSTOM: Record<string, Custom> = {
   },
   credentials: {
     fields: ['acl', 'owner_id'],
+    labels: OWNER,
     dangerous: true,
     empty: {
       title: 'No agent credentials yet',

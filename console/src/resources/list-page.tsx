@@ -1,11 +1,12 @@
-import { Button, TextInput } from '@mantine/core';
+import { Button } from '@mantine/core';
 import {
   Outlet,
   useNavigate,
   useParams,
   useSearch,
 } from '@tanstack/react-router';
-import { type FormEvent, Suspense, useState } from 'react';
+import { Suspense, useCallback, useState } from 'react';
+import { lazyPart } from '@/api/load';
 import { ApiError } from '@/api/error';
 import type { JsonObject } from '@/api/json';
 import { article, nounOf, pluralOf, titleOf } from '@/api/words';
@@ -16,69 +17,32 @@ import { Page, Prose } from '@/ui/page';
 import { Empty, Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { customOf } from './custom';
-import { listAt, PAGE } from './queries';
+import { ColumnChoice, Filter, OrderChoice } from './list-tools';
+import { type ListAddress, PAGE, pageOf } from './queries';
 import { ResourceTable } from './table';
+import { useColumns } from './use-columns';
 import { type More, useList } from './use-list';
 import { useResource } from './use-resource';
 
-/** The filter of a list: a condition in CEL on `obj`, kept in the page's address. */
-function Filter({
-  value,
-  error,
-  onApply,
-}: {
-  value: string;
-  error: string | undefined;
-  onApply: (filter: string) => void;
-}) {
-  const [draft, setDraft] = useState(value);
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    onApply(draft.trim());
-  };
-  return (
-    <form className={ui.toolbar} onSubmit={submit} role="search">
-      <TextInput
-        className={ui.grow}
-        label="Filter"
-        placeholder={'obj.description == "deploys"'}
-        value={draft}
-        error={error}
-        onChange={(event) => setDraft(event.currentTarget.value)}
-      />
-      <Button type="submit" variant="default">
-        Apply
-      </Button>
-      {value ? (
-        <Button
-          variant="subtle"
-          onClick={() => {
-            setDraft('');
-            onApply('');
-          }}
-        >
-          Clear
-        </Button>
-      ) : null}
-    </form>
-  );
-}
+const CompareBar = lazyPart(() => import('@/endpoints/compare-bar'));
 
 /** How much of the list is here. The button is for who does not scroll. */
 function ListEnd({
   count,
   noun,
   more,
+  isSorted,
 }: {
   count: number;
   noun: string;
   more: More;
+  isSorted: boolean;
 }) {
   return (
     <>
       <span className={ui.dim}>
         {more.has
-          ? `${count.toLocaleString()} ${noun} loaded. Older ones follow as you scroll.`
+          ? `${count.toLocaleString()} ${noun} loaded. ${isSorted ? 'Further' : 'Older'} ones follow as you scroll.`
           : `All ${count.toLocaleString()} ${noun} are loaded.`}
       </span>
       {more.has ? (
@@ -88,7 +52,7 @@ function ListEnd({
           loading={more.isLoading}
           onClick={more.load}
         >
-          Older
+          {isSorted ? 'More' : 'Older'}
         </Button>
       ) : null}
       {more.error ? <Failure error={more.error} retry={more.load} /> : null}
@@ -101,17 +65,25 @@ export default function ListPage() {
   const resource = useResource(collection);
   const search = useSearch({ from: '/$collection/_list' });
   const navigate = useNavigate();
-  const list = useList(resource, search.filter);
+  const { q, filter, order } = search;
+  const conditions = { q, filter, order };
+  const list = useList(resource, conditions);
   const custom = customOf(resource.name);
   const title = titleOf(resource.name);
-  const apply = (filter: string) =>
+  const chosen = useColumns(resource, search.columns);
+  const [ids, setIds] = useState<ReadonlySet<string>>();
+  const change = (part: ListAddress) =>
     void navigate({
       to: '/$collection',
       params: { collection },
-      search: { filter: filter || undefined },
+      search: { ...search, ...part },
+      resetScroll: false,
     });
+  const sorting = { order, sort: (next?: string) => change({ order: next }) };
+  const isSearched = q !== undefined || filter !== undefined;
   const filterError =
-    list.error instanceof ApiError && list.error.code === 'ERR_NGROK_250'
+    list.error instanceof ApiError &&
+    /^ERR_NGROK_2(50|68)$/.test(list.error.code ?? '')
       ? list.error
       : undefined;
   const create = resource.create ? (
@@ -126,6 +98,15 @@ export default function ListPage() {
     </LinkButton>
   ) : null;
   const objects = list.objects ?? [];
+  const toggle = useCallback(
+    (id: string) =>
+      setIds((before) => {
+        const next = new Set(before);
+        if (!next.delete(id)) next.add(id);
+        return next;
+      }),
+    [],
+  );
   const empty = list.objects && objects.length === 0;
   return (
     <Page
@@ -138,29 +119,60 @@ export default function ListPage() {
           <custom.ListExtra />
         </Suspense>
       ) : null}
-      {resource.filterable && (search.filter || !empty) ? (
-        <Filter
-          key={search.filter ?? ''}
-          value={search.filter ?? ''}
-          error={filterError?.message}
-          onApply={apply}
-        />
+      {isSearched || order || !empty ? (
+        <>
+          <Filter
+            key={filter ?? q ?? ''}
+            resource={resource}
+            search={conditions}
+            error={filterError?.message}
+            onSearch={change}
+          />
+          <div className={ui.toolbar}>
+            <OrderChoice
+              resource={resource}
+              chosen={chosen}
+              sorting={sorting}
+            />
+            <ColumnChoice
+              chosen={chosen}
+              onChoose={(columns) => change({ columns })}
+            />
+            {custom.comparable ? (
+              <Button
+                variant="default"
+                aria-pressed={ids !== undefined}
+                onClick={() => setIds(ids ? undefined : new Set())}
+              >
+                Compare
+              </Button>
+            ) : null}
+          </div>
+        </>
+      ) : null}
+      {ids ? (
+        <Suspense fallback={null}>
+          <CompareBar ids={ids} />
+        </Suspense>
       ) : null}
       {list.isPending ? <Loading /> : null}
       {list.error && !filterError ? (
         <Failure error={list.error} retry={list.retry} />
       ) : null}
-      {empty && search.filter ? (
+      {empty && isSearched ? (
         <Empty
           title="Nothing matches this filter"
           action={
-            <Button variant="default" onClick={() => apply('')}>
+            <Button
+              variant="default"
+              onClick={() => change({ q: undefined, filter: undefined })}
+            >
               Clear the filter
             </Button>
           }
         />
       ) : null}
-      {empty && !search.filter ? (
+      {empty && !isSearched ? (
         <Empty
           title={custom.empty?.title ?? `No ${pluralOf(resource.name)} yet`}
           text={custom.empty?.text}
@@ -173,12 +185,22 @@ export default function ListPage() {
           action={create}
         />
       ) : null}
+      {list.isComplete ? null : (
+        <p role="status" className={ui.hint}>
+          There are too many {pluralOf(resource.name)} to search and sort all of
+          them: the oldest ones are left out.
+        </p>
+      )}
       {objects.length > 0 ? (
         <ResourceTable
           resource={resource}
           objects={objects}
           label={title}
           more={list.more}
+          columns={chosen.columns}
+          isUsual={chosen.isUsual}
+          sorting={sorting}
+          choosing={ids && { ids, toggle }}
         />
       ) : null}
       {objects.length > 0 ? (
@@ -188,6 +210,7 @@ export default function ListPage() {
               count={objects.length}
               noun={pluralOf(resource.name)}
               more={list.more}
+              isSorted={order !== undefined}
             />
           ) : null}
           <Export
@@ -196,11 +219,11 @@ export default function ListPage() {
               (name) => ({ name, of: (object: JsonObject) => object[name] }),
             )}
             whole={(object) => object}
-            page={async (before, signal) => {
-              const { objects: rows, next } = await listAt(
-                `/${resource.name}`,
-                resource.listKey,
-                { filter: search.filter, before },
+            page={async (after, signal) => {
+              const { objects: rows, next } = await pageOf(
+                resource,
+                conditions,
+                after,
                 100,
                 signal,
               );

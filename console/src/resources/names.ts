@@ -1,7 +1,9 @@
 import { type Json, type JsonObject, isObject } from '@/api/json';
 import { escaped } from '@/ui/escaped';
 
-const NAMES = [
+/** The fields that tell objects apart. A public URL has the port that clients need. */
+export const NAMES = [
+  'public_url',
   'url',
   'domain',
   'name',

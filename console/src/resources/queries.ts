@@ -1,25 +1,45 @@
 import { queryOptions } from '@tanstack/react-query';
 import { call } from '@/api/http';
-import { type JsonObject, isObject } from '@/api/json';
+import { type Json, type JsonObject, isObject } from '@/api/json';
 import type { Resource } from '@/api/model';
 import { items } from './names';
 
 export const PAGE = 50;
 
 export interface ListSearch {
+  /** A condition in CEL on `obj`. */
   filter?: string | undefined;
-  before?: string | undefined;
+  /** Words. */
+  q?: string | undefined;
+  /** A field, after `-` for the largest value first. */
+  order?: string | undefined;
+}
+
+/** What of a list the page's address has. */
+export interface ListAddress extends ListSearch {
+  /** Keys of columns, separated by commas. */
+  columns?: string | undefined;
 }
 
 export interface ListPageData {
   objects: JsonObject[];
+  /** Where the next page begins: an ID in a list, a cursor in a search. */
   next: string | undefined;
+  /** Whether all objects were read. */
+  isComplete: boolean;
 }
+
+const nextOf = (page: Json, name: string): string | undefined => {
+  const uri = isObject(page) ? page.next_page_uri : null;
+  return typeof uri === 'string'
+    ? (new URL(uri, location.origin).searchParams.get(name) ?? undefined)
+    : undefined;
+};
 
 export async function listAt(
   path: string,
   key: string,
-  search: ListSearch,
+  search: { filter?: string | undefined; before?: string | undefined },
   limit: number,
   signal?: AbortSignal,
 ): Promise<ListPageData> {
@@ -27,13 +47,44 @@ export async function listAt(
   if (search.filter) query.set('filter', search.filter);
   if (search.before) query.set('before_id', search.before);
   const page = await call('GET', `${path}?${query}`, undefined, signal);
-  const uri = isObject(page) ? page.next_page_uri : null;
-  const next =
-    typeof uri === 'string'
-      ? (new URL(uri, location.origin).searchParams.get('before_id') ??
-        undefined)
-      : undefined;
-  return { objects: items(page, key), next };
+  return {
+    objects: items(page, key),
+    next: nextOf(page, 'before_id'),
+    isComplete: true,
+  };
+}
+
+/** Whether a list is searched or sorted, which the server does over all objects. */
+export const isSearched = ({ q, order }: ListSearch): boolean =>
+  q !== undefined || order !== undefined;
+
+/** A page of a list. `after`: where the page before said that it begins. */
+export async function pageOf(
+  { name, listKey }: Resource,
+  search: ListSearch,
+  after: string | undefined,
+  limit: number,
+  signal?: AbortSignal,
+): Promise<ListPageData> {
+  const { filter, q, order } = search;
+  if (!isSearched(search))
+    return listAt(
+      `/${name}`,
+      listKey,
+      { filter, before: after },
+      limit,
+      signal,
+    );
+  const query = new URLSearchParams({ collection: name, limit: String(limit) });
+  for (const [key, value] of Object.entries({ q, filter, order }))
+    if (value) query.set(key, value);
+  if (after) query.set('cursor', after);
+  const page = await call('GET', `/search/objects?${query}`, undefined, signal);
+  return {
+    objects: items(page, 'objects'),
+    next: nextOf(page, 'cursor'),
+    isComplete: isObject(page) && page.is_complete !== false,
+  };
 }
 
 /** Queries of a resource share the key `[name]`, so that a change makes all of them new. */
@@ -44,8 +95,7 @@ export function listQuery(
 ) {
   return queryOptions({
     queryKey: [resource.name, 'list', search, limit],
-    queryFn: ({ signal }) =>
-      listAt(`/${resource.name}`, resource.listKey, search, limit, signal),
+    queryFn: ({ signal }) => pageOf(resource, search, undefined, limit, signal),
   });
 }
 

@@ -2,7 +2,6 @@ import { Link } from '@tanstack/react-router';
 import { useWindowVirtualizer } from '@tanstack/react-virtual';
 import {
   memo,
-  type ReactNode,
   Suspense,
   useEffect,
   useLayoutEffect,
@@ -13,18 +12,14 @@ import {
 import { useModel } from '@/api/document';
 import type { JsonObject } from '@/api/json';
 import type { Resource } from '@/api/model';
-import { type Resolved, resolve } from '@/api/schema';
-import { humanize } from '@/api/words';
 import { Breakable } from '@/ui/breakable';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
-import { columnsOf, underName } from './columns';
-import { type ColumnDef, customOf } from './custom';
+import { type Column, columnsOf, nameField, underName } from './columns';
 import { nameOf } from './names';
 import type { More } from './use-list';
 import { Value } from './value';
 
-const TIMES = ['created_at', 'started_at'];
 /** Tables with more rows than this have only those in the page that are near the screen. */
 const SHORT = 40;
 const OVERSCAN = 20;
@@ -32,22 +27,37 @@ const OVERSCAN = 20;
 const AHEAD = 60;
 const HEIGHT = 58;
 
-interface Columns {
-  slug: string;
-  fields: { key: string; label: string; schema: Resolved }[];
-  extra: ColumnDef[];
-  time: string | undefined;
+/** The choice of some rows. */
+export interface Choosing {
+  ids: ReadonlySet<string>;
+  toggle: (id: string) => void;
 }
 
-function Cells({ object, columns }: { object: JsonObject; columns: Columns }) {
-  const { slug, fields, extra, time } = columns;
+interface CellsProps {
+  object: JsonObject;
+  slug: string;
+  columns: Column[];
+  /** Whether the row is chosen; `undefined` where none can be. */
+  isChosen: boolean | undefined;
+  toggle: ((id: string) => void) | undefined;
+}
+
+function Cells({ object, slug, columns, isChosen, toggle }: CellsProps) {
   const id = String(object.id);
   const name = nameOf(object);
   const under = underName(object);
   return (
     <>
       <td>
-        <div>
+        <div className={toggle ? ui.picking : undefined}>
+          {toggle ? (
+            <input
+              type="checkbox"
+              aria-label={`Choose ${name}`}
+              checked={isChosen ?? false}
+              onChange={() => toggle(id)}
+            />
+          ) : null}
           <Link
             className={name === id ? `${ui.strong} ${ui.fit}` : ui.strong}
             to="/$collection/$id"
@@ -65,25 +75,21 @@ function Cells({ object, columns }: { object: JsonObject; columns: Columns }) {
           )}
         </div>
       </td>
-      {fields.map(({ key, label, schema }) => (
+      {columns.map(({ key, label, schema, Cell, isTime }) => (
         <td key={key} data-label={label}>
-          <div>
-            <Value value={object[key]} schema={schema} short />
-          </div>
+          {Cell ? (
+            <Suspense fallback="…">
+              <Cell object={object} />
+            </Suspense>
+          ) : isTime && typeof object[key] === 'string' ? (
+            <Time value={object[key]} relative />
+          ) : (
+            <div>
+              <Value value={object[key]} schema={schema} short />
+            </div>
+          )}
         </td>
       ))}
-      {extra.map(({ label: head, Cell }) => (
-        <td key={head} data-label={head}>
-          <Suspense fallback="…">
-            <Cell object={object} />
-          </Suspense>
-        </td>
-      ))}
-      {time ? (
-        <td data-label={time === 'started_at' ? 'Started' : 'Created'}>
-          <Time value={String(object[time])} relative />
-        </td>
-      ) : null}
     </>
   );
 }
@@ -99,16 +105,16 @@ function Spacer({ height }: { height: number }) {
   ) : null;
 }
 
-/** The rows near the screen, between two empty ones as high as the others. */
-function LongBody({
-  objects,
-  columns,
-  more,
-}: {
+interface BodyProps {
   objects: JsonObject[];
-  columns: Columns;
+  slug: string;
+  columns: Column[];
   more: More | undefined;
-}) {
+  choosing: Choosing | undefined;
+}
+
+/** The rows near the screen, between two empty ones as high as the others. */
+function LongBody({ objects, more, choosing, ...row }: BodyProps) {
   const body = useRef<HTMLTableSectionElement>(null);
   const [top, setTop] = useState(0);
   useLayoutEffect(() => {
@@ -156,7 +162,12 @@ function LongBody({
             data-index={index}
             aria-rowindex={index + 2}
           >
-            <Row object={object} columns={columns} />
+            <Row
+              object={object}
+              isChosen={choosing?.ids.has(String(object.id))}
+              toggle={choosing?.toggle}
+              {...row}
+            />
           </tr>
         ) : null;
       })}
@@ -165,65 +176,126 @@ function LongBody({
   );
 }
 
-/** The objects of a resource as a table; on a phone each is a card. `more`: the list continues on further pages. */
+/** The order of a list, and what changes it. */
+export interface Sorting {
+  order: string | undefined;
+  sort: (order: string | undefined) => void;
+}
+
+/** The order behind this one when the head of a field is pressed: up, down, the newest first. */
+const after = (order: string | undefined, field: string) =>
+  order === field ? `-${field}` : order === `-${field}` ? undefined : field;
+
+function Head({
+  label,
+  field,
+  sorting,
+}: {
+  label: string;
+  field: string | undefined;
+  sorting: Sorting | undefined;
+}) {
+  if (!field || !sorting) return <th scope="col">{label}</th>;
+  const { order, sort } = sorting;
+  const state =
+    order === field
+      ? 'ascending'
+      : order === `-${field}`
+        ? 'descending'
+        : 'none';
+  return (
+    <th scope="col" aria-sort={state}>
+      <button
+        type="button"
+        className={ui.sort}
+        onClick={() => sort(after(order, field))}
+      >
+        {label}
+        <span aria-hidden="true">
+          {state === 'ascending' ? ' ↑' : state === 'descending' ? ' ↓' : ''}
+        </span>
+      </button>
+    </th>
+  );
+}
+
+interface TableProps {
+  resource: Resource;
+  objects: JsonObject[];
+  label: string;
+  /** The list continues on further pages. */
+  more?: More;
+  /** Columns that a person chose. */
+  columns?: Column[];
+  isUsual?: boolean;
+  sorting?: Sorting;
+  choosing?: Choosing | undefined;
+}
+
+/** The objects of a resource as a table; on a phone each is a card. */
 export function ResourceTable({
   resource,
   objects,
   label,
   more,
-}: {
-  resource: Resource;
-  objects: JsonObject[];
-  label: string;
-  more?: More;
-}) {
-  const model = useModel();
-  const columns = useMemo(
-    (): Columns => ({
-      slug: resource.slug,
-      fields: columnsOf(resource, model.schemas).map((key) => ({
-        key,
-        label: humanize(key),
-        schema: resolve(model.schemas, resource.item.properties?.[key] ?? {}),
-      })),
-      extra: customOf(resource.name).columns ?? [],
-      time: TIMES.find((key) => resource.item.properties?.[key]),
-    }),
-    [resource, model.schemas],
-  );
-  const { fields, extra, time } = columns;
-  const heads: ReactNode[] = [
-    'Name',
-    ...fields.map((field) => field.label),
-    ...extra.map((column) => column.label),
-    ...(time ? [time === 'started_at' ? 'Started' : 'Created'] : []),
-  ];
-  const isLong = objects.length > SHORT || more?.has;
+  columns: chosen,
+  isUsual = true,
+  sorting,
+  choosing,
+}: TableProps) {
+  const { schemas } = useModel();
+  const usual = useMemo(() => {
+    const { all, usual: keys } = columnsOf(resource, schemas);
+    return all.slice(0, keys.length);
+  }, [resource, schemas]);
+  const columns = chosen ?? usual;
+  const isLong = objects.length > SHORT || more?.has === true;
+  const row = { slug: resource.slug, columns };
   return (
     <div className={ui.tableBox} role="region" aria-label={label} tabIndex={0}>
       <table
         className={ui.table}
         data-long={isLong}
+        data-usual={isUsual}
+        style={{ '--columns': columns.length } as Record<string, number>}
         {...(isLong
           ? { 'aria-rowcount': more?.has ? -1 : objects.length + 1 }
           : {})}
       >
         <thead>
           <tr {...(isLong ? { 'aria-rowindex': 1 } : {})}>
-            {heads.map((head) => (
-              <th key={String(head)} scope="col">
-                {head}
-              </th>
+            <Head
+              label="Name"
+              field={nameField(resource, schemas)}
+              sorting={sorting}
+            />
+            {columns.map((column) => (
+              <Head
+                key={column.key}
+                label={column.label}
+                field={column.isSortable ? column.key : undefined}
+                sorting={sorting}
+              />
             ))}
           </tr>
         </thead>
         {isLong ? (
-          <LongBody objects={objects} columns={columns} more={more} />
+          <LongBody
+            objects={objects}
+            more={more}
+            choosing={choosing}
+            {...row}
+          />
         ) : (
           <tbody>
             {objects.map((object) => (
               <tr key={String(object.id)}>
-                <Row object={object} columns={columns} />
+                <Row
+                  object={object}
+                  isChosen={choosing?.ids.has(String(object.id))}
+                  toggle={choosing?.toggle}
+                  {...row}
+                />
               </tr>
             ))}
           </tbody>

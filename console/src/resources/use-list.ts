@@ -7,11 +7,20 @@ import {
 import { useEffect, useMemo } from 'react';
 import type { JsonObject } from '@/api/json';
 import type { Resource } from '@/api/model';
-import { type ListPageData, listAt, listQuery, PAGE } from './queries';
+import {
+  isSearched,
+  type ListPageData,
+  type ListSearch,
+  listQuery,
+  PAGE,
+  pageOf,
+} from './queries';
 
 /** Later pages are larger: the first one decides when the page shows something. */
 const LATER = 100;
 const EVERY_MS = 5000;
+/** A search reads all objects. */
+const SEARCH_EVERY_MS = 15_000;
 
 /**
  * The rows so far with the newest page renewed: what is new is in front, what was deleted among the newest is gone.
@@ -24,7 +33,11 @@ export function withHead(
   const last = head.objects.at(-1);
   if (!head.next || !last) return head.objects;
   const at = rows.findIndex(({ id }) => id === last.id);
-  return at < 0 ? undefined : [...head.objects, ...rows.slice(at + 1)];
+  if (at < 0) return undefined;
+  // In another order than the time, an object may have moved to the front.
+  const ids = new Set(head.objects.map(({ id }) => id));
+  const rest = rows.slice(at + 1).filter(({ id }) => !ids.has(id));
+  return [...head.objects, ...rest];
 }
 
 export interface More {
@@ -34,19 +47,18 @@ export interface More {
   load: () => void;
 }
 
-/** The objects of a resource, the newest first: the first page is renewed every five seconds, others follow on demand. */
-export function useList(resource: Resource, filter: string | undefined) {
+/** The objects of a resource, the newest first or in an order: the first page is renewed every few seconds, others follow on demand. */
+export function useList(resource: Resource, search: ListSearch) {
   const client = useQueryClient();
-  const search = { filter };
   const head = listQuery(resource, search);
   const pages = useInfiniteQuery({
     queryKey: [resource.name, 'pages', search],
     initialPageParam: undefined as string | undefined,
     queryFn: async ({ pageParam, signal }) => {
-      const page = await listAt(
-        `/${resource.name}`,
-        resource.listKey,
-        { filter, before: pageParam },
+      const page = await pageOf(
+        resource,
+        search,
+        pageParam,
         pageParam ? LATER : PAGE,
         signal,
       );
@@ -60,7 +72,7 @@ export function useList(resource: Resource, filter: string | undefined) {
   const newest = useQuery({
     ...head,
     enabled: pages.isSuccess,
-    refetchInterval: EVERY_MS,
+    refetchInterval: isSearched(search) ? SEARCH_EVERY_MS : EVERY_MS,
   });
   const loaded = useMemo(
     () =>
@@ -90,6 +102,8 @@ export function useList(resource: Resource, filter: string | undefined) {
   const retry = () => void (pages.error ? pages.refetch() : newest.refetch());
   return {
     objects: joined ?? loaded,
+    /** Whether the server read all objects to search or sort them. */
+    isComplete: newest.data?.isComplete ?? true,
     isPending: pages.isPending,
     error,
     retry,

@@ -8,6 +8,7 @@ import { CopyButton } from '@/ui/copy';
 import { escaped } from '@/ui/escaped';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
+import { useNameOf } from './name-of-id';
 import { collectionOf, pathOf } from './names';
 
 const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)$/;
@@ -18,10 +19,12 @@ const NONE: string[] = [];
 function ObjectLink({ id, short }: { id: string; short: boolean }) {
   const known = useModelIfThere()?.resources.has(collectionOf(id) ?? '');
   const path = known ? pathOf(id) : undefined;
-  const shortened = short ? { className: ui.fit, title: id } : {};
+  const name = useNameOf(id, short);
+  const shortened =
+    short && name === id ? { className: ui.fit, title: id } : {};
   return path ? (
-    <Link to={path} {...shortened}>
-      {id}
+    <Link to={path} {...shortened} {...(name === id ? {} : { title: id })}>
+      {name === id ? id : <Breakable text={name} />}
     </Link>
   ) : (
     <span {...shortened}>{id}</span>

@@ -7,6 +7,7 @@ import { useModel } from '@/api/document';
 import { call } from '@/api/http';
 import { isObject, text } from '@/api/json';
 import type { Model } from '@/api/model';
+import { isLikeToken, TOKEN } from '@/api/token';
 import { article, nounOf, titleOf } from '@/api/words';
 import { items } from '@/resources/names';
 import { useScheme, useSignOut } from './account';
@@ -138,12 +139,6 @@ async function objects(
   };
 }
 
-/** Both forms of tokens. The id in the middle is that of their object. */
-const TOKEN =
-  /^(?:culvert_(key|agent|invite)_)?([0-9A-Za-z]{27})_[0-9A-Za-z]{21,27}$/;
-/** What may become a token when all of it is typed, and so goes nowhere. */
-const LIKE_TOKEN = /culvert_(key|agent|invite)_|[0-9A-Za-z]{27}_[0-9A-Za-z]/;
-
 /** The pages of what a pasted token belongs to. The token itself goes nowhere. */
 function ofToken(model: Model, pasted: string): Entry[] {
   const found = TOKEN.exec(pasted.trim());
@@ -177,7 +172,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
   const [at, setAt] = useState(0);
   const wanted = query.trim().toLowerCase();
   const [asked] = useDebouncedValue(query.trim(), TYPING_MS);
-  const isAsked = asked.length > 1 && !LIKE_TOKEN.test(asked);
+  const isAsked = asked.length > 1 && !isLikeToken(asked);
   const found = useQuery({
     queryKey: ['palette', asked],
     queryFn: ({ signal }) => objects(model, asked, signal),

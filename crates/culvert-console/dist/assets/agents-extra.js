@@ -1,1 +1,1 @@
-import{Gt as e,lt as t}from"./shared.js?v=112a7c8b80e50aa5";import{yt as n}from"./vendor.js?v=112a7c8b80e50aa5";var r=n();function i(){return(0,r.jsx)(`div`,{className:e.toolbar,children:(0,r.jsx)(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{i as default};
+import{Xt as e,ht as t}from"./shared.js";import{Ct as n}from"./vendor.js";var r=n();function i(){return(0,r.jsx)(`div`,{className:e.toolbar,children:(0,r.jsx)(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{i as default};

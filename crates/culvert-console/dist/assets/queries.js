@@ -1,1 +1,1 @@
-import{x as e}from"./vendor.js?v=112a7c8b80e50aa5";import{E as t,T as n}from"./shared.js?v=112a7c8b80e50aa5";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>t(await n.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};
+import{x as e}from"./vendor.js";import{O as t,k as n}from"./shared.js";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>n(await t.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};
