@@ -1,6 +1,8 @@
-//! Text with a maximum length in its type. Beside it, the characters that names must not have.
+//! Text with a maximum length in its type. Beside it, the characters that names must not have, and how far two names
+//! are apart.
 
 pub mod names;
+pub mod similar;
 
 use std::ops::Deref;
 

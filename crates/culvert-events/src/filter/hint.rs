@@ -1,13 +1,13 @@
 //! Errors of conditions, with what was probably meant: `ev.status` is `ev.http.response.status_code`, `=` is `==`, and a
 //! number is not compared with a text.
 
+use culvert_base::text::similar::distance;
 use culvert_base::{Refusal, code};
 use culvert_cel::ast::{Expr, ExprKind, Literal, Operator};
 use culvert_cel::{Error, ErrorKind, Limits, parse_lenient};
 
 use crate::catalogue::field::Type;
 use crate::kinds;
-use crate::words::distance;
 
 /// Names that people use for a field.
 const ALIASES: [(&str, &str); 22] = [

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use culvert_base::Ksuid;
 use culvert_base::net::HostName;
+use culvert_base::text::similar::distance;
 
 use super::condition::{self, Condition, contains, quoted};
 use super::moment;
@@ -626,22 +627,3 @@ fn text(value: &str) -> Meaning {
         effect: Effect::Each(condition),
     }
 }
-
-/// The edit distance of two names.
-pub(crate) fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().take(NAME_CHARS_MAX).collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, c) in a.chars().take(NAME_CHARS_MAX).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, other) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(c != *other);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
-/// Longer names are compared by their beginning.
-const NAME_CHARS_MAX: usize = 64;

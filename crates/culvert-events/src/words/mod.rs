@@ -20,7 +20,6 @@ use culvert_base::Timestamp;
 
 pub use complete::{Completion, KnownEndpoint, completions, endpoint_text};
 use condition::Condition;
-pub(crate) use facets::distance;
 use tokens::Token;
 
 /// Maximum length of a search in bytes.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use config::{Config, ConfigError, Environment, File, FileFormat};
+use culvert_base::text::similar::distance;
 use serde_json::Value;
 
 use super::{Invalid, Key, Settings, keys};
@@ -224,20 +225,4 @@ fn flatten(name: String, value: &Value, keys: &[Key], flat: &mut Vec<String>) {
         }
         _ => flat.push(name),
     }
-}
-
-/// Edit distance (insertions, deletions, replacements) between two short names.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row[b.len()]
 }
