@@ -32,6 +32,7 @@ pub use error::{Error, ErrorKind, EvalError, EvalErrorKind, Position};
 pub use eval::cost::Meter;
 pub use eval::{Predicate, Program};
 pub use functions::extension::Extension;
+pub use functions::standard::{STANDARD, Standard};
 pub use limits::Limits;
 pub use pattern::{Pattern, PatternError};
 pub use probe::compile_and_run_any;

@@ -5,7 +5,10 @@
 //! keys, tags, more than one document. A text has its position in the source, so that a secret can be replaced in the
 //! displayed policy.
 
-use std::collections::HashMap;
+mod outline;
+mod places;
+
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 
@@ -13,6 +16,9 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Number, Value};
+
+pub use crate::outline::{Key, Part, PartKind, Scalar, Step};
+use crate::places::Places;
 
 /// Maximum length of a document, in bytes.
 pub const TEXT_BYTES_MAX: usize = 256 << 10;
@@ -47,9 +53,29 @@ pub struct Text {
     pub at: Option<Range<usize>>,
 }
 
-/// Why a text is not a valid document: a sentence without a full stop.
+/// Why a text is not a valid document. Displays as a sentence without a full stop, after the position.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable(pub String);
+pub struct Unreadable {
+    /// The sentence.
+    pub why: String,
+    /// Line and column, from 1, if they are known. Columns count characters.
+    pub at: Option<(usize, usize)>,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((line, column)) = self.at {
+            write!(f, "line {line}, column {column}: ")?;
+        }
+        f.write_str(&self.why)
+    }
+}
+
+impl From<String> for Unreadable {
+    fn from(why: String) -> Self {
+        Self { why, at: None }
+    }
+}
 
 impl Node {
     /// Reads a document.
@@ -58,15 +84,13 @@ impl Node {
     /// If the text is too long, is neither YAML nor JSON, or has a construct that parsers read differently.
     pub fn parse(text: &str) -> Result<Self, Unreadable> {
         if text.len() > TEXT_BYTES_MAX {
-            return Err(Unreadable(format!(
-                "it has {} bytes; the limit is {TEXT_BYTES_MAX}",
-                text.len()
-            )));
+            let bytes = text.len();
+            return Err(format!("it has {bytes} bytes; the limit is {TEXT_BYTES_MAX}").into());
         }
         let node = match yaml(text) {
             // Almost all JSON is YAML; the rest (tabs, escaped surrogates) is read as JSON.
             Err(_) if text.trim_start().starts_with('{') => {
-                serde_json::from_str(text).map_err(|error| Unreadable(error.to_string()))
+                serde_json::from_str(text).map_err(|error| json_error(text, &error))
             }
             other => other,
         }?;
@@ -145,18 +169,30 @@ impl Node {
 pub fn read_yaml(text: &str) -> Result<Value, String> {
     Node::parse(text)
         .map(|node| node.to_json())
-        .map_err(|unreadable| unreadable.0)
+        .map_err(|unreadable| unreadable.to_string())
+}
+
+/// The error of JSON, with the column in characters.
+fn json_error(text: &str, error: &serde_json::Error) -> Unreadable {
+    let said = error.to_string();
+    let (why, _) = said.rsplit_once(" at line ").unwrap_or((&said, ""));
+    let line = text.lines().nth(error.line().saturating_sub(1));
+    let before = line.and_then(|line| line.get(..error.column()));
+    let column = before.map_or(error.column(), |before| before.chars().count());
+    Unreadable {
+        why: why.to_owned(),
+        at: (error.line() > 0).then_some((error.line(), column.max(1))),
+    }
 }
 
 fn too_large() -> Unreadable {
-    Unreadable(format!(
-        "it is nested deeper than {DEPTH_MAX} levels or has more than {NODES_MAX} nodes"
-    ))
+    format!("it is nested deeper than {DEPTH_MAX} levels or has more than {NODES_MAX} nodes").into()
 }
 
 fn yaml(text: &str) -> Result<Node, Unreadable> {
     let mut reader = Reader {
         text,
+        places: Places::of(text),
         events: Parser::new_from_str(text),
         anchors: HashMap::new(),
         nodes: 0,
@@ -176,6 +212,7 @@ fn yaml(text: &str) -> Result<Node, Unreadable> {
 
 struct Reader<'t> {
     text: &'t str,
+    places: Places,
     events: Parser<'t, saphyr_parser::StrInput<'t>>,
     /// Anchors of complete nodes, with the number of nodes in each.
     anchors: HashMap<usize, (Node, usize)>,
@@ -189,12 +226,10 @@ impl<'t> Reader<'t> {
             Some(Ok(next)) => Ok(next),
             Some(Err(error)) => {
                 let mark = error.marker();
-                Err(Unreadable(format!(
-                    "line {}, column {}: {}",
-                    mark.line(),
-                    mark.col() + 1,
-                    error.info()
-                )))
+                Err(Unreadable {
+                    why: error.info().to_owned(),
+                    at: Some((mark.line(), mark.col() + 1)),
+                })
             }
         }
     }
@@ -261,6 +296,7 @@ impl<'t> Reader<'t> {
 
     fn object(&mut self, depth: usize) -> Result<Node, Unreadable> {
         let mut entries: Vec<(String, Node)> = Vec::new();
+        let mut keys = HashSet::new();
         loop {
             let (event, span) = self.next()?;
             let key = match event {
@@ -271,7 +307,7 @@ impl<'t> Reader<'t> {
                 Event::Scalar(key, _, _, None) => key.into_owned(),
                 _ => return Err(at(span, "a key must be a string")),
             };
-            if entries.iter().any(|(known, _)| *known == key) {
+            if !keys.insert(key.clone()) {
                 return Err(at(span, format!("duplicate key `{key}`")));
             }
             let (event, span) = self.next()?;
@@ -279,17 +315,9 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A text with its position. The parser counts characters.
+    /// A text with its position.
     fn text(&self, value: String, span: Span) -> Text {
-        let byte = |index: usize| match self.text.is_ascii() {
-            true => index,
-            false => self
-                .text
-                .char_indices()
-                .nth(index)
-                .map_or(self.text.len(), |(byte, _)| byte),
-        };
-        let at = byte(span.start.index())..byte(span.end.index());
+        let at = self.places.byte(span.start.index())..self.places.byte(span.end.index());
         Text {
             at: self.text.get(at.clone()).map(|_| at),
             value,
@@ -299,11 +327,10 @@ impl<'t> Reader<'t> {
 
 fn at(span: Span, why: impl fmt::Display) -> Unreadable {
     let start = span.start;
-    Unreadable(format!(
-        "line {}, column {}: {why}",
-        start.line(),
-        start.col() + 1
-    ))
+    Unreadable {
+        why: why.to_string(),
+        at: Some((start.line(), start.col() + 1)),
+    }
 }
 
 /// Interprets a plain scalar by the core schema; `None` for text.
@@ -407,8 +434,9 @@ impl<'de> Deserialize<'de> for Node {
 
             fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
                 let mut entries: Vec<(String, Node)> = Vec::new();
+                let mut keys = HashSet::new();
                 while let Some((key, value)) = access.next_entry::<String, Node>()? {
-                    if entries.iter().any(|(known, _)| *known == key) {
+                    if !keys.insert(key.clone()) {
                         let why = format!("duplicate key `{key}`");
                         return Err(de::Error::custom(why));
                     }
@@ -463,7 +491,7 @@ mod tests {
             ("a: 1\na: 2", "line 2, column 1: duplicate key `a`"),
             (
                 r#"{"a":	1, "a": 2}"#,
-                "duplicate key `a` at line 1 column 16",
+                "line 1, column 16: duplicate key `a`",
             ),
             ("a: &x {b: 1}\nc: {<<: *x}", "line 2, column 5: merge keys"),
             ("a: !secret x", "line 1, column 4: the tag `!secret`"),
@@ -476,9 +504,10 @@ mod tests {
             ("a: .nan", "finite"),
             ("a: 99999999999999999999", "too large"),
         ] {
-            let Err(Unreadable(said)) = Node::parse(text) else {
+            let Err(said) = Node::parse(text) else {
                 panic!("{text} is read");
             };
+            let said = said.to_string();
             assert!(said.contains(why), "{text}: {said}");
         }
     }
@@ -499,6 +528,20 @@ mod tests {
             assert!(Node::parse(&text).is_err());
         }
         assert!(Node::parse(&" ".repeat(TEXT_BYTES_MAX + 1)).is_err());
+    }
+
+    #[test]
+    fn many_keys_and_texts_cost_little() {
+        // A search through all keys, or all characters, for each of them would take minutes.
+        let yaml: String = (0..16_000).map(|n| format!("é{n:05}: x\n")).collect();
+        let keys: Vec<String> = (0..16_000).map(|n| format!("\"é{n:05}\": 1")).collect();
+        let json = format!("{{\t{}}}", keys.join(","));
+        for text in [yaml, json] {
+            let Ok(Node::Object(entries)) = Node::parse(&text) else {
+                panic!("it is not read");
+            };
+            assert_eq!(entries.len(), 16_000);
+        }
     }
 
     #[test]

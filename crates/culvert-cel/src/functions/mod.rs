@@ -1,6 +1,7 @@
 //! The standard library: functions, their types and their implementation. Functions of the host are extensions.
 
 pub(crate) mod extension;
+pub(crate) mod standard;
 
 use std::sync::Arc;
 
