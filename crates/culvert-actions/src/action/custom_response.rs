@@ -132,7 +132,6 @@ fn content_type(body: &Template) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use culvert_policy::policy::environments;
 
     #[test]
     fn content_types_are_inferred_from_templates() {
@@ -158,7 +157,7 @@ mod tests {
             ("{}${req.host}", TEXT),
             ("$${<p>", TEXT),
         ] {
-            let template = Template::parse(body, environments::of(Phase::Request)).unwrap();
+            let template = Template::parse(body, Phase::Request).unwrap();
             assert_eq!(content_type(&template), expected, "{body}");
         }
     }

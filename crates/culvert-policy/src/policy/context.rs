@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::net::HostName;
+use culvert_base::text::similar::nearest;
 use culvert_base::{Code, Refusal, Share, code};
 use culvert_cel::Env;
 use culvert_tls::tls_policy::Authorities;
@@ -22,6 +23,7 @@ use crate::identity::AssertionKeys;
 use crate::policy::environments;
 use crate::policy::expression::{Condition, Expression};
 use crate::policy::phase::Phase;
+use crate::policy::problems::INVALID;
 use crate::policy::secrets::Secrets;
 use crate::policy::taint::{Feeds, Mark, Reading};
 use crate::policy::template::{self, Template, ValueTemplate};
@@ -201,10 +203,8 @@ impl<'c> PolicyContext<'c> {
             .compile_predicate(text)
             .map(Condition::new)
             .map_err(|error| {
-                self.refuse(
-                    code::POLICY_EXPRESSION_INVALID,
-                    &format!("`{field}`: {error}"),
-                )
+                let why = format!("`{field}`: {}", environments::explain(&error, self.phase));
+                self.refuse(code::POLICY_EXPRESSION_INVALID, &why)
             })?;
         let slots = condition.slots().iter().copied();
         let reading = Reading::of(field, Feeds::Action, [text], slots, Mark::default());
@@ -216,7 +216,7 @@ impl<'c> PolicyContext<'c> {
     pub fn expression(&self, field: &str, text: &str) -> Result<Expression, Refusal> {
         let compiled = self.env().compile(text).map(Expression::new);
         let expression = compiled.map_err(|error| {
-            let why = format!("`{field}`: {error}");
+            let why = format!("`{field}`: {}", environments::explain(&error, self.phase));
             self.refuse(code::POLICY_EXPRESSION_INVALID, &why)
         })?;
         let slots = expression.slots().iter().copied();
@@ -236,7 +236,7 @@ impl<'c> PolicyContext<'c> {
     }
 
     fn template_for(&self, field: &str, text: &str, feeds: Feeds) -> Result<Template, Refusal> {
-        let template = Template::parse(text, self.env()).map_err(|why| {
+        let template = Template::parse(text, self.phase).map_err(|why| {
             self.refuse(code::POLICY_TEMPLATE_INVALID, &format!("`{field}`: {why}"))
         })?;
         let (sources, slots) = (template::sources(text), template.slots());
@@ -369,7 +369,14 @@ impl<'c> PolicyContext<'c> {
 /// The message of a parser without the quoted value, which may be a misplaced secret.
 fn quoteless(message: &str) -> String {
     let said = match message.split_once(", expected ") {
-        Some((found, _)) if found.starts_with("unknown field") => message.to_owned(),
+        Some((found, expected)) if found.starts_with("unknown field") => {
+            let name = found.split('`').nth(1).unwrap_or_default();
+            let known = expected.split('`').skip(1).step_by(2);
+            match nearest(name, known) {
+                Some(nearest) => format!("{found}; did you mean `{nearest}`?"),
+                None => message.to_owned(),
+            }
+        }
         Some((_, expected)) => format!("it must be {expected}"),
         None => message.to_owned(),
     };
@@ -379,10 +386,7 @@ fn quoteless(message: &str) -> String {
 /// The error and its position, counted from 1.
 pub(crate) fn refusal(code: Code, place: &str, why: &str) -> Refusal {
     let colon = if place.is_empty() { "" } else { ": " };
-    Refusal::new(
-        code,
-        format!("The traffic policy is invalid: {place}{colon}{why}."),
-    )
+    Refusal::new(code, format!("{INVALID}{place}{colon}{why}."))
 }
 
 /// A duration in Go's notation: `10s`, `1m30s`.

@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use culvert_cel::{Env, Limits, Slot, Type};
+use culvert_base::text::similar::nearest;
+use culvert_cel::{Env, Error, ErrorKind, Limits, Slot, Type};
 
 use crate::policy::functions;
 use crate::policy::phase::Phase;
@@ -35,6 +36,56 @@ pub(crate) fn of_retries(phase: Phase) -> &'static Env {
         Phase::Connect => connect,
         Phase::Request => request,
         Phase::Response => response,
+    }
+}
+
+/// The error of an expression with its position, and what was probably meant.
+pub(crate) fn explain(error: &Error, phase: Phase) -> String {
+    let name = match &error.kind {
+        ErrorKind::UnknownIdentifier { name } => name,
+        ErrorKind::UnknownField { path } => path,
+        ErrorKind::UnknownFunction { name } => {
+            let functions = functions::ALL.iter().filter(|one| one.since <= phase);
+            let names = functions.map(|one| one.extension.name);
+            return with_hint(error, nearest(name, names));
+        }
+        ErrorKind::UnusableField { path } => {
+            // Some variables exist in later phases only.
+            let later = ALL.iter().find(|variable| *variable.path == *path);
+            let later = later.filter(|variable| variable.since > phase);
+            return match later {
+                Some(variable) => format!("{error}; it exists from `{}` on", variable.since.name()),
+                None => error.to_string(),
+            };
+        }
+        _ => return error.to_string(),
+    };
+    let variables = ALL.iter().filter(|variable| variable.since <= phase);
+    let paths = variables.map(|variable| &*variable.path);
+    let paths = paths.filter(|path| !path.starts_with('('));
+    let wanted = name.matches('.').count();
+    // The beginning of a path is a name too: `req` and `req.url`.
+    let cut = |path: &'static str| match path.match_indices('.').nth(wanted) {
+        Some((at, _)) => path.get(..at).unwrap_or(path),
+        None => path,
+    };
+    let last = name.rsplit('.').next().unwrap_or(name);
+    let near = nearest(name, paths.clone().map(cut));
+    // A name without its object: `path` is `req.url.path`.
+    let ends = || {
+        paths
+            .clone()
+            .find(|path| path.rsplit('.').next() == Some(last))
+    };
+    with_hint(error, near.or_else(ends))
+}
+
+fn with_hint(error: &Error, meant: Option<&str>) -> String {
+    match meant {
+        Some(meant) if !error.message.contains("did you mean") => {
+            format!("{error}; did you mean `{meant}`?")
+        }
+        _ => error.to_string(),
     }
 }
 

@@ -26,6 +26,17 @@ impl Phase {
         }
     }
 
+    /// When it runs, for the reference.
+    pub fn doc(self) -> &'static str {
+        match self {
+            Self::Connect => {
+                "once per connection, before the TLS handshake; without TLS, before the first request"
+            }
+            Self::Request => "once per request, after its head arrived",
+            Self::Response => "once per response of the upstream or the edge, before it is sent",
+        }
+    }
+
     pub(crate) fn is_of(self, scheme: Scheme) -> bool {
         self == Self::Connect || scheme.is_http()
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use culvert_cel::{Extension, STANDARD};
 use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator};
 use serde_json::Value;
 
 use crate::action_type::{ActionType, Actions, NOT_BUILT};
@@ -16,7 +18,15 @@ use crate::scheme::Scheme;
 pub fn reference(actions: Actions) -> String {
     let guards = actions.sorted().into_iter().filter(|ty| ty.guards);
     let guards: Vec<_> = guards.map(|ty| format!("`{}`", ty.name)).collect();
+    let rows = Phase::ALL.map(|phase| {
+        let endpoints = match phase {
+            Phase::Connect => "all",
+            Phase::Request | Phase::Response => "http, https",
+        };
+        format!("| `{}` | {} | {endpoints} |\n", phase.name(), phase.doc())
+    });
     let mut page = INTRODUCTION.replace("{guards}", &guards.join(", "));
+    page = page.replace("{phases}", &rows.concat());
     page.push_str("## Actions\n\n| action | phases | ends the phase |\n|---|---|---|\n");
     let actions = actions.sorted();
     for ty in &actions {
@@ -54,15 +64,19 @@ pub fn reference(actions: Actions) -> String {
         ];
         line(&mut page, &cells);
     }
-    page.push_str("\n## Functions\n\nIn addition to the functions of CEL (`size`, `contains`, `startsWith`, `endsWith`, `matches`, conversions and time accessors) and the macros `has`, `all`, `exists`, `exists_one`, `map`, `filter` and `sortBy`. Time accessors accept a time zone: an offset such as `+02:00` or a name such as `Europe/Vienna`.\n\n| function | |\n|---|---|\n");
+    page.push_str("\n## Functions\n\n| function | |\n|---|---|\n");
     for function in functions::ALL.iter() {
-        let extension = function.extension;
-        let calls: Vec<String> = extension
-            .signatures
-            .iter()
-            .map(|signature| call(extension, signature))
+        let calls: Vec<String> = calls(function.extension)
+            .map(|call| format!("`{call}`"))
             .collect();
-        line(&mut page, &[calls.join("<br>"), extension.doc.to_owned()]);
+        line(
+            &mut page,
+            &[calls.join("<br>"), function.extension.doc.to_owned()],
+        );
+    }
+    page.push_str("\n### Functions of CEL\n\nThe accessors of times take a time zone: an offset such as `+02:00` or a name such as `Europe/Vienna`.\n\n| function | |\n|---|---|\n");
+    for row in STANDARD {
+        line(&mut page, &[format!("`{}`", row.call), row.doc.to_owned()]);
     }
     page
 }
@@ -77,10 +91,7 @@ that run in order. Anchors and aliases are supported; merge keys, tags and dupli
 
 | phase | runs | endpoints |
 |---|---|---|
-| `on_tcp_connect` | once per connection, before the TLS handshake; without TLS, before the first request | all |
-| `on_http_request` | once per request, after its head arrived | http, https |
-| `on_http_response` | once per response of the upstream or the edge, before it is sent | http, https |
-
+{phases}
 Limits: 100 rules per phase, 20 expressions and 20 actions per rule. An expression may have 4096 bytes and 2000
 nodes. An evaluation may take 100,000 steps and 1 MiB of memory, with texts of 64 KiB and lists of 1024 items; JSON
 may be nested 127 levels deep. The text of a template and the value of a variable or result may have 1 MiB, and all
@@ -120,15 +131,20 @@ fn push_action(page: &mut String, ty: &ActionType) {
         page.push_str("\nThis action has no configuration.\n");
         return;
     };
-    let mut settings = SchemaSettings::draft2020_12();
-    settings.inline_subschemas = true;
-    let schema = schema(&mut settings.into_generator()).to_value();
+    let schema = schema_value(schema);
     page.push_str("\n| field | type | |\n|---|---|---|\n");
-    push_fields(page, "", &schema);
+    push_fields(page, "", &schema, ty.secrets);
 }
 
-/// The fields of an object, and those of the objects in it.
-fn push_fields(page: &mut String, prefix: &str, schema: &Value) {
+/// The schema of a configuration, without references.
+pub fn schema_value(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
+    let mut settings = SchemaSettings::draft2020_12();
+    settings.inline_subschemas = true;
+    schema(&mut settings.into_generator()).to_value()
+}
+
+/// The fields of an object, and those of the objects in it. `secrets` are those that are encrypted at rest.
+fn push_fields(page: &mut String, prefix: &str, schema: &Value, secrets: &[&str]) {
     let texts = |value: &Value| -> Vec<String> {
         let items = value.as_array().into_iter().flatten();
         items.filter_map(Value::as_str).map(str::to_owned).collect()
@@ -152,9 +168,12 @@ fn push_fields(page: &mut String, prefix: &str, schema: &Value) {
             doc.push_str(" Required.");
         }
         let path = format!("{prefix}{name}");
+        if secrets.contains(&path.as_str()) {
+            doc.push_str(" Encrypted at rest.");
+        }
         line(page, &[format!("`{path}`"), kind(field), doc]);
-        push_fields(page, &format!("{path}."), field);
-        push_fields(page, &format!("{path}[]."), &field["items"]);
+        push_fields(page, &format!("{path}."), field, secrets);
+        push_fields(page, &format!("{path}[]."), &field["items"], secrets);
     }
 }
 
@@ -167,7 +186,7 @@ fn phases(ty: &ActionType) -> String {
 }
 
 /// The type of a field in words.
-fn kind(field: &Value) -> String {
+pub fn kind(field: &Value) -> String {
     let name = match &field["type"] {
         Value::String(name) => name.as_str(),
         Value::Array(names) => names
@@ -188,13 +207,19 @@ fn kind(field: &Value) -> String {
     }
 }
 
-/// How a function is called, without the variable that it reads implicitly.
-fn call(extension: &culvert_cel::Extension, signature: &str) -> String {
+/// How a function is called, one text for each signature, without the variable that it reads implicitly.
+pub fn calls(extension: &Extension) -> impl Iterator<Item = String> {
+    let signatures = extension.signatures.iter();
+    signatures.map(|signature| call(extension, signature))
+}
+
+fn call(extension: &Extension, signature: &str) -> String {
     let (parameters, result) = signature
         .trim_start_matches('(')
         .rsplit_once(") -> ")
         .unwrap_or((signature, ""));
     let mut parameters = split(parameters);
+    let name = extension.name;
     if extension.reads.is_some() || extension.is_member {
         let first = if parameters.is_empty() {
             String::new()
@@ -202,18 +227,10 @@ fn call(extension: &culvert_cel::Extension, signature: &str) -> String {
             parameters.remove(0)
         };
         if extension.is_member {
-            return format!(
-                "`{first}.{}({}) -> {result}`",
-                extension.name,
-                parameters.join(", ")
-            );
+            return format!("{first}.{name}({}) -> {result}", parameters.join(", "));
         }
     }
-    format!(
-        "`{}({}) -> {result}`",
-        extension.name,
-        parameters.join(", ")
-    )
+    format!("{name}({}) -> {result}", parameters.join(", "))
 }
 
 /// Parameters at commas outside of brackets.

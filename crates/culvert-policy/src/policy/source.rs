@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use culvert_base::net::HostName;
+use culvert_base::text::similar::nearest;
 use culvert_base::{Code, Meter, Refusal, code};
 use culvert_cel::{Limits, Slot};
 use culvert_http::fields::folded;
@@ -14,12 +15,13 @@ use crate::policy::compiled::{Policy, PolicySecrets, Rule};
 use crate::policy::context::{PolicyContext, Resources, refusal};
 use crate::policy::expression::Condition;
 use crate::policy::phase::{Ends, Phase};
+use crate::policy::problems::{Enough, Problem, Problems};
 use crate::policy::run::Action;
 use crate::policy::taint::{Feeds, Flow, Mark, Reading};
 use crate::policy::{environments, template, variables};
 use crate::scheme::Scheme;
 use culvert_ip_data::IpFields;
-use culvert_yaml::{Node, Unreadable};
+use culvert_yaml::{Node, Step};
 
 /// Most rules of a phase.
 const RULES_MAX: usize = 100;
@@ -54,7 +56,7 @@ impl Source {
     /// If the text is neither, or not a policy (2236).
     pub fn read(text: &str, actions: Actions) -> Result<Self, Refusal> {
         let root = Node::parse(text)
-            .map_err(|Unreadable(why)| refusal(code::POLICY_UNREADABLE, "", &why))?;
+            .map_err(|unreadable| refusal(code::POLICY_UNREADABLE, "", &unreadable.to_string()))?;
         let Node::Object(_) = root else {
             let why = "it must be an object with phases such as `on_http_request`";
             return Err(refusal(code::POLICY_UNREADABLE, "", why));
@@ -172,11 +174,48 @@ impl Source {
         has_upstream: bool,
         resources: &Resources,
     ) -> Result<Policy, Refusal> {
-        let Node::Object(phases) = &self.root else {
-            return Err(refusal(code::POLICY_UNREADABLE, "", "it must be an object"));
-        };
-        check_phases(phases.iter().map(|(key, _)| key.as_str()))?;
+        let mut problems = Problems::up_to(1);
+        let compiled = self.compile_all(scheme, has_upstream, resources, &mut problems);
+        match (problems.into_vec().pop(), compiled) {
+            (Some(problem), _) => Err(problem.refusal),
+            (None, Ok(policy)) => Ok(policy),
+            // Unreachable: there is enough of one problem only.
+            (None, Err(Enough)) => Err(refusal(code::POLICY_UNREADABLE, "", "it is invalid")),
+        }
+    }
+
+    /// The problems of a policy for an endpoint, at most `max`, in the order of the text.
+    pub fn problems(
+        &self,
+        scheme: Scheme,
+        has_upstream: bool,
+        resources: &Resources,
+        max: usize,
+    ) -> Result<Policy, Vec<Problem>> {
+        let mut problems = Problems::up_to(max.max(1));
+        match self.compile_all(scheme, has_upstream, resources, &mut problems) {
+            Ok(policy) if problems.is_empty() => Ok(policy),
+            _ => Err(problems.into_vec()),
+        }
+    }
+
+    /// Compiles it, and goes on at a problem until there are enough of them.
+    fn compile_all(
+        &self,
+        scheme: Scheme,
+        has_upstream: bool,
+        resources: &Resources,
+        problems: &mut Problems,
+    ) -> Result<Policy, Enough> {
+        if let Node::Object(phases) = &self.root {
+            for (key, _) in phases {
+                if let Err(refusal) = check_phase(key) {
+                    problems.note(vec![Step::Key(key.clone())], "", refusal)?;
+                }
+            }
+        }
         let mut reader = Reader {
+            problems,
             actions: self.known,
             scheme,
             resources,
@@ -195,29 +234,37 @@ impl Source {
                 Some(Node::List(items)) => items,
                 Some(other) => {
                     let why = format!("it must be a list of rules, not {}", other.kind());
-                    return Err(refusal(code::POLICY_UNREADABLE, place, &why));
+                    reader.note_phase(phase, refusal(code::POLICY_UNREADABLE, place, &why))?;
+                    continue;
                 }
             };
             if !phase.is_of(scheme) && !items.is_empty() {
                 let why = format!("{} endpoints do not support this phase", scheme.name());
-                return Err(refusal(code::POLICY_PHASE_WRONG_PROTOCOL, place, &why));
+                let refusal = refusal(code::POLICY_PHASE_WRONG_PROTOCOL, place, &why);
+                reader.note_phase(phase, refusal)?;
+                continue;
             }
             if items.len() > RULES_MAX {
                 let why = format!("it has {} rules; the limit is {RULES_MAX}", items.len());
-                return Err(refusal(code::POLICY_TOO_MANY_RULES, place, &why));
+                reader.note_phase(phase, refusal(code::POLICY_TOO_MANY_RULES, place, &why))?;
+                continue;
             }
             for (index, item) in items.iter().enumerate() {
-                let (rule, ends) = reader.rule(phase, index, item)?;
+                let Some((rule, ends)) = reader.rule(phase, index, item)? else {
+                    continue;
+                };
                 handles |= phase == Phase::Request && ends && rule.expressions.is_empty();
                 rules.push(rule);
             }
         }
-        if !handles {
+        // A rule with a problem may be the one that handles them.
+        if !handles && reader.problems.is_empty() {
             let why = "the endpoint has no `upstream_url`, so `on_http_request` requires a rule \
                        without expressions whose last action handles every request: \
                        `custom-response`, `deny`, `close-connection`, `forward-internal`, or a \
                        `redirect` without `from`";
-            return Err(refusal(code::POLICY_TRAFFIC_UNHANDLED, "", why));
+            let refusal = refusal(code::POLICY_TRAFFIC_UNHANDLED, "", why);
+            reader.problems.note(Vec::new(), "", refusal)?;
         }
         let (uses, named, computes_names) = reader.secrets.end();
         let mut reads = reader.reads;
@@ -322,6 +369,7 @@ fn expressions(node: &Node, is_expression: bool, look: &mut dyn FnMut(&str)) {
 
 /// Compiles rules.
 struct Reader<'c> {
+    problems: &'c mut Problems,
     actions: Actions,
     scheme: Scheme,
     resources: &'c Resources,
@@ -335,53 +383,43 @@ struct Reader<'c> {
 }
 
 impl Reader<'_> {
-    /// A rule, and whether its actions respond to all traffic.
-    fn rule(&mut self, phase: Phase, index: usize, item: &Node) -> Result<(Rule, bool), Refusal> {
+    /// A problem of a whole phase.
+    fn note_phase(&mut self, phase: Phase, refusal: Refusal) -> Result<(), Enough> {
+        let path = vec![Step::Key(phase.name().to_owned())];
+        self.problems.note(path, phase.name(), refusal)
+    }
+
+    /// A rule, and whether its actions respond to all traffic; `None` if it is none.
+    fn rule(
+        &mut self,
+        phase: Phase,
+        index: usize,
+        item: &Node,
+    ) -> Result<Option<(Rule, bool)>, Enough> {
+        let path = vec![Step::Key(phase.name().to_owned()), Step::Item(index)];
         let mut place = format!("{}, rule {}", phase.name(), index + 1);
-        let Node::Object(entries) = item else {
-            let why = format!("a rule must be an object, not {}", item.kind());
-            return Err(refusal(code::POLICY_UNREADABLE, &place, &why));
-        };
-        known_keys(entries, &["name", "expressions", "actions"], &place)?;
-        let name = match item.get("name") {
-            None | Some(Node::Null) => String::new(),
-            Some(Node::Text(name)) => name.value.clone(),
-            Some(_) => {
-                return Err(refusal(
-                    code::POLICY_UNREADABLE,
-                    &place,
-                    "`name` must be a string",
-                ));
+        let (name, expressions, actions) = match parts_of_rule(item, &mut place) {
+            Ok(parts) => parts,
+            Err(refusal) => {
+                self.problems.note(path, &place, refusal)?;
+                return Ok(None);
             }
         };
-        if name.len() > NAME_BYTES_MAX {
-            let why = format!("`name` is longer than {NAME_BYTES_MAX} bytes");
-            return Err(refusal(code::POLICY_STRING_TOO_LONG, &place, &why));
-        }
-        if !name.is_empty() {
-            let shown: String = name.chars().take(64).collect();
-            place = format!("{place} ({shown})");
-        }
-        let expressions = list(item, "expressions", &place)?;
-        let actions = list(item, "actions", &place)?;
-        for (name, items) in [("expressions", expressions), ("actions", actions)] {
-            if items.len() > PER_RULE_MAX {
-                let why = format!("it has {} {name}; the limit is {PER_RULE_MAX}", items.len());
-                return Err(refusal(code::POLICY_RULE_TOO_LONG, &place, &why));
+        let at = |list: &str, index: usize| {
+            let mut path = path.clone();
+            path.extend([Step::Key(list.to_owned()), Step::Item(index)]);
+            path
+        };
+        let mut conditions = Vec::with_capacity(expressions.len());
+        for (index, source) in expressions.iter().enumerate() {
+            let place = format!("{place}, expression {}", index + 1);
+            match self.expression(phase, source, &place) {
+                Ok(condition) => conditions.push(condition),
+                Err(refusal) => self
+                    .problems
+                    .note(at("expressions", index), &place, refusal)?,
             }
         }
-        if actions.is_empty() {
-            return Err(refusal(
-                code::POLICY_RULE_WITHOUT_ACTION,
-                &place,
-                "it has no actions",
-            ));
-        }
-        let expressions = expressions
-            .iter()
-            .enumerate()
-            .map(|(index, source)| self.expression(phase, source, &place, index))
-            .collect::<Result<_, _>>()?;
         let mut compiled = Vec::with_capacity(actions.len());
         let mut types = Vec::with_capacity(actions.len());
         let mut ends_by = None;
@@ -389,13 +427,21 @@ impl Reader<'_> {
         let mut guards = false;
         for (index, item) in actions.iter().enumerate() {
             let place = format!("{place}, action {}", index + 1);
-            let (ty, action) = self.action(phase, item, &place)?;
+            let (ty, action) = match self.action(phase, item, &place) {
+                Ok(action) => action,
+                Err(refusal) => {
+                    self.problems.note(at("actions", index), &place, refusal)?;
+                    continue;
+                }
+            };
             if let Some(before) = ends_by {
                 let why = format!(
                     "`{}` can never run, because `{before}` before it always ends the phase",
                     ty.name
                 );
-                return Err(refusal(code::POLICY_ACTION_UNREACHABLE, &place, &why));
+                let refusal = refusal(code::POLICY_ACTION_UNREACHABLE, &place, &why);
+                self.problems.note(at("actions", index), &place, refusal)?;
+                continue;
             }
             let is_final = ty.ends == Ends::Always || action.is_final();
             if is_final {
@@ -409,7 +455,7 @@ impl Reader<'_> {
         }
         let rule = Rule {
             name,
-            expressions,
+            expressions: conditions.into_boxed_slice(),
             terminates_tls: compiled.iter().any(|action| action.terminates_tls()),
             guards,
             actions: compiled.into(),
@@ -417,7 +463,7 @@ impl Reader<'_> {
             failures: Meter::default(),
             refusals: Meter::default(),
         };
-        Ok((rule, handles))
+        Ok(Some((rule, handles)))
     }
 
     fn expression(
@@ -425,35 +471,34 @@ impl Reader<'_> {
         phase: Phase,
         source: &Node,
         place: &str,
-        index: usize,
     ) -> Result<Condition, Refusal> {
-        let place = format!("{place}, expression {}", index + 1);
         let source = match source {
             Node::Text(text) => text.value.as_str(),
             Node::Bool(true) => "true",
             Node::Bool(false) => "false",
             other => {
                 let why = format!("an expression must be a string, not {}", other.kind());
-                return Err(refusal(code::POLICY_EXPRESSION_INVALID, &place, &why));
+                return Err(refusal(code::POLICY_EXPRESSION_INVALID, place, &why));
             }
         };
         let compiled = environments::of(phase)
             .compile_predicate(source)
             .map(Condition::new)
             .map_err(|error| {
-                refusal(code::POLICY_EXPRESSION_INVALID, &place, &error.to_string())
+                let why = environments::explain(&error, phase);
+                refusal(code::POLICY_EXPRESSION_INVALID, place, &why)
             })?;
         self.has_data(
             phase,
             compiled.slots(),
-            &place,
+            place,
             code::POLICY_EXPRESSION_INVALID,
         )?;
         self.reads.extend(compiled.slots());
         let slots = compiled.slots().iter().copied();
         let reading = Reading::of("", Feeds::Action, [source], slots, Mark::default());
         let reading = reading.into_iter().collect();
-        self.secrets.follow(phase, &place, None, reading);
+        self.secrets.follow(phase, place, None, reading);
         Ok(compiled)
     }
 
@@ -519,7 +564,9 @@ impl Reader<'_> {
                 return Err(refusal(missing.code, place, &why));
             }
             let shown: String = name.chars().take(64).collect();
-            let why = format!("unknown action `{shown}`");
+            let known = self.actions.sorted().into_iter().map(|ty| ty.name);
+            let hint = hint(nearest(&shown, known));
+            let why = format!("unknown action `{shown}`{hint}");
             return Err(refusal(code::POLICY_ACTION_UNKNOWN, place, &why));
         };
         let place = &format!("{place} ({name})");
@@ -591,8 +638,9 @@ fn known_keys(entries: &[(String, Node)], known: &[&str], place: &str) -> Result
         return Ok(());
     };
     let shown: String = key.chars().take(64).collect();
+    let hint = hint(nearest(&shown, known.iter().copied()));
     let why = format!(
-        "unknown field `{shown}`; valid fields: {}",
+        "unknown field `{shown}`{hint}; valid fields: {}",
         known.join(", ")
     );
     Err(refusal(code::POLICY_UNREADABLE, place, &why))
@@ -623,28 +671,73 @@ fn constant(url: &str) -> &str {
     if is_whole { before } else { "" }
 }
 
-/// Refuses keys of a policy that are no phases.
-fn check_phases<'a>(keys: impl Iterator<Item = &'a str>) -> Result<(), Refusal> {
-    for key in keys {
-        let why = match key {
-            key if Phase::ALL.iter().any(|phase| phase.name() == key) => continue,
-            "inbound" => "`inbound` has been renamed to `on_http_request`",
-            "outbound" => "`outbound` has been renamed to `on_http_response`",
-            "on_event_stream_message" => {
-                let why = "`on_event_stream_message` is not supported";
-                return Err(refusal(code::POLICY_VALUE_INVALID, "", why));
-            }
-            _ => {
-                let shown: String = key.chars().take(64).collect();
-                let names = Phase::ALL.map(|phase| format!("`{}`", phase.name()));
-                let why = format!(
-                    "unknown phase `{shown}`; valid phases: {}",
-                    names.join(", ")
-                );
-                return Err(refusal(code::POLICY_UNREADABLE, "", &why));
-            }
-        };
-        return Err(refusal(code::POLICY_UNREADABLE, "", why));
+/// What was probably meant.
+fn hint(nearest: Option<&str>) -> String {
+    nearest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+}
+
+/// The name of a rule, its expressions and its actions. The name is added to its place.
+fn parts_of_rule<'n>(
+    item: &'n Node,
+    place: &mut String,
+) -> Result<(String, &'n [Node], &'n [Node]), Refusal> {
+    let Node::Object(entries) = item else {
+        let why = format!("a rule must be an object, not {}", item.kind());
+        return Err(refusal(code::POLICY_UNREADABLE, place, &why));
+    };
+    known_keys(entries, &["name", "expressions", "actions"], place)?;
+    let name = match item.get("name") {
+        None | Some(Node::Null) => String::new(),
+        Some(Node::Text(name)) => name.value.clone(),
+        Some(_) => {
+            let why = "`name` must be a string";
+            return Err(refusal(code::POLICY_UNREADABLE, place, why));
+        }
+    };
+    if name.len() > NAME_BYTES_MAX {
+        let why = format!("`name` is longer than {NAME_BYTES_MAX} bytes");
+        return Err(refusal(code::POLICY_STRING_TOO_LONG, place, &why));
     }
-    Ok(())
+    if !name.is_empty() {
+        let shown: String = name.chars().take(64).collect();
+        *place = format!("{place} ({shown})");
+    }
+    let expressions = list(item, "expressions", place)?;
+    let actions = list(item, "actions", place)?;
+    for (name, items) in [("expressions", expressions), ("actions", actions)] {
+        if items.len() > PER_RULE_MAX {
+            let why = format!("it has {} {name}; the limit is {PER_RULE_MAX}", items.len());
+            return Err(refusal(code::POLICY_RULE_TOO_LONG, place, &why));
+        }
+    }
+    if actions.is_empty() {
+        let why = "it has no actions";
+        return Err(refusal(code::POLICY_RULE_WITHOUT_ACTION, place, why));
+    }
+    Ok((name, expressions, actions))
+}
+
+/// Refuses a key of a policy that is no phase.
+fn check_phase(key: &str) -> Result<(), Refusal> {
+    let why = match key {
+        key if Phase::ALL.iter().any(|phase| phase.name() == key) => return Ok(()),
+        "inbound" => "`inbound` has been renamed to `on_http_request`",
+        "outbound" => "`outbound` has been renamed to `on_http_response`",
+        "on_event_stream_message" => {
+            let why = "`on_event_stream_message` is not supported";
+            return Err(refusal(code::POLICY_VALUE_INVALID, "", why));
+        }
+        _ => {
+            let shown: String = key.chars().take(64).collect();
+            let names = Phase::ALL.map(Phase::name);
+            let hint = hint(nearest(&shown, names));
+            let names = names.map(|name| format!("`{name}`"));
+            let why = format!(
+                "unknown phase `{shown}`{hint}; valid phases: {}",
+                names.join(", ")
+            );
+            return Err(refusal(code::POLICY_UNREADABLE, "", &why));
+        }
+    };
+    Err(refusal(code::POLICY_UNREADABLE, "", why))
 }

@@ -6,11 +6,13 @@
 
 use std::borrow::Cow;
 
-use culvert_cel::{Env, Slot, Value};
+use culvert_cel::{Slot, Value};
 use serde_json::Value as Json;
 
+use crate::policy::environments;
 use crate::policy::exchange::Exchange;
 use crate::policy::expression::Expression;
+use crate::policy::phase::Phase;
 use crate::policy::secret::REDACTED;
 use crate::policy::taint::Mark;
 use crate::policy::values::{check_size, map, of_number, push_text};
@@ -32,8 +34,9 @@ enum Part {
 }
 
 impl Template {
-    /// Parses a template. The error is a sentence without a full stop.
-    pub fn parse(text: &str, env: &Env) -> Result<Self, String> {
+    /// Parses a template of a phase. The error is a sentence without a full stop.
+    pub fn parse(text: &str, phase: Phase) -> Result<Self, String> {
+        let env = environments::of(phase);
         let mut parts = Vec::new();
         let mut plain = String::new();
         let mut rest = text;
@@ -56,7 +59,8 @@ impl Template {
             }
             let program = env.compile(source.trim()).map_err(|error| {
                 let shown: String = source.trim().chars().take(80).collect();
-                format!("the expression `{shown}` is invalid: {error}")
+                let why = environments::explain(&error, phase);
+                format!("the expression `{shown}` is invalid: {why}")
             })?;
             parts.push(Part::Expression(Expression::new(program)));
             rest = &behind[1..];
@@ -341,7 +345,6 @@ fn end_of_literal(bytes: &[u8], start: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use culvert_cel::Limits;
 
     use super::*;
     use crate::policy::values::{moment, of_json, text, texts, to_json};
@@ -364,8 +367,7 @@ mod tests {
 
     #[test]
     fn literals_and_escapes_are_parsed() {
-        let env = Env::new(Limits::POLICY);
-        let parse = |text: &str| Template::parse(text, &env);
+        let parse = |text: &str| Template::parse(text, Phase::Connect);
         assert_eq!(parse("").unwrap().constant(), Some(""));
         assert_eq!(parse("a$${b} $c}").unwrap().constant(), Some("a${b} $c}"));
         let mixed = parse("a${1}b").unwrap();

@@ -15,13 +15,16 @@ use culvert_cel::Extension;
 use crate::policy::phase::Phase;
 
 /// A function, and the first phase that has it.
-pub(crate) struct Function {
-    pub(crate) since: Phase,
-    pub(crate) extension: &'static Extension,
+#[derive(Debug)]
+pub struct Function {
+    /// The first phase that has it; later ones do too.
+    pub since: Phase,
+    /// The function.
+    pub extension: &'static Extension,
 }
 
 /// Every function, in the order of the reference. A name has one entry for each way to call it.
-pub(crate) static ALL: LazyLock<Vec<Function>> = LazyLock::new(|| {
+pub static ALL: LazyLock<Vec<Function>> = LazyLock::new(|| {
     let files = [
         messages::rows(),
         texts::rows(),
