@@ -29,6 +29,7 @@ Comments say how to read a block. They contain no commands:
                                   of its own shows
   <!-- test:again -->             a reader repeats the next block until its output is the one below it
   <!-- test:elsewhere TEST -->    TEST of `crates/culvert/tests/it`, such as `packaging::a_deb_is_…`, runs the next block
+  <!-- template: NAME -->         the policy editor offers the next block under this name
 
 Any other comment, and a block that nothing above covers, fails the document.
 """
@@ -49,6 +50,7 @@ NOTE = re.compile(
     r"^<!-- test:(?:(?P<again>again)|background (?P<background>\S.*)|file (?P<file>[\w./-]+)"
     r"|output(?P<output>(?: [\w./-]+)?)|elsewhere (?P<elsewhere>[\w:]+)) -->$"
 )
+TEMPLATE = re.compile(r"^<!-- template: \S.* -->$")
 UNTESTED = re.compile(r"^ *\*Not run by the tests: (?P<reason>.+)\.\*$")
 STOP = re.compile(r"Stop the (?P<what>\w+) with Ctrl\+C")
 # What the programs of a reader's terminals are called, and the command that starts them.
@@ -93,6 +95,8 @@ def blocks_of(path):
     blocks, notes, prose, lines = [], {}, [], iter(enumerate(open(path, encoding="utf-8"), 1))
     for number, line in lines:
         note, fence = NOTE.match(line), FENCE.match(line)
+        if TEMPLATE.match(line):
+            continue
         if "<!--" in line:
             if not note or notes:
                 sys.exit(f"{path}:{number}: the comment is none of those that the runner reads: {line.strip()}")

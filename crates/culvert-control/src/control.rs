@@ -99,6 +99,8 @@ pub struct Control {
     pub(crate) edge: Option<Arc<dyn EdgePort>>,
     /// The turns of searches for objects.
     pub(crate) searches: Searches,
+    /// The turns of analyses of policies that are being written.
+    pub(crate) analyses: Searches,
     /// Whether the last attempt to compile the configuration failed.
     pub(crate) has_failed: AtomicBool,
 }

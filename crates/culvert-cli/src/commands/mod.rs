@@ -17,6 +17,7 @@ pub mod import;
 pub mod login;
 pub mod logout;
 mod output;
+pub mod policy;
 mod prompt;
 pub mod service;
 pub mod settings;
@@ -50,6 +51,7 @@ pub static ALL: &[&CommandType] = &[
     &import::TYPE,
     &login::TYPE,
     &logout::TYPE,
+    &policy::TYPE,
     &service::TYPE,
     &settings::TYPE,
     &setup::TYPE,

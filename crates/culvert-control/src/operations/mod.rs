@@ -4,6 +4,7 @@
 pub(crate) mod certificate_checks;
 pub(crate) mod dry_run;
 pub(crate) mod node_list;
+pub(crate) mod policy_analysis;
 pub(crate) mod referrers;
 pub(crate) mod resources;
 pub(crate) mod root;
@@ -37,6 +38,7 @@ pub fn operations() -> &'static [Operation] {
         operations.extend(search::operations());
         operations.extend(referrers::operations());
         operations.extend(search_objects::operations());
+        operations.extend(policy_analysis::operations());
         operations.extend(of_resource(&audit_hold::TYPE, &[]));
         operations.extend(of_resource(&grant::TYPE, &[]));
         operations.extend(identity.map(|one| one.within(|control: &Control| &*control.identity)));

@@ -13,7 +13,7 @@ use crate::{CallContext, Origin};
 /// What a successful call leaves in the log: the event of the object that it writes, or of the operation, and those that
 /// follow it; before the event of a removal, those of its parts. The five operations of each resource are not here if
 /// their event has its name, and is the only one.
-const TRACES: [(&str, &[&str]); 51] = [
+const TRACES: [(&str, &[&str]); 52] = [
     (
         "agent_ingresses_check_certificate",
         &["certificate_checked"],
@@ -97,6 +97,7 @@ const TRACES: [(&str, &[&str]); 51] = [
     ("self", &[]),
     ("statistics_get", &[]),
     ("statistics_get_top", &[]),
+    ("traffic_policy_analysis", &[]),
     ("tunnel_sessions_restart", &["agent_session_commanded"]),
     ("tunnel_sessions_stop", &["agent_session_commanded"]),
     ("tunnel_sessions_update_agent", &["agent_session_commanded"]),

@@ -42,6 +42,7 @@ mod operators;
 mod people;
 mod planted_errors;
 mod planted_secret;
+mod policy_analysis;
 mod private;
 mod races;
 mod reencrypt;

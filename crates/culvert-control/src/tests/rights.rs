@@ -122,6 +122,7 @@ impl Rule {
         }
         match (collection, name) {
             ("", "root" | "referrers" | "search" | "search_objects" | "self") => Some(Self::Read),
+            ("", "traffic_policy_analysis") => Some(Self::Write),
             ("nodes", "list") => Some(Self::Admins(630, 630)),
             ("endpoints", "get_health")
             | (

@@ -163,6 +163,7 @@ impl Control {
             certificates,
             edge: parts.edge,
             searches: Default::default(),
+            analyses: Default::default(),
             has_failed: AtomicBool::new(false),
         }))
     }

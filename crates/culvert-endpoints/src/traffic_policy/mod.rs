@@ -120,6 +120,11 @@ impl JsonSchema for Given {
 }
 
 impl StoredPolicy {
+    /// What a policy of an endpoint at `host` may use, without the objects of the account.
+    pub async fn resources(cx: &Cx<'_>, host: &str, source: &Source) -> Result<Resources, Error> {
+        resources(cx, host, source).await
+    }
+
     /// Checks a policy for an endpoint; `before` is its previous policy. Also returns the condition that the
     /// secrets it names still have those names at the commit.
     pub async fn check(

@@ -9,7 +9,7 @@ pub(crate) const INVALID: &str = "The traffic policy is invalid: ";
 /// A problem of a policy.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// Its place in the document: the smallest part that has a check of its own.
+    /// Its place in the document: the smallest part that is checked separately.
     pub path: Vec<Step>,
     /// The field below that place, such as `bucket_key[0]`; empty if the problem is that of the whole place.
     pub field: String,

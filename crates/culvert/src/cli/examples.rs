@@ -404,6 +404,19 @@ const EXAMPLES: &[(&str, Examples)] = &[
         &[("culvert openapi > openapi.json", "Save the document")],
     ),
     (
+        "policy",
+        &[
+            (
+                "culvert policy check policy.yaml",
+                "Print the problems of a traffic policy with their lines",
+            ),
+            (
+                "culvert policy check --scheme tcp --format json policies/*.yaml",
+                "Check policies of TCP endpoints for another program",
+            ),
+        ],
+    ),
+    (
         "serve",
         &[
             (

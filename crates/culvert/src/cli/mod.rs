@@ -59,7 +59,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     (
         "Manage",
         &[
-            "login", "logout", "whoami", "api", "apply", "diff", "import",
+            "login", "logout", "whoami", "api", "apply", "diff", "policy", "import",
         ],
     ),
     ("See", &["status", "events", "demo"]),

@@ -637,7 +637,7 @@ const BY_SERVER: &[&str] = &[
 ];
 
 /// Crates whose collections a socket can reach.
-const CRATES: [&str; 30] = [
+const CRATES: [&str; 31] = [
     "access",
     "actions",
     "agents",
@@ -659,6 +659,7 @@ const CRATES: [&str; 30] = [
     "mux",
     "overload",
     "policy",
+    "policy-editor",
     "resources",
     "server-log",
     "ssh",

@@ -89,6 +89,17 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "culvert-policy-editor",
+        &[
+            "culvert-base",
+            "culvert-cel",
+            "culvert-edge-config",
+            "culvert-login",
+            "culvert-policy",
+            "culvert-yaml",
+        ],
+    ),
+    (
         "culvert-edge",
         &[
             "culvert-base",
@@ -253,6 +264,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-identity",
             "culvert-login",
             "culvert-policy",
+            "culvert-policy-editor",
             "culvert-resources",
             "culvert-server-log",
             "culvert-statistics",
@@ -311,6 +323,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-import",
             "culvert-installation",
             "culvert-policy",
+            "culvert-policy-editor",
             "culvert-resources",
             "culvert-store",
             "culvert-tlog",
@@ -423,6 +436,7 @@ const NEVER: &[(&str, &[&str])] = &[
         "culvert-actions",
         &["sqlx", "axum", "hyper", "tokio-rustls"],
     ),
+    ("culvert-policy-editor", &["tokio", "sqlx", "hyper"]),
     ("culvert-policy", &["sqlx", "axum", "hyper", "tokio-rustls"]),
     ("culvert-tls", &["sqlx", "axum", "hyper", "tokio-rustls"]),
     ("culvert-dns", &["sqlx", "axum", "hyper", "tokio-rustls"]),
@@ -607,7 +621,7 @@ fn crates_depend_only_downwards() {
 }
 
 /// Crates that no program of an agent may contain, however deep.
-const SERVER: [&str; 28] = [
+const SERVER: [&str; 29] = [
     "culvert-access",
     "culvert-actions",
     "culvert-admin",
@@ -629,6 +643,7 @@ const SERVER: [&str; 28] = [
     "culvert-login",
     "culvert-metrics",
     "culvert-policy",
+    "culvert-policy-editor",
     "culvert-resources",
     "culvert-server",
     "culvert-server-log",

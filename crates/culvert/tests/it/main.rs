@@ -79,6 +79,7 @@ mod own_agent;
 mod own_certificates;
 mod packaging;
 mod policy;
+mod policy_files;
 mod proxies;
 mod public_ports;
 mod races;

@@ -344,6 +344,67 @@ async fn operator_reconciles_change_nothing_twice() {
     culvert.stop().await;
 }
 
+/// Policies as people and programs write them: the order of keys, numbers, comments, line ends and characters are theirs.
+const TEXTS: [&str; 6] = [
+    "# première règle\r\non_http_response: []\r\non_http_request:\r\n  - name: \"\\u00fc ü😀\"   \r\n    actions:\r\n    - {type: custom-response, config: {status_code: 0xC9, body: 'it''s'}} # \u{202e}\r\n",
+    "{\"on_http_response\":[ ],\t\"on_http_request\" : [{\"actions\":[{\"config\":{\"status_code\":201 ,\"body\":\"\\u00fc\\n\"},\"type\":\"custom-response\"}]}]}",
+    "{\n  \"on_http_request\": [{\"name\": \"z\", \"actions\": [{\"type\": \"log\", \"config\": {\"metadata\": {\"z\": 1e3, \"a\": 10000000000000000000, \"m\": -0.0}}}, {\"type\": \"deny\"}]}]\n}\n\n",
+    "on_http_request: &all\n- actions:\n  - type: custom-response\n    config:\n      body: |+\n        one\n\n        two\n\n",
+    "---\non_http_request:\n- actions: [{type: deny, config: {status_code: +0403}}]\n...\n",
+    POLICY,
+];
+
+/// An admin, and an owner that is none, read each policy as it was written: the two clients above compare bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn policies_come_back_byte_for_byte() {
+    let culvert = Harness::start(&Backend::Sqlite).await;
+    let bot = culvert
+        .create("bot_users", json!({"name": "robot", "active": true}))
+        .await;
+    let key = json!({"owner_id": bot["id"], "role": "member"});
+    let key = culvert.create("api_keys", key).await;
+    let owner = culvert.client_with(key["token"].as_str().unwrap());
+    for (n, text) in TEXTS.into_iter().enumerate() {
+        let body = json!({
+            "url": format!("https://bytes{n}.culvert.localhost"), "upstream_url": "http://127.0.0.1:9", "traffic_policy": text,
+        });
+        let made = owner
+            .call(Method::POST, "/endpoints", Some(&body))
+            .await
+            .unwrap();
+        assert_eq!(made.status, 201, "{text}: {}", made.body);
+        assert_eq!(made.body["traffic_policy"], text);
+        let path = format!("/endpoints/{}", made.body["id"].as_str().unwrap());
+        let again = json!({"traffic_policy": text});
+        let patched = owner
+            .call(Method::PATCH, &path, Some(&again))
+            .await
+            .unwrap();
+        assert_eq!(patched.body["traffic_policy"], text);
+        let of_owner = owner.call(Method::GET, &path, None).await.unwrap().body;
+        assert_eq!(of_owner["traffic_policy"], text);
+        let of_admin = culvert.call(Method::GET, &path, None).await.body;
+        assert_eq!(of_admin["traffic_policy"], text);
+    }
+    // Lists too, but for the secrets, which they never have.
+    for listed in [
+        owner
+            .call(Method::GET, "/endpoints", None)
+            .await
+            .unwrap()
+            .body,
+        culvert.call(Method::GET, "/endpoints", None).await.body,
+    ] {
+        let listed = listed["endpoints"].as_array().unwrap().iter();
+        let listed: Vec<_> = listed.map(|one| &one["traffic_policy"]).collect();
+        assert_eq!(listed.len(), TEXTS.len());
+        for text in TEXTS.into_iter().filter(|text| *text != POLICY) {
+            assert!(listed.iter().any(|shown| **shown == text), "{text}");
+        }
+    }
+    culvert.stop().await;
+}
+
 /// Responses with secrets are not cached, and lists do not have them.
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_are_only_in_responses_about_one_endpoint() {
