@@ -1,5 +1,5 @@
-// Writes src/live/catalogue.json and src/live/reasons.json from the references of events and of traffic policies: what the API does not tell, but
-// the field picker and the completion of the editors need.
+// Writes src/live/catalogue.json, src/live/reasons.json and src/endpoints/secret-fields.json from the references of events and of
+// traffic policies: what the API does not tell, but the field picker, the completion of filters and the masks of secrets need.
 import { readFileSync, writeFileSync } from 'node:fs';
 
 const reference = (name) =>
@@ -24,13 +24,16 @@ for (const line of reference('events').split('\n')) {
     });
   }
 }
-const actions = [
-  ...reference('traffic-policy').matchAll(/^### ([a-z][a-z-]+)$/gm),
+const secrets = [
+  ...reference('traffic-policy').matchAll(
+    /^\| `(\w+)` \|.* Encrypted at rest\. \|$/gm,
+  ),
 ].map((match) => match[1]);
-const write = (name, value) =>
+const write = (path, value) =>
   writeFileSync(
-    new URL(`../src/live/${name}.json`, import.meta.url),
+    new URL(`../src/${path}.json`, import.meta.url),
     `${JSON.stringify(value, null, 1)}\n`,
   );
-write('catalogue', { fields, actions: [...new Set(actions)].toSorted() });
-write('reasons', reasons);
+write('live/catalogue', { fields });
+write('live/reasons', reasons);
+write('endpoints/secret-fields', [...new Set(secrets)].toSorted());

@@ -1,6 +1,6 @@
 import { Button } from '@mantine/core';
 import { useMutation } from '@tanstack/react-query';
-import { Suspense, useState } from 'react';
+import { Suspense, useMemo, useState } from 'react';
 import { lazyPart } from '@/api/load';
 import { call } from '@/api/http';
 import type { JsonObject } from '@/api/json';
@@ -95,14 +95,23 @@ const KINDS = [
 ];
 
 /** Evaluates a policy or a filter against the recent requests of an endpoint. */
-export function DryRun({ id, policy }: { id: string; policy: string }) {
+export function DryRun({
+  id,
+  policy,
+  isBeside = false,
+}: {
+  id: string;
+  policy: string;
+  /** Beside an editor, whose policy it evaluates. */
+  isBeside?: boolean;
+}) {
   const [kind, setKind] = useState('policy');
   const [source, setSource] = useState({ policy, filter: '' });
   const run = useMutation({
     mutationFn: async () => {
       const body: JsonObject =
         kind === 'policy'
-          ? { traffic_policy: source.policy }
+          ? { traffic_policy: isBeside ? policy : source.policy }
           : { filter: source.filter };
       return (await call(
         'POST',
@@ -112,6 +121,10 @@ export function DryRun({ id, policy }: { id: string; policy: string }) {
     },
   });
   const isPolicy = kind === 'policy';
+  const service = useMemo(
+    () => ({ place: () => ({ endpoint_id: id }), onProblems: () => {} }),
+    [id],
+  );
   return (
     <Section title="Dry run">
       <div className={ui.stack}>
@@ -119,18 +132,21 @@ export function DryRun({ id, policy }: { id: string; policy: string }) {
           Evaluates conditions against the most recent kept requests. No action
           runs, and nothing is saved.
         </p>
-        <Choice
-          label="What to evaluate"
-          value={kind}
-          onChange={setKind}
-          options={KINDS}
-        />
+        {isBeside ? null : (
+          <Choice
+            label="What to evaluate"
+            value={kind}
+            onChange={setKind}
+            options={KINDS}
+          />
+        )}
         <Suspense fallback={<Loading />}>
-          {isPolicy ? (
+          {isBeside ? null : isPolicy ? (
             <CodeEditor
               key="policy"
               label="Traffic policy to try"
               language="policy"
+              service={service}
               value={source.policy}
               onChange={(next) =>
                 setSource((now) => ({ ...now, policy: next }))

@@ -1,6 +1,8 @@
-import { Tabs } from '@mantine/core';
-import type { JsonObject } from '@/api/json';
+import { Button, Tabs } from '@mantine/core';
+import { useState } from 'react';
+import { type JsonObject, text } from '@/api/json';
 import type { Operation } from '@/api/model';
+import { masked, secretsIn } from '@/endpoints/secrets';
 import { CopyBlock } from '@/ui/copy';
 import ui from '@/ui/ui.module.css';
 import { asCommand, asCurl } from './commands';
@@ -14,7 +16,20 @@ interface Props {
 }
 
 /** What the form does, as a command to keep. */
-export function CommandsOf({ collection, operation, path, id, body }: Props) {
+export function CommandsOf({
+  collection,
+  operation,
+  path,
+  id,
+  body: whole,
+}: Props) {
+  const [isOpen, setIsOpen] = useState(false);
+  const policy = text(whole.traffic_policy);
+  const hasSecrets = secretsIn(policy).length > 0;
+  const body =
+    hasSecrets && !isOpen
+      ? { ...whole, traffic_policy: masked(policy) }
+      : whole;
   return (
     <details className={ui.commands}>
       <summary>As a command</summary>
@@ -36,6 +51,16 @@ export function CommandsOf({ collection, operation, path, id, body }: Props) {
           />
         </Tabs.Panel>
       </Tabs>
+      {hasSecrets ? (
+        <Button
+          size="xs"
+          variant="default"
+          aria-pressed={isOpen}
+          onClick={() => setIsOpen((now) => !now)}
+        >
+          {isOpen ? 'Hide secrets' : 'Show secrets'}
+        </Button>
+      ) : null}
     </details>
   );
 }

@@ -23,6 +23,7 @@ import { FieldPicker } from '@/events/field-picker';
 import { MapField } from './map-field';
 import { collectionIn } from './names';
 import { ReferenceField } from './reference-field';
+import { PolicyEditor } from '@/endpoints/policy-editor';
 
 const CodeEditor = lazyPart(() => import('@/ui/code-editor'));
 
@@ -74,24 +75,32 @@ function CodeField({
       <div>
         <span className={ui.label}>{common.label}</span>
         <p className={ui.hint}>{common.description}</p>
-        <Suspense
-          fallback={
-            <Textarea
-              aria-label={common.label}
-              value={shown}
-              autosize
-              minRows={language === 'cel' ? 1 : 6}
-              readOnly
-            />
-          }
-        >
-          <CodeEditor
+        {language === 'policy' ? (
+          <PolicyEditor
             label={common.label}
-            language={language}
             value={shown}
             onChange={(next) => onChange(path, next)}
           />
-        </Suspense>
+        ) : (
+          <Suspense
+            fallback={
+              <Textarea
+                aria-label={common.label}
+                value={shown}
+                autosize
+                minRows={1}
+                readOnly
+              />
+            }
+          >
+            <CodeEditor
+              label={common.label}
+              language={language}
+              value={shown}
+              onChange={(next) => onChange(path, next)}
+            />
+          </Suspense>
+        )}
         {common.error ? (
           <p role="alert" className="field-error">
             {common.error}

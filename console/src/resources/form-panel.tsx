@@ -3,9 +3,11 @@ import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { type FormEvent, useMemo, useState } from 'react';
 import { useModel } from '@/api/document';
 import { call } from '@/api/http';
-import { type JsonObject, isObject } from '@/api/json';
+import { type JsonObject, isObject, text } from '@/api/json';
 import type { Operation, Resource } from '@/api/model';
 import { nounOf } from '@/api/words';
+import { PolicyFormContext } from '@/endpoints/policy-context';
+import { PolicyReview } from '@/endpoints/policy-review';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
 import { CommandsOf } from './commands-of';
@@ -57,12 +59,16 @@ export function FormPanel({
   const [values, setValues] = useState<JsonObject>(before ?? defaults ?? {});
   const [isForced, setForced] = useState(false);
   const [created, setCreated] = useState<JsonObject>();
+  const [isReviewed, setIsReviewed] = useState(false);
+  const form = useMemo(() => ({ values, id }), [values, id]);
   const path = id
     ? operation.path.replace('{id}', encodeURIComponent(id))
     : operation.path;
   const body = bodyOf(values, before);
   const send = useMutation({
     mutationFn: () => call(operation.method, forced(path, isForced), body),
+    // A refusal is shown at its field.
+    onError: () => setIsReviewed(false),
     onSuccess: async (answer) => {
       await client.invalidateQueries({ queryKey: [resource.name] });
       announce(
@@ -77,10 +83,16 @@ export function FormPanel({
       else onDone(made);
     },
   });
+  const [policy, nextPolicy] = [before, values].map((each) =>
+    text(each?.traffic_policy),
+  );
+  const hasOtherPolicy = before !== undefined && policy !== nextPolicy;
   const problem = fieldError(send.error, Object.keys(schema?.properties ?? {}));
   const submit = (event: FormEvent) => {
     event.preventDefault();
-    send.mutate();
+    // What a policy does to traffic is looked at before it is saved.
+    if (hasOtherPolicy && !isReviewed) setIsReviewed(true);
+    else send.mutate();
   };
   return (
     <Drawer
@@ -94,19 +106,25 @@ export function FormPanel({
         <ShownOnce object={created} onDone={() => onDone(created)} />
       ) : (
         <form onSubmit={submit} className={ui.stack} noValidate>
-          <ChangeContext value={before !== undefined}>
-            {schema ? (
-              <ObjectFields
-                path={[]}
-                schema={schema}
-                value={values}
-                errors={problem ? [problem] : NONE}
-                onChange={(at, value) =>
-                  setValues((now) => withValue(now, at, value))
-                }
-              />
-            ) : null}
-          </ChangeContext>
+          {hasOtherPolicy && isReviewed ? (
+            <PolicyReview before={policy ?? ''} after={nextPolicy ?? ''} />
+          ) : (
+            <ChangeContext value={before !== undefined}>
+              <PolicyFormContext value={form}>
+                {schema ? (
+                  <ObjectFields
+                    path={[]}
+                    schema={schema}
+                    value={values}
+                    errors={problem ? [problem] : NONE}
+                    onChange={(at, value) =>
+                      setValues((now) => withValue(now, at, value))
+                    }
+                  />
+                ) : null}
+              </PolicyFormContext>
+            </ChangeContext>
+          )}
           <FormError error={send.error} />
           {isForced || locksOut(operation, send.error) ? (
             <LockOut checked={isForced} onChange={setForced} />
@@ -119,11 +137,17 @@ export function FormPanel({
             body={body}
           />
           <div className={ui.formFoot}>
-            <Button variant="default" onClick={onClose}>
-              Cancel
-            </Button>
+            {isReviewed ? (
+              <Button variant="default" onClick={() => setIsReviewed(false)}>
+                Back to the form
+              </Button>
+            ) : (
+              <Button variant="default" onClick={onClose}>
+                Cancel
+              </Button>
+            )}
             <Button type="submit" loading={send.isPending}>
-              {verb}
+              {hasOtherPolicy && !isReviewed ? 'Review changes' : verb}
             </Button>
           </div>
         </form>

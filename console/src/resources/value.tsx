@@ -1,4 +1,6 @@
 import { Link } from '@tanstack/react-router';
+import { Suspense } from 'react';
+import { lazyPart } from '@/api/load';
 import { useModelIfThere } from '@/api/document';
 import { type Json, isObject, refId, text } from '@/api/json';
 import { type Resolved, type Schema, resolve } from '@/api/schema';
@@ -10,6 +12,8 @@ import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
 import { useNameOf } from './name-of-id';
 import { collectionOf, pathOf } from './names';
+
+const PolicyValue = lazyPart(() => import('@/endpoints/policy-value'));
 
 const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)$/;
 const LONG = 160;
@@ -164,12 +168,18 @@ export function Fields({ value, schema, skip = NONE }: FieldsProps) {
             {humanize(key)}
           </dt>,
           <dd key={key}>
-            <Value
-              value={value[key]}
-              schema={
-                field && model ? resolve(model.schemas, field) : undefined
-              }
-            />
+            {key === 'traffic_policy' && value[key] ? (
+              <Suspense fallback={<Nothing />}>
+                <PolicyValue value={text(value[key])} />
+              </Suspense>
+            ) : (
+              <Value
+                value={value[key]}
+                schema={
+                  field && model ? resolve(model.schemas, field) : undefined
+                }
+              />
+            )}
           </dd>,
         ];
       })}

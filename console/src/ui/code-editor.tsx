@@ -12,13 +12,19 @@ import {
   indentOnInput,
   syntaxHighlighting,
 } from '@codemirror/language';
-import { EditorState } from '@codemirror/state';
+import { EditorState, type Extension } from '@codemirror/state';
 import { EditorView, keymap, lineNumbers, placeholder } from '@codemirror/view';
 import { tags } from '@lezer/highlight';
 import { useEffect, useRef } from 'react';
 import catalogue from '@/live/catalogue.json';
+import {
+  masking,
+  policyService,
+  type Service,
+  showSecrets,
+} from './code-editor-policy';
 
-const look = EditorView.theme({
+export const look = EditorView.theme({
   '&': {
     fontSize: '13px',
     color: 'var(--mantine-color-text)',
@@ -51,10 +57,39 @@ const look = EditorView.theme({
   },
   '.cm-selectionBackground': { background: 'var(--accent-back) !important' },
   '.cm-cursor': { borderLeftColor: 'var(--mantine-color-text)' },
+  '.cm-tooltip .cm-described, .cm-completionInfo .cm-described': {
+    maxWidth: '420px',
+    maxHeight: '280px',
+    overflow: 'auto',
+    padding: '6px 10px',
+  },
+  '.cm-described p': { margin: '0 0 6px' },
+  '.cm-described pre': {
+    margin: '0 0 6px',
+    fontSize: '12px',
+    whiteSpace: 'pre-wrap',
+  },
+  '.cm-masked': {
+    color: 'var(--mantine-color-dimmed)',
+    background: 'var(--sunken)',
+    borderRadius: '4px',
+    padding: '0 4px',
+  },
+  // The pictures of the library are of one theme only.
+  '.cm-lintRange-error': {
+    backgroundImage: 'none',
+    textDecoration: 'underline wavy var(--bad)',
+  },
+  '.cm-lintRange-warning': {
+    backgroundImage: 'none',
+    textDecoration: 'underline wavy var(--warn)',
+  },
+  '.cm-diagnostic-error': { borderLeftColor: 'var(--bad)' },
+  '.cm-diagnostic-warning': { borderLeftColor: 'var(--warn)' },
 });
 const policyLook = EditorView.theme({ '.cm-content': { minHeight: '150px' } });
 
-const colours = syntaxHighlighting(
+export const colours = syntaxHighlighting(
   HighlightStyle.define([
     {
       tag: [tags.propertyName, tags.definition(tags.propertyName)],
@@ -72,23 +107,6 @@ const colours = syntaxHighlighting(
 
 const words = (labels: string[], type: string): Completion[] =>
   labels.map((label) => ({ label, type }));
-const POLICY = [
-  ...words(
-    [
-      'on_http_request',
-      'on_http_response',
-      'on_tcp_connect',
-      'actions',
-      'expressions',
-      'type',
-      'config',
-      'name',
-      'enabled',
-    ],
-    'property',
-  ),
-  ...words(catalogue.actions, 'function'),
-];
 const CEL = [
   ...[
     ...new Map(
@@ -117,23 +135,66 @@ function complete(options: Completion[]) {
   };
 }
 
+/** A line to show, and a number that changes each time. */
+export interface Jump {
+  line: number;
+  column: number;
+  count: number;
+}
+
 interface Props {
   label: string;
   language: 'policy' | 'cel';
   value: string;
   onChange: (value: string) => void;
+  /** The help of the server for policies. */
+  service?: Service;
+  /** Whether the secrets of a policy are shown. */
+  isOpen?: boolean;
+  jump?: Jump | undefined;
+}
+
+function extensionsOf(
+  { label, language, service }: Props,
+  onChange: (value: string) => void,
+): Extension {
+  return [
+    history(),
+    bracketMatching(),
+    closeBrackets(),
+    indentOnInput(),
+    look,
+    colours,
+    EditorView.lineWrapping,
+    keymap.of([...defaultKeymap, ...historyKeymap]),
+    language === 'policy'
+      ? [
+          yaml(),
+          lineNumbers(),
+          policyLook,
+          masking,
+          service ? policyService(service) : [],
+          placeholder(
+            'on_http_request:\n  - actions:\n      - type: compress-response',
+          ),
+        ]
+      : [
+          autocompletion({ override: [complete(CEL)] }),
+          placeholder('ev.conn.server_port == 443'),
+        ],
+    EditorView.contentAttributes.of({ 'aria-label': label }),
+    EditorView.updateListener.of((update) => {
+      if (update.docChanged) onChange(update.state.doc.toString());
+    }),
+  ];
 }
 
 /**
  * An editor with completion. It lives in a shadow root, because only there does CodeMirror put its styles into an adopted
  * sheet; a style tag would be refused by the page's content security policy.
  */
-export default function CodeEditor({
-  label,
-  language,
-  value,
-  onChange,
-}: Props) {
+export default function CodeEditor(props: Props) {
+  const { label, language, value, onChange, isOpen = false, jump } = props;
   const host = useRef<HTMLDivElement>(null);
   const view = useRef<EditorView>(null);
   const changed = useRef(onChange);
@@ -144,37 +205,12 @@ export default function CodeEditor({
     const element = host.current;
     if (!element) return undefined;
     const root = element.shadowRoot ?? element.attachShadow({ mode: 'open' });
-    const policy = language === 'policy';
     const editor = new EditorView({
       root,
       parent: root,
       state: EditorState.create({
         doc: value,
-        extensions: [
-          history(),
-          bracketMatching(),
-          closeBrackets(),
-          indentOnInput(),
-          look,
-          colours,
-          EditorView.lineWrapping,
-          keymap.of([...defaultKeymap, ...historyKeymap]),
-          autocompletion({ override: [complete(policy ? POLICY : CEL)] }),
-          policy
-            ? [
-                yaml(),
-                lineNumbers(),
-                policyLook,
-                placeholder(
-                  'on_http_request:\n  - actions:\n      - type: compress-response',
-                ),
-              ]
-            : placeholder('ev.conn.server_port == 443'),
-          EditorView.contentAttributes.of({ 'aria-label': label }),
-          EditorView.updateListener.of((update) => {
-            if (update.docChanged) changed.current(update.state.doc.toString());
-          }),
-        ],
+        extensions: extensionsOf(props, (next) => changed.current(next)),
       }),
     });
     view.current = editor;
@@ -189,5 +225,24 @@ export default function CodeEditor({
         changes: { from: 0, to: editor.state.doc.length, insert: value },
       });
   }, [value]);
-  return <div ref={host} data-editor={label} />;
+  useEffect(() => {
+    if (language === 'policy')
+      view.current?.dispatch({ effects: showSecrets.of(isOpen) });
+    // Only a change hides what was typed meanwhile.
+    // oxlint-disable-next-line react/exhaustive-deps
+  }, [isOpen]);
+  useEffect(() => {
+    const editor = view.current;
+    if (!editor || !jump) return;
+    const line = editor.state.doc.line(
+      Math.min(jump.line, editor.state.doc.lines),
+    );
+    const anchor = Math.min(line.from + jump.column - 1, line.to);
+    editor.dispatch({ selection: { anchor }, scrollIntoView: true });
+    editor.focus();
+  }, [jump]);
+  // Escape closes a list of completions here, and not the panel around the editor.
+  return (
+    <div ref={host} data-editor={label} data-mantine-stop-propagation="true" />
+  );
 }
