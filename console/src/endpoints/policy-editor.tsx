@@ -19,9 +19,10 @@ import { PolicyFormContext } from './policy-context';
 import { masked, secretsIn } from './secrets';
 
 const CodeEditor = lazyPart(() => import('@/ui/code-editor'));
-const DryRun = lazyPart(() =>
-  import('./dry-run').then((all) => ({ default: all.DryRun })),
-);
+const DryRun = lazyPart(async () => {
+  const { DryRun: part } = await import('./dry-run');
+  return { default: part };
+});
 
 interface Props {
   label: string;

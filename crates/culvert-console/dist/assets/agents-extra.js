@@ -1,1 +1,1 @@
-import{Xt as e,ht as t}from"./shared.js";import{Ct as n}from"./vendor.js";var r=n();function i(){return(0,r.jsx)(`div`,{className:e.toolbar,children:(0,r.jsx)(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{i as default};
+import{Y as e}from"./shared.js?v=39df215655bca252";import{o as t}from"./style.js?v=39df215655bca252";import{tn as n}from"./vendor.js?v=39df215655bca252";var r=n();function i(){return(0,r.jsx)(`div`,{className:t.toolbar,children:(0,r.jsx)(e,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{i as default};
