@@ -341,7 +341,11 @@ pub(super) fn caller_of(who: Who, caller: &Caller, operation: &Operation) -> Cal
     let mut caller = caller.clone();
     if who == OwnerScoped {
         let of_operation = operation.right.scope;
-        let family = of_operation.and_then(|_| Scope::of(operation.collection));
+        let collection = match operation.name {
+            "traffic_policy_analysis" => "endpoints",
+            _ => operation.collection,
+        };
+        let family = of_operation.and_then(|_| Scope::of(collection));
         // The scope to write includes the one to read.
         let is_other = |scope: &Scope| match family {
             Some((read, write)) if of_operation == Some(read) => *scope != read && *scope != write,
@@ -641,7 +645,10 @@ fn every_operation_declares_its_right() {
             Rule::Unseen => Role::Admin,
             _ => Role::Member,
         };
-        let scopes = Scope::of(collection);
+        let scopes = Scope::of(match name {
+            "traffic_policy_analysis" => "endpoints",
+            _ => collection,
+        });
         let scope = scopes.map(|(read, write)| if is_read { read } else { write });
         assert_eq!(
             operation.right,
