@@ -417,6 +417,20 @@ const EXAMPLES: &[(&str, Examples)] = &[
         ],
     ),
     (
+        "policy check",
+        &[(
+            "culvert policy check policy.yaml",
+            "Print the problems of a traffic policy with their lines",
+        )],
+    ),
+    (
+        "policy lsp",
+        &[(
+            "culvert policy lsp",
+            "Serve an editor on standard input and output",
+        )],
+    ),
+    (
         "serve",
         &[
             (
