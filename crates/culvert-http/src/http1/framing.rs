@@ -197,8 +197,7 @@ impl Framing {
 
     /// Consumes bytes up to the end of a line, and the line if it is complete.
     fn feed_line(&mut self, rest: &[u8]) -> Result<usize, Violation> {
-        let is_first =
-            self.line.len() == 0 && matches!(self.state, State::Start | State::RequestLine);
+        let is_first = self.line.len() == 0 && matches!(self.state, State::Start { .. });
         let begins_line = |byte: &u8| head::is_token(*byte) || matches!(byte, b'\r' | b'\n');
         // Clients of other protocols send no line, and would wait until the head is too slow.
         if is_first && rest.first().is_some_and(|byte| !begins_line(byte)) {

@@ -86,26 +86,24 @@ impl Identity {
         let id = user_of(invitation)?;
         let document = self.kernel.store.get(User::KIND, &id).await?;
         let user: Option<User> = document.as_ref().map(stored::read).transpose()?;
-        let (Some(document), Some(user)) = (document, user) else {
+        let pending = self.valid(user.as_ref(), invitation);
+        let (Some(document), Some(user), Some(pending)) = (document, &user, pending) else {
             return Err(Refusal::of(code::INVITATION_INVALID).into());
         };
-        let Some(pending) = self.valid(&user, invitation) else {
-            return Err(Refusal::of(code::INVITATION_INVALID).into());
-        };
-        self.admit(&person(&document.head, &user), address)?;
+        self.admit(&person(&document.head, user), address)?;
         Ok(Invited {
             until: pending.until,
             by: pending.by.clone(),
-            email: user.email,
+            email: user.email.clone(),
             role: user.role,
         })
     }
 
     /// The invitation of a user that has this token; `None` if it does not work now.
-    fn valid<'a>(&self, user: &'a User, invitation: &str) -> Option<&'a Invitation> {
-        let pending = user.invitation.as_ref();
+    fn valid<'a>(&self, user: Option<&'a User>, invitation: &str) -> Option<&'a Invitation> {
+        let pending = user.and_then(|user| user.invitation.as_ref());
         let digest = pending.map(|pending| pending.digest.as_str());
-        // Also without an invitation, so that the time tells nothing.
+        // Also without a user or an invitation, so that the time tells nothing.
         let is_known = self.kernel.pepper.recognises(digest, invitation);
         let now = self.kernel.clock.now();
         pending.filter(|pending| is_known && now < pending.until)
@@ -124,12 +122,10 @@ impl Identity {
             attempts.begin().await?;
             let document = self.kernel.store.get(User::KIND, id).await?;
             let user: Option<User> = document.as_ref().map(stored::read).transpose()?;
-            let (Some(document), Some(mut user)) = (document, user) else {
+            let is_valid = self.valid(user.as_ref(), invitation).is_some();
+            let (true, Some(document), Some(mut user)) = (is_valid, document, user) else {
                 return Err(Refusal::of(code::INVITATION_INVALID).into());
             };
-            if self.valid(&user, invitation).is_none() {
-                return Err(Refusal::of(code::INVITATION_INVALID).into());
-            }
             let caller = Caller {
                 context: origin.context.clone(),
                 ..person(&document.head, &user)
@@ -235,7 +231,6 @@ impl Identity {
     }
 }
 
-/// A person as a caller without a key.
 /// The ID of the user that an invitation is for, as its token has it.
 fn user_of(invitation: &str) -> Result<String, Refusal> {
     match token::shape(invitation) {
@@ -247,6 +242,7 @@ fn user_of(invitation: &str) -> Result<String, Refusal> {
     }
 }
 
+/// A person as a caller without a key.
 pub(crate) fn person(head: &Head, user: &User) -> Caller {
     Caller {
         owner_id: head.id.clone(),
