@@ -172,6 +172,7 @@ impl Node {
             console_sign_in: None,
             leak_partner: None,
             certificates: None,
+            checks: None,
             agents: None,
             nodes: None,
             statistics: Statistics::new(queue, "a node".to_owned(), Default::default()),

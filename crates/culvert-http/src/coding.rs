@@ -170,7 +170,7 @@ pub fn set_fields(headers: &mut HeaderMap, coding: Coding) {
 }
 
 /// Says that the coding depends on the request (RFC 9110 12.5.5). Otherwise a cache may send a response without a coding to
-/// everybody.
+/// other clients.
 pub fn vary(headers: &mut HeaderMap) {
     if !has_token(headers, &VARY, b"*") && !has_token(headers, &VARY, b"accept-encoding") {
         headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));

@@ -95,7 +95,8 @@ fn encoded(text: &[u8]) -> String {
         match byte {
             b' '..=b'~' if byte != b'%' => out.push(char::from(byte)),
             _ => {
-                let _ = write!(out, "%{byte:02X}");
+                // Writing to a string cannot fail.
+                let _ok = write!(out, "%{byte:02X}");
             }
         }
     }

@@ -147,7 +147,7 @@ impl PendingResponse {
             .insert(CONTENT_LENGTH, HeaderValue::from(made.len()));
         self.source = match self.source {
             // It stays one of the edge, whose bodies are in memory anyway.
-            Source::Edge(_) => Source::Edge(made.into()),
+            Source::Edge(_) => Source::Edge(made),
             _ => Source::Held {
                 bytes: made,
                 _room: room,

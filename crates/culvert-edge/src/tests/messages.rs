@@ -723,7 +723,7 @@ async fn errors_of_the_edge_end_a_call_of_grpc() {
 /// gRPC-Web also runs on HTTP/1, where a response without a body needs a length.
 #[tokio::test]
 async fn errors_of_the_edge_end_a_call_of_grpc_web_on_http1() {
-    let mut rig = Rig::start().await;
+    let rig = Rig::start().await;
     let upstream = format!("http://127.0.0.1:{}", super::limits::free_port().await);
     let endpoint = named(Scheme::Http, "app.example", 80, &upstream, "");
     rig.edge

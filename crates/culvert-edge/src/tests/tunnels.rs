@@ -227,7 +227,7 @@ async fn an_upgrade_to_what_was_not_asked_for_is_no_answer() {
     }
 }
 
-/// Bytes behind a request for an upgrade are no request, whoever refuses it.
+/// Bytes behind a request for an upgrade are no request, whether the edge or the upstream refuses it.
 #[tokio::test]
 async fn nothing_behind_a_refused_upgrade_is_served() {
     let mut rig = Rig::start().await;

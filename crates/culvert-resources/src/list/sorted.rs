@@ -395,7 +395,7 @@ mod tests {
                 field: "x",
                 is_descending,
             });
-            let mut places = vec![
+            let mut places = [
                 place(Key::Nothing, "a_1"),
                 place(text("b"), "a_2"),
                 place(Key::Number(10.0), "a_3"),

@@ -428,26 +428,27 @@ async fn an_authority_that_hangs_holds_up_nothing() {
         &["127.0.0.1"],
     );
 
+    let mut running = JoinSet::new();
     // Deleted while it is checked: the answer is that of an object that is not there.
     let before = *silent.asked.borrow();
-    let running = tokio::spawn(check_until_refused(owner.clone(), check_of(&domain)));
+    running.spawn(check_until_refused(owner.clone(), check_of(&domain)));
     silent.wait_for(before + 1).await;
     let id = domain["id"].as_str().unwrap();
     let deleted = owner
         .call(Method::DELETE, &format!("/reserved_domains/{id}"), None)
         .await;
     assert_eq!(deleted.unwrap().status, 204);
-    assert_eq!(running.await.unwrap(), Some(404));
+    assert_eq!(running.join_next().await.unwrap().unwrap(), Some(404));
 
     // A stop in the middle waits for no authority.
     let domain = reserve(&owner, "alias.managed.example").await;
     let before = *silent.asked.borrow();
-    let running = tokio::spawn(check_until_refused(owner.clone(), check_of(&domain)));
+    running.spawn(check_until_refused(owner.clone(), check_of(&domain)));
     silent.wait_for(before + 1).await;
     let began = Instant::now();
     culvert.stop().await;
     assert!(began.elapsed() < Duration::from_secs(40));
-    assert_ne!(running.await.unwrap(), Some(200));
+    assert_ne!(running.join_next().await.unwrap().unwrap(), Some(200));
     silent.tasks.abort_all();
 }
 
