@@ -1,5 +1,6 @@
 import react from '@vitejs/plugin-react';
 import { createHash } from 'node:crypto';
+import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { type Plugin, defineConfig } from 'vite';
 
@@ -19,6 +20,13 @@ const FORMS =
 const PANELS =
   /node_modules\/(@floating-ui|react-remove-scroll|react-style-singleton|use-callback-ref|use-sidecar|tslib|get-nonce|@mantine\/core\/esm\/(utils\/(Floating|InlineInput|InputsGroupFieldset)|components\/(Checkbox|CloseButton|Drawer|FocusTrap|Input|InputBase|Modal|ModalBase|Overlay|Paper|Portal|ScrollArea|Tabs|TextInput|Textarea|VisuallyHidden)))\//;
 
+/** The files that are copied as they are, which pages name too. */
+const copied = new Map(
+  readdirSync(here('./src/public/assets'))
+    .toSorted()
+    .map((name) => [name, readFileSync(here(`./src/public/assets/${name}`))]),
+);
+
 /** Every file is asked for with the hash of the whole build, so that a page gets files of its own build or none. */
 const withBuild = (): Plugin => ({
   name: 'with-build',
@@ -32,14 +40,17 @@ const withBuild = (): Plugin => ({
       const hash = createHash('sha256');
       for (const file of files)
         hash.update(file.type === 'chunk' ? file.code : file.source);
+      for (const content of copied.values()) hash.update(content);
       const build = hash.digest('hex').slice(0, 16);
       const named = (text: string) =>
         text.replaceAll(
           /(["'`])((?:\.|assets|\/console\/assets)\/[\w-]+\.(?:js|css))\1/g,
-          (whole, quote: string, path: string) =>
-            bundle[`assets/${path.split('/').at(-1)}`]
+          (whole, quote: string, path: string) => {
+            const name = path.split('/').at(-1) ?? '';
+            return bundle[`assets/${name}`] || copied.has(name)
               ? `${quote}${path}?v=${build}${quote}`
-              : whole,
+              : whole;
+          },
         );
       for (const file of files) {
         if (file.type === 'chunk') file.code = named(file.code);

@@ -2,7 +2,7 @@
 
 use crate::File;
 
-pub(crate) static FILES: [File; 39] = [
+pub(crate) static FILES: [File; 40] = [
     File::new(
         "agent/agent.html",
         "text/html; charset=utf-8",
@@ -62,6 +62,11 @@ pub(crate) static FILES: [File; 39] = [
         "assets/charts.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/charts.js"),
+    ),
+    File::new(
+        "assets/code-editor-diff.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/code-editor-diff.js"),
     ),
     File::new(
         "assets/code-editor.js",

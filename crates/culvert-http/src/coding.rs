@@ -11,7 +11,7 @@ use http::header::{
 };
 use http::{StatusCode, response};
 
-use crate::fields::{has_token, is_event_stream};
+use crate::fields::{has_token, is_event_stream, is_grpc};
 
 /// Compresses text to within a few percent of the best level, at a tenth of its cost.
 const DEFLATE_LEVEL: u32 = 5;
@@ -138,10 +138,23 @@ pub fn is_encoded(headers: &HeaderMap) -> bool {
     codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
-/// Whether a response may be encoded: it has a complete, unencoded body, allows transformation, and is no event
-/// stream.
+/// Whether a response may be encoded: it has a complete, unencoded body, allows transformation, and is no stream.
 pub fn may_encode(head: &response::Parts) -> bool {
-    let has_body = !head.status.is_informational()
+    has_body(head) && may_change(&head.headers)
+}
+
+/// Whether a response with these fields may have a coding: it has none, allows transformation, and is no stream.
+pub fn may_change(headers: &HeaderMap) -> bool {
+    !is_encoded(headers)
+        && !has_token(headers, &CACHE_CONTROL, b"no-transform")
+        && !is_event_stream(headers)
+        // Its messages are encoded by themselves.
+        && !is_grpc(headers)
+}
+
+/// Whether a response, also one to HEAD, has a complete body.
+pub fn has_body(head: &response::Parts) -> bool {
+    !head.status.is_informational()
         && ![
             StatusCode::NO_CONTENT,
             StatusCode::RESET_CONTENT,
@@ -152,11 +165,7 @@ pub fn may_encode(head: &response::Parts) -> bool {
         && head
             .headers
             .get(CONTENT_LENGTH)
-            .is_none_or(|length| length != "0");
-    has_body
-        && !is_encoded(&head.headers)
-        && !has_token(&head.headers, &CACHE_CONTROL, b"no-transform")
-        && !is_event_stream(&head.headers)
+            .is_none_or(|length| length != "0")
 }
 
 /// Updates the fields of a response that will be encoded.

@@ -51,7 +51,7 @@ pub(crate) async fn serve(
     let wanted = extended_connect.unwrap_or_else(|| upgrade::requested(&parts, !body.is_ended()));
     let mut exchange = HttpExchange::begin(Arc::clone(&down), parts.version);
     let mut traits = RequestTraits::of(&parts);
-    if wanted != UpgradeRequest::Http {
+    if wanted != UpgradeRequest::Http || upgrade::is_ignored(&parts) {
         // The client may have sent data ahead, which is no request.
         traits.keeps_alive = false;
     }

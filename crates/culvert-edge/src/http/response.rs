@@ -86,8 +86,12 @@ impl PendingResponse {
         traits: &RequestTraits,
         conn: &ConnState,
     ) {
+        if !coding::may_change(&self.head.headers) {
+            return;
+        }
         let is_unchanged = self.head.status == StatusCode::NOT_MODIFIED;
-        if !is_unchanged && !coding::may_encode(&self.head) {
+        let is_part = self.head.status == StatusCode::PARTIAL_CONTENT;
+        if !is_unchanged && !is_part && !coding::has_body(&self.head) {
             return;
         }
         // The text of an error goes into the head of a call.
@@ -95,7 +99,9 @@ impl PendingResponse {
             return;
         }
         coding::vary(&mut self.head.headers);
-        let Some(coding) = coding else { return };
+        let Some(coding) = coding.filter(|_| !is_part) else {
+            return;
+        };
         if is_unchanged {
             return coding::weaken(&mut self.head.headers);
         }
@@ -124,10 +130,13 @@ impl PendingResponse {
     ) -> Result<(), Problem> {
         let is_whole = self.head.status != StatusCode::PARTIAL_CONTENT
             && self.head.status != StatusCode::SWITCHING_PROTOCOLS
-            && !culvert_http::fields::is_event_stream(&self.head.headers);
+            && !culvert_http::fields::is_event_stream(&self.head.headers)
+            // The status of a call is behind its body.
+            && !culvert_http::fields::is_grpc(&self.head.headers);
         if !is_whole || self.source.is_ended() {
             return Ok(());
         }
+        let is_edges = matches!(self.source, Source::Edge(_));
         let held = self.source.hold(share, replace::BODY_BYTES_MAX, conn);
         let (bytes, room) = held.await.map_err(|why| match why {
             NotBuffered::TooLong => Problem::AnswerTooLong,
@@ -145,10 +154,10 @@ impl PendingResponse {
         self.head
             .headers
             .insert(CONTENT_LENGTH, HeaderValue::from(made.len()));
-        self.source = match self.source {
-            // It stays one of the edge, whose bodies are in memory anyway.
-            Source::Edge(_) => Source::Edge(made),
-            _ => Source::Held {
+        self.source = match is_edges {
+            // Those of the edge are in memory anyway.
+            true => Source::Edge(made),
+            false => Source::Held {
                 bytes: made,
                 _room: room,
             },

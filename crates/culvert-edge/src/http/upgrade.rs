@@ -144,6 +144,17 @@ pub(crate) fn requested(parts: &request::Parts, has_body: bool) -> UpgradeReques
     }
 }
 
+/// Whether an ordinary request asks for a protocol that is passed on otherwise: it is malformed or has a body. Clients that
+/// ask for others, such as `h2c`, take the response for one of HTTP/1.1.
+pub(crate) fn is_ignored(parts: &request::Parts) -> bool {
+    if parts.version != Version::HTTP_11 || !parts.headers.contains_key(UPGRADE) {
+        return false;
+    }
+    let mut protocols = parts.headers.get_all(UPGRADE).iter().flat_map(list);
+    has_token(&parts.headers, &CONNECTION, b"upgrade")
+        && protocols.any(|protocol| !is_withheld(protocol))
+}
+
 /// The request for protocols other than a WebSocket. One that is malformed, or has a body, is an ordinary request, as
 /// RFC 9110 7.8 allows.
 fn other(headers: &HeaderMap, has_body: bool) -> UpgradeRequest {

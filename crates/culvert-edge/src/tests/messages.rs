@@ -662,7 +662,7 @@ async fn errors_of_the_edge_end_a_call_of_grpc() {
     let mut rig = Rig::start().await;
     let upstream = format!("http://127.0.0.1:{}", super::limits::free_port().await);
     let (names, key, root) = certificate(&["app.example"]);
-    let policy = "on_http_request: [{expressions: [\"req.url.path == '/deny'\"], actions: [{type: deny, config: {status_code: 403}}]}, {expressions: [\"req.url.path == '/own'\"], actions: [{type: custom-response, config: {status_code: 503, body: 'closed 100%', headers: {content-type: text/plain}}}]}]";
+    let policy = "on_http_request: [{expressions: [\"req.url.path == '/deny'\"], actions: [{type: deny, config: {status_code: 403}}]}, {expressions: [\"req.url.path == '/own'\"], actions: [{type: custom-response, config: {status_code: 503, body: 'closed 100%', headers: {content-type: text/plain}}}]}]\non_http_response: [{actions: [{type: response-body-find-replace, config: {replacements: [{from: nothing, to: x}]}}, {type: compress-response}]}]";
     let endpoint = named(Scheme::Https, "app.example", 443, &upstream, policy);
     let snapshot = Snapshot::builder().endpoint(endpoint);
     rig.edge

@@ -227,6 +227,46 @@ async fn an_upgrade_to_what_was_not_asked_for_is_no_answer() {
     }
 }
 
+/// Nor behind one with a body, which is an ordinary request.
+#[tokio::test]
+async fn nothing_behind_an_ignored_upgrade_is_served() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some((head, _)) = client.request().await {
+            assert!(!head.contains("/early"), "{head}");
+            client
+                .send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                .await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for (upgrade, closes) in [
+        ("tcp\r\nContent-Length: 3\r\n\r\nabc", true),
+        ("tcp, \"x\"\r\n\r\n", true),
+        ("1, 2, 3, 4, 5, 6, 7, 8, 9\r\n\r\n", true),
+        ("h2c\r\nContent-Length: 3\r\n\r\nabc", false),
+        ("TLS/1.0\r\n\r\n", false),
+    ] {
+        let mut client = rig.connect().await;
+        let path = if closes { "early" } else { "next" };
+        client
+            .send(format!(
+                "POST / HTTP/1.1\r\nHost: app.example\r\nConnection: upgrade\r\nUpgrade: {upgrade}\
+                 GET /{path} HTTP/1.1\r\nHost: app.example\r\n\r\n"
+            ))
+            .await;
+        let answer = client.answer("POST").await;
+        assert_eq!(answer.status, 200, "{upgrade}");
+        assert_eq!(answer.header("connection") == Some("close"), closes);
+        if closes {
+            assert!(!client.more().await, "{upgrade}");
+        } else {
+            assert_eq!(client.answer("GET").await.status, 200, "{upgrade}");
+        }
+    }
+}
+
 /// Bytes behind a request for an upgrade are no request, whether the edge or the upstream refuses it.
 #[tokio::test]
 async fn nothing_behind_a_refused_upgrade_is_served() {

@@ -350,13 +350,13 @@ fn of_requests(row: Row<'_>) {
     row("req.ts.header_received", "timestamp", "When the request head was complete.", Filled::Always, |x| computed(moment(x.memory.began)));
     row("req.ts.body_received", "timestamp", "When the body was complete. Absent without a body, and until it is complete.", Filled::Answered, |x| computed(moment(x.body_received()?)));
     row("req.url", "string", "Full normalised URL: host in lower case, no default port, path and query as forwarded.", Filled::Always, |x| owned(x.url()?));
-    row("req.url.raw", "string", "Full URL as received, with bytes beyond ASCII escaped.", Filled::Always, |x| owned(x.raw_url()?));
+    row("req.url.raw", "string", "Full URL as received, with bytes beyond ASCII, `<`, `>` and backticks escaped.", Filled::Always, |x| owned(x.raw_url()?));
     row("req.url.scheme", "string", "`https` if the client's connection is TLS, otherwise `http`.", Filled::Always, |x| there(x.scheme()));
     row("req.url.authority", "string", "Host and port as received.", Filled::Always, |x| there(received_authority(x.request?)));
     row("req.url.host", "string", "Equal to `req.host`.", Filled::Always, |x| either(x.host()?));
     row("req.url.port", "int", "Explicit port; absent if the URL has none.", Filled::Message, |x| x.authority()?.port().and_then(int));
     row("req.url.path", "string", "Path as forwarded: normalised by RFC 3986 6.2.2, without `.` and `..` segments and with unreserved characters decoded; `\\` becomes `/`, and `//` becomes `/` unless `merge_slashes` of the endpoint is off. `*` for `OPTIONS *`.", Filled::Always, |x| there(x.request?.uri.path()));
-    row("req.url.raw_path", "string", "Path as received, with bytes beyond ASCII escaped.", Filled::Always, |x| there(raw_path(x.request?)));
+    row("req.url.raw_path", "string", "Path as received, with bytes beyond ASCII, `<`, `>` and backticks escaped.", Filled::Always, |x| there(raw_path(x.request?)));
     row("req.url.query", "string", "Query as forwarded; empty without one.", Filled::Message, |x| there(x.request?.uri.query().unwrap_or_default()));
     row("req.url.query_params", "map(string, list(string))", "Parameters of the query, decoded.", Filled::Message, |x| computed(query_parameters(x.request?.uri.query().unwrap_or_default())));
     row("req.url.uri", "string", "Path and query as forwarded.", Filled::Always, |x| there(x.request?.uri.path_and_query()?.as_str()));

@@ -354,12 +354,16 @@ fn url_of(parts: &request::Parts, is_tls: bool) -> String {
     let host = parts.headers.get(HOST);
     let authority = Authority::of(parts.version, &parts.uri, host);
     let authority = authority.map_or("", |authority| authority.text);
-    let path = match parts.extensions.get::<Received>().map(Received::path) {
+    let received = parts.extensions.get::<Received>();
+    let path = match received.map(Received::path) {
         Some("") => "/",
         Some(path) => path,
         None => parts.uri.path(),
     };
-    let query = parts.uri.query();
+    let query = match received {
+        Some(received) => received.query(),
+        None => parts.uri.query(),
+    };
     let (mark, query) = (query.map_or("", |_| "?"), query.unwrap_or_default());
     let scheme = if is_tls { "https" } else { "http" };
     format!("{scheme}://{authority}{path}{mark}{query}")
