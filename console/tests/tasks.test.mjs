@@ -136,7 +136,7 @@ test('a destination and a subscription are made, a test event is sent, and a rep
     .getByRole('heading', { name: `subscription ${run}`, level: 1 })
     .waitFor();
   await page.getByText('ev.conn.server_port == 443').first().waitFor();
-  await page.getByRole('link', { name: /^ed_/ }).first().click();
+  await page.locator('main a[href*="/event_destinations/ed_"]').first().click();
   await page.getByRole('button', { name: 'Replay events' }).click();
   await page.getByLabel('From').fill('2026-01-01T00:00:00');
   await page.getByRole('combobox', { name: 'Kinds' }).fill('API key created');

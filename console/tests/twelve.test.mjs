@@ -355,22 +355,24 @@ describe('the twelve', () => {
     );
   });
 
-  task('block requests by a policy, after a dry run', async () => {
+  task('block requests by a policy, after a dry run', async (palette) => {
     const policy =
       'on_http_request:\n  - expressions: ["req.url.path.startsWith(\'/checkout\')"]\n    actions: [{type: deny}]\n';
-    await openEndpoint();
-    await box('Traffic policy to try').fill(policy);
-    await button('Run against recent requests').click();
+    await palette(host, new RegExp(host));
+    await link('Edit').click();
+    await box('Traffic policy').fill(policy);
+    await page.getByText('No problems found.').waitFor();
+    await button('Try it against recent requests').click();
     const found = page.getByRole('list', { name: 'Results' });
     await found
       .getByText(/checkout/)
       .first()
       .waitFor();
     assert.match(await found.innerText(), /checkout[\s\S]*ends with deny/);
-    await link('Edit').click();
-    await box('Traffic policy').fill(policy);
+    await button('Review changes').click();
     await button('Save').click();
     await page.getByText('Saved.').waitFor();
+    await page.getByRole('dialog').waitFor({ state: 'hidden' });
     assert.equal(await visit(endpoint.public_url, '/checkout/200'), 403);
     assert.equal(await visit(endpoint.public_url, '/search/200'), 200);
   });

@@ -1,6 +1,6 @@
 import { Button } from '@mantine/core';
 import { useMutation } from '@tanstack/react-query';
-import { Suspense, useMemo, useState } from 'react';
+import { Suspense, useEffect, useMemo, useState } from 'react';
 import { lazyPart } from '@/api/load';
 import { call } from '@/api/http';
 import type { JsonObject } from '@/api/json';
@@ -120,6 +120,11 @@ export function DryRun({
       )) as unknown as Run;
     },
   });
+  const { mutate } = run;
+  useEffect(() => {
+    // It was opened to be run.
+    if (isBeside) mutate();
+  }, [isBeside, mutate]);
   const isPolicy = kind === 'policy';
   const service = useMemo(
     () => ({ place: () => ({ endpoint_id: id }), onProblems: () => {} }),

@@ -1,5 +1,8 @@
 import { Link } from '@tanstack/react-router';
-import { useWindowVirtualizer } from '@tanstack/react-virtual';
+import {
+  useWindowVirtualizer,
+  type VirtualItem,
+} from '@tanstack/react-virtual';
 import {
   memo,
   Suspense,
@@ -26,6 +29,8 @@ const OVERSCAN = 20;
 /** Rows before the end at which the next page is read. */
 const AHEAD = 60;
 const HEIGHT = 58;
+/** The heights of the rows of each collection as they were last seen: back in a list, the same rows are in sight. */
+const heights = new Map<string, VirtualItem[]>();
 
 /** The choice of some rows. */
 export interface Choosing {
@@ -136,7 +141,12 @@ function LongBody({ objects, more, choosing, ...row }: BodyProps) {
     overscan: OVERSCAN,
     scrollMargin: top,
     getItemKey: (index) => String(objects[index]?.id ?? index),
+    initialMeasurementsCache: heights.get(row.slug) ?? [],
   });
+  useEffect(
+    () => () => void heights.set(row.slug, virtual.measurementsCache),
+    [row.slug, virtual],
+  );
   const rows = virtual.getVirtualItems();
   const last = rows.at(-1);
   const isNearEnd =

@@ -255,7 +255,9 @@ impl CertificateChecks {
             shown.join(", ")
         };
         let mut evidence = Vec::new();
-        if !found.aliases.is_empty() {
+        // The resolver of the server may know names that are not public.
+        let is_public = !found.addresses.iter().any(|address| is_private(*address));
+        if !found.aliases.is_empty() && (by_operator || is_public) {
             evidence.push(format!(
                 "`{record}` is an alias of `{}`",
                 found.aliases.join("`, `")
@@ -406,7 +408,19 @@ impl Checks for CertificateChecks {
             if !name.name.starts_with("*.") {
                 findings.extend(self.public_ports());
             }
-            findings.push(of(Check::Authority).unwrap_or_else(|| {
+            let authority = of(Check::Authority);
+            let authority = match name.by_operator {
+                true => authority,
+                false => authority.map(|found| match found.level {
+                    Level::Ok => found,
+                    Level::Warn | Level::Fail => Finding::fail(
+                        Check::Authority,
+                        "the server cannot use the CA of this installation",
+                        "ask the operator: `culvert doctor` says why",
+                    ),
+                }),
+            };
+            findings.push(authority.unwrap_or_else(|| {
                 Finding::fail(
                     Check::Authority,
                     "this installation has no CA: `acme.directory_url` is not set",

@@ -1,6 +1,6 @@
 //! `GET /referrers`: what refers to an object.
 
-use culvert_base::{Refusal, code};
+use culvert_base::{Refusal, code, id};
 use culvert_resources::access::right::Right;
 use culvert_resources::audit::trace::Trace;
 use culvert_resources::list::page::{Form, Parameter};
@@ -29,7 +29,7 @@ pub(crate) fn operations() -> [Operation<Control>; 1] {
         method: Method::Get,
         path: PATH.to_owned(),
         doc: "Lists the objects that refer to an object, and whether they keep it from being deleted. Names only objects that \
-              the caller may list."
+              the caller may list. For callers who may change the object."
             .to_owned(),
         body: None,
         response: ResponseSpec {
@@ -48,7 +48,7 @@ pub(crate) fn operations() -> [Operation<Control>; 1] {
 
 async fn run(control: &Control, call: Call) -> Result<Reply, Error> {
     let id = match call.query.as_slice() {
-        [(name, id)] if name == "object_id" && !id.is_empty() => id,
+        [(name, id)] if name == "object_id" && !id.is_empty() => id.as_str(),
         _ => {
             let why =
                 "The only query parameter of this operation is `object_id`, which is required.";
@@ -56,6 +56,14 @@ async fn run(control: &Control, call: Call) -> Result<Reply, Error> {
         }
     };
     let cx = control.kernel.cx(&call.caller, &call.base);
+    let prefix = id::split(id).map_or("", |(prefix, _)| prefix);
+    let mut types = cx.resources.iter().filter(|ty| ty.id_prefix == prefix);
+    let ty = types.next().ok_or_else(Refusal::not_found)?;
+    for operation in crate::operations() {
+        if operation.name == "list" && operation.collection == ty.collection {
+            call.caller.check_scope(operation.right)?;
+        }
+    }
     let lists = crate::operations()
         .iter()
         .filter(|operation| operation.name == "list" && call.caller.may(operation.right));

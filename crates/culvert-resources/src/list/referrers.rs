@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::Error;
+use crate::access;
 use crate::cx::Cx;
 use crate::list::search::NAMES;
 use crate::resource::ResourceType;
@@ -54,7 +55,7 @@ pub struct ReferrerView {
 ///
 /// # Errors
 ///
-/// The caller does not see the object (404), or the store fails.
+/// The caller does not see the object (404) or may not change it (403), or the store fails.
 pub async fn referrers(
     cx: &Cx<'_>,
     object_id: &str,
@@ -70,6 +71,8 @@ pub async fn referrers(
     if !ty.is_seen_by(cx.caller, &document)? {
         return Err(Refusal::not_found().into());
     }
+    // Who may not delete it learns nothing of its use.
+    access::may_change(cx, ty, &document).await?;
     let mut found = Referrers {
         uri,
         ..Referrers::default()

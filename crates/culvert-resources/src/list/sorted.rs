@@ -5,11 +5,11 @@
 //! show fields that the store does not have, and because callers see different ones.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use culvert_base::{Fault, id};
+use culvert_base::{Fault, Refusal, code, id};
 use culvert_store::{Document, PageQuery};
 use schemars::SchemaGenerator;
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,8 @@ use crate::resource::ResourceType;
 
 /// The part of a text that decides its place, in characters.
 const KEY_CHARS: usize = 128;
+/// Most different words of a text.
+const WORDS_MAX: usize = 8;
 /// Limit of the text of a cursor.
 const CURSOR_BYTES_MAX: usize = 2048;
 /// Limit of the objects that are kept while others are read, in pages.
@@ -230,7 +232,11 @@ pub async fn sorted(
         .map(|text| ("filter".to_owned(), text.to_owned()));
     let wanted = conditions(ty, filter.as_slice(), &listed)?;
     let sieve = Sieve::of(cx, ty, &wanted, &listed)?;
-    let sought = asked.text.split_whitespace().map(Sought::of);
+    let words: BTreeSet<&str> = asked.text.split_whitespace().collect();
+    if words.len() > WORDS_MAX {
+        return Err(Refusal::of(code::SEARCH_TEXT_INVALID).into());
+    }
+    let sought = words.into_iter().map(Sought::of);
     let sought: Vec<Sought> = sought.collect::<Result<_, _>>()?;
     let mut matching = Matching {
         cx,
@@ -315,7 +321,9 @@ impl Matching<'_> {
             return Ok(());
         }
         let view = self.ty.view_text(document, self.cx.base)?;
-        let n_bytes = u64::try_from(view.len()).unwrap_or(u64::MAX);
+        // Each word is looked for in all of it.
+        let n_looks = self.sought.len().saturating_add(1);
+        let n_bytes = u64::try_from(view.len().saturating_mul(n_looks)).unwrap_or(u64::MAX);
         self.work = self.work.saturating_add(n_bytes.saturating_mul(BYTE_WORK));
         if included.is_some() {
             self.work = self.work.saturating_add(INCLUDED_WORK);
