@@ -112,6 +112,11 @@ export class Server {
       );
       break;
     }
+    if (!ready && !this.listeners && log.includes('Address already in use')) {
+      // Another program took an address that was free.
+      this.#addresses = {};
+      return this.start();
+    }
     if (!ready) throw new Error(`the server did not start: ${log}`);
     this.#child.stdout.resume();
     /** Where it accepts, such as `127.0.0.1:8443`, by the name of the listener. */
