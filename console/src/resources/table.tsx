@@ -1,8 +1,5 @@
 import { Link } from '@tanstack/react-router';
-import {
-  useWindowVirtualizer,
-  type VirtualItem,
-} from '@tanstack/react-virtual';
+import { useWindowVirtualizer } from '@tanstack/react-virtual';
 import {
   memo,
   Suspense,
@@ -29,8 +26,8 @@ const OVERSCAN = 20;
 /** Rows before the end at which the next page is read. */
 const AHEAD = 60;
 const HEIGHT = 58;
-/** The heights of the rows of each collection as they were last seen: back in a list, the same rows are in sight. */
-const heights = new Map<string, VirtualItem[]>();
+/** The height that rows of each collection had last: back in a list, the same rows are in sight. */
+const heights = new Map<string, number>();
 
 /** The choice of some rows. */
 export interface Choosing {
@@ -137,18 +134,20 @@ function LongBody({ objects, more, choosing, ...row }: BodyProps) {
   }, []);
   const virtual = useWindowVirtualizer({
     count: objects.length,
-    estimateSize: () => HEIGHT,
+    estimateSize: () => heights.get(row.slug) ?? HEIGHT,
     overscan: OVERSCAN,
     scrollMargin: top,
     getItemKey: (index) => String(objects[index]?.id ?? index),
-    initialMeasurementsCache: heights.get(row.slug) ?? [],
   });
-  useEffect(
-    () => () => void heights.set(row.slug, virtual.measurementsCache),
-    [row.slug, virtual],
-  );
   const rows = virtual.getVirtualItems();
   const last = rows.at(-1);
+  const seen = rows.at(Math.floor(rows.length / 2))?.size;
+  useEffect(
+    () => () => {
+      if (seen) heights.set(row.slug, seen);
+    },
+    [row.slug, seen],
+  );
   const isNearEnd =
     more?.has &&
     !more.isLoading &&
