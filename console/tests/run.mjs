@@ -7,13 +7,12 @@ import { launch } from './browser.mjs';
 /** Tests wait for servers and pages, so more of them run than there are processors. */
 const WORKERS = 2 * availableParallelism();
 /** They measure the browser or the server, so nothing else may run. */
-const ALONE = ['speed.test.mjs'];
+const ALONE = ['speed.test.mjs', 'long-list.test.mjs'];
 /** The longest begin first. */
 const FIRST = [
   'wizard',
   'states',
   'access',
-  'long-list',
   'layout',
   'tasks',
   'twelve',
