@@ -117,10 +117,7 @@ test(
       const found = [...document.querySelectorAll('tr[data-index] a')]
         .find((one) => one.textContent === text)
         ?.getBoundingClientRect();
-      // Heights of rows above are known only once they were drawn, so it may be a screen away.
-      return (
-        found && found.bottom >= -innerHeight && found.top <= 2 * innerHeight
-      );
+      return found && found.top >= 0 && found.bottom <= innerHeight;
     }, name);
     // A new object appears on top of a list that is open, a deleted one leaves it.
     await page.evaluate(() => scrollTo(0, 0));

@@ -132,21 +132,27 @@ function LongBody({ objects, more, choosing, ...row }: BodyProps) {
     observer.observe(document.body);
     return () => observer.disconnect();
   }, []);
+  // It stays while the table is there: one that changed would move the rows under a reader who scrolls.
+  const [height] = useState(() => heights.get(row.slug) ?? HEIGHT);
   const virtual = useWindowVirtualizer({
     count: objects.length,
-    estimateSize: () => heights.get(row.slug) ?? HEIGHT,
+    estimateSize: () => height,
     overscan: OVERSCAN,
     scrollMargin: top,
     getItemKey: (index) => String(objects[index]?.id ?? index),
   });
   const rows = virtual.getVirtualItems();
   const last = rows.at(-1);
-  const seen = rows.at(Math.floor(rows.length / 2))?.size;
+  const size = rows.at(Math.floor(rows.length / 2))?.size;
+  const seen = useRef(size);
+  useEffect(() => {
+    seen.current = size;
+  }, [size]);
   useEffect(
     () => () => {
-      if (seen) heights.set(row.slug, seen);
+      if (seen.current) heights.set(row.slug, seen.current);
     },
-    [row.slug, seen],
+    [row.slug],
   );
   const isNearEnd =
     more?.has &&

@@ -1,1 +1,1 @@
-import{Kt as e}from"./vendor.js?v=412a1a7d5c61321f";import{H as t,V as n}from"./shared.js?v=412a1a7d5c61321f";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>t(await n.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};
+import{Kt as e}from"./vendor.js?v=eb89e5001de0f2bf";import{H as t,V as n}from"./shared.js?v=eb89e5001de0f2bf";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>t(await n.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};
