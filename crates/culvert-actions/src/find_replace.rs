@@ -9,10 +9,10 @@ use culvert_policy::policy::context::PolicyContext;
 use culvert_policy::policy::edits::Replacement;
 use culvert_policy::policy::exchange::Exchange;
 use culvert_policy::policy::phase::Phase;
-use culvert_policy::policy::replace::pattern;
+use culvert_policy::policy::replace::{PROGRAM_BYTES_MAX, pattern};
 use culvert_policy::policy::run::{ActionResult, Flow};
 use culvert_policy::policy::template::Template;
-use regex::bytes::Regex;
+use regex::bytes::{Regex, RegexBuilder};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -72,11 +72,13 @@ impl FindReplace {
             let from = context.template(&field, &pair.from)?;
             let from = match from.constant() {
                 None => From::Computed(from),
-                Some(text) => From::Pattern(pattern(text).ok_or_else(|| {
-                    let why =
-                        format!("`{field}` must be a regular expression (RE2), at most 1 KiB");
-                    context.refuse(code::POLICY_VALUE_INVALID, &why)
-                })?),
+                Some(text) => From::Pattern(context.pattern(
+                    &field,
+                    text,
+                    "a regular expression (RE2), at most 1 KiB",
+                    PROGRAM_BYTES_MAX,
+                    |limit| RegexBuilder::new(text).size_limit(limit).build(),
+                )?),
             };
             let to = context.template(&format!("replacements[{index}].to"), &pair.to)?;
             pairs.push((from, to));

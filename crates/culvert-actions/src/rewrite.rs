@@ -57,10 +57,13 @@ impl Rewrite {
                 let template = context.template("from", text)?;
                 Some(match template.constant() {
                     None => From::Computed(template),
-                    Some(text) => From::Pattern(pattern(text).ok_or_else(|| {
-                        let why = "`from` must be a regular expression (RE2), at most 1 KiB";
-                        context.refuse(code::POLICY_VALUE_INVALID, why)
-                    })?),
+                    Some(text) => From::Pattern(context.pattern(
+                        "from",
+                        text,
+                        "a regular expression (RE2), at most 1 KiB",
+                        PROGRAM_BYTES_MAX,
+                        |limit| RegexBuilder::new(text).size_limit(limit).build(),
+                    )?),
                 })
             }
         };

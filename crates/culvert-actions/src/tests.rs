@@ -230,6 +230,60 @@ fn policies_beyond_the_limits_are_refused() {
     }
 }
 
+/// A pattern of a few bytes may take a megabyte, and YAML repeats it with four bytes.
+#[test]
+fn the_patterns_of_a_policy_share_a_budget() {
+    const LARGE: &str = r"\\pL{40}";
+    let often = |item: &str, count: usize| format!("&a {item}{}", ", *a".repeat(count - 1));
+    let condition = format!(
+        r#""req.url.path.matches('{}')""#,
+        LARGE.replace('\\', r"\\")
+    );
+    let replaced = format!(r#"{{from: "{LARGE}", to: a}}"#);
+    let rewritten = format!(r#"{{type: url-rewrite, config: {{from: "{LARGE}", to: a}}}}"#);
+    let template = format!(
+        r#""${{req.url.path.matches('{}')}}""#,
+        LARGE.replace('\\', r"\\")
+    );
+    let of = |count| {
+        [
+            format!(
+                "on_http_request: [{{expressions: [{}], actions: [{{type: deny}}]}}]",
+                often(&condition, count)
+            ),
+            action(&format!(
+                "{{type: request-body-find-replace, config: {{replacements: [{}]}}}}",
+                often(&replaced, count)
+            )),
+            format!(
+                "on_http_request: [{{actions: [{}]}}]",
+                often(&rewritten, count)
+            ),
+            action(&format!(
+                "{{type: log, config: {{metadata: {{a: [{}]}}}}}}",
+                often(&template, count)
+            )),
+        ]
+    };
+    for text in of(2) {
+        assert_eq!(refused(&text), (0, String::new()), "{text}");
+    }
+    let resources = Resources {
+        is_written: true,
+        ..Resources::default()
+    };
+    for text in of(18) {
+        let source = Source::read(&text, ACTIONS).unwrap();
+        let refusal = source.compile(Scheme::Https, true, &resources).unwrap_err();
+        let is_said = refusal
+            .message
+            .contains("larger than 4194304 bytes together");
+        assert!(is_said, "{refusal:?}");
+        // One that is stored stays usable.
+        assert_eq!(refused(&text), (0, String::new()), "{text}");
+    }
+}
+
 #[test]
 fn phases_and_upstreams_fit_the_endpoint() {
     let deny = "on_http_request: [{actions: [{type: deny}]}]";

@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorKind, Position};
 use crate::eval::{Predicate, Program};
 use crate::functions::extension::{Declared, Extension};
 use crate::limits::{HEIGHT_MAX, Limits};
+use crate::pattern::PatternBudget;
 use crate::resolver::{Slot, Zones};
 use crate::syntax::parse;
 use crate::types::Type;
@@ -122,8 +123,17 @@ impl Env {
     /// # Errors
     /// Every [`ErrorKind`] except for `NotBool`.
     pub fn compile(&self, source: &str) -> Result<Program, Error> {
+        let patterns = PatternBudget::new(PatternBudget::EXPRESSION_BYTES);
+        self.compile_within(&patterns, source)
+    }
+
+    /// Like [`Self::compile`], for an expression whose patterns share a budget with those of others.
+    ///
+    /// # Errors
+    /// Those of `compile`.
+    pub fn compile_within(&self, patterns: &PatternBudget, source: &str) -> Result<Program, Error> {
         let expr = parse::parse(source, &self.limits)?;
-        check::compile(self, source, &expr)
+        check::compile(self, source, &expr, patterns)
     }
 
     /// Compiles a condition: an expression of type bool, or of type dyn that is a bool at run time.
@@ -131,7 +141,20 @@ impl Env {
     /// # Errors
     /// Every [`ErrorKind`].
     pub fn compile_predicate(&self, source: &str) -> Result<Predicate, Error> {
-        let program = self.compile(source)?;
+        let patterns = PatternBudget::new(PatternBudget::EXPRESSION_BYTES);
+        self.compile_predicate_within(&patterns, source)
+    }
+
+    /// Like [`Self::compile_predicate`], for an expression whose patterns share a budget with those of others.
+    ///
+    /// # Errors
+    /// Every [`ErrorKind`].
+    pub fn compile_predicate_within(
+        &self,
+        patterns: &PatternBudget,
+        source: &str,
+    ) -> Result<Predicate, Error> {
+        let program = self.compile_within(patterns, source)?;
         match program.result_type() {
             Type::Bool | Type::Dyn => Ok(Predicate::new(program)),
             other => Err(Error {

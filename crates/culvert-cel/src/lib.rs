@@ -34,7 +34,7 @@ pub use eval::{Predicate, Program};
 pub use functions::extension::Extension;
 pub use functions::standard::{STANDARD, Standard};
 pub use limits::Limits;
-pub use pattern::{Pattern, PatternError};
+pub use pattern::{NotBuilt, Pattern, PatternBudget, PatternError};
 pub use probe::compile_and_run_any;
 pub use resolver::{Resolver, Slot, Zones};
 pub use syntax::ast;

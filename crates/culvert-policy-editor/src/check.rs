@@ -37,15 +37,6 @@ pub enum Severity {
     Warning,
 }
 
-/// How many regular expressions a text has at most. A few bytes of YAML may repeat one many times.
-pub fn n_patterns(text: &str) -> usize {
-    let mut count = 0;
-    if let Ok(mut node) = Node::parse(text) {
-        node.texts(&mut |text| count += text.value.matches("matches").count());
-    }
-    count
-}
-
 /// The endpoint that a policy is for.
 #[derive(Clone, Debug)]
 pub struct Place {

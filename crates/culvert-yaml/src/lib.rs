@@ -26,6 +26,9 @@ pub const TEXT_BYTES_MAX: usize = 256 << 10;
 const DEPTH_MAX: usize = 32;
 /// Maximum number of nodes in the tree, including those of resolved aliases.
 const NODES_MAX: usize = 50_000;
+/// Maximum length of all its texts and keys, in bytes, including those of resolved aliases: an alias of four bytes may
+/// stand for a text of any length.
+const RESOLVED_BYTES_MAX: usize = 4 * TEXT_BYTES_MAX;
 
 /// A part of a document.
 #[derive(Clone, Debug, PartialEq)]
@@ -189,13 +192,46 @@ fn too_large() -> Unreadable {
     format!("it is nested deeper than {DEPTH_MAX} levels or has more than {NODES_MAX} nodes").into()
 }
 
+/// How large a part of a document is when its aliases are resolved.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    nodes: usize,
+    /// Of texts and keys.
+    bytes: usize,
+}
+
+impl Size {
+    /// Adds the size of a part.
+    fn add(&mut self, part: Self) -> Result<(), Unreadable> {
+        self.nodes += part.nodes;
+        self.bytes += part.bytes;
+        if self.nodes > NODES_MAX {
+            return Err(too_large());
+        }
+        if self.bytes > RESOLVED_BYTES_MAX {
+            let why = format!(
+                "with its aliases resolved, its texts have more than {RESOLVED_BYTES_MAX} bytes"
+            );
+            return Err(why.into());
+        }
+        Ok(())
+    }
+
+    fn add_text(&mut self, text: &str) -> Result<(), Unreadable> {
+        self.add(Self {
+            nodes: 0,
+            bytes: text.len(),
+        })
+    }
+}
+
 fn yaml(text: &str) -> Result<Node, Unreadable> {
     let mut reader = Reader {
         text,
         places: Places::of(text),
         events: Parser::new_from_str(text),
         anchors: HashMap::new(),
-        nodes: 0,
+        size: Size::default(),
     };
     let mut document = None;
     loop {
@@ -214,9 +250,10 @@ struct Reader<'t> {
     text: &'t str,
     places: Places,
     events: Parser<'t, saphyr_parser::StrInput<'t>>,
-    /// Anchors of complete nodes, with the number of nodes in each.
-    anchors: HashMap<usize, (Node, usize)>,
-    nodes: usize,
+    /// Anchors of complete nodes.
+    anchors: HashMap<usize, (Node, Size)>,
+    /// Of what was read so far.
+    size: Size,
 }
 
 impl<'t> Reader<'t> {
@@ -234,18 +271,11 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn count(&mut self, nodes: usize) -> Result<(), Unreadable> {
-        self.nodes += nodes;
-        (self.nodes <= NODES_MAX)
-            .then_some(())
-            .ok_or_else(too_large)
-    }
-
     /// Reads the node that begins with `event`.
     fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Node, Unreadable> {
         let below = depth.checked_sub(1).ok_or_else(too_large)?;
-        self.count(1)?;
-        let before = self.nodes;
+        self.size.add(Size { nodes: 1, bytes: 0 })?;
+        let before = self.size;
         let (node, anchor) = match event {
             Event::Scalar(value, style, anchor, tag) => {
                 let is_text = match tag.as_deref() {
@@ -258,6 +288,7 @@ impl<'t> Reader<'t> {
                 } else {
                     plain(&value).map_err(|why| at(span, why))?
                 };
+                self.size.add_text(&value)?;
                 let text = || Node::Text(self.text(value.into_owned(), span));
                 (node.unwrap_or_else(text), anchor)
             }
@@ -275,21 +306,23 @@ impl<'t> Reader<'t> {
             }
             Event::MappingStart(anchor, None) => (self.object(below)?, anchor),
             Event::Alias(id) => {
-                let (node, nodes) = self
-                    .anchors
-                    .get(&id)
-                    .cloned()
-                    .ok_or_else(|| at(span, "an alias refers to a node that contains it"))?;
-                self.count(nodes)?;
-                return Ok(node);
+                let contains_it = || at(span, "an alias refers to a node that contains it");
+                let found = self.anchors.get(&id).ok_or_else(contains_it)?;
+                let (node, size) = (&found.0, found.1);
+                // Before the copy is made.
+                self.size.add(size)?;
+                return Ok(node.clone());
             }
             _ => return Err(at(span, "a value is missing")),
         };
         if anchor != 0 {
-            let nodes = self.nodes - before + 1;
-            self.anchors.insert(anchor, (node.clone(), nodes));
+            let size = Size {
+                nodes: self.size.nodes - before.nodes + 1,
+                bytes: self.size.bytes - before.bytes,
+            };
             // The copy takes memory too.
-            self.count(nodes)?;
+            self.size.add(size)?;
+            self.anchors.insert(anchor, (node.clone(), size));
         }
         Ok(node)
     }
@@ -307,6 +340,7 @@ impl<'t> Reader<'t> {
                 Event::Scalar(key, _, _, None) => key.into_owned(),
                 _ => return Err(at(span, "a key must be a string")),
             };
+            self.size.add_text(&key)?;
             if !keys.insert(key.clone()) {
                 return Err(at(span, format!("duplicate key `{key}`")));
             }
@@ -460,6 +494,26 @@ mod tests {
         Node::parse(text)
             .unwrap_or_else(|error| panic!("{text}: {error:?}"))
             .to_json()
+    }
+
+    #[test]
+    fn the_texts_of_aliases_count() {
+        let of = |n_aliases| {
+            let text = "x".repeat(4096);
+            format!("[&a {text}{}]", ", *a".repeat(n_aliases))
+        };
+        assert!(Node::parse(&of(254)).is_ok());
+        let why = Node::parse(&of(255)).unwrap_err().why;
+        let said = "with its aliases resolved, its texts have more than 1048576 bytes";
+        assert_eq!(why, said);
+        // Aliases of aliases, and keys.
+        let nested = format!(
+            "a: &a [{0}]\nb: &b [*a, *a, *a]\nc: &c [*b, *b, *b]\nd: [*c, *c, *c]",
+            "y".repeat(20_000)
+        );
+        assert_eq!(Node::parse(&nested).unwrap_err().why, said);
+        let keys = format!("[&a {{{}: 1}}{}]", "k".repeat(900), ", *a".repeat(2000));
+        assert_eq!(Node::parse(&keys).unwrap_err().why, said);
     }
 
     #[test]

@@ -166,16 +166,17 @@ fn patterns(context: &PolicyContext<'_>, given: &[String]) -> Result<Vec<regex::
     let field = "redact.patterns";
     check(context, field, given, (PATTERNS_MAX, PATTERN_BYTES_MAX))?;
     let pattern = |(index, text): (usize, &String)| {
-        let mut builder = RegexBuilder::new(text);
-        let pattern = builder.size_limit(PROGRAM_BYTES_MAX).build().ok();
+        let field = format!("{field}[{index}]");
+        let must = "a regular expression (RE2) that does not match the empty string";
+        let pattern = context.pattern(&field, text, must, PROGRAM_BYTES_MAX, |limit| {
+            RegexBuilder::new(text).size_limit(limit).build()
+        })?;
         // An empty match would only make the text longer.
-        let pattern = pattern.filter(|pattern| !pattern.is_match(""));
-        pattern.ok_or_else(|| {
-            let why = format!(
-                "`{field}[{index}]` must be a regular expression (RE2) that does not match the empty string"
-            );
-            context.refuse(code::POLICY_VALUE_INVALID, &why)
-        })
+        if pattern.is_match("") {
+            let why = format!("`{field}` must be {must}");
+            return Err(context.refuse(code::POLICY_VALUE_INVALID, &why));
+        }
+        Ok(pattern)
     };
     given.iter().enumerate().map(pattern).collect()
 }

@@ -131,6 +131,8 @@ fn content_type(body: &Template) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use culvert_cel::PatternBudget;
+
     use super::*;
 
     #[test]
@@ -157,7 +159,8 @@ mod tests {
             ("{}${req.host}", TEXT),
             ("$${<p>", TEXT),
         ] {
-            let template = Template::parse(body, Phase::Request).unwrap();
+            let patterns = PatternBudget::unlimited();
+            let template = Template::parse(body, Phase::Request, &patterns).unwrap();
             assert_eq!(content_type(&template), expected, "{body}");
         }
     }

@@ -191,7 +191,7 @@ impl Checker<'_> {
                 size: 0,
             });
         };
-        let pattern = match Pattern::new(&literal, &self.env.limits) {
+        let pattern = match Pattern::new(&literal, &self.env.limits, self.patterns) {
             Ok(pattern) => Box::new(pattern),
             Err(_) if self.env.mode == Mode::Dynamic => {
                 return Ok(self.fails(EvalErrorKind::Pattern, at));

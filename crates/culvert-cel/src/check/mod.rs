@@ -18,16 +18,22 @@ use crate::eval::Program;
 use crate::eval::condition::Condition;
 use crate::eval::cost::units_of;
 use crate::eval::node::Node;
-use crate::pattern::PatternCache;
+use crate::pattern::{PatternBudget, PatternCache};
 use crate::resolver::Slot;
 use crate::syntax::ast::{Expr, ExprKind, Literal};
 use crate::types::{Type, are_comparable, assumed_size};
 use crate::value::Value;
 
 /// Checks and compiles `expr`, the syntax tree of `source`.
-pub(crate) fn compile(env: &Env, source: &str, expr: &Expr) -> Result<Program, Error> {
+pub(crate) fn compile(
+    env: &Env,
+    source: &str,
+    expr: &Expr,
+    patterns: &PatternBudget,
+) -> Result<Program, Error> {
     let mut checker = Checker {
         env,
+        patterns,
         source,
         scopes: Vec::new(),
         slots: Vec::new(),
@@ -56,6 +62,7 @@ pub(crate) fn compile(env: &Env, source: &str, expr: &Expr) -> Result<Program, E
 
 struct Checker<'e> {
     env: &'e Env,
+    patterns: &'e PatternBudget,
     source: &'e str,
     /// Variables of the enclosing comprehensions, outermost first.
     scopes: Vec<(Box<str>, Type)>,

@@ -6,11 +6,14 @@
 //!
 //! Groups do not capture: a search only returns whether the pattern matches.
 
+mod budget;
+
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use regex::bytes::{Regex, RegexBuilder};
 
+pub use self::budget::{NotBuilt, PatternBudget};
 use crate::limits::Limits;
 
 /// A compiled regular expression.
@@ -52,20 +55,32 @@ impl Pattern {
     /// Compiles a literal pattern of an expression.
     ///
     /// # Errors
-    /// If it is not in RE2's dialect, or exceeds the limits.
-    pub fn new(pattern: &str, limits: &Limits) -> Result<Self, PatternError> {
-        Self::sized(pattern, limits, limits.pattern_program_bytes_max)
+    /// If it is not in RE2's dialect, or exceeds the limits or what is left of the budget.
+    pub fn new(
+        pattern: &str,
+        limits: &Limits,
+        budget: &PatternBudget,
+    ) -> Result<Self, PatternError> {
+        Self::sized(pattern, limits, limits.pattern_program_bytes_max, budget)
     }
 
     /// Compiles a pattern that was computed at run time. Its compiled size is limited to a quarter.
     pub(crate) fn computed(pattern: &str, limits: &Limits) -> Result<Self, PatternError> {
-        Self::sized(pattern, limits, limits.pattern_program_bytes_max / 4)
+        // The evaluation pays for it in units.
+        let budget = PatternBudget::unlimited();
+        Self::sized(
+            pattern,
+            limits,
+            limits.pattern_program_bytes_max / 4,
+            &budget,
+        )
     }
 
     fn sized(
         pattern: &str,
         limits: &Limits,
         program_bytes_max: usize,
+        budget: &PatternBudget,
     ) -> Result<Self, PatternError> {
         if pattern.len() > limits.pattern_bytes_max {
             let message = format!(
@@ -79,30 +94,36 @@ impl Pattern {
             });
         }
         let translated = Translator::new(pattern).translate()?;
-        let mut builder = RegexBuilder::new(&translated);
-        builder
-            .dfa_size_limit(DFA_BYTES_MAX)
-            .nest_limit(NESTING_MAX);
-        // Tries small sizes first: the first size that suffices determines the cost of a search.
-        for (share, weight) in WEIGHTS {
-            match builder.size_limit(program_bytes_max / share).build() {
-                Ok(regex) => return Ok(Self { regex, weight }),
-                Err(regex::Error::CompiledTooBig(_)) => {}
-                Err(error) => {
-                    return Err(PatternError {
-                        message: reason(&error),
-                        character: None,
-                        is_too_large: false,
-                    });
-                }
-            }
-        }
-        let message = format!("the compiled pattern is larger than {program_bytes_max} bytes");
-        Err(PatternError {
+        let built = budget.build(program_bytes_max, |limit| {
+            let mut builder = RegexBuilder::new(&translated);
+            builder
+                .size_limit(limit)
+                .dfa_size_limit(DFA_BYTES_MAX)
+                .nest_limit(NESTING_MAX);
+            builder.build()
+        });
+        let too_large = |message| PatternError {
             message,
             character: None,
             is_too_large: true,
-        })
+        };
+        match built {
+            Ok((regex, limit)) => {
+                let weight = weight(program_bytes_max / limit.max(1));
+                Ok(Self { regex, weight })
+            }
+            Err(NotBuilt::TooLarge) => Err(too_large(format!(
+                "the compiled pattern is larger than {program_bytes_max} bytes"
+            ))),
+            Err(NotBuilt::BudgetSpent(bytes_max)) => Err(too_large(format!(
+                "compiled, the patterns are larger than {bytes_max} bytes together"
+            ))),
+            Err(NotBuilt::Invalid(error)) => Err(PatternError {
+                message: reason(&error),
+                character: None,
+                is_too_large: false,
+            }),
+        }
     }
 
     /// The cost of a search relative to reading the text, at most.
@@ -643,8 +664,16 @@ fn without_repeats(set: &str, cleared: &str) -> String {
     flags
 }
 
-/// Fractions of the maximum compiled size, with the search weight of patterns that fit.
-const WEIGHTS: [(usize, u64); 4] = [(64, 1), (16, 4), (4, 16), (1, 64)];
+/// The cost of a search, by the share of the largest compiled size that a pattern fits in.
+fn weight(share: usize) -> u64 {
+    match share {
+        64.. => 1,
+        16.. => 4,
+        4.. => 16,
+        _ => 64,
+    }
+}
+
 const REPEATED_TOO_OFTEN: &str = "repeated more than 1000 times";
 const NESTED_TOO_DEEP: &str = "the pattern is nested too deep";
 const REPETITIONS_MAX: u32 = 1_000;

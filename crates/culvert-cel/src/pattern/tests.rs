@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 
-use super::{Pattern, PatternCache, PatternError};
+use super::{Pattern, PatternBudget, PatternCache, PatternError};
 use crate::limits::Limits;
 
 fn compile(pattern: &str) -> Result<Pattern, PatternError> {
-    Pattern::new(pattern, &Limits::FILTER)
+    Pattern::new(pattern, &Limits::FILTER, &PatternBudget::unlimited())
 }
 
 #[track_caller]
@@ -32,6 +32,24 @@ fn refused(pattern: &str, why: &str) {
         why,
         "{pattern}"
     );
+}
+
+#[test]
+fn the_patterns_of_an_expression_share_a_budget() {
+    let env = crate::Env::new(Limits::FILTER).with_slot("a", 0, crate::Type::String);
+    let of = |pattern: &str, count| vec![format!("a.matches('{pattern}')"); count].join(" || ");
+    assert!(env.compile(&of("[a-z]+[.]example", 100)).is_ok());
+    assert!(env.compile(&of("[^a]{900}", 2)).is_ok());
+    let error = env.compile(&of("[^a]{900}", 100)).unwrap_err();
+    let said = "compiled, the patterns are larger than 4194304 bytes together";
+    assert!(error.message.ends_with(said), "{error}");
+    // One that is too large is tried five times, which counts as well.
+    let budget = PatternBudget::new(1_500_000);
+    let limits = Limits::FILTER;
+    let too_large = Pattern::new("[^a]{1000}[^b]{1000}[^c]{1000}", &limits, &budget);
+    assert!(too_large.unwrap_err().is_too_large());
+    let next = Pattern::new("[^a]{200}", &limits, &budget).unwrap_err();
+    assert!(next.to_string().contains("together"), "{next}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use culvert_endpoints::endpoint::model::Endpoint;
 use culvert_endpoints::traffic_policy::model::StoredPolicy;
 use culvert_endpoints::traffic_policy::{Given, PolicyTarget};
 use culvert_policy::{REDACTED, Scheme, Source};
-use culvert_policy_editor::check::{Diagnostic, Place, Severity, check, n_patterns, of_refusal};
+use culvert_policy_editor::check::{Diagnostic, Place, Severity, check, of_refusal};
 use culvert_policy_editor::complete::{self, complete};
 use culvert_policy_editor::hover::hover;
 use culvert_policy_editor::{LineIndex, Position, Unit};
@@ -29,8 +29,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::control::Control;
 
-/// Most regular expressions of a text that is checked while it is written: compiling one takes up to some milliseconds.
-const PATTERNS_MAX: usize = 24;
 const PATH: &str = "/traffic_policy_analysis";
 
 /// What an object of others and one that does not exist have in common.
@@ -230,16 +228,6 @@ async fn problems(
 ) -> Result<Vec<Diagnostic>, Error> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
-    }
-    if n_patterns(text) > PATTERNS_MAX {
-        return Ok(vec![Diagnostic {
-            at: 0..0,
-            severity: Severity::Warning,
-            code: None,
-            message: format!(
-                "The policy has more than {PATTERNS_MAX} regular expressions, so it is checked only when it is saved."
-            ),
-        }]);
     }
     let endpoint: Option<Endpoint> = of_endpoint.map(stored::read).transpose()?;
     let host = host_of(&input.url);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use culvert_base::net::HostName;
 use culvert_base::text::similar::nearest;
 use culvert_base::{Code, Refusal, Share, code};
-use culvert_cel::Env;
+use culvert_cel::{Env, NotBuilt, PatternBudget};
 use culvert_tls::tls_policy::Authorities;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{DeserializeOwned, Error as _};
@@ -24,6 +24,7 @@ use crate::policy::environments;
 use crate::policy::expression::{Condition, Expression};
 use crate::policy::phase::Phase;
 use crate::policy::problems::INVALID;
+use crate::policy::replace::PATTERN_BYTES_MAX;
 use crate::policy::secrets::Secrets;
 use crate::policy::taint::{Feeds, Mark, Reading};
 use crate::policy::template::{self, Template, ValueTemplate};
@@ -89,6 +90,7 @@ pub struct PolicyContext<'c> {
     place: &'c str,
     config: Value,
     resources: &'c Resources,
+    patterns: &'c PatternBudget,
     /// Its templates and conditions that read something that can be secret.
     readings: RefCell<Vec<Reading>>,
 }
@@ -101,6 +103,7 @@ impl<'c> PolicyContext<'c> {
         place: &'c str,
         config: Value,
         resources: &'c Resources,
+        patterns: &'c PatternBudget,
     ) -> Self {
         Self {
             phase,
@@ -108,6 +111,7 @@ impl<'c> PolicyContext<'c> {
             place,
             config,
             resources,
+            patterns,
             readings: RefCell::default(),
         }
     }
@@ -200,7 +204,7 @@ impl<'c> PolicyContext<'c> {
     /// The condition of a retry (2200).
     pub fn retry_condition(&self, field: &str, text: &str) -> Result<Condition, Refusal> {
         let condition = environments::of_retries(self.phase)
-            .compile_predicate(text)
+            .compile_predicate_within(self.patterns, text)
             .map(Condition::new)
             .map_err(|error| {
                 let why = format!("`{field}`: {}", environments::explain(&error, self.phase));
@@ -214,7 +218,10 @@ impl<'c> PolicyContext<'c> {
 
     /// An expression of any type (2200).
     pub fn expression(&self, field: &str, text: &str) -> Result<Expression, Refusal> {
-        let compiled = self.env().compile(text).map(Expression::new);
+        let compiled = self
+            .env()
+            .compile_within(self.patterns, text)
+            .map(Expression::new);
         let expression = compiled.map_err(|error| {
             let why = format!("`{field}`: {}", environments::explain(&error, self.phase));
             self.refuse(code::POLICY_EXPRESSION_INVALID, &why)
@@ -223,6 +230,35 @@ impl<'c> PolicyContext<'c> {
         let reading = Reading::of(field, Feeds::Action, [text], slots, Mark::default());
         self.note(reading);
         Ok(expression)
+    }
+
+    /// A regular expression of the configuration that is no part of an expression, of at most 1 KiB and `bytes_max`
+    /// compiled bytes; `build` makes it with a limit of that size. `must` says what the field must be (2204).
+    pub fn pattern<R>(
+        &self,
+        field: &str,
+        text: &str,
+        must: &str,
+        bytes_max: usize,
+        build: impl Fn(usize) -> Result<R, regex::Error>,
+    ) -> Result<R, Refusal> {
+        let must = || {
+            let why = format!("`{field}` must be {must}");
+            self.refuse(code::POLICY_VALUE_INVALID, &why)
+        };
+        if text.len() > PATTERN_BYTES_MAX {
+            return Err(must());
+        }
+        let built = self.patterns.build(bytes_max, build);
+        built.map(|(regex, _)| regex).map_err(|error| match error {
+            NotBuilt::BudgetSpent(bytes_max) => {
+                let why = format!(
+                    "`{field}`: compiled, the patterns of the policy are larger than {bytes_max} bytes together"
+                );
+                self.refuse(code::POLICY_VALUE_INVALID, &why)
+            }
+            NotBuilt::Invalid(_) | NotBuilt::TooLarge => must(),
+        })
     }
 
     /// Whether policies may call public hosts.
@@ -236,7 +272,7 @@ impl<'c> PolicyContext<'c> {
     }
 
     fn template_for(&self, field: &str, text: &str, feeds: Feeds) -> Result<Template, Refusal> {
-        let template = Template::parse(text, self.phase).map_err(|why| {
+        let template = Template::parse(text, self.phase, self.patterns).map_err(|why| {
             self.refuse(code::POLICY_TEMPLATE_INVALID, &format!("`{field}`: {why}"))
         })?;
         let (sources, slots) = (template::sources(text), template.slots());

@@ -93,7 +93,7 @@ that run in order. Anchors and aliases are supported; merge keys, tags and dupli
 |---|---|---|
 {phases}
 Limits: 100 rules per phase, 20 expressions and 20 actions per rule. An expression may have 4096 bytes and 2000
-nodes. An evaluation may take 100,000 steps and 1 MiB of memory, with texts of 64 KiB and lists of 1024 items; JSON
+nodes, and all regular expressions of a policy 4 MiB when they are compiled. An evaluation may take 100,000 steps and 1 MiB of memory, with texts of 64 KiB and lists of 1024 items; JSON
 may be nested 127 levels deep. The text of a template and the value of a variable or result may have 1 MiB, and all
 variables of a phase 64 KiB. A request that exceeds one of these limits is rejected with 500 (`ERR_NGROK_2301`), and a
 connection is closed, whatever the rule does: clients can reach limits at will, so a limit never means that a rule does

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use culvert_base::net::HostName;
 use culvert_base::text::similar::nearest;
 use culvert_base::{Code, Meter, Refusal, code};
-use culvert_cel::{Limits, Slot};
+use culvert_cel::{Limits, PatternBudget, Slot};
 use culvert_http::fields::folded;
 use http::header::HOST;
 use url::Url;
@@ -29,6 +29,8 @@ const RULES_MAX: usize = 100;
 const PER_RULE_MAX: usize = 20;
 /// Most warnings about a policy.
 const WARNINGS_MAX: usize = 20;
+/// Compiled size of all regular expressions of a policy, in bytes.
+const PATTERN_BYTES_MAX: usize = 4 << 20;
 /// Longest name of a rule, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -219,6 +221,10 @@ impl Source {
             actions: self.known,
             scheme,
             resources,
+            patterns: match resources.is_written {
+                true => PatternBudget::new(PATTERN_BYTES_MAX),
+                false => PatternBudget::unlimited(),
+            },
             reads: Vec::new(),
             has_login: false,
             replaced: Vec::new(),
@@ -373,6 +379,8 @@ struct Reader<'c> {
     actions: Actions,
     scheme: Scheme,
     resources: &'c Resources,
+    /// What its regular expressions may still take.
+    patterns: PatternBudget,
     /// What expressions and templates read so far.
     reads: Vec<Slot>,
     has_login: bool,
@@ -482,7 +490,7 @@ impl Reader<'_> {
             }
         };
         let compiled = environments::of(phase)
-            .compile_predicate(source)
+            .compile_predicate_within(&self.patterns, source)
             .map(Condition::new)
             .map_err(|error| {
                 let why = environments::explain(&error, phase);
@@ -586,13 +594,15 @@ impl Reader<'_> {
         let config = item
             .get("config")
             .map_or(serde_json::Value::Null, Node::to_json);
-        let context = PolicyContext::new(phase, self.scheme, place, config, self.resources);
+        let resources = self.resources;
+        let context =
+            PolicyContext::new(phase, self.scheme, place, config, resources, &self.patterns);
         let compiled = (ty.compile)(&context)?;
         let slots = compiled.slots();
         self.has_data(phase, &slots, place, code::POLICY_TEMPLATE_INVALID)?;
         self.reads.extend(slots);
-        self.warn(phase, place, &*compiled);
         let readings = context.into_readings();
+        self.warn(phase, place, &*compiled);
         self.secrets.follow(phase, place, Some(ty), readings);
         Ok((ty, compiled))
     }

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use culvert_cel::{Slot, Value};
+use culvert_cel::{PatternBudget, Slot, Value};
 use serde_json::Value as Json;
 
 use crate::policy::environments;
@@ -35,7 +35,7 @@ enum Part {
 
 impl Template {
     /// Parses a template of a phase. The error is a sentence without a full stop.
-    pub fn parse(text: &str, phase: Phase) -> Result<Self, String> {
+    pub fn parse(text: &str, phase: Phase, patterns: &PatternBudget) -> Result<Self, String> {
         let env = environments::of(phase);
         let mut parts = Vec::new();
         let mut plain = String::new();
@@ -57,11 +57,13 @@ impl Template {
             if !plain.is_empty() {
                 parts.push(Part::Text(std::mem::take(&mut plain).into()));
             }
-            let program = env.compile(source.trim()).map_err(|error| {
-                let shown: String = source.trim().chars().take(80).collect();
-                let why = environments::explain(&error, phase);
-                format!("the expression `{shown}` is invalid: {why}")
-            })?;
+            let program = env
+                .compile_within(patterns, source.trim())
+                .map_err(|error| {
+                    let shown: String = source.trim().chars().take(80).collect();
+                    let why = environments::explain(&error, phase);
+                    format!("the expression `{shown}` is invalid: {why}")
+                })?;
             parts.push(Part::Expression(Expression::new(program)));
             rest = &behind[1..];
         }
@@ -367,7 +369,8 @@ mod tests {
 
     #[test]
     fn literals_and_escapes_are_parsed() {
-        let parse = |text: &str| Template::parse(text, Phase::Connect);
+        let patterns = PatternBudget::unlimited();
+        let parse = |text: &str| Template::parse(text, Phase::Connect, &patterns);
         assert_eq!(parse("").unwrap().constant(), Some(""));
         assert_eq!(parse("a$${b} $c}").unwrap().constant(), Some("a${b} $c}"));
         let mixed = parse("a${1}b").unwrap();
