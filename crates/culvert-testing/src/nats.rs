@@ -92,6 +92,18 @@ impl NatsServer {
         std::fs::remove_dir_all(self.folder.path().join("js")).unwrap();
     }
 
+    /// Removes the messages of a stream of a killed server, and leaves the states of its consumers.
+    ///
+    /// # Panics
+    /// If there is no such stream.
+    pub fn wipe_messages(&self, stream: &str) {
+        let streams = self.folder.path().join("js/jetstream/$G/streams");
+        let messages = streams.join(stream).join("msgs");
+        for file in std::fs::read_dir(messages).unwrap() {
+            std::fs::remove_file(file.unwrap().path()).unwrap();
+        }
+    }
+
     async fn wait(&self) -> u16 {
         let name = format!("nats-server_{}.ports", self.child.id());
         let ports = self.folder.path().join(name);

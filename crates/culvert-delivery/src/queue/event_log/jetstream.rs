@@ -387,6 +387,31 @@ impl JetStream {
         Ok(())
     }
 
+    /// Looks for messages that their consumer will never deliver, and removes such a consumer: the next pull makes it again.
+    /// A server that lost the end of its stream, but not the states of the consumers, gives new messages sequence numbers
+    /// that the consumers count as settled. `seen` has those of the last look, since only a message that stays is one.
+    async fn find_passed_over(&self, seen: &mut HashMap<String, u64>) -> Result<(), StreamError> {
+        let mut found = HashMap::new();
+        for destination in self.stream.waiting(None).await?.into_keys() {
+            let Some(sequence) = self.stream.passed_over(&destination).await? else {
+                continue;
+            };
+            if seen.get(&destination) != Some(&sequence) {
+                found.insert(destination, sequence);
+                continue;
+            }
+            self.stream.drop_consumer(&destination).await?;
+            tracing::error!(
+                destination.id = destination,
+                sequence,
+                "the event log lost the end of its stream, and passed over later batches; they are delivered now"
+            );
+            self.slot(&destination).more();
+        }
+        *seen = found;
+        Ok(())
+    }
+
     /// Looks for the messages of a destination.
     async fn look_for(&self, destination: &str, state: &StreamState) -> Result<(), StreamError> {
         let mut looked_for = HashMap::new();
@@ -532,6 +557,7 @@ impl EventLog for JetStream {
         Box::pin(async move {
             let mut seen = None;
             let mut proofs = BTreeMap::new();
+            let mut passed_over = HashMap::new();
             let every = self.stream.lease / 4;
             while !cancel.is_cancelled() {
                 self.check_stream(&mut seen).await;
@@ -544,6 +570,15 @@ impl EventLog for JetStream {
                     Ok(Ok(())) => {}
                     Ok(Err(trouble)) => tracing::debug!(%trouble, "cannot look for lost batches"),
                     Err(_) => tracing::debug!("looking for lost batches takes long"),
+                }
+                match tokio::time::timeout(every, self.find_passed_over(&mut passed_over)).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(trouble)) => {
+                        tracing::debug!(%trouble, "cannot look for batches that are passed over")
+                    }
+                    Err(_) => {
+                        tracing::debug!("looking for batches that are passed over takes long")
+                    }
                 }
                 for (destination, events) in self.outstanding.take_lost() {
                     tracing::error!(

@@ -17,7 +17,7 @@ use std::time::Duration;
 use async_nats::client::RequestErrorKind;
 use async_nats::connection::State;
 use async_nats::jetstream::consumer::{AckPolicy, pull};
-use async_nats::jetstream::context::PublishErrorKind;
+use async_nats::jetstream::context::{ConsumerInfoErrorKind, PublishErrorKind};
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{
     self, ConsumerErrorKind, DeleteMessageErrorKind, DiscardPolicy, RawMessageErrorKind,
@@ -425,6 +425,42 @@ impl Stream {
         }
     }
 
+    /// The destination's first message, if its consumer counts it as settled and so will never deliver it.
+    pub(super) async fn passed_over(&self, destination: &str) -> Result<Option<u64>, StreamError> {
+        let stream = self.stream().await?;
+        let settled = match stream.consumer_info(destination).await {
+            Ok(info) => info.ack_floor.stream_sequence,
+            Err(error) => {
+                return match error.kind() {
+                    ConsumerInfoErrorKind::NotFound => Ok(None),
+                    ConsumerInfoErrorKind::JetStream(why) => Err(self.refused(&why)),
+                    _ => Err(StreamError::Unreachable(error.to_string())),
+                };
+            }
+        };
+        // Read after the floor, which only rises: a message that is settled in between is not there any more.
+        let first = self.next(destination, 1).await?;
+        let first = first.map(|message| message.sequence);
+        Ok(first.filter(|first| *first <= settled))
+    }
+
+    /// Removes a consumer. The next pull makes it again, and it then delivers all messages that are there.
+    pub(super) async fn drop_consumer(&self, destination: &str) -> Result<(), StreamError> {
+        let stream = self.stream().await?;
+        match stream.delete_consumer(destination).await {
+            Ok(_) => Ok(()),
+            Err(error) => match error.kind() {
+                ConsumerErrorKind::JetStream(why)
+                    if why.error_code() == ErrorCode::CONSUMER_NOT_FOUND =>
+                {
+                    Ok(())
+                }
+                ConsumerErrorKind::JetStream(why) => Err(self.refused(&why)),
+                _ => Err(self.fails(error.to_string())),
+            },
+        }
+    }
+
     /// Removes a message. Succeeds if it is already removed.
     pub(super) async fn delete(&self, sequence: u64) -> Result<(), StreamError> {
         let stream = self.stream().await?;
@@ -447,18 +483,7 @@ impl Stream {
         let stream = self.stream().await?;
         let purged = stream.purge().filter(self.subject(destination)).await;
         purged.map_err(|error| self.fails(error.to_string()))?;
-        match stream.delete_consumer(destination).await {
-            Ok(_) => Ok(()),
-            Err(error) => match error.kind() {
-                ConsumerErrorKind::JetStream(why)
-                    if why.error_code() == ErrorCode::CONSUMER_NOT_FOUND =>
-                {
-                    Ok(())
-                }
-                ConsumerErrorKind::JetStream(why) => Err(self.refused(&why)),
-                _ => Err(self.fails(error.to_string())),
-            },
-        }
+        self.drop_consumer(destination).await
     }
 
     /// The backlog of all destinations, or of one.

@@ -259,6 +259,32 @@ async fn each_node_counts_what_it_stored() {
     }
 }
 
+/// New messages get the numbers of those that are gone, which the consumer counts as settled.
+#[tokio::test]
+async fn batches_after_a_stream_that_lost_its_end_are_delivered() {
+    let Some(mut place) = Place::stream().await else {
+        return;
+    };
+    let node = Node::start(&place, shared(&place, true)).await;
+    node.append("before", BATCHES).await;
+    assert_eq!(node.deliver(&place).await, BATCHES * EVENTS);
+    let server = place.server.as_mut().unwrap();
+    server.kill();
+    server.wipe_messages(STREAM);
+    server.restart().await;
+    let began = std::time::Instant::now();
+    while node.log.usable().await.is_err() {
+        assert!(began.elapsed() < Duration::from_secs(60));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    node.append("after", BATCHES / 2).await;
+    assert_eq!(node.deliver(&place).await, BATCHES / 2 * EVENTS);
+    assert_eq!(node.lost(), 0);
+    node.append("later", BATCHES).await;
+    assert_eq!(node.deliver(&place).await, BATCHES * EVENTS);
+    node.stop().await;
+}
+
 #[tokio::test]
 async fn batches_that_another_node_delivers_are_not_lost() {
     let Some(place) = Place::stream().await else {
