@@ -9,6 +9,9 @@ use serde_json::{Map, Value};
 use super::{ROWS, failed, range_of};
 use crate::commands::Failure;
 
+/// Fields that every change sets.
+const STAMPS: [&str; 2] = ["updated_at", "last_updated_by"];
+
 /// The part of an event that a line shows.
 #[derive(Deserialize)]
 struct Recorded {
@@ -76,8 +79,10 @@ impl Recorded {
         if let Some(operation) = self.object.get("operation").and_then(Value::as_str) {
             line.push_str(&format!(": {operation}"));
         }
-        if !self.previous.is_empty() {
-            let names: Vec<&str> = self.previous.keys().map(String::as_str).collect();
+        // When and by whom are said already, and the time is no change if two fall into one second.
+        let names = self.previous.keys().map(String::as_str);
+        let names: Vec<&str> = names.filter(|name| !STAMPS.contains(name)).collect();
+        if !names.is_empty() {
             line.push_str(&format!(": {}", names.join(", ")));
         }
         if let Some(cause) = &self.cause {
@@ -150,7 +155,7 @@ mod tests {
         let event = |principal: Value, object: Value| -> Recorded {
             serde_json::from_value(json!({
                 "event_type": "endpoint_updated.v0", "event_timestamp": "2026-11-28T23:00:00.000Z",
-                "principal": principal, "object": object, "previous": {"traffic_policy": "", "traffic_policy_diff": ""},
+                "principal": principal, "object": object, "previous": {"traffic_policy": "", "traffic_policy_diff": "", "updated_at": ""},
             }))
             .unwrap()
         };
