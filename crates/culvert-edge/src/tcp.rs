@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use culvert_base::BoxFuture;
 use culvert_edge_config::Timeouts;
-use culvert_io::{CountedUpstream, MovedBytes, Pipe, RelayEnd, RelayLimits, run_relay};
+use culvert_io::{CountedUpstream, MovedBytes, Pipe, Prefixed, RelayEnd, RelayLimits, run_relay};
 use culvert_upstream::{DialError, UpstreamStream, refusal};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
@@ -345,27 +345,24 @@ impl RelayEnd for RetryingUpstream {
 }
 
 /// Relays an upgraded connection. The client has sent `early` before the 101.
+///
+/// What either side sent before the relay began is a part of it: who does not read it holds the connection no longer than
+/// who does not read the rest.
 pub(crate) async fn tunnel(
-    client: &mut Http1Server,
-    early: &[u8],
+    client: Http1Server,
+    early: Bytes,
     tunnel: Tunnel,
     down: &Arc<Downstream>,
 ) {
     let Tunnel {
-        mut upstream,
+        upstream,
         early: late,
         exchange,
     } = tunnel;
-    let timeouts = exchange.timeouts();
-    let begun: io::Result<()> = async {
-        client.write_all(&late).await?;
-        upstream.write_all(early).await
-    }
-    .await;
-    if begun.is_ok() {
-        let count = exchange.count.relay(down.conn.counters.bytes());
-        relay(client, &mut upstream, timeouts, down, count).await;
-    }
+    let mut client = Prefixed::new(early, client);
+    let mut upstream = Prefixed::new(late, upstream);
+    let count = exchange.count.relay(down.conn.counters.bytes());
+    relay(&mut client, &mut upstream, exchange.timeouts(), down, count).await;
     exchange.tunnel_closed();
 }
 
@@ -381,9 +378,9 @@ pub(crate) async fn stream(mut client: Tunnelled, tunnel: Tunnel) {
         write: exchange.write_limit(),
     };
     let moved = Arc::new(MovedBytes::default());
+    let upstream = Prefixed::new(early, upstream);
     let mut upstream = CountedUpstream::new(upstream, Arc::clone(&moved));
-    moved.count_from_upstream(early.len());
-    if client.write_all(&early).await.is_ok() {
+    {
         let mut count = exchange.count.relay((0, 0));
         let passed = count.passed;
         let removed = pin!(passed.removed());

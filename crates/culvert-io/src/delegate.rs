@@ -7,6 +7,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::relay::RelayEnd;
+use crate::relay::splice::Pipe;
+
 /// Implements `AsyncRead`, `AsyncWrite` or both for a type by passing every call to a stream inside it.
 ///
 /// The patterns match `&mut` of the type, and `&` for `is_write_vectored`. The expressions are references to the inner
@@ -110,6 +113,16 @@ impl<T> Prefixed<T> {
     pub fn get_ref(&self) -> &T {
         &self.io
     }
+
+    /// Takes at most `bytes_max` of the bytes that were read ahead.
+    fn take_ahead(&mut self, bytes_max: usize) -> Bytes {
+        let taken = self.ahead.split_to(self.ahead.len().min(bytes_max));
+        if self.ahead.is_empty() {
+            // Frees the memory, because the connection may last for days.
+            self.ahead = Bytes::new();
+        }
+        taken
+    }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Prefixed<T> {
@@ -121,17 +134,42 @@ impl<T: AsyncRead + Unpin> AsyncRead for Prefixed<T> {
         if self.ahead.is_empty() {
             return Pin::new(&mut self.io).poll_read(cx, buf);
         }
-        let length = self.ahead.len().min(buf.remaining());
-        buf.put_slice(&self.ahead.split_to(length));
-        if self.ahead.is_empty() {
-            // Frees the memory, because the connection may last for days.
-            self.ahead = Bytes::new();
-        }
+        buf.put_slice(&self.take_ahead(buf.remaining()));
         Poll::Ready(Ok(()))
     }
 }
 
 delegate_io!(AsyncWrite for [T: AsyncWrite + Unpin] Prefixed<T> { Self { io, .. } => io });
+
+impl<T: RelayEnd> RelayEnd for Prefixed<T> {
+    fn has_pieces(&self) -> bool {
+        self.io.has_pieces()
+    }
+
+    fn poll_piece(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<io::Result<Bytes>> {
+        if self.ahead.is_empty() {
+            return self.io.poll_piece(cx, bytes_max);
+        }
+        Poll::Ready(Ok(self.take_ahead(bytes_max)))
+    }
+
+    fn is_socket(&self) -> bool {
+        self.ahead.is_empty() && self.io.is_socket()
+    }
+
+    fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+        bytes_max: usize,
+    ) -> Poll<io::Result<usize>> {
+        self.io.poll_fill(cx, pipe, bytes_max)
+    }
+
+    fn poll_empty(&mut self, cx: &mut Context<'_>, pipe: &mut Pipe) -> Poll<io::Result<usize>> {
+        self.io.poll_empty(cx, pipe)
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -51,7 +51,7 @@ pub(crate) async fn http1(wire: Wire, down: Arc<Downstream>) {
             After::Next | After::Close => return Box::pin(finish(&mut client, &down)).await,
             After::Tunnel(tunnel) => {
                 let early = client.take_early();
-                return Box::pin(tcp::tunnel(&mut client, &early, *tunnel, &down)).await;
+                return Box::pin(tcp::tunnel(client, early, *tunnel, &down)).await;
             }
             After::Cut => {
                 if down.conn.is_hung_up() {

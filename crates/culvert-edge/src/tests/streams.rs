@@ -8,7 +8,7 @@ use bytes::Bytes;
 use culvert_policy::Scheme;
 use http::{HeaderMap, Method, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
-use hyper::body::Frame;
+use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http2::SendRequest;
 use hyper::ext::Protocol;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -77,12 +77,24 @@ pub(super) async fn rig(
 }
 
 pub(super) async fn connect(rig: &mut Rig, root: &CertificateDer<'static>) -> SendRequest<Frames> {
+    let (sender, answer) = connect_with(rig, root, None).await;
+    answer.into_body().collect().await.unwrap();
+    sender
+}
+
+/// A client that grants its streams a window of `window` bytes, and the response to its first request.
+async fn connect_with(
+    rig: &mut Rig,
+    root: &CertificateDer<'static>,
+    window: Option<u32>,
+) -> (SendRequest<Frames>, Response<Incoming>) {
     let address = rig.edge.https_addr().unwrap();
     let stream = tls(address, root, "app.example", "h2").await.unwrap();
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-            .await
-            .unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(window)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
     rig.tasks.spawn(async move {
         drop(connection.await);
     });
@@ -93,8 +105,7 @@ pub(super) async fn connect(rig: &mut Rig, root: &CertificateDer<'static>) -> Se
     let answer = soon("an answer", sender.send_request(request))
         .await
         .unwrap();
-    answer.into_body().collect().await.unwrap();
-    sender
+    (sender, answer)
 }
 
 /// An origin of WebSockets on HTTP/1.1: echoes behind a 101 whose proof is right, and behaves by path.
@@ -299,38 +310,73 @@ async fn an_idle_stream_is_closed_on_a_busy_connection() {
     .await;
 }
 
+/// The origin sends bytes with its 101, for which the client grants no window: the stream has the limits of any other.
+#[tokio::test]
+async fn a_stream_whose_first_bytes_are_not_read_ends_like_any_other() {
+    let short = std::time::Duration::from_millis(200);
+    let idle = Limits {
+        tunnel_idle: short,
+        ..Limits::default()
+    };
+    let write = Limits {
+        write_stall: short,
+        ..Limits::default()
+    };
+    for (limits, is_removed) in [(idle, false), (write, false), (Limits::default(), true)] {
+        let mut tasks = JoinSet::new();
+        let origin = echo(&mut tasks).await;
+        let settings = Settings {
+            limits,
+            ..settings()
+        };
+        let (mut rig, root) = rig(&format!("http://{origin}"), "", settings).await;
+        let (mut sender, first) = connect_with(&mut rig, &root, Some(0)).await;
+        drop(first);
+        let request = websocket("/chat").body(nothing()).unwrap();
+        let answer = soon("an answer", sender.send_request(request)).await;
+        let stream = hyper::upgrade::on(answer.unwrap()).await.unwrap();
+        let mut stream = TokioIo::new(stream);
+        if is_removed {
+            rig.edge.publish(Snapshot::builder().build()).await;
+        }
+        let mut room = [0; 8];
+        let read = tokio::io::AsyncReadExt::read(&mut stream, &mut room);
+        let read = soon("the end", read).await;
+        assert!(read.map_or(true, |bytes| bytes == 0));
+    }
+}
+
 /// An HTTP/2 origin that echoes bodies as they come, with trailers, as gRPC does.
 async fn grpc2(tasks: &mut JoinSet<()>) -> std::net::SocketAddr {
     origin(tasks, |client| async move {
-        let service =
-            hyper::service::service_fn(|request: Request<hyper::body::Incoming>| async move {
-                let (send, body) = frames();
-                if request.uri().path() == "/settings" {
-                    return Ok::<_, Infallible>(Response::new(body));
-                }
-                assert_eq!(request.headers()["te"], "trailers");
-                assert_eq!(request.headers()["content-type"], "application/grpc");
-                if request.uri().path() == "/denied" {
-                    drop(send);
-                    let response = Response::builder().header("grpc-status", "7");
-                    return Ok(response.body(body).unwrap());
-                }
-                // The task lives as long as the body is wanted.
-                let mut incoming = request.into_body();
-                let mut tasks = JoinSet::new();
-                tasks.spawn(async move {
-                    while let Some(Ok(frame)) = incoming.frame().await {
-                        if frame.is_data() && send.send(frame).await.is_err() {
-                            return;
-                        }
+        let service = hyper::service::service_fn(|request: Request<Incoming>| async move {
+            let (send, body) = frames();
+            if request.uri().path() == "/settings" {
+                return Ok::<_, Infallible>(Response::new(body));
+            }
+            assert_eq!(request.headers()["te"], "trailers");
+            assert_eq!(request.headers()["content-type"], "application/grpc");
+            if request.uri().path() == "/denied" {
+                drop(send);
+                let response = Response::builder().header("grpc-status", "7");
+                return Ok(response.body(body).unwrap());
+            }
+            // The task lives as long as the body is wanted.
+            let mut incoming = request.into_body();
+            let mut tasks = JoinSet::new();
+            tasks.spawn(async move {
+                while let Some(Ok(frame)) = incoming.frame().await {
+                    if frame.is_data() && send.send(frame).await.is_err() {
+                        return;
                     }
-                    let status = [("grpc-status", "0"), ("grpc-message", "fine")];
-                    drop(send.send(Frame::trailers(fields(&status))).await);
-                });
-                tasks.detach_all();
-                let response = Response::builder().header("content-type", "application/grpc");
-                Ok(response.body(body).unwrap())
+                }
+                let status = [("grpc-status", "0"), ("grpc-message", "fine")];
+                drop(send.send(Frame::trailers(fields(&status))).await);
             });
+            tasks.detach_all();
+            let response = Response::builder().header("content-type", "application/grpc");
+            Ok(response.body(body).unwrap())
+        });
         let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
         drop(
             server

@@ -19,7 +19,7 @@ pub struct MovedBytes {
 
 impl MovedBytes {
     /// Counts bytes that the upstream has sent.
-    pub fn count_from_upstream(&self, bytes: usize) {
+    fn count_from_upstream(&self, bytes: usize) {
         self.from_upstream
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
