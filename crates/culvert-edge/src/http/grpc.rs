@@ -9,19 +9,22 @@ use std::fmt::Write;
 use bytes::Bytes;
 use culvert_http::fields::is_grpc_type;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{StatusCode, Version, response};
-
-use crate::http::fields::GRPC_PREFIX;
+use http::{Method, StatusCode, Version, response};
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// Most bytes of a body that become the message.
 const MESSAGE_BYTES_MAX: usize = 1 << 10;
 
-/// The content type of a request, if that makes it a call: of gRPC, which needs HTTP/2, or of gRPC-Web.
-pub(crate) fn call_type(version: Version, content_type: Option<&[u8]>) -> Option<HeaderValue> {
+/// The content type of a request, if that makes it a call: of gRPC, which needs HTTP/2, or of gRPC-Web. All calls use POST: a
+/// cache, which does not know the content type of a request, must not keep an error in this form for other clients.
+pub(crate) fn call_type(
+    version: Version,
+    method: &Method,
+    content_type: Option<&[u8]>,
+) -> Option<HeaderValue> {
     const WEB: &[u8] = b"application/grpc-web";
-    let value = content_type?;
+    let value = content_type.filter(|_| *method == Method::POST)?;
     let begins = value.get(..WEB.len());
     let is_web = begins.is_some_and(|start| start.eq_ignore_ascii_case(WEB));
     let is_call = is_grpc_type(value) && (is_web || version == Version::HTTP_2);
@@ -36,11 +39,7 @@ pub(crate) fn end_call(
     content_type: HeaderValue,
 ) -> bool {
     let is_error = head.status.is_client_error() || head.status.is_server_error();
-    let is_written = head
-        .headers
-        .keys()
-        .any(|name| name.as_str().starts_with(GRPC_PREFIX));
-    if !is_error || is_written {
+    if !is_error || head.headers.contains_key(GRPC_STATUS) {
         return false;
     }
     let is_text = head
@@ -60,7 +59,10 @@ pub(crate) fn end_call(
     headers.remove(CONTENT_LENGTH);
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert(GRPC_STATUS, HeaderValue::from(status_of(head.status)));
-    if let Ok(message) = HeaderValue::try_from(message) {
+    // A policy may have added a message without a status.
+    if !headers.contains_key(GRPC_MESSAGE)
+        && let Ok(message) = HeaderValue::try_from(message)
+    {
         headers.insert(GRPC_MESSAGE, message);
     }
     true

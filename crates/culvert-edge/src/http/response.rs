@@ -175,7 +175,11 @@ impl RequestTraits {
         Self {
             version: parts.version,
             is_head: parts.method == Method::HEAD,
-            grpc: grpc::call_type(parts.version, content_type.map(HeaderValue::as_bytes)),
+            grpc: grpc::call_type(
+                parts.version,
+                &parts.method,
+                content_type.map(HeaderValue::as_bytes),
+            ),
             keeps_alive: if parts.version == Version::HTTP_10 {
                 has_token(&parts.headers, &CONNECTION, b"keep-alive")
             } else {
@@ -197,7 +201,11 @@ impl RequestTraits {
         Self {
             version,
             is_head: *request.raw().method() == Method::HEAD,
-            grpc: grpc::call_type(version, content_type.map(|field| field.value)),
+            grpc: grpc::call_type(
+                version,
+                request.raw().method(),
+                content_type.map(|field| field.value),
+            ),
             keeps_alive: request.keeps_alive,
             authority: None,
             host: host.and_then(|host| value(host.as_bytes())),

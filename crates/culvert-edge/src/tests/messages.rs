@@ -662,7 +662,7 @@ async fn errors_of_the_edge_end_a_call_of_grpc() {
     let mut rig = Rig::start().await;
     let upstream = format!("http://127.0.0.1:{}", super::limits::free_port().await);
     let (names, key, root) = certificate(&["app.example"]);
-    let policy = "on_http_request: [{expressions: [\"req.url.path == '/deny'\"], actions: [{type: deny, config: {status_code: 403}}]}, {expressions: [\"req.url.path == '/own'\"], actions: [{type: custom-response, config: {status_code: 503, body: 'closed 100%', headers: {content-type: text/plain}}}]}]\non_http_response: [{actions: [{type: response-body-find-replace, config: {replacements: [{from: nothing, to: x}]}}, {type: compress-response}]}]";
+    let policy = "on_http_request: [{expressions: [\"req.url.path == '/deny'\"], actions: [{type: deny, config: {status_code: 403}}]}, {expressions: [\"req.url.path == '/own'\"], actions: [{type: custom-response, config: {status_code: 503, body: 'closed 100%', headers: {content-type: text/plain}}}]}]\non_http_response: [{actions: [{type: response-body-find-replace, config: {replacements: [{from: nothing, to: x}]}}, {type: compress-response}]}, {expressions: [\"req.url.path == '/said'\"], actions: [{type: add-headers, config: {headers: {grpc-message: said}}}]}]";
     let endpoint = named(Scheme::Https, "app.example", 443, &upstream, policy);
     let snapshot = Snapshot::builder().endpoint(endpoint);
     rig.edge
@@ -695,6 +695,8 @@ async fn errors_of_the_edge_end_a_call_of_grpc() {
             503,
             Some(("14", "closed 100%25")),
         ),
+        // A message of a policy stays.
+        ("/said", "application/grpc", 502, Some(("14", "said"))),
         ("/deny", "application/json", 403, None),
         ("/own", "application/grpcx", 503, None),
     ] {
@@ -718,6 +720,15 @@ async fn errors_of_the_edge_end_a_call_of_grpc() {
             assert!(body.is_empty());
         }
     }
+    // No call: a cache may give the response to others, who did not ask for this form.
+    let request =
+        Request::get("https://app.example/own").header("content-type", "application/grpc");
+    let asked = sender.send_request(request.body(nothing()).unwrap());
+    let answer = soon("an answer", asked).await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "text/plain");
+    assert!(!answer.headers().contains_key("grpc-status"));
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "closed 100%");
 }
 
 /// gRPC-Web also runs on HTTP/1, where a response without a body needs a length.
