@@ -72,7 +72,11 @@ reasons! {
     ConnectFailed "upstream_connect_failed" "The network or the upstream refused the connection.";
     ConnectTimeout "upstream_connect_timeout" "Connecting to the upstream took too long.";
     ProxyFailed "upstream_proxy_failed" "The proxy on the way to the upstream made no connection.";
-    UpstreamTls "upstream_tls_failed" "The TLS handshake with the upstream failed.";
+    UpstreamTls "upstream_tls_failed" "The TLS handshake with the upstream failed, for none of the four reasons that follow.";
+    UpstreamDates "upstream_certificate_expired" "The certificate of the upstream has expired, or is not valid yet.";
+    UpstreamIssuer "upstream_certificate_untrusted" "No authority that the endpoint trusts signed the certificate of the upstream.";
+    UpstreamName "upstream_certificate_wrong_name" "The certificate of the upstream is for other names.";
+    UpstreamPin "upstream_certificate_not_pinned" "The certificate of the upstream matches no pin of the endpoint.";
     Aborted "upstream_aborted" "The upstream closed the connection before the response was complete.";
     BadResponse "upstream_bad_response" "The response of the upstream is not valid HTTP.";
     ResponseTimeout "upstream_response_timeout" "The response of the upstream did not begin in time.";
@@ -108,6 +112,10 @@ impl Reason {
                 | Self::ConnectTimeout
                 | Self::ProxyFailed
                 | Self::UpstreamTls
+                | Self::UpstreamDates
+                | Self::UpstreamIssuer
+                | Self::UpstreamName
+                | Self::UpstreamPin
         )
     }
 

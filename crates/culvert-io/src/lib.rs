@@ -4,6 +4,7 @@
 //! - [`run_relay`] moves bytes between a client and an upstream in both directions, under time limits. An idle relay holds
 //!   no buffer, and the kernel moves the bytes of a fast one ([`Pipe`]).
 //! - [`proxy`] reads and writes the header that a load balancer sends before the bytes of its client.
+//! - [`upstream_tls`] sets up TLS to services, for the edge and for the agent.
 //! - [`forward_proxy`] connects through the proxies that the variables of the environment name.
 //! - [`ReadBuffer`] and [`write`](mod@write) are the two sides of an HTTP/1 connection, whose messages
 //!   [`culvert_http::http1`] reads and writes.
@@ -22,6 +23,7 @@ mod socket;
 pub mod threads;
 mod turn;
 mod upload_progress;
+pub mod upstream_tls;
 pub mod write;
 
 pub use alarm::Alarm;

@@ -3,8 +3,10 @@
 use std::io;
 
 use culvert_io::forward_proxy::ProxyError;
+use culvert_io::upstream_tls::TlsFailure;
 
 use crate::agent::AgentRefused;
+use crate::tls::TlsWithheld;
 
 /// Why connecting failed.
 #[derive(Debug, thiserror::Error)]
@@ -28,8 +30,11 @@ pub enum DialError {
     #[error("connecting: {0}")]
     Proxy(ProxyError),
     /// The TLS handshake failed.
-    #[error("the TLS handshake failed: {0}")]
+    #[error("the TLS handshake failed: {}", TlsFailure::explain(.0))]
     Tls(io::Error),
+    /// The options of TLS cannot be met.
+    #[error("no TLS handshake: {0}")]
+    TlsWithheld(TlsWithheld),
     /// No agent accepted a stream.
     #[error("{0}")]
     Agent(AgentRefused),

@@ -1,21 +1,20 @@
 //! Opens connections to upstreams that have an address: name lookup, address guard, TCP and TLS.
 
-use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_io::forward_proxy::{ProxiedScheme, Proxies, Proxy};
+use culvert_io::upstream_tls::UpstreamTls;
 use culvert_io::{is_own_address, tcp_options};
-use rustls::ClientConfig;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls::RootCertStore;
+use rustls_pki_types::CertificateDer;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use crate::dial_error::DialError;
 use crate::guard::AddressGuard;
 use crate::stream::UpstreamStream;
+use crate::tls::{TlsOptions, Unusable};
 use crate::upstream::{Protocol, Upstream};
 
 /// Most addresses of a name that are tried.
@@ -24,8 +23,9 @@ const ADDRESSES_MAX: usize = 16;
 /// Connects to upstreams.
 #[derive(Clone, Debug)]
 pub struct Dialer {
-    http1: TlsConnector_,
-    http2: TlsConnector_,
+    /// The authorities that are trusted unless an upstream has others.
+    roots: Arc<RootCertStore>,
+    default_tls: Arc<TlsOptions>,
     connect: Duration,
     guard: AddressGuard,
     /// Proxies of single requests; upstreams have none.
@@ -33,26 +33,14 @@ pub struct Dialer {
 }
 
 /// The system's roots and further ones.
-fn trusted_roots(
-    extra: &[CertificateDer<'static>],
-) -> Result<rustls::RootCertStore, rustls::Error> {
-    let mut roots = rustls::RootCertStore::empty();
+fn trusted_roots(extra: &[CertificateDer<'static>]) -> Result<RootCertStore, rustls::Error> {
+    let mut roots = RootCertStore::empty();
     // Without system roots only the extra ones are trusted; failures show when dialling.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     for root in extra {
         roots.add(root.clone())?;
     }
     Ok(roots)
-}
-
-/// A connector with `Debug`.
-#[derive(Clone)]
-struct TlsConnector_(TlsConnector);
-
-impl fmt::Debug for TlsConnector_ {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TlsConnector")
-    }
 }
 
 impl Dialer {
@@ -66,18 +54,9 @@ impl Dialer {
         connect: Duration,
         guard: AddressGuard,
     ) -> Result<Self, rustls::Error> {
-        let roots = trusted_roots(extra)?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut http1 = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let mut http2 = http1.clone();
-        http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        http2.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Self {
-            http1: TlsConnector_(Arc::new(http1).into()),
-            http2: TlsConnector_(Arc::new(http2).into()),
+            roots: Arc::new(trusted_roots(extra)?),
+            default_tls: Arc::new(TlsOptions::new(Ok(UpstreamTls::default()))),
             connect,
             guard,
             proxies: Proxies::default(),
@@ -134,20 +113,29 @@ impl Dialer {
         to: &Upstream,
         proxy: Option<&Proxy>,
     ) -> Result<UpstreamStream, DialError> {
+        let tls = match to.is_tls() {
+            true => {
+                let options = to.tls().unwrap_or(&self.default_tls);
+                let alpn = match to.protocol() {
+                    Protocol::Http1 => "http/1.1",
+                    Protocol::Http2 => "h2",
+                };
+                let connector = options.connector(&self.roots, to.host(), alpn);
+                Some(connector.map_err(|unusable| match unusable {
+                    Unusable::Withheld(withheld) => DialError::TlsWithheld(withheld),
+                    Unusable::Options(error) => DialError::Tls(error),
+                })?)
+            }
+            false => None,
+        };
         let tcp = self.connect_tcp(to, proxy).await?;
         // Without this, Nagle's algorithm would delay small messages.
         tcp.set_nodelay(true).map_err(DialError::Connect)?;
         // A response may pause for long: keep-alive probes find a dead upstream. The tunnel checks streams of agents.
         tcp_options::probe(&tcp);
-        if !to.is_tls() {
+        let Some((connector, name)) = tls else {
             return Ok(UpstreamStream::plain(tcp));
-        }
-        let connector = match to.protocol() {
-            Protocol::Http1 => &self.http1.0,
-            Protocol::Http2 => &self.http2.0,
         };
-        let name = ServerName::try_from(to.host().to_owned())
-            .map_err(|error| DialError::Tls(io::Error::other(error)))?;
         let tls = connector.connect(name, tcp).await.map_err(DialError::Tls)?;
         Ok(UpstreamStream::tls(tls))
     }

@@ -20,6 +20,7 @@ mod http1_client;
 mod pool;
 mod ports;
 mod stream;
+mod tls;
 mod upstream;
 
 pub use agent::{AgentCall, AgentIo, AgentRefused, Dial, is_silent, refusal};
@@ -34,4 +35,5 @@ pub use pool::{
 };
 pub use ports::{PoolOwner, UploadBody, UploadError, UpstreamHead};
 pub use stream::UpstreamStream;
+pub use tls::{TlsOptions, TlsWithheld};
 pub use upstream::{Clients, Protocol, Upstream};

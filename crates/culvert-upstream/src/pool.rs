@@ -37,6 +37,8 @@ const IDLE_MAX: usize = 256;
 const IDLE_WHEN_BUSY_MAX: usize = IDLE_MAX / 2;
 /// How long an idle connection is kept.
 const IDLE_FOR: Duration = Duration::from_secs(60);
+/// How often failures of TLS are logged.
+const TLS_LOGGED_EVERY: Duration = Duration::from_secs(60);
 /// How long an upstream is skipped after a failed connection, if another upstream is available.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 
@@ -58,6 +60,8 @@ pub struct Pool<B> {
     http2_refused_at: ArcSwapOption<Instant>,
     /// When a connection last failed; cleared when one succeeds.
     failed_at: ArcSwapOption<Instant>,
+    /// When a failure of TLS was last logged.
+    tls_logged_at: ArcSwapOption<Instant>,
     created: Instant,
     /// When it last sent more than a response, in milliseconds since its creation plus one; 0 for never.
     excess_at: AtomicU64,
@@ -109,6 +113,7 @@ impl<B: UploadBody> Pool<B> {
             http2: ArcSwap::default(),
             http2_refused_at: ArcSwapOption::empty(),
             failed_at: ArcSwapOption::empty(),
+            tls_logged_at: ArcSwapOption::empty(),
             created: Instant::now(),
             excess_at: AtomicU64::new(0),
             connecting: tokio::sync::Mutex::new(()),
@@ -162,9 +167,25 @@ impl<B: UploadBody> Pool<B> {
             // Stored only if it changes: threads share this.
             Ok(_) if self.failed_at.load().is_some() => self.failed_at.store(None),
             Ok(_) => {}
-            Err(_) => self.failed_at.store(Some(Arc::new(Instant::now()))),
+            Err(error) => {
+                self.failed_at.store(Some(Arc::new(Instant::now())));
+                self.log_tls(error);
+            }
         }
         dialled
+    }
+
+    /// Logs why TLS failed, once in a while.
+    fn log_tls(&self, error: &DialError) {
+        if !matches!(error, DialError::Tls(_) | DialError::TlsWithheld(_)) {
+            return;
+        }
+        let logged_at = self.tls_logged_at.load();
+        let is_due = |at: &Arc<Instant>| at.elapsed() >= TLS_LOGGED_EVERY;
+        if logged_at.as_ref().is_none_or(is_due) {
+            self.tls_logged_at.store(Some(Arc::new(Instant::now())));
+            tracing::warn!(upstream = %self.name, %error, "no TLS connection to an upstream");
+        }
     }
 
     /// Whether the upstream counts as reachable.

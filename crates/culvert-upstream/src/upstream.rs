@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Refusal, code};
@@ -10,15 +11,18 @@ use culvert_io::proxy::ProxyVersion;
 use culvert_policy::Scheme;
 
 use crate::guard::is_private;
+use crate::tls::TlsOptions;
 
-/// A service that traffic is forwarded to: scheme, host and port of a URL, or the agents of an endpoint; and its
-/// HTTP version.
+/// A service that traffic is forwarded to: scheme, host and port of a URL, or the agents of an endpoint; its HTTP version
+/// and its TLS options. Each value has its own connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Upstream {
     scheme: UpstreamScheme,
     host: String,
     port: u16,
     protocol: Protocol,
+    /// `None` for the default.
+    tls: Option<Arc<TlsOptions>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,7 +85,22 @@ impl Upstream {
             host,
             port,
             protocol,
+            tls: None,
         })
+    }
+
+    /// The same with these options of TLS. They do not apply without TLS.
+    #[must_use]
+    pub fn with_tls(self, options: Arc<TlsOptions>) -> Self {
+        Self {
+            tls: self.is_tls().then_some(options),
+            ..self
+        }
+    }
+
+    /// Its options of TLS; `None` for the default.
+    pub fn tls(&self) -> Option<&TlsOptions> {
+        self.tls.as_deref()
     }
 
     /// As [`Self::parse`], for the upstream of an endpoint: a port, `:port` or `host:port` is a service of the endpoint's
@@ -113,6 +132,7 @@ impl Upstream {
             host: endpoint.to_owned(),
             port: 0,
             protocol,
+            tls: None,
         }
     }
 

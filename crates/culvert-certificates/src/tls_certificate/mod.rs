@@ -235,11 +235,7 @@ impl TlsCertificate {
     }
 
     /// The chain with its key, for serving.
-    pub(crate) fn certified_key(
-        &self,
-        seal: &Seal,
-        head: &Head,
-    ) -> Result<Arc<CertifiedKey>, Fault> {
+    pub fn certified_key(&self, seal: &Seal, head: &Head) -> Result<Arc<CertifiedKey>, Fault> {
         let unusable =
             |refusal| Fault::new(format!("using the TLS certificate {}", head.id), refusal);
         let chain = chain(&self.certificate_pem).map_err(unusable)?;

@@ -70,6 +70,7 @@ impl Control {
         state.policies_at = Some(until);
         let in_grace = self.kernel.clock.now() < self.endpoints.secret_echo_until;
         state.policies.judge(&state.uses.table, in_grace);
+        self.resolve_upstream_tls(state).await?;
         let restrictions = self.identity.restrictions.load_full();
         let is_fresh = state
             .snapshot_at

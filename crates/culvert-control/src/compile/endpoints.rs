@@ -4,10 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use culvert_access::use_table::UseTable;
 use culvert_agents::heartbeat;
 use culvert_base::Fault;
 use culvert_certificates::authority;
-use culvert_edge_config::{EndpointBinding, Operator, Operators};
+use culvert_certificates::certificate_authority::model::CertificateAuthority;
+use culvert_certificates::tls_certificate::model::TlsCertificate;
+use culvert_edge_config::{EndpointBinding, Operator, Operators, Upstream};
 use culvert_endpoints::endpoint::model::Endpoint;
 use culvert_endpoints::kubernetes_operator::endpoint_selector::EndpointFacts;
 use culvert_endpoints::traffic_policy::Compiled;
@@ -18,10 +21,13 @@ use culvert_resources::settings::Settings;
 use culvert_resources::stored;
 use culvert_resources::stored::seal::Seal;
 use culvert_store::Document;
-use tracing::error;
+use tracing::{error, warn};
 
 use super::state::{CompileState, Ready};
 use crate::control::Control;
+
+/// Kinds that options of TLS to upstreams name.
+const TLS_KINDS: [&str; 2] = [CertificateAuthority::KIND, TlsCertificate::KIND];
 
 impl Control {
     /// Reads and compiles the endpoints that have changed.
@@ -68,8 +74,62 @@ impl Control {
             let is_served = |ready: &Ready| ready.served.is_some();
             state.due.locations |=
                 now.is_some_and(is_served) || before.is_some_and(|ready| is_served(&ready));
+            match now.is_some_and(|now| now.upstream_tls.is_some()) {
+                true => state.upstream_tls.endpoints.insert(id.clone()),
+                false => state.upstream_tls.endpoints.remove(&id),
+            };
             state.due.endpoints.insert(id);
         }
+        Ok(())
+    }
+
+    /// Reads the objects that options of TLS to upstreams name, if they or the rights to use them may have changed. The
+    /// endpoints that get other options are due again.
+    pub(super) async fn resolve_upstream_tls(&self, state: &mut CompileState) -> Result<(), Fault> {
+        let known = &mut state.upstream_tls;
+        if known.endpoints.is_empty() {
+            known.read_at = None;
+            return Ok(());
+        }
+        let (until, is_touched) = self.is_touched(known.read_at, &TLS_KINDS).await;
+        let table = Arc::clone(&state.uses.table);
+        let is_same_table = |by: &Arc<UseTable>| Arc::ptr_eq(by, &table);
+        let is_all = is_touched || !known.read_by.as_ref().is_some_and(is_same_table);
+        let due = &state.due.endpoints;
+        let ids: Vec<String> = known
+            .endpoints
+            .iter()
+            .filter(|id| is_all || due.contains(*id))
+            .cloned()
+            .collect();
+        for id in ids {
+            let Some(Some(ready)) = state.endpoints.get_mut(&id) else {
+                continue;
+            };
+            let Some((head, owner_id, options)) = &ready.upstream_tls else {
+                continue;
+            };
+            let (store, seal) = (&self.kernel.store, &self.kernel.seal);
+            let resolved = options
+                .resolve(store, seal, &table, (head, owner_id))
+                .await?;
+            let upstream = ready.endpoint.upstream.as_ref();
+            if upstream.and_then(Upstream::tls) == Some(&resolved) {
+                continue;
+            }
+            if let Err(withheld) = resolved.options() {
+                warn!(endpoint.id = %id, cause = %withheld, "the upstream of an endpoint is not connected to");
+            }
+            let mut endpoint = culvert_edge_config::Endpoint::clone(&ready.endpoint);
+            let resolved = Arc::new(resolved);
+            endpoint.upstream = endpoint
+                .upstream
+                .map(|upstream| upstream.with_tls(resolved));
+            ready.endpoint = Arc::new(endpoint);
+            state.due.endpoints.insert(id);
+        }
+        state.upstream_tls.read_at = Some(until);
+        state.upstream_tls.read_by = Some(table);
         Ok(())
     }
 
@@ -197,5 +257,9 @@ fn ready(
         certificate_host: host.map(str::to_owned),
         endpoint: Arc::new(ready),
         served,
+        upstream_tls: endpoint.upstream_tls_references().map(|options| {
+            let owner_id = endpoint.principal_id().to_owned();
+            (document.head.clone(), owner_id, options.clone())
+        }),
     })
 }

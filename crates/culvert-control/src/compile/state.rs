@@ -13,6 +13,7 @@ use culvert_certificates::own_certificate::{self, Certified};
 use culvert_delivery::{Replay, Source};
 use culvert_edge_config::EndpointBinding;
 use culvert_endpoints::endpoint::model::Endpoint;
+use culvert_endpoints::endpoint::upstream_tls::UpstreamTlsOptions;
 use culvert_endpoints::kubernetes_operator::active_operators::ActiveOperators;
 use culvert_endpoints::kubernetes_operator::endpoint_selector::EndpointFacts;
 use culvert_endpoints::reserved_domain::model::ReservedDomain;
@@ -24,7 +25,7 @@ use culvert_identity::application::login;
 use culvert_login::{Logins, Revoked, UserKey};
 use culvert_resources::resource::model::Model;
 use culvert_resources::stored::informer_cache::InformerCache;
-use culvert_store::{Document, Revision};
+use culvert_store::{Document, Head, Revision};
 use rustls::sign::CertifiedKey;
 
 /// The documents of the last pass, to detect changes.
@@ -70,6 +71,8 @@ pub(super) struct CompileState {
     /// Sessions that ended early, and whether the edge has them.
     pub(super) ends: InformerCache<Option<(UserKey, Revoked)>>,
     pub(super) has_ends: bool,
+    /// The endpoints whose TLS to the upstream depends on other objects.
+    pub(super) upstream_tls: UpstreamTlsState,
     /// When the snapshot was last built; its certificates become due for renewal.
     pub(super) snapshot_at: Option<Instant>,
 }
@@ -101,8 +104,19 @@ pub(super) struct Ready {
     pub(super) certificate_host: Option<String>,
     /// The endpoint's ID and the run that its agent is connected to, for an agent's endpoint.
     pub(super) served: Option<(String, String)>,
+    /// The owner and the options of TLS to the upstream, if they name other objects.
+    pub(super) upstream_tls: Option<(Head, String, UpstreamTlsOptions)>,
     /// What selectors of Kubernetes operators see, if they may bind it.
     pub(super) facts: Option<EndpointFacts>,
+}
+
+/// The endpoints whose options of TLS to the upstream name other objects.
+#[derive(Debug, Default)]
+pub(super) struct UpstreamTlsState {
+    pub(super) endpoints: BTreeSet<String>,
+    /// The revision up to which the objects were read, and the rights by which the endpoints may use them.
+    pub(super) read_at: Option<Revision>,
+    pub(super) read_by: Option<Arc<UseTable>>,
 }
 
 /// The parts of a subscription that delivery needs.
@@ -145,6 +159,7 @@ impl CompileState {
             policies: Compiled::new(logins),
             ends: InformerCache::of(login::KIND),
             has_ends: false,
+            upstream_tls: UpstreamTlsState::default(),
             snapshot_at: None,
         }
     }

@@ -51,6 +51,8 @@ pub(super) const PLACES: &[ReferenceField] = &[
     place("endpoints", "secrets.get in an expression", "vault_secrets", Refused(23003)),
     place("endpoints", "secrets.get in a template", "vault_secrets", Refused(23003)),
     place("endpoints", "terminate-tls.mutual_tls_certificate_authorities", "certificate_authorities", Refused(1964)),
+    place("endpoints", "upstream_tls.ca", "certificate_authorities", Refused(1964)),
+    place("endpoints", "upstream_tls.client_certificate_id", "tls_certificates", Refused(1966)),
     place("endpoints", "url of a domain", "reserved_domains", Refused(446)),
     place("endpoints", "url of an address", "reserved_addrs", Refused(446)),
     place("event_subscriptions", "destination_ids", "event_destinations", Refused(5112)),
@@ -147,6 +149,14 @@ pub(super) async fn naming(
         ),
         _ => None,
     };
+    if let Some(option) = field.strip_prefix("upstream_tls.") {
+        body["upstream_url"] = json!("https://127.0.0.1:1");
+        body["upstream_tls"] = match option {
+            "ca" => json!({ "ca": [id] }),
+            option => json!({ option: id }),
+        };
+        return body;
+    }
     match policy {
         Some(policy) => body["traffic_policy"] = policy,
         None if field.starts_with("url") => {}

@@ -133,7 +133,12 @@ async fn every_reference(cast: &Cast) {
                     Given::Nothing | Given::ToAnother | Given::Expired | Given::Deleted => false,
                 };
                 let is_echoed = place.at.1 == "secrets.get in an expression";
-                let (may, code) = match (needs(place), ty.rights.use_by) {
+                // A client certificate is an identity of its owner.
+                let use_by = match place.at.1 {
+                    "upstream_tls.client_certificate_id" => Use::Nothing,
+                    _ => ty.rights.use_by,
+                };
+                let (may, code) = match (needs(place), use_by) {
                     (Needs::Change, _) => (false, 630),
                     (_, Use::All | Use::Setting) => (true, 0),
                     // A condition can echo a secret, which needs the right to change it.

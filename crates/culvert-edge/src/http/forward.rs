@@ -17,6 +17,7 @@ use culvert_events::Reason;
 use culvert_http::fields::{authenticates_connection, has_connection_authentication};
 use culvert_http::http1::head::is_status;
 use culvert_http::http1::{BodyLength, FinalHead, Violation};
+use culvert_io::upstream_tls::TlsFailure;
 use culvert_io::{Awaited, UploadProgress};
 use culvert_policy::own_cookies;
 use culvert_policy::policy::edits::Edits;
@@ -204,6 +205,14 @@ fn problem_of(failure: &UpstreamError, down: &Downstream, member: &Member) -> Pr
         }
         UpstreamError::Dial(DialError::Agent(AgentRefused::Away)) => Problem::UnknownHost,
         UpstreamError::Dial(DialError::Agent(AgentRefused::Busy)) => Problem::AgentBusy,
+        UpstreamError::Dial(DialError::Tls(error)) => match TlsFailure::of(error) {
+            TlsFailure::Dates => Problem::UpstreamDates,
+            TlsFailure::Issuer => Problem::UpstreamIssuer,
+            TlsFailure::Name => Problem::UpstreamName,
+            TlsFailure::Pin => Problem::UpstreamPin,
+            TlsFailure::Other => Problem::UpstreamTls,
+        },
+        UpstreamError::Dial(DialError::TlsWithheld(_)) => Problem::UpstreamTls,
         UpstreamError::Dial(_) | UpstreamError::Silent(_) => Problem::Unreachable,
         UpstreamError::Unsuited => Problem::Unsuited,
         UpstreamError::Http1(_)
@@ -244,7 +253,14 @@ pub(crate) fn reason_of_dial(error: &DialError) -> Reason {
         DialError::TooSlow => Reason::ConnectTimeout,
         DialError::Connect(_) => Reason::ConnectFailed,
         DialError::Proxy(_) => Reason::ProxyFailed,
-        DialError::Tls(_) => Reason::UpstreamTls,
+        DialError::Tls(error) => match TlsFailure::of(error) {
+            TlsFailure::Dates => Reason::UpstreamDates,
+            TlsFailure::Issuer => Reason::UpstreamIssuer,
+            TlsFailure::Name => Reason::UpstreamName,
+            TlsFailure::Pin => Reason::UpstreamPin,
+            TlsFailure::Other => Reason::UpstreamTls,
+        },
+        DialError::TlsWithheld(_) => Reason::UpstreamTls,
         DialError::Agent(AgentRefused::Away) => Reason::AgentAway,
         DialError::Agent(AgentRefused::Busy) => Reason::AgentBusy,
         DialError::Agent(AgentRefused::Silent) => Reason::AgentSilent,

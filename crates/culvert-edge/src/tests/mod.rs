@@ -53,6 +53,7 @@ mod timeouts;
 mod tokens;
 mod tunnels;
 mod two_paths;
+mod upstream_tls;
 mod variables;
 mod webhooks;
 mod websockets;

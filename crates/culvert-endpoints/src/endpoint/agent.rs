@@ -296,6 +296,7 @@ impl Endpoint {
             principal_id: cx.caller.owner_id.clone(),
             served: Some(parts.served),
             timeouts: None,
+            upstream_tls: None,
         };
         let Some(before) = before else {
             let also = match pool_changes {

@@ -10,6 +10,7 @@ pub mod address;
 pub mod agent;
 pub mod model;
 pub(crate) mod timeouts;
+pub mod upstream_tls;
 
 use std::sync::Arc;
 
@@ -41,6 +42,7 @@ use crate::endpoint::model::{
     AddressScheme, Binding, Endpoint, StoredUpstream, binding_schema, merges_slashes,
 };
 use crate::endpoint::timeouts::Timeouts;
+use crate::endpoint::upstream_tls::UpstreamTlsOptions;
 use crate::traffic_policy::model::StoredPolicy;
 use crate::traffic_policy::{Compiled, Given};
 use crate::{EndpointConfig, address_lock, health, host, pool, secret_rights};
@@ -91,6 +93,8 @@ pub struct Create {
     merge_slashes: Option<bool>,
     /// Timeouts of the endpoint. Unset values use the settings `edge.timeouts`.
     timeouts: Timeouts,
+    /// TLS to an `https` upstream. Default: the certificate is verified against the authorities that the server trusts.
+    upstream_tls: UpstreamTlsOptions,
 }
 
 /// Changes to an endpoint.
@@ -125,6 +129,8 @@ pub struct Update {
     /// Timeouts of the endpoint; replaces all of them. Unset values use the settings
     /// `edge.timeouts`.
     timeouts: Option<Timeouts>,
+    /// TLS to an `https` upstream; replaces all of its fields. `{}` restores the defaults.
+    upstream_tls: Option<UpstreamTlsOptions>,
 }
 
 /// The operations beyond the five.
@@ -199,6 +205,9 @@ impl Resource for Endpoint {
             }
         };
         needs_one(upstream.as_ref(), policy.as_ref())?;
+        let has_tls = upstream.as_ref().is_some_and(StoredUpstream::has_tls);
+        let upstream_tls = input.upstream_tls.check(cx, referrer, has_tls, None);
+        let (upstream_tls, presented) = upstream_tls.await?;
         let endpoint = Self {
             format: Format,
             description: input.description,
@@ -214,6 +223,7 @@ impl Resource for Endpoint {
             principal_id: cx.caller.owner_id.clone(),
             served: None,
             timeouts: input.timeouts.check()?,
+            upstream_tls,
         };
         endpoint.may_receive_secrets(cx)?;
         let also = match chosen.pool_changes {
@@ -223,7 +233,7 @@ impl Resource for Endpoint {
             None => address_lock::join(cx, endpoint.want(cx, &id)).await?,
         };
         Ok(Draft {
-            also: also.and(chosen.condition).and(named),
+            also: also.and(chosen.condition).and(named).and(presented),
             ..Draft::of(endpoint)
         })
     }
@@ -250,7 +260,7 @@ impl Resource for Endpoint {
                 .map(|policy| (policy.shown.clone(), policy.sealed.clone()))
         };
         let policy_before = text_of(&self.policy);
-        let url_before = self.upstream.as_ref().map(|upstream| upstream.url.clone());
+        let target_before = self.target();
         if input.upstream_url.is_some() || input.upstream_protocol.is_some() {
             let (url, protocol) = match self.upstream {
                 Some(upstream) => (upstream.url, upstream.protocol),
@@ -262,6 +272,9 @@ impl Resource for Endpoint {
                 input.upstream_url.unwrap_or(url),
                 input.upstream_protocol.unwrap_or(protocol),
             )?;
+        }
+        if target_before.0 != self.upstream_url() || input.upstream_tls.is_some() {
+            also = also.and(self.set_upstream_tls(cx, head, input.upstream_tls).await?);
         }
         let goes_on = self.upstream.is_some();
         let text = match (&input.traffic_policy, &self.policy) {
@@ -287,9 +300,8 @@ impl Resource for Endpoint {
         } else if input.traffic_policy.is_some() {
             self.policy = None;
         }
-        let url = self.upstream.as_ref().map(|upstream| &upstream.url);
-        if url.is_some()
-            && url != url_before.as_ref()
+        if self.upstream.is_some()
+            && target_before != self.target()
             && let Some(policy) = &self.policy
         {
             let referrer = Referrer {
@@ -308,8 +320,7 @@ impl Resource for Endpoint {
         self.metadata = input.metadata.unwrap_or(self.metadata);
 
         let is_moved = place_before != self.lock_key(&head.account);
-        let serves_else = policy_before != text_of(&self.policy)
-            || url_before.as_ref() != self.upstream.as_ref().map(|upstream| &upstream.url);
+        let serves_else = policy_before != text_of(&self.policy) || target_before != self.target();
         if is_moved || serves_else {
             self.may_receive_secrets(cx)?;
         }
@@ -418,6 +429,35 @@ impl Endpoint {
         Ok(chosen.condition)
     }
 
+    /// Takes the options of TLS of an update, or checks the old ones for another upstream. Returns the conditions under
+    /// which the endpoint may have them.
+    async fn set_upstream_tls(
+        &mut self,
+        cx: &Cx<'_>,
+        head: &Head,
+        wanted: Option<UpstreamTlsOptions>,
+    ) -> Result<Changes, Error> {
+        let referrer = Referrer {
+            owner_id: &self.principal_id,
+            id: &head.id,
+        };
+        let has_tls = self.upstream.as_ref().is_some_and(StoredUpstream::has_tls);
+        let before = self.upstream_tls.as_ref();
+        let wanted = wanted.or_else(|| before.cloned()).unwrap_or_default();
+        let (checked, presented) = wanted.check(cx, referrer, has_tls, before).await?;
+        self.upstream_tls = checked;
+        Ok(presented)
+    }
+
+    fn upstream_url(&self) -> Option<String> {
+        self.upstream.as_ref().map(|upstream| upstream.url.clone())
+    }
+
+    /// What decides who gets its traffic behind the edge: the URL of its upstream, and the options of TLS.
+    fn target(&self) -> (Option<String>, Option<UpstreamTlsOptions>) {
+        (self.upstream_url(), self.upstream_tls.clone())
+    }
+
     /// Refuses a key without the scope to read secrets (642) to decide what serves an internal endpoint: the requests that
     /// policies send there may have secrets in their header fields.
     fn may_receive_secrets(&self, cx: &Cx<'_>) -> Result<(), Refusal> {
@@ -469,7 +509,11 @@ impl Endpoint {
             (Some(upstream), None) => {
                 let is_http = self.address.scheme.is_http();
                 let parsed = Upstream::of_endpoint(&upstream.url, &upstream.protocol, is_http);
-                Some(parsed.map_err(|error| unusable(&error))?)
+                let parsed = parsed.map_err(|error| unusable(&error))?;
+                Some(match &self.upstream_tls {
+                    Some(options) => parsed.with_tls(Arc::new(options.compile())),
+                    None => parsed,
+                })
             }
             (None, None) => None,
         };
@@ -518,6 +562,13 @@ impl Endpoint {
             code::ENDPOINT_FIELD_INVALID,
             "The endpoint belongs to an agent; only the agent can change it or take it offline.",
         ))
+    }
+
+    /// The options of TLS to its upstream that name other objects.
+    pub fn upstream_tls_references(&self) -> Option<&UpstreamTlsOptions> {
+        self.upstream_tls
+            .as_ref()
+            .filter(|options| options.has_references())
     }
 
     /// The host below the platform domain whose certificate it presents if it terminates TLS.
@@ -591,6 +642,13 @@ fn needs_one(
 }
 
 impl StoredUpstream {
+    /// Whether it is reached over TLS.
+    fn has_tls(&self) -> bool {
+        self.url
+            .get(..8)
+            .is_some_and(|start| start.eq_ignore_ascii_case("https://"))
+    }
+
     fn check(
         settings: &Settings,
         scheme: AddressScheme,

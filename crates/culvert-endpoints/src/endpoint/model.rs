@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::endpoint::timeouts::Timeouts;
+use crate::endpoint::upstream_tls::UpstreamTlsOptions;
 use crate::reserved_addr::model::ReservedAddr;
 use crate::reserved_domain::model::ReservedDomain;
 use crate::traffic_policy::model::StoredPolicy;
@@ -55,6 +56,9 @@ pub struct Endpoint {
     /// Its own timeouts, if set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timeouts: Option<Timeouts>,
+    /// TLS to its upstream, if not by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) upstream_tls: Option<UpstreamTlsOptions>,
 }
 
 /// The bindings that an endpoint can have.
@@ -129,6 +133,10 @@ pub struct View<'a> {
     pub(crate) merge_slashes: bool,
     /// Timeouts of the endpoint; `null` for the server settings.
     pub(crate) timeouts: Cow<'a, Timeouts>,
+    /// TLS to the upstream; `null` for the defaults. An agent has its own options.
+    pub(crate) upstream_tls: Cow<'a, UpstreamTlsOptions>,
+    /// Warnings about `upstream_tls`, such as about a certificate that is not verified.
+    pub(crate) upstream_tls_warnings: &'static [&'static str],
     pub(crate) name: &'a str,
 }
 
@@ -162,6 +170,7 @@ impl Model for Endpoint {
             }
         };
         refs.extend(self.policy.iter().flat_map(StoredPolicy::refs));
+        refs.extend(self.upstream_tls.iter().flat_map(UpstreamTlsOptions::refs));
         Links {
             refs,
             ..Links::default()
@@ -236,6 +245,14 @@ impl Model for Endpoint {
                 .timeouts
                 .as_ref()
                 .map_or_else(Cow::default, Cow::Borrowed),
+            upstream_tls: self
+                .upstream_tls
+                .as_ref()
+                .map_or_else(Cow::default, Cow::Borrowed),
+            upstream_tls_warnings: self
+                .upstream_tls
+                .as_ref()
+                .map_or(&[], UpstreamTlsOptions::warnings),
             name: served.map_or("", |served| &served.name),
         }
     }

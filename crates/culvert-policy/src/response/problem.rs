@@ -197,6 +197,21 @@ problems! {
     /// The upstream accepts no connections.
     Unreachable: BAD_GATEWAY 8012 "The endpoint is online, but the edge cannot connect to its upstream."
         Later "Check that the service behind the endpoint runs, and that it listens at the address of the upstream or of the agent, such as `culvert http 8080`. A library that terminates TLS itself needs a `tls` endpoint.";
+    /// The TLS handshake with the upstream failed for another reason than those below.
+    UpstreamTls: BAD_GATEWAY 3630 "The TLS handshake with the upstream failed."
+        Owner "The log of the server has the reason. If the service does not expect TLS, use an upstream that begins with `http://`.";
+    /// The certificate of the upstream has expired or is not valid yet.
+    UpstreamDates: BAD_GATEWAY 3631 "The certificate of the upstream has expired or is not valid yet."
+        Owner "Renew the certificate of the service, and check the clock of the server.";
+    /// No trusted authority signed the certificate of the upstream.
+    UpstreamIssuer: BAD_GATEWAY 3632 "The edge does not trust the certificate of the upstream."
+        Owner "Name the authority that signed the certificate of the service in `upstream_tls.ca` of the endpoint, or the SHA-256 of a self-signed certificate in `upstream_tls.pins`.";
+    /// The certificate of the upstream is for other names.
+    UpstreamName: BAD_GATEWAY 3633 "The certificate of the upstream is for another name."
+        Owner "Set `upstream_tls.server_name` of the endpoint to a name in the certificate of the service.";
+    /// The certificate of the upstream matches no pin.
+    UpstreamPin: BAD_GATEWAY 3634 "The certificate of the upstream matches no pin."
+        Owner "If the certificate of the service was renewed, add its SHA-256 to `upstream_tls.pins` of the endpoint. Otherwise another machine has its address.";
     /// The upstream's response is incomplete or invalid.
     BadAnswer: BAD_GATEWAY 3004 "The upstream's response is incomplete or not valid HTTP."
         Later "Check the log of the service behind the endpoint. If the service expects TLS, use an upstream that begins with `https://`.";
@@ -350,6 +365,11 @@ impl Problem {
             Self::AgentBusy => Reason::AgentBusy,
             Self::AgentSilent => Reason::AgentSilent,
             Self::Unreachable => Reason::ConnectFailed,
+            Self::UpstreamTls => Reason::UpstreamTls,
+            Self::UpstreamDates => Reason::UpstreamDates,
+            Self::UpstreamIssuer => Reason::UpstreamIssuer,
+            Self::UpstreamName => Reason::UpstreamName,
+            Self::UpstreamPin => Reason::UpstreamPin,
             Self::BadAnswer => Reason::BadResponse,
             Self::UpstreamTooSlow => Reason::ResponseTimeout,
             Self::AnswerTooLong => Reason::ResponseTooLong,
@@ -377,7 +397,14 @@ impl Problem {
     pub fn is_upstreams(self) -> bool {
         matches!(
             self,
-            Self::Unreachable | Self::BadAnswer | Self::UpstreamTooSlow
+            Self::Unreachable
+                | Self::UpstreamTls
+                | Self::UpstreamDates
+                | Self::UpstreamIssuer
+                | Self::UpstreamName
+                | Self::UpstreamPin
+                | Self::BadAnswer
+                | Self::UpstreamTooSlow
         )
     }
 

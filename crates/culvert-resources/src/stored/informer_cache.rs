@@ -108,6 +108,11 @@ impl<T> InformerCache<T> {
         self.members.get(id)
     }
 
+    /// The value of the document with this ID, to complete it by what else it depends on.
+    pub fn get_mut(&mut self, id: &str) -> Option<&mut T> {
+        self.members.get_mut(id)
+    }
+
     /// The number of documents.
     pub fn count(&self) -> usize {
         self.members.len()
