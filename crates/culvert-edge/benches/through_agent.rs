@@ -189,8 +189,8 @@ async fn agent(server: &str, ca_file: &str, upstream: &str, stop: CancellationTo
         mistake_time: Duration::from_secs(60),
         is_managed: false,
     };
-    let (protocol, trust) = (client::Protocol::Http, client::UpstreamTrust::System);
-    let upstream = client::Upstream::parse(upstream, protocol, false, &trust).unwrap();
+    let (protocol, options) = (client::Protocol::Http, client::UpstreamTls::default());
+    let upstream = client::Upstream::parse(upstream, protocol, false, &options).unwrap();
     let endpoint =
         client::Endpoint::new(protocol, client::RequestedEndpoint::default(), upstream).unwrap();
     let observer = Arc::new(|event| {

@@ -33,12 +33,14 @@ mod session;
 mod status;
 mod tap;
 mod upstream;
+mod upstream_tls;
 
 pub(crate) use forward::{header, relay};
 
 pub use agent::{Agent, OpenError, Settings};
 pub use connect::{Dialing, DialingError};
 pub use culvert_io::forward_proxy::Proxy;
+pub use culvert_io::upstream_tls::UpstreamTls;
 pub use endpoint::{Endpoint, Protocol, TlsEnd};
 pub use exchanges::{Counts, Exchange, Exchanges, Message, ReplayError};
 pub use flags::{FLAGS, Flag, FlagScope, Given, RequestedEndpoint};
@@ -48,4 +50,5 @@ pub use meter::{EndpointMeters, RateMeter, Reading};
 pub use servers::Servers;
 pub use session::Heartbeat;
 pub use status::{AgentError, EndpointStatus, Event, Observer, Phase, SessionTrouble, Status};
-pub use upstream::{Upstream, UpstreamTrust};
+pub use upstream::Upstream;
+pub use upstream_tls::RequestedTls;

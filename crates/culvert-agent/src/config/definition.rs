@@ -6,7 +6,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use culvert_tunnel::client::{
-    Endpoint, FLAGS, Given, Protocol, RequestedEndpoint, TlsEnd, Upstream, UpstreamTrust,
+    Endpoint, FLAGS, Given, Protocol, RequestedEndpoint, RequestedTls, TlsEnd, Upstream,
 };
 use http::Uri;
 use serde_json::{Map, Value, json};
@@ -134,7 +134,8 @@ pub(crate) fn read(body: &Value, files: Files<'_>) -> Result<Defined, Finding> {
         schemes: None,
         policy_url: None,
         policy_key: None,
-        trust: UpstreamTrust::System,
+        upstream_tls: RequestedTls::default(),
+        upstream_tls_key: String::new(),
         certificate: None,
         key: None,
         certificate_key: "crt",
@@ -205,13 +206,42 @@ struct Reading<'a> {
     policy_url: Option<Uri>,
     /// The key that gave the policy.
     policy_key: Option<String>,
-    trust: UpstreamTrust,
+    upstream_tls: RequestedTls,
+    /// The last key that gave one of its options.
+    upstream_tls_key: String,
     certificate: Option<Vec<u8>>,
     key: Option<Vec<u8>>,
     /// The key of the file that gave the certificate or its private key.
     certificate_key: &'static str,
     terminate_at: Option<String>,
     notices: Vec<Finding>,
+}
+
+/// An option of TLS to the service.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TlsOption {
+    Verify,
+    Authorities,
+    ServerName,
+    Pins,
+    Certificate,
+    PrivateKey,
+}
+
+/// The option with this key. The first names are those of ngrok's files, where it has the option.
+fn upstream_tls_option(path: &str) -> Option<TlsOption> {
+    Some(match path {
+        "upstream.tls_verify" | "upstream_tls_verify" | "verify_upstream_tls" => TlsOption::Verify,
+        "upstream.tls_verify_cas"
+        | "upstream_tls_verify_cas"
+        | "verify_upstream_tls_cas"
+        | "upstream.ca_file" => TlsOption::Authorities,
+        "upstream.tls_server_name" | "upstream_tls_server_name" => TlsOption::ServerName,
+        "upstream.tls_pins" | "upstream_tls_pins" => TlsOption::Pins,
+        "upstream.tls_certificate" | "upstream_tls_certificate" => TlsOption::Certificate,
+        "upstream.tls_private_key" | "upstream_tls_private_key" => TlsOption::PrivateKey,
+        _ => return None,
+    })
 }
 
 /// The schemes of an http endpoint.
@@ -239,6 +269,10 @@ impl Reading<'_> {
         {
             let why = format!("`{other}` and `{path}` are mutually exclusive");
             return Err(wrong(why));
+        }
+        if let Some(option) = upstream_tls_option(path) {
+            path.clone_into(&mut self.upstream_tls_key);
+            return self.upstream_tls_option(option, value).map_err(wrong);
         }
         match path {
             // Read before.
@@ -275,21 +309,6 @@ impl Reading<'_> {
                 Ok(())
             }
             "upstream.protocol" if *value == self.kind.as_str() && !self.kind.is_http() => Ok(()),
-            "upstream.ca_file"
-            | "upstream.tls_verify_cas"
-            | "upstream_tls_verify_cas"
-            | "verify_upstream_tls_cas" => {
-                self.trust = UpstreamTrust::Only(self.files.bytes(value).map_err(wrong)?);
-                Ok(())
-            }
-            "upstream.tls_verify" | "upstream_tls_verify" | "verify_upstream_tls" => {
-                match truth(value).map_err(wrong)? {
-                    true => Ok(()),
-                    false => Err(wrong(
-                        "the agent always verifies the service; name its CA instead".into(),
-                    )),
-                }
-            }
             "crt" | "key" => {
                 self.only_for(|kind| kind == Protocol::Tls, path)?;
                 let bytes = Some(self.files.bytes(value).map_err(wrong)?);
@@ -336,6 +355,29 @@ impl Reading<'_> {
                 (None, _) => self.set(path, &path.replace('_', "-"), value),
             },
         }
+    }
+
+    /// Takes an option of TLS to the service.
+    fn upstream_tls_option(&mut self, option: TlsOption, value: &Value) -> Result<(), String> {
+        let requested = &mut self.upstream_tls;
+        match option {
+            TlsOption::Verify => requested.verify = Some(truth(value)?),
+            TlsOption::Authorities => requested.authorities = Some(self.files.bytes(value)?),
+            TlsOption::Certificate => requested.certificate = Some(self.files.bytes(value)?),
+            TlsOption::PrivateKey => requested.private_key = Some(self.files.bytes(value)?),
+            TlsOption::ServerName => {
+                let name = value.as_str().ok_or("the value must be a text")?;
+                requested.server_name = Some(name.to_owned());
+            }
+            TlsOption::Pins => {
+                let pins = items(value)
+                    .iter()
+                    .map(|pin| pin.as_str().map(str::to_owned));
+                let pins: Option<Vec<String>> = pins.collect();
+                requested.pins = pins.ok_or("the value must be a list of texts")?;
+            }
+        }
+        Ok(())
     }
 
     fn only_for(&self, is: impl Fn(Protocol) -> bool, path: &str) -> Result<(), Finding> {
@@ -389,7 +431,9 @@ impl Reading<'_> {
             true => "upstream.url",
             false => "addr",
         };
-        let upstream = Upstream::parse(address, self.kind, self.wanted.http2, &self.trust);
+        let options = self.upstream_tls.options();
+        let options = options.map_err(|why| Finding::new(&*self.upstream_tls_key, why))?;
+        let upstream = Upstream::parse(address, self.kind, self.wanted.http2, &options);
         let upstream = upstream.map_err(|why| Finding::new(path, why))?;
         if let Some(host) = text(body, "host_header")? {
             self.only_for(Protocol::is_http, "host_header")?;
@@ -620,9 +664,19 @@ mod tests {
                 "needs a certificate",
             ),
             (
-                json!({"name": "a", "upstream": {"url": 80, "tls_verify": false}}),
-                "upstream.tls_verify",
-                "always verifies",
+                json!({"name": "a", "upstream": {"url": 80, "tls_pins": ["00"]}}),
+                "upstream.tls_pins",
+                "a pin is a SHA-256",
+            ),
+            (
+                json!({"name": "a", "upstream": {"url": 80, "tls_server_name": "a.test"}}),
+                "upstream.url",
+                "need an https or tls service",
+            ),
+            (
+                json!({"name": "a", "addr": "https://a.test", "upstream_tls_certificate": "x"}),
+                "upstream_tls_certificate",
+                "needs its chain and its private key",
             ),
         ] {
             let found = read(&body, Files::Inline).unwrap_err();

@@ -135,7 +135,15 @@ pub(crate) fn endpoint_of(body: &Value) -> Result<Endpoint, String> {
     })?;
     // A tunnel with both schemes has https first.
     let first = defined.endpoints.into_iter().next();
-    first.ok_or_else(|| "the definition has no endpoint".into())
+    let first = first.ok_or("the definition has no endpoint")?;
+    if first.upstream.is_unverified() {
+        let upstream = first.upstream.as_str();
+        tracing::warn!(
+            upstream,
+            "the certificate of a service is not verified, as its definition wants"
+        );
+    }
+    Ok(first)
 }
 
 /// A definition in a file.

@@ -184,6 +184,13 @@ impl Identity {
                 "the region `{region}` has no effect: the server decides the region"
             ));
         }
+        let unverified = endpoints.iter().filter(|one| one.upstream.is_unverified());
+        notices.extend(unverified.map(|endpoint| {
+            format!(
+                "the certificate of {} is not verified: others on the network can read and change the traffic; `--upstream-pin` accepts a self-signed certificate and no other",
+                endpoint.upstream.as_str()
+            )
+        }));
         let usual = Heartbeat::default();
         Ok(Plan {
             servers,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_tunnel::client::{
-    Endpoint, FLAGS, Given, Protocol, RequestedEndpoint, Upstream, UpstreamTrust,
+    Endpoint, FLAGS, Given, Protocol, RequestedEndpoint, RequestedTls, Upstream, UpstreamTls,
 };
 
 use super::definition::termination;
@@ -250,8 +250,23 @@ fn with_endpoint_flags(command: Command, kind: Protocol) -> Command {
                 .num_args(0..=1)
                 .require_equals(true)
                 .default_missing_value("true")
-                .hide(true),
-        );
+                .help("Whether to verify the certificate of a service with TLS [default: true]"),
+        )
+        .arg(
+            Arg::new("upstream-server-name")
+                .long("upstream-server-name")
+                .value_name("NAME")
+                .help("Name to ask a service with TLS for, and to verify, instead of its host"),
+        )
+        .arg(
+            Arg::new("upstream-pin")
+                .long("upstream-pin")
+                .value_name("SHA256")
+                .action(ArgAction::Append)
+                .help("SHA-256 of the certificate of the service or of its public key; accepts a self-signed one"),
+        )
+        .arg(file("upstream-cert", "PEM certificate chain to present to a service with TLS").requires("upstream-key"))
+        .arg(file("upstream-key", "PEM private key of that certificate").requires("upstream-cert"));
     if kind.is_http() {
         command = command.arg(
             Arg::new("host-header")
@@ -301,11 +316,25 @@ fn policy_of(matches: &ArgMatches) -> Result<Option<PolicyUrl>, Failure> {
     }))
 }
 
+/// The options of TLS to the service.
+fn upstream_tls_of(matches: &ArgMatches) -> Result<UpstreamTls, Failure> {
+    let file = |name: &str| {
+        let path = matches.get_one::<PathBuf>(name);
+        path.map(|path| read(path)).transpose()
+    };
+    let pins = matches.get_many::<String>("upstream-pin");
+    let requested = RequestedTls {
+        verify: matches.get_one("upstream-tls-verify").copied(),
+        authorities: file("upstream-ca")?,
+        server_name: matches.get_one("upstream-server-name").cloned(),
+        pins: pins.into_iter().flatten().cloned().collect(),
+        certificate: file("upstream-cert")?,
+        private_key: file("upstream-key")?,
+    };
+    requested.options().map_err(Failure::Usage)
+}
+
 fn endpoint_of(matches: &ArgMatches, kind: Protocol) -> Result<Endpoint, Failure> {
-    if matches.get_one("upstream-tls-verify") == Some(&false) {
-        let why = "the agent always verifies a service with TLS; name its CA with `--upstream-ca`";
-        return Err(Failure::Usage(why.into()));
-    }
     let mut wanted = RequestedEndpoint::default();
     for flag in FLAGS.iter().filter(|flag| flag.scope.has(kind)) {
         let usage = |why| Failure::Usage(format!("`--{}`: {why}", flag.name));
@@ -319,15 +348,13 @@ fn endpoint_of(matches: &ArgMatches, kind: Protocol) -> Result<Endpoint, Failure
             (flag.apply)(&mut wanted, value).map_err(usage)?;
         }
     }
-    let trust = match matches.get_one::<PathBuf>("upstream-ca") {
-        Some(path) => UpstreamTrust::Only(read(path)?),
-        None => UpstreamTrust::System,
-    };
+    let options = upstream_tls_of(matches)?;
     let upstream = matches
         .get_one::<String>("upstream")
         .map(String::as_str)
         .unwrap_or_default();
-    let upstream = Upstream::parse(upstream, kind, wanted.http2, &trust).map_err(Failure::Usage)?;
+    let upstream =
+        Upstream::parse(upstream, kind, wanted.http2, &options).map_err(Failure::Usage)?;
     if kind.is_http()
         && let Some(host) = matches.get_one::<String>("host-header")
     {

@@ -211,18 +211,29 @@ pub(crate) fn system_roots() -> Result<RootCertStore, DialingError> {
 /// The CAs in a PEM text.
 pub(crate) fn roots_of(pem: &[u8]) -> Result<RootCertStore, DialingError> {
     let mut roots = RootCertStore::empty();
+    for certificate in certificates_of(pem)? {
+        // They were accepted by another store.
+        roots.add_parsable_certificates([certificate]);
+    }
+    Ok(roots)
+}
+
+/// The certificates of CAs in a PEM text.
+pub(crate) fn certificates_of(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, DialingError> {
+    let (mut certificates, mut roots) = (Vec::new(), RootCertStore::empty());
     for certificate in CertificateDer::pem_slice_iter(pem) {
         let certificate = certificate.map_err(|error| {
             DialingError(format!("the certificates are not valid PEM: {error}"))
         })?;
         roots
-            .add(certificate)
+            .add(certificate.clone())
             .map_err(|error| DialingError(format!("a certificate is unusable: {error}")))?;
+        certificates.push(certificate);
     }
-    if roots.is_empty() {
+    if certificates.is_empty() {
         return Err(DialingError("the CA file contains no certificate".into()));
     }
-    Ok(roots)
+    Ok(certificates)
 }
 
 #[cfg(test)]

@@ -206,11 +206,14 @@ impl Endpoint {
 }
 
 #[cfg(test)]
+use culvert_io::upstream_tls::UpstreamTls;
+
+#[cfg(test)]
 impl Endpoint {
     /// An http endpoint in front of port 8080.
     pub(crate) fn for_tests() -> Self {
-        let trust = super::upstream::UpstreamTrust::Only(Vec::new());
-        let upstream = Upstream::parse("8080", Protocol::Http, false, &trust);
+        let options = UpstreamTls::default();
+        let upstream = Upstream::parse("8080", Protocol::Http, false, &options);
         let upstream = upstream.expect("it is a port");
         Self::new(Protocol::Http, RequestedEndpoint::default(), upstream).expect("it is valid")
     }
@@ -219,14 +222,13 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::UpstreamTrust;
 
     #[test]
     fn other_sessions_ask_for_the_name_that_the_first_one_got() {
         let pooled = |kind, domain: &str, url: &str| {
             let mut wanted = RequestedEndpoint::default();
             wanted.set_host(domain);
-            let upstream = Upstream::parse("8080", kind, false, &UpstreamTrust::System).unwrap();
+            let upstream = Upstream::parse("8080", kind, false, &UpstreamTls::default()).unwrap();
             let endpoint = Endpoint::new(kind, wanted, upstream).unwrap();
             let request = endpoint.pooled(Some(url)).request;
             assert!(request.extra.pooling_enabled);

@@ -14,6 +14,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use culvert_http::http1::head::{field_line, request_line};
 use culvert_http::http2::Follower;
 use culvert_io::Prefixed;
+use culvert_io::upstream_tls::explained;
 use culvert_mux::ErrorCode;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -189,7 +190,7 @@ async fn encrypted(
     let greeted = tokio::time::timeout(CONNECT_TIME, handshake).await;
     match greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
         Ok(socket) => carry(stream, first, socket, tap.take(), draining, held).await,
-        Err(error) => Err(Unreached(error, Some(stream))),
+        Err(error) => Err(Unreached(explained(error), Some(stream))),
     }
 }
 
@@ -220,7 +221,7 @@ async fn decrypted(
         None => tokio::io::copy_bidirectional(&mut clear, &mut socket).await,
         Some((connector, name)) => match connector.connect(name.clone(), socket).await {
             Ok(mut socket) => tokio::io::copy_bidirectional(&mut clear, &mut socket).await,
-            Err(error) => return Err(Unreached(error, None)),
+            Err(error) => return Err(Unreached(explained(error), None)),
         },
     };
     // Both ends notice that a connection broke.
@@ -710,8 +711,10 @@ pub(crate) async fn replay(
         match upstream.tls() {
             None => answer(socket, &request, &mut tap).await,
             Some((connector, name)) => {
-                let socket: tokio_rustls::client::TlsStream<TcpStream> =
-                    connector.connect(name.clone(), socket).await?;
+                let socket: tokio_rustls::client::TlsStream<TcpStream> = connector
+                    .connect(name.clone(), socket)
+                    .await
+                    .map_err(explained)?;
                 answer(socket, &request, &mut tap).await
             }
         }

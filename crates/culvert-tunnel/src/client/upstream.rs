@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use culvert_base::net::without_secrets;
-use rustls::RootCertStore;
+use culvert_io::upstream_tls::UpstreamTls;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -26,17 +26,9 @@ pub struct Upstream {
     host: String,
     port: u16,
     tls: Option<(TlsConnector, ServerName<'static>)>,
+    is_unverified: bool,
     /// Where the name that always means this machine last answered.
     loopback_is_v6: Arc<AtomicBool>,
-}
-
-/// Whose certificates a service with TLS may show.
-#[derive(Clone, Debug)]
-pub enum UpstreamTrust {
-    /// Those that this machine trusts.
-    System,
-    /// Those of the authorities in this PEM text, and no others.
-    Only(Vec<u8>),
 }
 
 impl fmt::Debug for Upstream {
@@ -83,7 +75,8 @@ const SCHEMES: [Scheme; 4] = [
 
 impl Upstream {
     /// Reads a port, `host:port`, or a URL of scheme `http`, `https`, `tcp` or `tls`, as the
-    /// service of an endpoint of `protocol`. `http2` says that the service is spoken to in HTTP/2.
+    /// service of an endpoint of `protocol`. `http2` says that the service is spoken to in HTTP/2, and `options` how TLS to
+    /// it is set up, if it has TLS.
     ///
     /// # Errors
     ///
@@ -92,7 +85,7 @@ impl Upstream {
         text: &str,
         protocol: Protocol,
         http2: bool,
-        trust: &UpstreamTrust,
+        options: &UpstreamTls,
     ) -> Result<Self, String> {
         let refuse = |why: &str| {
             let shown = without_secrets(text);
@@ -139,11 +132,19 @@ impl Upstream {
             (None, Some(port)) => port,
             (None, None) => return refuse("the port is missing"),
         };
+        if !scheme.tls && options.needs_tls() {
+            return refuse(
+                "pins, a server name and a client certificate need an https or tls service",
+            );
+        }
         let tls = if scheme.tls {
-            let Ok(name) = ServerName::try_from(host.to_owned()) else {
+            let Some(name) = options.name(host) else {
                 return refuse("the host is not a valid name for a certificate");
             };
-            let mut config = connect::client_config(roots(trust)?);
+            let roots = connect::system_roots().map_err(|error| error.to_string())?;
+            let config = options.config(&Arc::new(roots));
+            let mut config =
+                config.map_err(|error| format!("the TLS options are invalid: {error}"))?;
             if scheme.http {
                 config.alpn_protocols = vec![if http2 {
                     b"h2".into()
@@ -164,9 +165,15 @@ impl Upstream {
             text: format!("{}://{shown}:{port}", scheme.name),
             host: host.to_owned(),
             port,
+            is_unverified: scheme.tls && options.is_unverified(),
             tls,
             loopback_is_v6: Arc::default(),
         })
+    }
+
+    /// Whether it has TLS and its certificate is not verified.
+    pub fn is_unverified(&self) -> bool {
+        self.is_unverified
     }
 
     /// The whole URL, with its port.
@@ -222,20 +229,12 @@ impl Upstream {
     }
 }
 
-fn roots(trust: &UpstreamTrust) -> Result<RootCertStore, String> {
-    match trust {
-        UpstreamTrust::System => connect::system_roots(),
-        UpstreamTrust::Only(pem) => connect::roots_of(pem),
-    }
-    .map_err(|error| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn check(text: &str, protocol: Protocol, expected: &str) {
-        let parsed = Upstream::parse(text, protocol, false, &UpstreamTrust::System);
+        let parsed = Upstream::parse(text, protocol, false, &UpstreamTls::default());
         let said = parsed.map(|upstream| upstream.text);
         assert_eq!(said.as_deref().unwrap_or_else(|error| &error[..]), expected);
     }
@@ -263,7 +262,7 @@ mod tests {
             "http://a.example/?token=hush",
             "tcp://me:hush@a.example:1",
         ] {
-            let parsed = Upstream::parse(text, Protocol::Http, false, &UpstreamTrust::System);
+            let parsed = Upstream::parse(text, Protocol::Http, false, &UpstreamTls::default());
             let refused = parsed.unwrap_err();
             assert!(!refused.contains("hush"), "{refused}");
         }

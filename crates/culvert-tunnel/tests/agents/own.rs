@@ -17,7 +17,7 @@ use std::time::Duration;
 use culvert_base::{Refusal, Secret, SeededEntropy, SystemClock, code};
 use culvert_tunnel::client::{
     Agent, AgentError, Dialing, Endpoint, Event, Exchanges, FLAGS, Heartbeat, Protocol,
-    RequestedEndpoint, Servers, Settings, Status, Upstream, UpstreamTrust,
+    RequestedEndpoint, RequestedTls, Servers, Settings, Status, Upstream, UpstreamTls,
 };
 use culvert_tunnel::server::{Command, EndReason};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,14 +30,23 @@ use super::{Running, echo_server, expect_echo, soon, start};
 
 /// An endpoint of `kind` in front of `upstream`, with flags.
 fn endpoint(kind: Protocol, upstream: &str, flags: &[(&str, &str)]) -> Endpoint {
-    trusting(kind, upstream, flags, &UpstreamTrust::System)
+    trusting(kind, upstream, flags, &UpstreamTls::default())
+}
+
+/// Trusts the authorities in a PEM text.
+fn trusted(pem: String) -> UpstreamTls {
+    let requested = RequestedTls {
+        authorities: Some(pem.into_bytes()),
+        ..RequestedTls::default()
+    };
+    requested.options().unwrap()
 }
 
 fn trusting(
     kind: Protocol,
     upstream: &str,
     flags: &[(&str, &str)],
-    trust: &UpstreamTrust,
+    trust: &UpstreamTls,
 ) -> Endpoint {
     let mut wanted = RequestedEndpoint::default();
     for (name, value) in flags {

@@ -44,6 +44,7 @@ mod destinations;
 mod dns_records;
 mod doctor;
 mod documents;
+mod endpoint_options;
 mod event_log;
 mod event_nodes;
 mod event_search_rights;

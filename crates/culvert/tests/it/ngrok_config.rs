@@ -174,7 +174,7 @@ const HTTP: &[(&str, &str, Fate)] = &[
         Refused("http or https URL"),
     ),
     ("upstream_tls_verify", "true", Applied),
-    ("upstream_tls_verify", "false", Refused("always verifies")),
+    ("upstream_tls_verify", "false", Applied),
     ("upstream_tls_verify_cas", "ca.pem", Applied),
     ("url", "https://a.test", Applied),
     ("url", "tcp://a.test:1", Refused("not a valid URL")),
@@ -237,6 +237,17 @@ const UPSTREAM: &[(&str, &str, Fate)] = &[
     ("url", "8080\n      protocol: http2", Applied),
     ("url", "8080\n      proxy_protocol: 2", Applied),
     ("url", "8080\n      ca_file: ca.pem", Applied),
+    ("url", "https://a.test\n      tls_verify: false", Applied),
+    (
+        "url",
+        "https://a.test\n      tls_verify_cas: ca.pem",
+        Applied,
+    ),
+    (
+        "url",
+        "https://a.test\n      tls_certificate: cert.pem\n      tls_private_key: key.pem\n      tls_server_name: b.test",
+        Applied,
+    ),
     ("url", "8080\n      colour: red", Refused("unknown key")),
 ];
 

@@ -541,7 +541,7 @@ async fn refusals_and_wrong_usage_have_distinct_one_line_errors() {
         &["tls", "443", "--basic-auth", "a:b"],
         &["tls", "443", "--crt", "x"],
         &["http", "8080", "--traffic-policy-url", "ftp://a.test"],
-        &["http", "8080", "--upstream-tls-verify=false"],
+        &["http", "8080", "--upstream-pin", "00"],
         &["tls", "443", "--terminate-at", "agent"],
     ] {
         let (code, text) = said(&same, arguments).await;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_tunnel::client::{AgentError, Protocol, ReplayError, UpstreamTrust};
+use culvert_tunnel::client::{AgentError, Protocol, ReplayError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::super::{soon, start};
-use super::{endpoint, run, run_with, trusting};
+use super::{endpoint, run, run_with, trusted, trusting};
 
 /// Responds to requests: to `/large` with 5 MB, to `POST` with the number of received bytes, to others with
 /// their path. `hold` delays a response until it is released.
@@ -356,7 +356,7 @@ async fn a_whole_response_arrives_however_the_service_leaves() {
             )
             .unwrap(),
     );
-    let trust = UpstreamTrust::Only(made.cert.pem().into_bytes());
+    let trust = trusted(made.cert.pem());
     let framings = [
         format!("content-length: {BODY}\r\n"),
         "transfer-encoding: chunked\r\n".to_owned(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_tunnel::client::{Protocol, TlsEnd, UpstreamTrust};
+use culvert_tunnel::client::{Protocol, TlsEnd};
 use culvert_tunnel::server::DialError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -13,7 +13,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::super::{echo_server, expect_echo, soon, start};
 use super::requests::{answer_requests, ask};
-use super::{endpoint, run, run_taking, trusting};
+use super::{endpoint, run, run_taking, trusted, trusting};
 
 /// The PROXY header that a server sends first.
 const PROXIED: &[u8; 42] = b"PROXY TCP4 192.0.2.7 192.0.2.1 1234 4430\r\n";
@@ -50,7 +50,7 @@ async fn tls_can_begin_or_end_at_the_agent_with_the_clients_address_ahead() {
         answer_requests(socket, watch::channel(false).1).await;
     });
     let echo = echo_server(&mut running.tasks).await.to_string();
-    let trust = UpstreamTrust::Only(chain.clone().into_bytes());
+    let trust = trusted(chain.clone());
     let with_tls = trusting(
         Protocol::Http,
         &format!("https://localhost:{port}"),
