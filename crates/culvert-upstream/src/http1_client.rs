@@ -1,24 +1,29 @@
 //! An HTTP/1 connection to an upstream: one request at a time.
 //!
 //! While it waits for the response it also sends the body of the request, so a response may arrive before the request is
-//! complete. A connection is not reused if its framing was ambiguous or if more arrived than was requested.
+//! complete. The body of a request that expects 100 (Continue) waits for it, but not for long, because old servers do not
+//! send it (RFC 9110 10.1.1). A connection is not reused if the body was not sent, if its framing was ambiguous or if more arrived than was requested.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_http::http1::{
     BodyPart, BodyWriter, FinalHead, ResponseHead, ResponseReader, WriteBuffer, WrongLength,
 };
-use culvert_io::{Pipe, ReadBuffer, RelayEnd, write};
-use http::{Method, response};
+use culvert_io::{Alarm, Pipe, ReadBuffer, RelayEnd, write};
+use http::{Method, StatusCode, response};
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, ReadBuf};
+use tokio::time::Instant;
 
 use crate::ports::{UploadBody, UploadError, UpstreamHead};
 use crate::stream::{Excess, UpstreamStream};
 
+/// How long the body of a request waits for 100 (Continue). As long as that of curl.
+const CONTINUES_WITHIN: Duration = Duration::from_secs(1);
 /// Initial size of a read.
 const READ_BYTES_MIN: usize = 8 << 10;
 
@@ -32,8 +37,17 @@ pub(crate) struct Http1Client<B> {
     /// The body of the request, until all of it is in the write buffer.
     upload: Option<B>,
     sending: BodyWriter,
+    /// While the body waits for 100 (Continue).
+    held: Option<Box<HeldBody>>,
     /// Why the request is incomplete. A response may arrive all the same.
     failed: Option<io::Error>,
+}
+
+/// A body that waits for 100 (Continue).
+#[derive(Debug)]
+struct HeldBody {
+    until: Instant,
+    alarm: Alarm,
 }
 
 /// What a connection between two exchanges is good for.
@@ -91,6 +105,7 @@ impl<B: UploadBody> Http1Client<B> {
             outbox: WriteBuffer::default(),
             upload: None,
             sending: BodyWriter::None,
+            held: None,
             failed: None,
         }
     }
@@ -104,6 +119,13 @@ impl<B: UploadBody> Http1Client<B> {
         }
         self.sending = head.write(&mut self.outbox, body.size_hint().exact());
         self.upload = (!body.is_end_stream() || self.sending != BodyWriter::None).then_some(body);
+        let is_held = self.upload.is_some() && head.awaits_continue();
+        self.held = is_held.then(|| {
+            Box::new(HeldBody {
+                until: Instant::now() + CONTINUES_WITHIN,
+                alarm: Alarm::default(),
+            })
+        });
     }
 
     /// Waits for the head of the response while sending the request. Passes interim responses to `inform`.
@@ -116,8 +138,18 @@ impl<B: UploadBody> Http1Client<B> {
         loop {
             let head = self.reader.head(self.inbox.bytes());
             match head.map_err(Http1ClientError::Malformed)? {
-                Some(ResponseHead::Final(head)) => return Poll::Ready(Ok(head)),
+                Some(ResponseHead::Final(head)) => {
+                    if self.held.take().is_some() {
+                        // The upstream does not know that no body follows.
+                        self.upload = None;
+                        self.reader.break_off();
+                    }
+                    return Poll::Ready(Ok(head));
+                }
                 Some(ResponseHead::Interim(parts)) => {
+                    if parts.status == StatusCode::CONTINUE && self.held.take().is_some() {
+                        self.poll_upload(cx)?;
+                    }
                     inform(parts);
                     continue;
                 }
@@ -270,6 +302,13 @@ impl<B: UploadBody> Http1Client<B> {
 
     /// Sends the request as far as possible.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), Http1ClientError> {
+        if let Some(held) = &mut self.held {
+            if !held.alarm.is_due(cx, held.until) {
+                self.poll_outbox(cx);
+                return Ok(());
+            }
+            self.held = None;
+        }
         while let Some(upload) = &mut self.upload {
             let out = &mut self.outbox;
             match write::poll_capacity(out, &mut self.wire, cx, &mut 0) {
@@ -296,18 +335,24 @@ impl<B: UploadBody> Http1Client<B> {
                 },
             }
         }
+        self.poll_outbox(cx);
+        Ok(())
+    }
+
+    /// Writes the write buffer as far as possible.
+    fn poll_outbox(&mut self, cx: &mut Context<'_>) {
         if !self.outbox.is_empty()
             && let Poll::Ready(Err(error)) =
                 write::poll_empty(&mut self.outbox, &mut self.wire, cx, &mut 0)
         {
             self.give_up(error);
         }
-        Ok(())
     }
 
     /// The request cannot be completed.
     fn give_up(&mut self, error: io::Error) {
         self.upload = None;
+        self.held = None;
         self.outbox.clear();
         self.reader.break_off();
         self.failed = Some(error);

@@ -29,6 +29,9 @@ pub trait UpstreamHead {
     /// Whether the head of the response is wanted as received, without a map of its fields.
     fn wants_raw_response(&self) -> bool;
 
+    /// Whether the body waits for 100 (Continue) of the upstream (RFC 9110 10.1.1).
+    fn awaits_continue(&self) -> bool;
+
     /// Writes it, and returns the writer for the body, which has `body_bytes` if that is known.
     fn write(&self, out: &mut WriteBuffer, body_bytes: Option<u64>) -> BodyWriter;
 }

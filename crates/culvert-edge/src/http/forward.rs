@@ -622,7 +622,7 @@ async fn send(
     way.restrict(exchange, lease);
     let takes_more = !exchange.is_call();
     let inform = |mut head: response::Parts| {
-        // The edge has sent 100 (Continue) itself.
+        // The client gets 100 (Continue) when the edge begins to read its body.
         if takes_more && head.status != StatusCode::CONTINUE {
             fields::to_client(&mut head.headers);
             down.conn.inform(head);

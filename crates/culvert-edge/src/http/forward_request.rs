@@ -41,6 +41,10 @@ pub(super) struct ForwardRequest {
     pub(super) is_call: bool,
 }
 
+/// Marks a request whose client waits for 100 (Continue) before it sends the body.
+#[derive(Clone, Copy, Debug)]
+struct AwaitsContinue;
+
 /// What policies on the way set or removed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PolicyFields {
@@ -284,6 +288,12 @@ impl ForwardRequest {
                 reuse,
             };
         }
+        // The upstream decides whether the client sends its body. One on HTTP/2 does not: its body is not held back.
+        let has_arrived = matches!(&body, Upload::Http1(body) if body.has_arrived());
+        if parts.extensions.get::<AwaitsContinue>().is_some() && !is_http2 && !has_arrived {
+            let expected = HeaderValue::from_static(fields::CONTINUE);
+            parts.headers.insert(EXPECT, expected);
+        }
         // A gRPC call may pause: on HTTP/2 it occupies one stream of the upstream, while a request on HTTP/1
         // occupies a whole connection.
         let is_grpc = parts.version == Version::HTTP_2
@@ -305,6 +315,14 @@ impl ForwardRequest {
             return;
         }
         let parts = &mut self.parts;
+        let expects = match parts.version {
+            // Clients of HTTP/1.0 do not know 100 (RFC 9110 10.1.1).
+            Version::HTTP_11 | Version::HTTP_2 => parts.headers.contains_key(EXPECT),
+            _ => false,
+        };
+        if expects {
+            parts.extensions.insert(AwaitsContinue);
+        }
         fields::to_upstream(&mut parts.headers, &down.conn.info, self.authority.clone());
         if parts.version == Version::HTTP_2 {
             join_cookies(&mut parts.headers);

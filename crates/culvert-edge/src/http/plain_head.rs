@@ -12,11 +12,11 @@ use culvert_http::http1::{
 use culvert_policy::own_cookies;
 use culvert_policy::problem::{is_edges_own, is_edges_request};
 use culvert_upstream::UpstreamHead;
-use http::header::HeaderValue;
+use http::header::{EXPECT, HeaderValue};
 use http::{Method, StatusCode, request};
 
 use crate::http::exchange::FIELD_OVERHEAD;
-use crate::http::fields::says_who_calls;
+use crate::http::fields::{self, says_who_calls};
 
 /// Longest name that is compared with the names of the edge.
 const NAME_BYTES_MAX: usize = 32;
@@ -235,6 +235,16 @@ impl UpstreamHead for OutgoingHead<'_> {
 
     fn wants_raw_response(&self) -> bool {
         matches!(self, Self::Plain { .. })
+    }
+
+    fn awaits_continue(&self) -> bool {
+        match self {
+            Self::Parts(parts) => {
+                let expected = parts.headers.get(EXPECT);
+                expected.is_some_and(|value| value == fields::CONTINUE)
+            }
+            Self::Plain { .. } => false,
+        }
     }
 
     fn write(&self, out: &mut WriteBuffer, body_bytes: Option<u64>) -> BodyWriter {

@@ -541,6 +541,11 @@ impl Http1Body {
         Poll::Ready(frame)
     }
 
+    /// Whether some of it has arrived: its client does not wait for 100 (Continue).
+    pub(crate) fn has_arrived(&self) -> bool {
+        !lock(&self.conn).inbox.is_empty()
+    }
+
     /// Whether the body is complete.
     pub(crate) fn is_ended(&self) -> bool {
         self.is_ended

@@ -119,38 +119,6 @@ async fn trailers_of_responses_are_forwarded_and_those_of_requests_are_not() {
 }
 
 #[tokio::test]
-async fn only_clients_that_expect_100_continue_get_it() {
-    let mut rig = Rig::start().await;
-    let origin = origin(&mut rig.tasks, |mut client| async move {
-        while let Some((head, body)) = client.request().await {
-            assert!(!head.contains("expect"));
-            let length = body.len();
-            client
-                .send(format!(
-                    "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{length}"
-                ))
-                .await;
-        }
-    })
-    .await;
-    rig.edge.publish(http("app.example", origin).build()).await;
-    let mut client = rig.connect().await;
-    client.send("POST / HTTP/1.1\r\nHost: app.example\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n").await;
-    assert!(client.head().await.unwrap().starts_with("HTTP/1.1 100"));
-    client.send("abc").await;
-    assert_eq!(client.answer("POST").await.text(), "3");
-
-    let answer = rig
-        .ask(
-            "POST / HTTP/1.1\r\nHost: app.example\r\nExpect: magic\r\nContent-Length: 3\r\n\r\nabc",
-        )
-        .await;
-    assert_eq!(answer.status, 417);
-    let answer = rig.ask("POST / HTTP/1.1\r\nHost: nobody.example\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n").await;
-    assert_eq!(answer.status, 404);
-}
-
-#[tokio::test]
 async fn interim_responses_are_forwarded_to_http_1_1_clients() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {

@@ -11,6 +11,7 @@ mod buffers;
 mod calls;
 mod captures;
 mod challenges;
+mod continues;
 mod documents;
 mod drain;
 mod error_pages;

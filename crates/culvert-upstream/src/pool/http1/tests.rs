@@ -30,6 +30,10 @@ impl UpstreamHead for Head {
         false
     }
 
+    fn awaits_continue(&self) -> bool {
+        false
+    }
+
     fn write(&self, out: &mut WriteBuffer, body_bytes: Option<u64>) -> BodyWriter {
         write_request(out, &self.0, body_bytes)
     }
