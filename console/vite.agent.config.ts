@@ -9,7 +9,16 @@ export default defineConfig({
   base: '/inspect/',
   publicDir: here('./src/public'),
   plugins: [react()],
-  resolve: { alias: { '@': here('./src') } },
+  resolve: {
+    alias: {
+      '@': here('./src'),
+      // In this order: the first that fits counts.
+      'react/jsx-runtime': 'preact/jsx-runtime',
+      'react-dom/client': 'preact/compat/client',
+      'react-dom': 'preact/compat',
+      react: here('./src/preact/react.js'),
+    },
+  },
   build: {
     outDir: here('../crates/culvert-console/dist/agent'),
     emptyOutDir: true,

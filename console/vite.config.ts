@@ -8,6 +8,9 @@ const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
 
 const START =
   /preload-helper|src\/session\/(form|calls|ask|link|early)\.|src\/api\/(error|http|connection)\.|src\/ui\/clipboard\./;
+/** What the overview and the frame around it are made of, as one file: a signed-in person waits for it. */
+const FIRST =
+  /node_modules\/(preact|@tanstack\/(query-core|react-query)|clsx|@mantine\/core\/esm\/(core|components\/(ActionIcon|Button|Loader|Transition|UnstyledButton))|@mantine\/hooks\/esm\/use-(hotkeys|media-query|did-update|color-scheme|reduced-motion|isomorphic-effect))\/|src\/(preact\/|routing\/|theme\/|console\.tsx|router\.tsx|shell\/(shell|nav|groups|account)\.|overview\/(?!checklist)|charts\/(charts\.module|subject-charts|plot|chart|units|queries|series|range-choice)\.|api\/(collections|words|build|load|json|client)\.|session\/(gate|rights|session|sign-in|roles)\.|live\/(tail|sse|use-tail|where|entry|viewer)\.|nodes\/(lost-nodes|queries|levels)\.|events\/(health-cell|health-tag|queries|destination-rights)\.|resources\/(names|queries)\.|ui\/(ui\.module|states|time|icons|page|copy|toast|escaped|choice|breakable|link-button)\.)/;
 const EDITOR =
   /node_modules\/(@codemirror|@lezer|@marijn|style-mod|crelt|w3c-keyname)\//;
 const RESTRICTION =
@@ -16,16 +19,19 @@ const VIRTUAL = /@tanstack\/(react-virtual|virtual-core)\//;
 const FORMS =
   /src\/resources\/(fields|form-|map-|reference-|shown-|create-|edit-|action-panel)|src\/events\/field-picker|catalogue\.json|node_modules\/(@floating-ui|react-number-format|@mantine\/core\/esm\/components\/(Combobox|Select|MultiSelect|TagsInput|NumberInput|Pill|PillsInput|Popover)\/)/;
 
-/** What the first page has none of: fields, tabs, and panels over the page. */
-const PANELS =
-  /node_modules\/(@floating-ui|react-remove-scroll|react-style-singleton|use-callback-ref|use-sidecar|tslib|get-nonce|@mantine\/core\/esm\/(utils\/(Floating|InlineInput|InputsGroupFieldset)|components\/(Checkbox|CloseButton|Drawer|FocusTrap|Input|InputBase|Modal|ModalBase|Overlay|Paper|Portal|ScrollArea|Tabs|TextInput|Textarea|VisuallyHidden)))\//;
-
 /** The files that are copied as they are, which pages name too. */
 const copied = new Map(
   readdirSync(here('./src/public/assets'))
     .toSorted()
     .map((name) => [name, readFileSync(here(`./src/public/assets/${name}`))]),
 );
+
+/** The lists of files to load ahead name a chunk's own styles before those that it imports; the later of two styles counts. */
+const ordered = (code: string): string =>
+  code.replace(
+    /(["'`])assets\/app\.css\1,(["'`])assets\/base\.css\2/g,
+    '"assets/base.css","assets/app.css"',
+  );
 
 /** Every file is asked for with the hash of the whole build, so that a page gets files of its own build or none. */
 const withBuild = (): Plugin => ({
@@ -53,10 +59,42 @@ const withBuild = (): Plugin => ({
           },
         );
       for (const file of files) {
-        if (file.type === 'chunk') file.code = named(file.code);
+        if (file.type === 'chunk') file.code = named(ordered(file.code));
         else if (file.fileName.endsWith('.html'))
           file.source = named(String(file.source));
       }
+    },
+  },
+});
+
+/** Files that the page of a signed-in person needs at once, which the browser would find one after the other. */
+const STYLES = ['base.css', 'app.css'];
+const AHEAD = ['first.js', 'rolldown-runtime.js'];
+
+/** A second page for browsers with a session: it names the files above, so that all of them are asked for at the same time. */
+const withAhead = (): Plugin => ({
+  name: 'with-ahead',
+  enforce: 'post',
+  generateBundle: {
+    order: 'post',
+    handler(_options, bundle) {
+      const page = bundle['index.html'];
+      if (page?.type !== 'asset') throw new Error('There is no page.');
+      const ahead = AHEAD.map((name) => {
+        if (!bundle[`assets/${name}`]) throw new Error(`There is no ${name}.`);
+        return `    <link rel="modulepreload" crossorigin href="/console/assets/${name}">\n`;
+      });
+      // A browser without HTTP/2 asks for six files at a time: the largest are among them.
+      this.emitFile({
+        type: 'asset',
+        fileName: 'signed-in.html',
+        source: String(page.source)
+          .replace('    <link rel="icon"', `${ahead.join('')}$&`)
+          .replace(
+            '  </head>',
+            `${STYLES.map((name) => `    <link rel="stylesheet" crossorigin href="/console/assets/${name}">\n`).join('')}$&`,
+          ),
+      });
     },
   },
 });
@@ -65,8 +103,17 @@ const withBuild = (): Plugin => ({
 export default defineConfig({
   base: '/console/',
   publicDir: here('./src/public'),
-  plugins: [react(), withBuild()],
-  resolve: { alias: { '@': here('./src') } },
+  plugins: [react(), withAhead(), withBuild()],
+  resolve: {
+    alias: {
+      '@': here('./src'),
+      // In this order: the first that fits counts.
+      'react/jsx-runtime': 'preact/jsx-runtime',
+      'react-dom/client': 'preact/compat/client',
+      'react-dom': 'preact/compat',
+      react: here('./src/preact/react.js'),
+    },
+  },
   build: {
     outDir: here('../crates/culvert-console/dist'),
     emptyOutDir: true,
@@ -79,25 +126,24 @@ export default defineConfig({
           groups: [
             // The entry needs no library: nothing of it may be in a chunk that does.
             { name: 'start', test: START },
-            { name: 'style', test: /\.css$/ },
+            // Its order counts: before `more.css`, which is before the console's own.
+            { name: 'base', test: /@mantine\/core\/styles\// },
+            { name: 'first', test: FIRST },
             { name: 'editor', test: EDITOR },
+            { name: 'virtual', test: VIRTUAL },
+            // The rest of the libraries: fields, tabs, and panels over the page.
             {
-              name: 'vendor',
+              name: 'panels',
               test: (id) =>
                 /node_modules\//.test(id) &&
                 !FORMS.test(id) &&
-                !PANELS.test(id) &&
-                !VIRTUAL.test(id) &&
                 !RESTRICTION.test(id),
             },
             {
               name: 'shared',
-              test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(names|queries|use-resource|value|columns|custom)|src\/live\/(tail|sse|use-tail|entry|viewer|where|kept|facts)\.|src\/events\/(health-tag|health-cell|queries)\.|src\/shell\/(not-found|other-names|groups)/,
+              test: /src\/(api|ui|session|theme)\/(?!code-editor)|src\/resources\/(use-resource|value|columns|custom)|src\/live\/(kept|facts)\.|src\/shell\/(not-found|other-names)/,
             },
-            { name: 'charts', test: /src\/charts\// },
-            { name: 'panels', test: (id) => PANELS.test(id) },
-            { name: 'forms', test: (id) => FORMS.test(id) },
-            { name: 'virtual', test: VIRTUAL },
+            { name: 'forms', test: FORMS },
             { name: 'restriction', test: RESTRICTION },
             {
               name: 'live',
@@ -117,7 +163,7 @@ export default defineConfig({
         entryFileNames: 'assets/app.js',
         chunkFileNames: 'assets/[name].js',
         assetFileNames: ({ names }) =>
-          names[0]?.endsWith('.css')
+          names[0] === 'first.css'
             ? 'assets/app.css'
             : 'assets/[name][extname]',
       },

@@ -105,14 +105,19 @@ async function api(request, response, cookie, path) {
   else response.end();
 }
 
-async function file(response, path) {
+async function file(request, response, path, cookie) {
   const name = /^\/console\/assets\/[\w.-]+$/.test(path)
     ? path.slice('/console/'.length)
-    : 'index.html';
-  const content = await readFile(dist + name);
+    : cookie
+      ? 'signed-in.html'
+      : 'index.html';
+  const isPacked = /\bbr\b/.test(request.headers['accept-encoding'] ?? '');
+  const content = await readFile(dist + name + (isPacked ? '.br' : ''));
   response.writeHead(200, {
     'content-type': types[name.split('.').pop()],
     'content-security-policy': policy,
+    vary: 'accept-encoding, cookie',
+    ...(isPacked ? { 'content-encoding': 'br' } : {}),
   });
   response.end(content);
 }
@@ -139,7 +144,7 @@ createServer((request, response) => {
     done = Promise.resolve(
       response.writeHead(302, { location: '/console/' }).end(),
     );
-  else done = file(response, path);
+  else done = file(request, response, path, cookie);
   done.catch((error) =>
     response.headersSent
       ? response.destroy()

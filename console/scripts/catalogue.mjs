@@ -1,6 +1,9 @@
 // Writes src/live/catalogue.json, src/live/reasons.json and src/endpoints/secret-fields.json from the references of events and of
 // traffic policies: what the API does not tell, but the field picker, the completion of filters and the masks of secrets need.
+// And src/api/collections.json from the OpenAPI document: what the first page needs of it, which would be its largest part.
 import { readFileSync, writeFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { runnerImport } from 'vite';
 
 const reference = (name) =>
   readFileSync(
@@ -37,3 +40,22 @@ const write = (path, value) =>
 write('live/catalogue', { fields });
 write('live/reasons', reasons);
 write('endpoints/secret-fields', [...new Set(secrets)].toSorted());
+
+const here = (path) => fileURLToPath(new URL(path, import.meta.url));
+const { module } = await runnerImport(here('../src/api/model.ts'), {
+  configFile: false,
+});
+const document = JSON.parse(
+  readFileSync(here('../../docs/openapi.json'), 'utf8'),
+);
+write(
+  'api/collections',
+  [...module.buildModel(document).resources.values()].map(
+    ({ name, listKey, list, create }) => ({
+      name,
+      listKey,
+      list: list.id,
+      ...(create ? { create: create.id } : {}),
+    }),
+  ),
+);

@@ -1,18 +1,21 @@
 import './theme/mantine';
+import './theme/theme.css';
 import { MantineProvider } from '@mantine/core';
 import { QueryClient, QueryClientProvider } from '@tanstack/react-query';
-import { RouterProvider } from '@tanstack/react-router';
-import { type ReactNode, StrictMode } from 'react';
+import { type ReactNode, StrictMode, Suspense } from 'react';
 import { createRoot } from 'react-dom/client';
 import { ApiError } from './api/error';
 import { isOld } from './api/build';
+import { lazyPart } from './api/load';
 import { connection } from './api/connection';
-import { router } from './router';
-import { Invitation } from './access/invitation';
+import { Router } from './router';
 import type { Session } from './session/calls';
 import { SessionGate } from './session/gate';
 import { sessionQuery } from './session/session';
 import { theme } from './theme/theme';
+import { Loading } from './ui/states';
+
+const Invitation = lazyPart(() => import('./access/invitation'));
 
 const client = new QueryClient({
   defaultOptions: {
@@ -45,7 +48,12 @@ function draw(root: HTMLElement, page: ReactNode): void {
 
 /** The page of an invitation's link. */
 export function invite(root: HTMLElement): void {
-  draw(root, <Invitation />);
+  draw(
+    root,
+    <Suspense fallback={<Loading />}>
+      <Invitation />
+    </Suspense>,
+  );
 }
 
 /** The console for a session; without one, it asks for the session again. */
@@ -54,7 +62,7 @@ export function show(root: HTMLElement, session: Session | undefined): void {
   draw(
     root,
     <SessionGate>
-      <RouterProvider router={router} />
+      <Router />
     </SessionGate>,
   );
 }

@@ -14,10 +14,10 @@ const soon = (loading: Promise<unknown>): void => void loading.catch(() => {});
 
 /** Asks for what the console needs first, at the same time as the console itself is loaded. */
 function hurry(): void {
-  early.ask();
+  const isOverview = location.pathname === '/console/';
+  early.ask(isOverview);
   soon(load());
-  if (location.pathname === '/console/')
-    soon(import('./overview/overview-page'));
+  if (isOverview) soon(import('./overview/overview-page'));
 }
 
 /** Shows the sign-in page until somebody signs in. */
@@ -39,9 +39,10 @@ async function begin(root: HTMLElement): Promise<void> {
     (await load()).invite(root);
     return;
   }
-  if (localStorage.getItem(WAS_HERE)) hurry();
   // What fails here is shown by the console, which tries again.
-  let session = await readSession().catch(() => undefined);
+  const asking = readSession().catch(() => undefined);
+  if (localStorage.getItem(WAS_HERE)) hurry();
+  let session = await asking;
   if (session === null) {
     localStorage.removeItem(WAS_HERE);
     early.forget();

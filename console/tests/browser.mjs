@@ -70,9 +70,11 @@ export async function fromFolder(context) {
   await context.route('**/console/**', async (route) => {
     if (route.request().resourceType() !== 'document') return route.fallback();
     const response = await route.fetch();
+    const { cookie = '' } = await route.request().allHeaders();
+    const name = /(^|-|; )culvert=/.test(cookie) ? 'signed-in' : 'index';
     return route.fulfill({
       response,
-      body: readFileSync(join(folder, 'index.html')),
+      body: readFileSync(join(folder, `${name}.html`)),
     });
   });
 }

@@ -119,10 +119,10 @@ test('the sign-in page leads to the provider, says why a sign-in failed there, a
 test('a console that does not load says so, and is loaded by the next try', async () => {
   const { page, context } = await open(browser);
   await signIn(page);
-  await context.route('**/assets/vendor.js*', (route) => route.abort());
+  await context.route('**/assets/first.js*', (route) => route.abort());
   await page.goto(`${base}/console/`);
   await page.getByText('The console could not be loaded.').waitFor();
-  await context.unroute('**/assets/vendor.js*');
+  await context.unroute('**/assets/first.js*');
   await page.reload();
   await page.getByRole('heading', { name: 'Overview' }).waitFor();
   await context.close();

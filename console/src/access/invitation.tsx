@@ -45,7 +45,7 @@ function Refused({ error }: { error: Error }) {
 }
 
 /** The page of an invitation's link. It gives the person a first API key. */
-export function Invitation() {
+export default function Invitation() {
   const [token] = useState(takeToken);
   const invited = useQuery({
     queryKey: ['session', 'invitation'],

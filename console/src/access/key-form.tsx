@@ -1,6 +1,6 @@
 import { Button, Checkbox, Drawer, Select, TextInput } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
-import { useNavigate, useSearch } from '@tanstack/react-router';
+import { useNavigate, useSearch } from '@/routing/view';
 import { type FormEvent, useState } from 'react';
 import { useModel } from '@/api/document';
 import { call } from '@/api/http';
@@ -10,6 +10,7 @@ import { CommandsOf } from '@/resources/commands-of';
 import { fieldError, messageAt } from '@/resources/field-errors';
 import { Field } from '@/resources/fields';
 import { FormError } from '@/resources/form-error';
+import { listAddressOf } from '@/resources/queries';
 import { bodyOf, withValue } from '@/resources/form-values';
 import { ShownOnce } from '@/resources/shown-once';
 import { useResource } from '@/resources/use-resource';
@@ -151,7 +152,7 @@ export default function KeyForm() {
   const model = useModel();
   const client = useQueryClient();
   const navigate = useNavigate();
-  const search = useSearch({ from: '/$collection/_list' });
+  const search = useSearch(listAddressOf);
   const resource = useResource('api_keys');
   const operation = resource.create;
   const [values, setValues] = useState<JsonObject>({});

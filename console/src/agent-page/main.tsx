@@ -1,4 +1,6 @@
 import '@/theme/mantine';
+import '@/theme/more.css';
+import '@/theme/theme.css';
 import { MantineProvider } from '@mantine/core';
 import { StrictMode } from 'react';
 import { createRoot } from 'react-dom/client';

@@ -1,6 +1,6 @@
 import { Button, Select, Tabs, TextInput } from '@mantine/core';
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { useState } from 'react';
 import { api, body } from '@/api/client';
 import { nodesQuery } from '@/nodes/queries';

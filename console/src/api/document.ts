@@ -19,7 +19,7 @@ export const modelQuery = queryOptions<Model>({
   retry: (_failures, error) => error instanceof LostServerError,
   retryDelay: 2000,
   queryFn: async () => {
-    const response = await early.take('document').catch(() => {
+    const response = await early.document().catch(() => {
       connection.lose();
       throw new LostServerError();
     });

@@ -4,6 +4,9 @@ import type { Json } from './json';
 
 export const API_PREFIX = '/console/api';
 
+/** Answers to `GET` that were asked for before the page that needs them was there, by their URL. Each is used once. */
+export const ahead = new Map<string, Promise<Response>>();
+
 /** Set by the session: called when the server no longer knows it. */
 export const onSessionEnd: { call: () => void } = { call: () => {} };
 
@@ -50,7 +53,10 @@ export async function call(
     init.body = JSON.stringify(body);
     init.headers = { ...headers, 'content-type': 'application/json' };
   }
-  const response = await consoleFetch(API_PREFIX + path, init);
+  const url = API_PREFIX + path;
+  const early = method === 'GET' ? ahead.get(url) : undefined;
+  if (early) ahead.delete(url);
+  const response = await (early ?? consoleFetch(url, init));
   if (!response.ok) throw await errorOf(response);
   return response.status === 204 ? null : ((await response.json()) as Json);
 }

@@ -1,5 +1,6 @@
 import { type ComponentType, lazy } from 'react';
 import { isOld, OldConsoleError } from './build';
+import { moreStyles } from '@/theme/more';
 import { connection } from './connection';
 
 /** How often a file is asked for that an answering server does not give. */
@@ -21,7 +22,11 @@ export async function load<T>(get: () => Promise<T>): Promise<T> {
   }
 }
 
+/** The same for a part that may have any component, with the styles of those. */
+export const loadStyled = <T>(get: () => Promise<T>): Promise<T> =>
+  load(async () => (await Promise.all([get(), moreStyles()]))[0]);
+
 /** A component in a file of its own, which is loaded when it is first shown. */
 export function lazyPart<P>(get: () => Promise<{ default: ComponentType<P> }>) {
-  return lazy(() => load(get));
+  return lazy(() => loadStyled(get));
 }

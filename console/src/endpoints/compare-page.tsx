@@ -1,5 +1,6 @@
 import { useQueries } from '@tanstack/react-query';
-import { Link, useNavigate, useSearch } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
+import { useNavigate, useSearch } from '@/routing/view';
 import { useMemo, useState } from 'react';
 import type { Statistics } from '../../generated/api';
 import { useModel } from '@/api/document';
@@ -19,6 +20,12 @@ import { Empty, Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { FEWEST, idsOf, MOST } from './compared';
 import { failedShare } from './last-minute';
+import { word } from '@/live/where';
+
+const comparedOf = (search: Record<string, unknown>) => ({
+  endpoints: word(search.endpoints),
+  range: word(search.range),
+});
 
 interface Measure {
   title: string;
@@ -165,7 +172,7 @@ function Totals({ all }: { all: Compared[] }) {
 
 /** Two or more endpoints beside each other: latency, errors and requests of each, over one range of time. */
 export default function ComparePage() {
-  const search = useSearch({ from: '/compare' });
+  const search = useSearch(comparedOf);
   const navigate = useNavigate();
   const ids = idsOf(search.endpoints);
   const range = rangeOf(search.range).value;

@@ -1,5 +1,5 @@
 import { queryOptions } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { text } from '@/api/json';
 import { show } from '@/charts/units';
 import type { KeptEvent } from '@/live/entry';

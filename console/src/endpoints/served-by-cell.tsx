@@ -1,4 +1,4 @@
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { Breakable } from '@/ui/breakable';
 import { type JsonObject, refId, text } from '@/api/json';
 

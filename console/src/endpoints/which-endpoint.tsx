@@ -1,6 +1,6 @@
 import { Button, TextInput } from '@mantine/core';
 import { useQueries } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { type FormEvent, useState } from 'react';
 import { useModel } from '@/api/document';
 import { type JsonObject, text } from '@/api/json';

@@ -1,6 +1,6 @@
 import { Button, Drawer, MultiSelect, Select, TextInput } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
-import { useNavigate } from '@tanstack/react-router';
+import { useNavigate } from '@/routing/view';
 import { type FormEvent, useEffect, useMemo, useRef, useState } from 'react';
 import { useModel } from '@/api/document';
 import { call } from '@/api/http';
@@ -371,20 +371,18 @@ export default function DestinationWizard({ object }: { object?: JsonObject }) {
   if (!operation) return null;
   const id = text((made?.object ?? object)?.id);
   const leave = () =>
-    void navigate(
-      id
-        ? {
-            to: '/$collection/$id',
-            params: { collection: COLLECTION, id },
-            resetScroll: false,
-          }
-        : {
-            to: '/$collection',
-            params: { collection: COLLECTION },
-            search: {},
-            resetScroll: false,
-          },
-    );
+    void (id
+      ? navigate({
+          to: '/$collection/$id',
+          params: { collection: COLLECTION, id },
+          resetScroll: false,
+        })
+      : navigate({
+          to: '/$collection',
+          params: { collection: COLLECTION },
+          search: {},
+          resetScroll: false,
+        }));
   const title = object
     ? `Edit ${text(object.description) || id}`
     : kind

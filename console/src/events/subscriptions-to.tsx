@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { api, body } from '@/api/client';
 import { LinkButton } from '@/ui/link-button';
 import { Section } from '@/ui/page';

@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { useNavigate, useSearch } from '@tanstack/react-router';
+import { useNavigate, useSearch } from '@/routing/view';
 import { useCallback } from 'react';
 import { refId, text } from '@/api/json';
 import { counted, eventTitle } from '@/api/words';
@@ -10,6 +10,7 @@ import { type EventSearch, withheldQuery } from './kept';
 import { InRow } from './narrow';
 import { ProofSection } from './proof-section';
 import { Timeline } from './timeline';
+import { searchOf } from './where';
 
 const HEADS = ['Time', 'What', 'Who', 'Object'];
 /** All types of the audit log that the person may read. */
@@ -76,7 +77,7 @@ const every = () => true;
 
 /** Changes of the configuration. */
 export default function AuditPage() {
-  const search = useSearch({ from: '/audit' });
+  const search = useSearch(searchOf);
   const navigate = useNavigate();
   const { data: withheld = [] } = useQuery(withheldQuery('audit'));
   const onSearch = useCallback(

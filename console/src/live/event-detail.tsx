@@ -1,5 +1,5 @@
 import { Tabs } from '@mantine/core';
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { type Json, type JsonObject, isObject, text } from '@/api/json';
 import { eventTitle } from '@/api/words';
 import { pathOf } from '@/resources/names';

@@ -1,5 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link, useNavigate, useParams } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
+import { useNavigate, useParams } from '@/routing/view';
 import { ApiError } from '@/api/error';
 import { call } from '@/api/http';
 import { isObject } from '@/api/json';

@@ -1,9 +1,9 @@
-import { Navigate, useSearch } from '@tanstack/react-router';
+import { Navigate, useSearch } from '@/routing/view';
 import { useModel } from '@/api/document';
 import { LinkButton } from '@/ui/link-button';
 import { Page, Section } from '@/ui/page';
 import ui from '@/ui/ui.module.css';
-import { forPage, pageOf } from './where';
+import { forPage, pageOf, searchOf } from './where';
 
 const LOGS = [
   {
@@ -20,11 +20,11 @@ const LOGS = [
 
 /** Where the events are. A search that only one of the pages can answer goes there. */
 export default function EventsPage() {
-  const search = useSearch({ from: '/events' });
+  const search = useSearch(searchOf);
   const { resources } = useModel();
   const to = pageOf(search);
   const wanted = forPage(search);
-  if (to) return <Navigate to={to} search={wanted} replace />;
+  if (to) return <Navigate to={to} search={wanted} />;
   const hasSearch = Object.values(wanted).some(Boolean);
   return (
     <Page

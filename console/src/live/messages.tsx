@@ -1,6 +1,6 @@
 import { Button, Textarea, TextInput } from '@mantine/core';
 import { useMutation, useQuery } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { type FormEvent, useState } from 'react';
 import { call } from '@/api/http';
 import { type JsonObject, isObject, text } from '@/api/json';

@@ -1,4 +1,4 @@
-import { useNavigate, useSearch } from '@tanstack/react-router';
+import { useNavigate, useSearch } from '@/routing/view';
 import { useCallback, useMemo } from 'react';
 import { show } from '@/charts/units';
 import { type Json, text } from '@/api/json';
@@ -8,6 +8,7 @@ import { at, isRequest, isTransport, reasonWords, wordOf } from './facts';
 import type { EventSearch } from './kept';
 import { InRow } from './narrow';
 import { Timeline } from './timeline';
+import { searchOf } from './where';
 import css from './live.module.css';
 
 const ALL = ['http_request_complete.v0', 'tcp_connection_closed.v0'];
@@ -136,7 +137,7 @@ const EMPTY = {
 
 /** Requests and connections. */
 export default function TrafficPage() {
-  const search = useSearch({ from: '/traffic' });
+  const search = useSearch(searchOf);
   const navigate = useNavigate();
   const onSearch = useCallback(
     (next: EventSearch) => void navigate({ to: '/traffic', search: next }),

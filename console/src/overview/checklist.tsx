@@ -1,6 +1,6 @@
 import { Button } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { api, body } from '@/api/client';
 import { type JsonObject, text } from '@/api/json';
 import { CopyBlock } from '@/ui/copy';
@@ -55,7 +55,7 @@ function Sample() {
 }
 
 /** The way to the first request. It goes away when that has arrived. */
-export function Checklist({ endpoints, agents, seen }: Props) {
+export default function Checklist({ endpoints, agents, seen }: Props) {
   const first = endpoints[0];
   const url = text(first?.public_url);
   const local = url.includes('.localhost');

@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { LostNodes } from '@/nodes/lost-nodes';
 import { nodesQuery } from '@/nodes/queries';
 import { useSession } from '@/session/session';

@@ -1,7 +1,9 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link, useNavigate, useSearch } from '@tanstack/react-router';
-import { useCallback, useEffect, useState } from 'react';
-import { useModel } from '@/api/document';
+import { Link } from '@/routing/link';
+import { useNavigate, useSearch } from '@/routing/view';
+import { Suspense, useCallback, useEffect, useState } from 'react';
+import { useCollection } from '@/api/collections';
+import { lazyPart } from '@/api/load';
 import { rangeOf, statisticsQuery } from '@/charts/queries';
 import { text } from '@/api/json';
 import HealthCell from '@/events/health-cell';
@@ -10,12 +12,18 @@ import { listQuery } from '@/resources/queries';
 import { Page, Section } from '@/ui/page';
 import { Failure } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
-import { Checklist } from './checklist';
 import { LiveRates } from './live-rates';
 import { Notices } from './notices';
 import { LostNodesOfAll, Nodes } from './overload';
 import { TrafficStatistics } from './traffic-statistics';
 import css from './overview.module.css';
+import { word } from '@/live/where';
+
+const Checklist = lazyPart(() => import('./checklist'));
+
+const rangeSearch = (search: Record<string, unknown>) => ({
+  range: word(search.range),
+});
 
 const COUNTED = [
   { name: 'endpoints', label: 'Endpoints' },
@@ -27,9 +35,10 @@ const COUNTED = [
 const MOST = 100;
 
 function useList(name: string) {
-  const resource = useModel().resources.get(name);
-  if (!resource) throw new Error(`The API has no ${name}.`);
-  return useQuery({ ...listQuery(resource, {}, MOST), refetchInterval: 5000 });
+  return useQuery({
+    ...listQuery(useCollection(name), {}, MOST),
+    refetchInterval: 5000,
+  });
 }
 
 function Count({ name, label }: { name: string; label: string }) {
@@ -134,7 +143,7 @@ export default function OverviewPage() {
   useEffect(() => {
     if (isCounted) onRequest();
   }, [isCounted, onRequest]);
-  const search = useSearch({ from: '/' });
+  const search = useSearch(rangeSearch);
   const navigate = useNavigate();
   const endpoints = useList('endpoints').data?.objects;
   const agents = useList('tunnel_sessions').data?.objects;
@@ -143,11 +152,13 @@ export default function OverviewPage() {
       <Notices />
       <LostNodesOfAll />
       {endpoints && !seen ? (
-        <Checklist
-          endpoints={endpoints}
-          agents={agents?.length ?? 0}
-          seen={seen}
-        />
+        <Suspense fallback={null}>
+          <Checklist
+            endpoints={endpoints}
+            agents={agents?.length ?? 0}
+            seen={seen}
+          />
+        </Suspense>
       ) : null}
       <div className={css.counts}>
         {COUNTED.map((one) => (

@@ -1,6 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
-import { useModel } from '@/api/document';
+import { Link } from '@/routing/link';
+import { useCollection, useCollections } from '@/api/collections';
 import { text } from '@/api/json';
 import {
   type Range,
@@ -55,8 +55,7 @@ function Top({ range }: { range: Range }) {
   const { seconds } = rangeOf(range);
   const span = Math.min(seconds, WEEK);
   const top = useQuery(topQuery('endpoint', span, 'requests', 10));
-  const resource = useModel().resources.get('endpoints');
-  if (!resource) throw new Error('The API has no endpoints.');
+  const resource = useCollection('endpoints');
   const known = useQuery(listQuery(resource, {}, MOST)).data?.objects ?? [];
   if (top.error) return <Failure error={top.error} />;
   if (!top.data || top.data.top.length === 0) return null;
@@ -145,13 +144,12 @@ function Refused({ range }: { range: Range }) {
   const { seconds } = rangeOf(range);
   const span = Math.min(seconds, WEEK);
   const top = useQuery(topQuery('endpoint', span, 'refused', 10));
-  const isAdmin = useModel().resources.get('users')?.create !== undefined;
+  const isAdmin = useCollections().get('users')?.canCreate === true;
   const nodes = useQuery({
     ...statisticsQuery('node', undefined, range),
     enabled: isAdmin,
   });
-  const resource = useModel().resources.get('endpoints');
-  if (!resource) throw new Error('The API has no endpoints.');
+  const resource = useCollection('endpoints');
   const known = useQuery(listQuery(resource, {}, MOST)).data?.objects ?? [];
   const elsewhere = nodes.data?.total.node;
   const refused = (top.data?.top ?? []).filter(

@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { useNavigate, useParams } from '@tanstack/react-router';
+import { useNavigate, useParams } from '@/routing/view';
 import { call } from '@/api/http';
 import type { JsonObject } from '@/api/json';
 import { FormPanel } from './form-panel';

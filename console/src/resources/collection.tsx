@@ -1,11 +1,6 @@
-import {
-  Navigate,
-  Outlet,
-  useLocation,
-  useParams,
-} from '@tanstack/react-router';
+import { Navigate, Outlet, useLocation, useParams } from '@/routing/view';
 import { useModel } from '@/api/document';
-import { NotFound } from '@/shell/not-found';
+import NotFound from '@/shell/not-found';
 import { meantBy } from '@/shell/other-names';
 
 /** The pages of one collection, if the API has it; else the page that the address means. */
@@ -16,5 +11,5 @@ export default function Collection() {
   if (model.resources.has(collection.replaceAll('.', '/')))
     return <Outlet key={collection} />;
   const to = meantBy(model, pathname);
-  return to ? <Navigate to={to} search={true} replace /> : <NotFound />;
+  return to ? <Navigate to={to} search={true} /> : <NotFound />;
 }

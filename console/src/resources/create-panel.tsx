@@ -1,13 +1,14 @@
-import { useNavigate, useParams, useSearch } from '@tanstack/react-router';
+import { useNavigate, useParams, useSearch } from '@/routing/view';
 import { article, nounOf } from '@/api/words';
 import { customOf } from './custom';
 import { FormPanel } from './form-panel';
 import { NotAllowed } from './not-allowed';
+import { listAddressOf } from './queries';
 import { useResource } from './use-resource';
 
 export default function CreatePanel() {
   const { collection } = useParams({ from: '/$collection' });
-  const search = useSearch({ from: '/$collection/_list' });
+  const search = useSearch(listAddressOf);
   const resource = useResource(collection);
   const navigate = useNavigate();
   const title = `Create ${article(nounOf(resource.name))}`;
@@ -37,14 +38,16 @@ export default function CreatePanel() {
       {...(defaults ? { defaults } : {})}
       onClose={close}
       onDone={(made) =>
-        void navigate(
-          made?.id
-            ? {
-                to: '/$collection/$id',
-                params: { collection, id: String(made.id) },
-              }
-            : { to: '/$collection', params: { collection }, search: {} },
-        )
+        void (made?.id
+          ? navigate({
+              to: '/$collection/$id',
+              params: { collection, id: String(made.id) },
+            })
+          : navigate({
+              to: '/$collection',
+              params: { collection },
+              search: {},
+            }))
       }
     />
   );

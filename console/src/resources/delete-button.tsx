@@ -1,6 +1,6 @@
 import { Button, Checkbox, Modal, TextInput } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
-import { useNavigate } from '@tanstack/react-router';
+import { useNavigate } from '@/routing/view';
 import { type FormEvent, useState } from 'react';
 import { call } from '@/api/http';
 import type { JsonObject } from '@/api/json';

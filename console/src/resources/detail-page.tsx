@@ -1,5 +1,6 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link, Outlet, useParams } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
+import { Outlet, useParams } from '@/routing/view';
 import { Suspense } from 'react';
 import { lazyPart } from '@/api/load';
 import { ApiError } from '@/api/error';

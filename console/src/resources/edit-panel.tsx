@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { useNavigate, useParams } from '@tanstack/react-router';
+import { useNavigate, useParams } from '@/routing/view';
 import { customOf } from './custom';
 import { nounOf } from '@/api/words';
 import { nameOf } from './names';

@@ -1,10 +1,5 @@
 import { Button } from '@mantine/core';
-import {
-  Outlet,
-  useNavigate,
-  useParams,
-  useSearch,
-} from '@tanstack/react-router';
+import { Outlet, useNavigate, useParams, useSearch } from '@/routing/view';
 import { Suspense, useCallback, useState } from 'react';
 import { lazyPart } from '@/api/load';
 import { ApiError } from '@/api/error';
@@ -18,7 +13,7 @@ import { Empty, Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { customOf } from './custom';
 import { ColumnChoice, Filter, OrderChoice } from './list-tools';
-import { type ListAddress, PAGE, pageOf } from './queries';
+import { type ListAddress, listAddressOf, PAGE, pageOf } from './queries';
 import { ResourceTable } from './table';
 import { useColumns } from './use-columns';
 import { type More, useList } from './use-list';
@@ -63,7 +58,7 @@ function ListEnd({
 export default function ListPage() {
   const { collection } = useParams({ from: '/$collection' });
   const resource = useResource(collection);
-  const search = useSearch({ from: '/$collection/_list' });
+  const search = useSearch(listAddressOf);
   const navigate = useNavigate();
   const { q, filter, order } = search;
   const conditions = { q, filter, order };

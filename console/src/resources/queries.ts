@@ -2,6 +2,7 @@ import { queryOptions } from '@tanstack/react-query';
 import { call } from '@/api/http';
 import { type Json, type JsonObject, isObject } from '@/api/json';
 import type { Resource } from '@/api/model';
+import { word } from '@/live/where';
 import { items } from './names';
 
 export const PAGE = 50;
@@ -20,6 +21,16 @@ export interface ListAddress extends ListSearch {
   /** Keys of columns, separated by commas. */
   columns?: string | undefined;
 }
+
+export const listAddressOf = (
+  search: Record<string, unknown>,
+): ListAddress => ({
+  filter: word(search.filter),
+  // The box of a list holds one of both.
+  q: search.filter ? undefined : word(search.q),
+  order: word(search.order),
+  columns: word(search.columns),
+});
 
 export interface ListPageData {
   objects: JsonObject[];
@@ -54,13 +65,16 @@ export async function listAt(
   };
 }
 
+/** What a list is read with. */
+type Listed = Pick<Resource, 'name' | 'listKey'>;
+
 /** Whether a list is searched or sorted, which the server does over all objects. */
 export const isSearched = ({ q, order }: ListSearch): boolean =>
   q !== undefined || order !== undefined;
 
 /** A page of a list. `after`: where the page before said that it begins. */
 export async function pageOf(
-  { name, listKey }: Resource,
+  { name, listKey }: Listed,
   search: ListSearch,
   after: string | undefined,
   limit: number,
@@ -89,7 +103,7 @@ export async function pageOf(
 
 /** Queries of a resource share the key `[name]`, so that a change makes all of them new. */
 export function listQuery(
-  resource: Resource,
+  resource: Listed,
   search: ListSearch = {},
   limit = PAGE,
 ) {

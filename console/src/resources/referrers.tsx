@@ -1,5 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { call } from '@/api/http';
 import { isObject, text } from '@/api/json';
 import { nounOf } from '@/api/words';

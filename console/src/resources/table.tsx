@@ -1,4 +1,4 @@
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { useWindowVirtualizer } from '@tanstack/react-virtual';
 import {
   memo,

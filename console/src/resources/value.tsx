@@ -1,4 +1,4 @@
-import { Link } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
 import { Suspense } from 'react';
 import { lazyPart } from '@/api/load';
 import { useModelIfThere } from '@/api/document';

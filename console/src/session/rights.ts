@@ -12,7 +12,7 @@ export const rightsQuery = queryOptions<ReadonlySet<string>>({
   retry: (_failures, error) => error instanceof LostServerError,
   retryDelay: 2000,
   queryFn: async () => {
-    const response = await early.take('self');
+    const response = await early.self();
     if (!response.ok) throw await errorOf(response);
     const self = (await response.json()) as Json;
     const operations = isObject(self) ? self.operations : undefined;

@@ -1,4 +1,3 @@
-import type { Model, Resource } from '@/api/model';
 import { titleOf } from '@/api/words';
 import type { IconName } from '@/ui/icons';
 
@@ -71,14 +70,20 @@ export const TOP: (NavItem & { icon: IconName })[] = [
   { label: 'Nodes', to: '/nodes', icon: 'nodes' },
 ];
 
-const item = (resource: Resource): NavItem => ({
+/** What the navigation needs to know of a collection. */
+interface Named {
+  name: string;
+  slug: string;
+}
+
+const item = (resource: Named): NavItem => ({
   label: titleOf(resource.name),
   to: `/${resource.slug}`,
 });
 
 /** The navigation: the groups above, and every other resource of the API under "More". */
-export function navGroups(model: Model): NavGroup[] {
-  const left = new Map(model.resources);
+export function navGroups(collections: ReadonlyMap<string, Named>): NavGroup[] {
+  const left = new Map(collections);
   left.delete('endpoints');
   const groups = GROUPS.map(({ label, icon, resources }) => {
     const there = resources.flatMap((name) => left.get(name) ?? []);

@@ -1,5 +1,6 @@
-import { Link, useLocation } from '@tanstack/react-router';
-import { useModel } from '@/api/document';
+import { Link } from '@/routing/link';
+import { useLocation } from '@/routing/view';
+import { useCollections } from '@/api/collections';
 import { Icon } from '@/ui/icons';
 import { navGroups, TOP } from './groups';
 import css from './shell.module.css';
@@ -7,7 +8,7 @@ import css from './shell.module.css';
 /** The left navigation. A group is open while one of its pages is shown. */
 export function Nav({ onPick }: { onPick: () => void }) {
   const { pathname } = useLocation();
-  const groups = navGroups(useModel());
+  const groups = navGroups(useCollections());
   const under = (to: string) =>
     pathname === to || pathname.startsWith(`${to}/`);
   return (
@@ -34,7 +35,6 @@ export function Nav({ onPick }: { onPick: () => void }) {
                 className={css.group}
                 data-open={open}
                 onClick={onPick}
-                activeProps={{}}
                 aria-current={undefined}
               >
                 <Icon name={group.icon} />

@@ -2,7 +2,7 @@ import { LinkButton } from '@/ui/link-button';
 import { Page } from '@/ui/page';
 import { Empty } from '@/ui/states';
 
-export function NotFound() {
+export default function NotFound() {
   return (
     <Page title="Not found">
       <Empty

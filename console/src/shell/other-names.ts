@@ -52,8 +52,9 @@ export function meantBy(model: Model, path: string): string | undefined {
     return ['', `${first}.${second}`, ...rest].join('/');
   const name = plain(first);
   const pages = new Map<string, string>([
-    ...navGroups(model).flatMap(({ label, items }): [string, string][] =>
-      items[0] ? [[plain(label), items[0].to]] : [],
+    ...navGroups(model.resources).flatMap(
+      ({ label, items }): [string, string][] =>
+        items[0] ? [[plain(label), items[0].to]] : [],
     ),
     ...[...model.resources.values()].flatMap(
       ({ name: own, slug }): [string, string][] => [

@@ -1,7 +1,7 @@
 import { Modal, TextInput } from '@mantine/core';
 import { useDebouncedValue } from '@mantine/hooks';
 import { keepPreviousData, useQuery } from '@tanstack/react-query';
-import { useNavigate } from '@tanstack/react-router';
+import { useNavigate } from '@/routing/view';
 import { type KeyboardEvent, useState } from 'react';
 import { useModel } from '@/api/document';
 import { call } from '@/api/http';
@@ -202,7 +202,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
     if (!entry) return;
     onClose();
     if (entry.run) entry.run();
-    else void navigate({ to: entry.to });
+    else if (entry.to) void navigate({ to: entry.to });
   };
   const onKey = (event: KeyboardEvent) => {
     if (event.key === 'Enter') go(entries[at]);

@@ -1,6 +1,7 @@
 import { ActionIcon, Button } from '@mantine/core';
 import { useHotkeys } from '@mantine/hooks';
-import { Link, Outlet, useLocation } from '@tanstack/react-router';
+import { Link } from '@/routing/link';
+import { Outlet, useLocation } from '@/routing/view';
 import {
   Suspense,
   useEffect,

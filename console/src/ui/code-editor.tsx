@@ -12,7 +12,7 @@ import {
   indentOnInput,
   syntaxHighlighting,
 } from '@codemirror/language';
-import { EditorState, type Extension } from '@codemirror/state';
+import { Annotation, EditorState, type Extension } from '@codemirror/state';
 import { EditorView, keymap, lineNumbers, placeholder } from '@codemirror/view';
 import { tags } from '@lezer/highlight';
 import { useEffect, useRef } from 'react';
@@ -135,6 +135,9 @@ function complete(options: Completion[]) {
   };
 }
 
+/** Marks a text that came from outside of the editor: who gave it knows it. */
+const given = Annotation.define<boolean>();
+
 /** A line to show, and a number that changes each time. */
 export interface Jump {
   line: number;
@@ -184,7 +187,8 @@ function extensionsOf(
         ],
     EditorView.contentAttributes.of({ 'aria-label': label }),
     EditorView.updateListener.of((update) => {
-      if (update.docChanged) onChange(update.state.doc.toString());
+      const isTyped = !update.transactions.some((one) => one.annotation(given));
+      if (update.docChanged && isTyped) onChange(update.state.doc.toString());
     }),
   ];
 }
@@ -223,6 +227,7 @@ export default function CodeEditor(props: Props) {
     if (editor && editor.state.doc.toString() !== value)
       editor.dispatch({
         changes: { from: 0, to: editor.state.doc.length, insert: value },
+        annotations: given.of(true),
       });
   }, [value]);
   useEffect(() => {

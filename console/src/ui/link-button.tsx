@@ -1,15 +1,9 @@
 import { Button, type ButtonProps } from '@mantine/core';
-import { createLink } from '@tanstack/react-router';
-import { type AnchorHTMLAttributes, type Ref } from 'react';
+import { type LinkProps, useLink } from '@/routing/link';
 
-type Props = ButtonProps &
-  Omit<AnchorHTMLAttributes<HTMLAnchorElement>, keyof ButtonProps> & {
-    ref?: Ref<HTMLAnchorElement>;
-  };
-
-function Anchor(props: Props) {
-  return <Button component="a" {...props} />;
+/** A link that looks like a button. */
+export function LinkButton<P extends string>(
+  props: LinkProps<P> & Omit<ButtonProps, keyof LinkProps<P>>,
+) {
+  return <Button component="a" {...(useLink(props) as object)} />;
 }
-
-/** A link of the router that looks like a button. */
-export const LinkButton = createLink(Anchor);

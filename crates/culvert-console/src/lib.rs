@@ -24,6 +24,8 @@ pub struct File {
     pub media_type: &'static str,
     /// Its content.
     pub bytes: &'static [u8],
+    /// Its content, compressed with Brotli.
+    brotli: Option<&'static [u8]>,
     tag: OnceLock<String>,
     gzip: OnceLock<Vec<u8>>,
 }
@@ -35,13 +37,21 @@ impl File {
             name,
             media_type,
             bytes,
+            brotli: None,
             tag: OnceLock::new(),
             gzip: OnceLock::new(),
         }
     }
 
-    /// Its entity tag, quoted: the start of its SHA-256. It is weak, because the compressed form
-    /// has the same tag.
+    /// The same file with its content compressed with Brotli, as `npm run build` made it: at its best quality, which takes too long
+    /// for a server.
+    pub(crate) const fn with_brotli(mut self, brotli: &'static [u8]) -> Self {
+        self.brotli = Some(brotli);
+        self
+    }
+
+    /// Its entity tag, quoted: the start of its SHA-256. It is weak, because the compressed forms
+    /// have the same tag.
     pub fn tag(&self) -> &str {
         self.tag.get_or_init(|| {
             let digest = Sha256::digest(self.bytes);
@@ -50,9 +60,19 @@ impl File {
         })
     }
 
+    /// Its content in the smallest form that fits this `accept-encoding` field, and the value of `content-encoding` if that is
+    /// a compressed one.
+    pub fn accepted(&self, accept_encoding: &str) -> (&[u8], Option<&'static str>) {
+        match self.brotli.filter(|_| accepts(accept_encoding, "br")) {
+            Some(brotli) => (brotli, Some("br")),
+            None if accepts(accept_encoding, "gzip") => (self.gzip(), Some("gzip")),
+            None => (self.bytes, None),
+        }
+    }
+
     /// Its content, compressed with gzip. Compressed on first use, because most servers never need
     /// it.
-    pub fn gzip(&self) -> &[u8] {
+    fn gzip(&self) -> &[u8] {
         self.gzip.get_or_init(|| {
             let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
             // Writing to memory cannot fail.
@@ -60,6 +80,27 @@ impl File {
             encoder.finish().unwrap_or_default()
         })
     }
+}
+
+/// Whether an `accept-encoding` field names this coding, with another weight than 0 (RFC 9110, 12.5.3).
+fn accepts(field: &str, coding: &str) -> bool {
+    field.split(',').any(|item| {
+        let mut parts = item.split(';').map(str::trim);
+        let is_named = parts
+            .next()
+            .is_some_and(|name| name.eq_ignore_ascii_case(coding));
+        let is_refused = parts.any(is_zero_weight);
+        is_named && !is_refused
+    })
+}
+
+/// Whether a parameter is `q=0`, with up to three decimals.
+fn is_zero_weight(parameter: &str) -> bool {
+    let weight = match parameter.split_once('=') {
+        Some((name, weight)) if name.trim().eq_ignore_ascii_case("q") => weight.trim(),
+        _ => return false,
+    };
+    weight.trim_start_matches(['0', '.']).is_empty()
 }
 
 /// The directory of the page that agents serve.
@@ -105,4 +146,14 @@ pub fn build() -> &'static str {
 /// Never: a test checks that the list has it.
 pub fn page() -> &'static File {
     find("index.html").expect("the console has a page")
+}
+
+/// The same page for a browser with a session: it names the files of the first page, so that the browser asks for all of them
+/// in one round trip. Without a session they would delay the sign-in page, which needs none of them.
+///
+/// # Panics
+///
+/// Never: a test checks that the list has it.
+pub fn page_with_session() -> &'static File {
+    find("signed-in.html").expect("the console has a page for sessions")
 }

@@ -43,7 +43,7 @@ fn media_type(name: &str) -> &'static str {
 fn the_list_of_files_is_complete() {
     let dist = crate_root().join("dist");
     let mut names: Vec<String> = files(&dist, &dist).into_keys().collect();
-    names.retain(|name| name != "MANIFEST");
+    names.retain(|name| name != "MANIFEST" && !name.ends_with(".br"));
     let mut list = format!(
         "//! The files of `dist/`. Written by the test `the_list_of_files_is_complete`.\n\n\
          use crate::File;\n\n\
@@ -56,9 +56,17 @@ fn the_list_of_files_is_complete() {
         write!(
             list,
             "    File::new(\n        \"{name}\",\n        \"{media_type}\",\n        \
-             include_bytes!(\"../dist/{name}\"),\n    ),\n"
+             include_bytes!(\"../dist/{name}\"),\n    )"
         )
         .unwrap();
+        if dist.join(format!("{name}.br")).exists() {
+            write!(
+                list,
+                "\n    .with_brotli(include_bytes!(\"../dist/{name}.br\"))"
+            )
+            .unwrap();
+        }
+        list.push_str(",\n");
     }
     list.push_str("];\n");
     let path = crate_root().join("src/files.rs");
@@ -99,8 +107,57 @@ fn the_bundle_is_built_from_the_source() {
 }
 
 #[test]
+fn compressed_forms_have_the_content_of_their_files() {
+    let dist = crate_root().join("dist");
+    let mut found = 0;
+    for (name, path) in files(&dist, &dist) {
+        let Some(plain) = name.strip_suffix(".br") else {
+            continue;
+        };
+        let mut content = Vec::new();
+        let packed = fs::read(path).unwrap();
+        brotli::BrotliDecompress(&mut packed.as_slice(), &mut content).unwrap();
+        assert_eq!(content, fs::read(dist.join(plain)).unwrap(), "{name}");
+        found += 1;
+    }
+    assert!(found > 10, "{found} files have a compressed form");
+}
+
+#[test]
+fn the_form_is_the_smallest_that_the_client_accepts() {
+    let file = culvert_console::find("assets/app.js").unwrap();
+    for (field, wanted) in [
+        ("", None),
+        ("gzip, deflate, br, zstd", Some("br")),
+        ("gzip;q=1.0, BR;q=0.5", Some("br")),
+        ("br;q=0, gzip", Some("gzip")),
+        ("br; q=0.000, gzip;q=0", None),
+        ("brotli, x-gzip", None),
+    ] {
+        let (bytes, coding) = file.accepted(field);
+        assert_eq!(coding, wanted, "{field}");
+        let is_plain = bytes == file.bytes;
+        assert_eq!(is_plain, wanted.is_none(), "{field}");
+    }
+}
+
+#[test]
+fn the_page_of_a_session_is_the_other_one_with_files_to_load_ahead() {
+    let plain = std::str::from_utf8(culvert_console::page().bytes).unwrap();
+    let page = std::str::from_utf8(culvert_console::page_with_session().bytes).unwrap();
+    let ahead = |line: &&str| line.contains("rel=\"modulepreload\"") || line.contains("app.css");
+    let rest: Vec<&str> = page.lines().filter(|line| !ahead(line)).collect();
+    assert_eq!(rest, plain.lines().collect::<Vec<_>>());
+    assert!(page.lines().filter(ahead).count() >= 3, "{page}");
+}
+
+#[test]
 fn nothing_in_the_page_runs_inline_or_comes_from_elsewhere() {
-    for page in [culvert_console::page(), culvert_console::agent_page()] {
+    for page in [
+        culvert_console::page(),
+        culvert_console::page_with_session(),
+        culvert_console::agent_page(),
+    ] {
         runs_nothing_inline(std::str::from_utf8(page.bytes).unwrap());
     }
 }

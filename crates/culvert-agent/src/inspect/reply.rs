@@ -109,23 +109,26 @@ pub(crate) fn see_other(to: &'static str) -> Reply {
 
 /// A file of the page, compressed if the client accepts that.
 pub(crate) fn file(file: &'static culvert_console::File, request: &HeaderMap) -> Reply {
-    let has = |name: header::HeaderName, wanted: &str| {
+    let field = |name: header::HeaderName| {
         let value = request.get(name).and_then(|value| value.to_str().ok());
-        value.is_some_and(|value| value.split([',', ';']).any(|part| part.trim() == wanted))
+        value.unwrap_or_default()
     };
-    let is_known = has(header::IF_NONE_MATCH, file.tag());
-    let is_packed = has(header::ACCEPT_ENCODING, "gzip");
-    let (status, body) = match (is_known, is_packed) {
-        (true, _) => (StatusCode::NOT_MODIFIED, Bytes::new()),
-        (false, true) => (StatusCode::OK, Bytes::from_static(file.gzip())),
-        (false, false) => (StatusCode::OK, Bytes::from_static(file.bytes)),
+    let is_known = field(header::IF_NONE_MATCH)
+        .split(',')
+        .any(|tag| tag.trim() == file.tag());
+    let (status, body, coding) = match is_known {
+        true => (StatusCode::NOT_MODIFIED, &[][..], None),
+        false => {
+            let (bytes, coding) = file.accepted(field(header::ACCEPT_ENCODING));
+            (StatusCode::OK, bytes, coding)
+        }
     };
-    let mut reply = with_status(status, file.media_type, body);
+    let mut reply = with_status(status, file.media_type, Bytes::from_static(body));
     let headers = reply.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-    if is_packed && !is_known {
-        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    if let Some(coding) = coding {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding));
     }
     if let Ok(tag) = HeaderValue::from_str(file.tag()) {
         headers.insert(header::ETAG, tag);

@@ -71,6 +71,14 @@ pub(crate) const FAILED_CALLBACKS_EVERY: Duration = Duration::from_secs(1);
 pub(crate) const FAILED_CALLBACKS_AT_ONCE: u32 = 100;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 const GET_HEAD: HeaderValue = HeaderValue::from_static("GET, HEAD");
+/// Name and attributes of the session cookie behind TLS, and on loopback hosts without it.
+const SECURE: (&str, &str) = (
+    "__Host-culvert",
+    "Path=/; Secure; HttpOnly; SameSite=Strict",
+);
+const CLEAR: (&str, &str) = ("culvert", "Path=/console; HttpOnly; SameSite=Strict");
+/// Of files that were asked for with their build: another build has another address.
+const FOREVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 
 /// The meaning of a path to the console.
 pub(crate) enum Located<'a> {
@@ -167,10 +175,17 @@ pub(crate) fn file(parts: &Parts, name: &str) -> Result<Response<Body>, Problem>
         None if name.starts_with("assets/") => {
             return Err(Problem::unknown_path(parts.uri.path()));
         }
+        None if has_cookie(&parts.headers) => culvert_console::page_with_session(),
         None => culvert_console::page(),
     };
     let mut response = answer(file, &parts.headers);
     let headers = response.headers_mut();
+    if file.name.starts_with("assets/") && is_of_build {
+        headers.insert(CACHE_CONTROL, FOREVER);
+    }
+    if !file.name.starts_with("assets/") {
+        headers.insert(VARY, HeaderValue::from_static("accept-encoding, cookie"));
+    }
     for (name, value) in [
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -210,23 +225,22 @@ pub(crate) fn answer(file: &'static File, asked: &HeaderMap) -> Response<Body> {
 
 /// The content of a file, compressed if the client accepts that.
 fn packed(file: &'static File, headers: &HeaderMap) -> Response<Body> {
-    let accepts = headers.get(ACCEPT_ENCODING);
-    let accepts = accepts.and_then(|value| value.to_str().ok());
-    let is_packed = accepts.is_some_and(|codings| {
-        codings.split(',').any(|coding| {
-            coding
-                .split(';')
-                .next()
-                .is_some_and(|name| name.trim() == "gzip")
-        })
-    });
-    if !is_packed {
-        return Response::new(Body::whole(file.bytes.into()));
+    let field = headers.get(ACCEPT_ENCODING);
+    let field = field.and_then(|value| value.to_str().ok());
+    let (bytes, coding) = file.accepted(field.unwrap_or_default());
+    let mut response = Response::new(Body::whole(bytes.into()));
+    if let Some(coding) = coding {
+        let coding = HeaderValue::from_static(coding);
+        response.headers_mut().insert(CONTENT_ENCODING, coding);
     }
-    let mut response = Response::new(Body::whole(file.gzip().into()));
-    let gzip = HeaderValue::from_static("gzip");
-    response.headers_mut().insert(CONTENT_ENCODING, gzip);
     response
+}
+
+/// Whether a browser sends the cookie of a session, which may have ended. It decides only which files are loaded ahead.
+fn has_cookie(headers: &HeaderMap) -> bool {
+    [SECURE, CLEAR]
+        .iter()
+        .any(|(name, _)| cookie(headers, name).is_some())
 }
 
 /// How a call came that the console made, as its session shows.
@@ -256,11 +270,6 @@ pub(crate) fn check_page(parts: &Parts, base: &str) -> Result<(), Refusal> {
 
 /// Name and attributes of the session cookie for this base URL. Without TLS, only loopback hosts have one.
 pub(crate) fn cookie_of(base: &str) -> Option<(&'static str, &'static str)> {
-    const SECURE: (&str, &str) = (
-        "__Host-culvert",
-        "Path=/; Secure; HttpOnly; SameSite=Strict",
-    );
-    const CLEAR: (&str, &str) = ("culvert", "Path=/console; HttpOnly; SameSite=Strict");
     if base.starts_with("https://") {
         return Some(SECURE);
     }

@@ -295,7 +295,7 @@ async fn a_browser_gets_the_page_and_a_program_gets_json() {
     assert_eq!(answer.status, 405);
 }
 
-/// The console loads the document with each page: it is compressed, and sent again only after it has changed.
+/// The console loads the document with its first list or form: it is compressed, and sent again only after it has changed.
 #[tokio::test]
 async fn the_openapi_document_is_compressed_and_has_a_tag() {
     let harness = Harness::start(Settings::default()).await;
@@ -335,6 +335,64 @@ async fn the_openapi_document_is_compressed_and_has_a_tag() {
         (other.status, &other.body["openapi"]),
         (200, &json!("3.1.0"))
     );
+}
+
+/// Files are sent in the smallest form that the browser takes, and are kept by it if it asked for those of this build.
+#[tokio::test]
+async fn files_are_compressed_and_kept_with_their_build() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let script = format!("/console/assets/app.js?v={}", culvert_console::build());
+    let forever = Some("public, max-age=31536000, immutable");
+    for (path, accepted, coding, kept) in [
+        (script.as_str(), "gzip, deflate, br", Some("br"), forever),
+        (&script, "gzip, br;q=0", Some("gzip"), forever),
+        (&script, "identity", None, forever),
+        ("/console/assets/app.js", "br", Some("br"), Some("no-cache")),
+        ("/console/", "br", Some("br"), Some("no-cache")),
+    ] {
+        let asked = format!("Accept-Encoding: {accepted}");
+        let answer = wire.ask("HEAD", path, None, &[&asked], NO_BODY).await;
+        assert_eq!(answer.status, 200, "{path} {accepted}");
+        assert_eq!(answer.header("content-encoding"), coding, "{path}");
+        assert_eq!(answer.header("cache-control"), kept, "{path} {accepted}");
+        let vary = answer.header("vary").unwrap();
+        assert!(vary.starts_with("accept-encoding"), "{path} {vary}");
+    }
+    let other = "/console/assets/app.js?v=0123456789abcdef";
+    let answer = wire.ask("HEAD", other, None, &[], NO_BODY).await;
+    assert_eq!((answer.status, answer.header("cache-control")), (404, None));
+}
+
+/// A browser with a session's cookie gets the page that loads the files of the first page ahead. Each page has its own tag, so
+/// that neither is taken for the other.
+#[tokio::test]
+async fn the_page_of_a_session_loads_its_files_ahead() {
+    let harness = Harness::start(Settings::default()).await;
+    let mut wire = Wire::to(&harness).await;
+    let mut tags = Vec::new();
+    for (cookie, page) in [
+        ("Cookie: other=1", culvert_console::page()),
+        ("Cookie: culvert=x", culvert_console::page_with_session()),
+        (
+            "Cookie: a=b; __Host-culvert=x",
+            culvert_console::page_with_session(),
+        ),
+    ] {
+        let answer = wire
+            .ask("HEAD", "/console/", None, &[cookie], NO_BODY)
+            .await;
+        assert_eq!(answer.header("etag"), Some(page.tag()), "{cookie}");
+        assert_eq!(answer.header("vary"), Some("accept-encoding, cookie"));
+        tags.push(answer.header("etag").unwrap().to_owned());
+    }
+    assert_ne!(tags[0], tags[1]);
+    let known = format!("If-None-Match: {}", tags[0]);
+    for (cookie, status) in [("Cookie: other=1", 304), ("Cookie: culvert=x", 200)] {
+        let asked = [cookie, &known];
+        let answer = wire.ask("HEAD", "/console/", None, &asked, NO_BODY).await;
+        assert_eq!(answer.status, status, "{cookie}");
+    }
 }
 
 /// `HEAD` has the headers of `GET` and no body.

@@ -1,1 +1,1 @@
-import{Y as e}from"./shared.js?v=eb89e5001de0f2bf";import{o as t}from"./style.js?v=eb89e5001de0f2bf";import{tn as n}from"./vendor.js?v=eb89e5001de0f2bf";var r=n();function i(){return(0,r.jsx)(`div`,{className:t.toolbar,children:(0,r.jsx)(e,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{i as default};
+import{U as e,or as t,ur as n}from"./first.js?v=319a5212cd012441";function r(){return t(`div`,{className:n.toolbar,children:t(e,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{r as default};

@@ -1,1 +1,0 @@
-import{Kt as e}from"./vendor.js?v=eb89e5001de0f2bf";import{H as t,V as n}from"./shared.js?v=eb89e5001de0f2bf";var r=e({queryKey:[`nodes`],queryFn:async({signal:e})=>t(await n.GET(`/nodes`,{signal:e})),refetchInterval:5e3});export{r as t};
