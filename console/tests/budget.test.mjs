@@ -65,7 +65,8 @@ async function load(page, target) {
   for (;;) {
     await until(async () => held.length > 0 || isThere, Boolean);
     if (rounds.length > 0) await client.send('Runtime.evaluate', REST);
-    if (isThere) break;
+    // The browser holds what the page asks for by now, and what is there is looked at again: the wait above does so seldom.
+    if (isThere || (rounds.length > 0 && (await target.isVisible()))) break;
     const round = held.splice(0);
     rounds.push(round.map(({ path }) => path));
     for (const { networkId } of round) pending.add(networkId);

@@ -1,9 +1,9 @@
 import { useQuery } from '@tanstack/react-query';
 import { Link } from '@/routing/link';
 import { useNavigate, useSearch } from '@/routing/view';
-import { Suspense, useCallback, useEffect, useState } from 'react';
+import { lazy, Suspense, useCallback, useEffect, useState } from 'react';
 import { useCollection } from '@/api/collections';
-import { lazyPart } from '@/api/load';
+import { load } from '@/api/load';
 import { rangeOf, statisticsQuery } from '@/charts/queries';
 import { text } from '@/api/json';
 import HealthCell from '@/events/health-cell';
@@ -19,7 +19,7 @@ import { TrafficStatistics } from './traffic-statistics';
 import css from './overview.module.css';
 import { word } from '@/live/where';
 
-const Checklist = lazyPart(() => import('./checklist'));
+const Checklist = lazy(() => load(() => import('./checklist')));
 
 const rangeSearch = (search: Record<string, unknown>) => ({
   range: word(search.range),
