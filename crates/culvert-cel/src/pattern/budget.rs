@@ -28,7 +28,7 @@ impl PatternBudget {
     /// The budget of one expression that stands alone.
     pub const EXPRESSION_BYTES: usize = 4 << 20;
 
-    /// A budget of so many bytes. A pattern that may take 1 MiB counts as 4 KiB, or 20, 84, 340 and 1,364 KiB if it is
+    /// A budget of this size. A pattern that may take 1 MiB counts as 4 KiB, or 20, 84, 340 and 1,364 KiB if it is
     /// larger.
     pub fn new(bytes_max: usize) -> Self {
         Self {

@@ -55,7 +55,7 @@ impl Pattern {
     /// Compiles a literal pattern of an expression.
     ///
     /// # Errors
-    /// If it is not in RE2's dialect, or exceeds the limits or what is left of the budget.
+    /// If it is not in RE2's dialect, or exceeds the limits or the rest of the budget.
     pub fn new(
         pattern: &str,
         limits: &Limits,

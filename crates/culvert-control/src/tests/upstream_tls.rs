@@ -196,10 +196,8 @@ async fn a_client_certificate_is_withheld_while_the_owner_may_not_use_it() {
         .await
         .body();
     until(&mut snapshots, None).await;
-    let gone = rig.delete(&format!(
-        "/tls_certificates/{}",
-        certificate["id"].as_str().unwrap()
-    ));
+    let path = format!("/tls_certificates/{}", certificate["id"].as_str().unwrap());
+    let gone = rig.delete(&path);
     assert_eq!(gone.await, Answered::NoContent);
     cancel.cancel();
     while tasks.join_next().await.is_some() {}

@@ -521,6 +521,7 @@ const BY_SERVER: &[&str] = &[
     "server-log/lib.rs ServerLog.unreadable",
     "control/server_watch.rs Seen.dropped",
     "control/compile/state.rs DueForDelivery.subscriptions",
+    "control/compile/state.rs UpstreamTlsState.endpoints",
     "identity/console/provider.rs ConsoleSignIn.roles",
     "event-config/destination/operations.rs HealthView.failures",
     "access/use_table.rs UseChanges.owners",
