@@ -11,6 +11,7 @@ use culvert_policy::scheme::Scheme;
 use culvert_upstream::Upstream;
 
 use crate::limits::Timeouts;
+use crate::upstream_list::UpstreamList;
 
 /// An address at which traffic arrives, and its upstream.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Endpoint {
     pub port: u16,
     /// Where its traffic goes; `None` if the policy responds to all of it.
     pub upstream: Option<Upstream>,
+    /// The upstreams that its traffic is divided among, if there are several. `upstream` is the first of them.
+    pub upstreams: Option<Arc<UpstreamList>>,
     /// The policy of its traffic.
     pub policy: Option<Arc<Policy>>,
     /// Whether `//` in a request's path becomes `/`. Endpoints that share an address keep `//` only if all of them do.
@@ -52,6 +55,18 @@ pub enum EndpointBinding {
 }
 
 impl Endpoint {
+    /// Where its traffic may go.
+    pub fn all_upstreams(&self) -> impl Iterator<Item = &Upstream> {
+        let listed = self.upstreams.iter().flat_map(|list| &list.upstreams);
+        let alone = match &self.upstreams {
+            Some(_) => None,
+            None => self.upstream.as_ref(),
+        };
+        alone
+            .into_iter()
+            .chain(listed.map(|listed| &listed.upstream))
+    }
+
     /// Whether only policies of its account's endpoints reach it.
     #[inline]
     pub fn is_internal(&self) -> bool {

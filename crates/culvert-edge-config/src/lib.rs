@@ -13,6 +13,7 @@ mod limits;
 mod operators;
 mod replay;
 mod snapshot;
+mod upstream_list;
 
 pub use actions::ACTIONS;
 pub use change::Change;
@@ -24,3 +25,6 @@ pub use limits::{Limits, Timeouts};
 pub use operators::{Operator, Operators};
 pub use replay::{NotReplayed, ReplayRequest, Replayed};
 pub use snapshot::{NamedCertificate, Snapshot, SnapshotBuilder, may_forward};
+pub use upstream_list::{
+    Balancing, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, UpstreamList,
+};

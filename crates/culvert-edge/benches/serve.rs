@@ -79,6 +79,7 @@ fn endpoint(scheme: Scheme, port: u16, host: &HostName, upstream: &str) -> Endpo
         host: host.clone(),
         port,
         upstream: Some(Upstream::parse(upstream, "").unwrap()),
+        upstreams: None,
         policy: None,
         merge_slashes: true,
         timeouts: Timeouts::default(),

@@ -149,6 +149,7 @@ async fn serve(host: &str, ca_file: &str, stop: CancellationToken) {
         host: host.clone(),
         port: 80,
         upstream: Some(upstream),
+        upstreams: None,
         policy: None,
         merge_slashes: true,
         timeouts: Timeouts::default(),

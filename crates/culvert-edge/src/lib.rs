@@ -31,6 +31,10 @@
 //! have a map of their fields. `crates/culvert-edge/src/http/started_request.rs` has both paths; tests compare what they
 //! send.
 //!
+//! An endpoint with several upstreams divides its requests and connections among them, ejects those that fail, and sends
+//! to another one what may be sent again (`crates/culvert-edge/src/balance/mod.rs`,
+//! `crates/culvert-edge/src/http/balanced.rs`).
+//!
 //! When the exchange ends, in whatever way, its thread packs the event for the traffic log
 //! (`crates/culvert-delivery/src/retained_events/open_pieces.rs`). If a subscription or a tail may want the event,
 //! its record also goes to the recorder's bounded queue. If the queue is full, the record is dropped and counted;
@@ -60,6 +64,7 @@
 //! of the endpoint, else [`Edge::take_refused`] hands it over with those of its network. How many have an event is
 //! limited (`crates/culvert-edge/src/recording/refusal_sampler.rs`); all are counted.
 
+mod balance;
 mod client_services;
 mod connection;
 mod edge;

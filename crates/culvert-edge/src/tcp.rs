@@ -14,8 +14,10 @@ use culvert_upstream::{DialError, UpstreamStream, refusal};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
+use crate::balance::target_set::{OpenAt, Outcome, TargetSet, Tried};
 use crate::connection::conn_state::ConnState;
 use crate::connection::downstream::Downstream;
+use crate::edge::meters::Meters;
 use crate::http::forward::reason_of_dial;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::Http1Server;
@@ -47,7 +49,7 @@ pub(crate) async fn endpoint<S>(
     let Some(member) = passed.last() else { return };
     // In a box, so that a connection keeps no room for it while bytes pass.
     let connecting = Box::pin(reach(ahead, member, timeouts, down));
-    let Some((mut wire, stand_in)) = connecting.await else {
+    let Some((mut wire, stand_in, _open_at)) = connecting.await else {
         for member in passed {
             member.counters(&down.conn.edge).unreached();
         }
@@ -57,29 +59,74 @@ pub(crate) async fn endpoint<S>(
     relay(&mut socket, &mut wire, timeouts, down, count).await;
 }
 
-/// Connects to the upstream of an endpoint or of a stand-in, and sends the bytes that were already read from the client.
+/// Connects to an upstream of an endpoint or of a stand-in, and sends the bytes that were already read from the client.
 async fn reach<'m>(
     ahead: Vec<u8>,
     member: &'m Member,
     timeouts: Timeouts,
     down: &Arc<Downstream>,
-) -> Option<(RetryingUpstream, Option<&'m StandIn>)> {
+) -> Option<(RetryingUpstream, Option<&'m StandIn>, Option<OpenAt>)> {
     let limit = timeouts.connect.unwrap_or(down.conn.rules.limits.connect);
-    let stand_ins = member.stand_ins.iter().map(|one| &one.pool);
-    let pools: Vec<Arc<Pool>> = member.pool.iter().chain(stand_ins).cloned().collect();
+    let meters = &down.edge.state.meters;
+    let targets = member.targets.as_ref();
+    let chosen = targets.map_or_else(Vec::new, |targets| in_order(targets, meters));
+    let mut pools: Vec<Arc<Pool>> = match targets {
+        Some(targets) => {
+            let pools = chosen.iter().filter_map(|index| targets.pool(*index));
+            pools.cloned().collect()
+        }
+        None => member.pool.iter().cloned().collect(),
+    };
+    let own = pools.len();
+    let stand_ins = member.stand_ins.iter().map(|one| one.pool(meters));
+    pools.extend(stand_ins.cloned());
     member.wait_for_agent(down.edge.agents()).await;
-    let (wire, pool) = connected(&pools, &member.endpoint.id, limit, down).await?;
-    let stand_in = member
-        .stand_ins
-        .iter()
-        .find(|one| Arc::ptr_eq(&one.pool, pool));
+    let connected = connected(&pools, &member.endpoint.id, limit, down).await;
+    let at = connected.as_ref().and_then(|(_, pool)| {
+        let mut pools = pools.iter();
+        pools.position(|one| Arc::ptr_eq(one, pool))
+    });
+    if let Some(targets) = targets {
+        for (tries, index) in chosen.iter().enumerate() {
+            let outcome = match at {
+                Some(at) if at < tries => break,
+                Some(at) if at == tries => Outcome::Good,
+                _ => Outcome::Bad,
+            };
+            targets.report(*index, outcome, meters);
+        }
+    }
+    let (wire, _) = connected?;
+    let at = at?;
+    let stand_in = at.checked_sub(own).and_then(|at| member.stand_ins.get(at));
+    let open_at = chosen.get(at).zip(targets);
+    let open_at = open_at.and_then(|(index, targets)| targets.open(*index));
+    if at > 0 && targets.is_some() {
+        meters.upstream_moves.up();
+    }
     let is_agents = |pool: &Arc<Pool>| pool.upstream().agents_endpoint().is_some();
     let mut wire = match pools.iter().any(is_agents) {
         true => RetryingUpstream::new(wire, pools, member, limit, down),
         false => RetryingUpstream::fixed(wire),
     };
     wire.write_all(&ahead).await.ok()?;
-    Some((wire, stand_in))
+    Some((wire, stand_in, open_at))
+}
+
+/// The upstreams that a connection is tried at, one after the other.
+fn in_order(targets: &TargetSet, meters: &Meters) -> Vec<usize> {
+    let retries = &targets.list().retries;
+    let attempts = match retries.connect_failure {
+        true => retries.attempts,
+        false => 1,
+    };
+    let mut tried = Tried::default();
+    let mut next = || {
+        let next = targets.choose(tried, meters)?;
+        tried.add(next);
+        Some(next)
+    };
+    (0..attempts).map_while(|_| next()).collect()
 }
 
 /// A connection to the first upstream that accepts one, and its pool. If all reachable agents are busy, waits for the

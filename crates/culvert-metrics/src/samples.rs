@@ -139,6 +139,26 @@ fn requests(edge: &Edge) -> Vec<Sample> {
             m.upstream_retries.get(),
         ),
         counter(
+            "edge_upstream_moves",
+            "Requests and connections that went to another upstream of their endpoint",
+            m.upstream_moves.get(),
+        ),
+        counter(
+            "edge_upstream_moves_refused",
+            "Requests that were not sent to another upstream because the budget for that was spent",
+            m.upstream_moves_refused.get(),
+        ),
+        counter(
+            "edge_upstreams_ejected",
+            "Upstreams ejected after failures in a row",
+            m.upstreams_ejected.get(),
+        ),
+        counter(
+            "edge_upstreams_returned",
+            "Upstreams used again after they were ejected",
+            m.upstreams_returned.get(),
+        ),
+        counter(
             "edge_upstream_failed",
             "Invalid upstream responses",
             m.upstream_failed.get(),

@@ -244,6 +244,22 @@ impl Downstream {
         Arc::clone(own.map_or(shared, |own| &own.pool))
     }
 
+    /// The upstream of an endpoint where the client is authenticated, if there is one.
+    pub(crate) fn known_upstream<T>(
+        &self,
+        endpoint: &str,
+        find: impl Fn(&Upstream) -> Option<T>,
+    ) -> Option<T> {
+        if !self.has_identity.load(Ordering::Relaxed) {
+            return None;
+        }
+        let pools = lock(&self.own_pools);
+        let mut of_endpoint = pools
+            .iter()
+            .filter(|own| own.endpoint.as_deref() == Some(endpoint));
+        of_endpoint.find_map(|own| find(own.pool.upstream()))
+    }
+
     /// Gives a connection, which is or may become authenticated, to this client's requests to an endpoint.
     pub(crate) fn keep_for_client(&self, lease: &mut Lease, endpoint: &Arc<str>) {
         if lease.upstream().keeps_clients_apart() {

@@ -94,6 +94,14 @@ pub struct Meters {
     pub upstream_retries: Meter,
     /// Upstream requests that failed.
     pub upstream_failed: Meter,
+    /// Requests and connections that went to another upstream of their endpoint.
+    pub upstream_moves: Meter,
+    /// Requests that were not sent again because the budget for that was spent.
+    pub upstream_moves_refused: Meter,
+    /// Upstreams that were ejected after failures in a row.
+    pub upstreams_ejected: Meter,
+    /// Upstreams that were used again after that.
+    pub upstreams_returned: Meter,
     /// Counters of policies.
     pub policy: Arc<PolicyMeters>,
     /// TCP ports of endpoints that could not be listened on.

@@ -17,6 +17,7 @@ use culvert_policy::problem::Problem;
 use http::header::{HeaderMap, HeaderName};
 use http::{StatusCode, Version};
 
+use crate::balance::target_set::OpenAt;
 use crate::connection::downstream::Downstream;
 use crate::connection::http1_state::{Broken, Http1Turn};
 use crate::http::request_body::BodyLimit;
@@ -73,6 +74,8 @@ pub(crate) struct HttpExchange {
     upload: Option<Arc<UploadProgress>>,
     /// The fields of the response that policies set or removed.
     set_by_policies: Vec<HeaderName>,
+    /// Counts it for the upstream that serves it, if its endpoint has several.
+    open_at: Option<OpenAt>,
     pub(crate) alarm: Alarm,
 }
 
@@ -108,6 +111,7 @@ impl HttpExchange {
             timeouts: Timeouts::default(),
             upload: None,
             set_by_policies: Vec::new(),
+            open_at: None,
             alarm: down.conn.borrow_alarm(),
             down,
         })
@@ -234,6 +238,11 @@ impl HttpExchange {
         self.header_bytes = bytes;
         let held = &self.down.conn.counters.header_bytes;
         held.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Counts it for one of several upstreams, until it ends or goes to another.
+    pub(crate) fn opens_at(&mut self, open_at: Option<OpenAt>) {
+        self.open_at = open_at;
     }
 
     /// Whether a policy makes the request, and not the client.

@@ -36,6 +36,7 @@ use tokio::time::Instant;
 
 use crate::connection::downstream::Downstream;
 use crate::connection::http1_state::Broken;
+use crate::http::balanced;
 use crate::http::exchange::{HttpExchange, UpstreamLimits};
 use crate::http::fields;
 use crate::http::forward_request::{ForwardRequest, OutgoingRequest, Reuse};
@@ -103,18 +104,27 @@ pub(super) async fn send_to(
     };
     member.wait_for_agent(exchange.down().edge.agents()).await;
     let limits = exchange.upstream_limits();
-    let pool = pool_for(exchange, pool, member);
     let way = Way {
         member,
         reuse,
         limits: &limits,
+        stand_ins: &member.stand_ins,
     };
-    let forwarded = match (pool.upstream().protocol(), head) {
-        (Protocol::Http2, OutgoingHead::Parts(head)) => {
-            // Boxed, so that a request on HTTP/1 is small.
-            Box::pin(over_http2(&pool, way, exchange, head, body)).await
+    let mut body = body;
+    let forwarded = match (&member.targets, pool.upstream().protocol(), head) {
+        (Some(targets), _, mut head) => {
+            // Boxed, so that a request to the only upstream of its endpoint is small.
+            Box::pin(balanced::send(targets, way, exchange, &mut head, &mut body)).await
         }
-        (_, head) => over_http1(&pool, way, exchange, head, body).await,
+        (None, Protocol::Http2, OutgoingHead::Parts(head)) => {
+            let pool = pool_for(exchange, pool, member);
+            // Boxed, so that a request on HTTP/1 is small.
+            Box::pin(over_http2(&pool, way, exchange, head, &mut body)).await
+        }
+        (None, _, mut head) => {
+            let pool = pool_for(exchange, pool, member);
+            over_http1(&pool, way, exchange, &mut head, &mut body).await
+        }
     };
     let down = exchange.down();
     match (forwarded, down.conn.http1.broken()) {
@@ -137,10 +147,12 @@ pub(super) async fn send_to(
 
 /// The endpoint that a request has reached, its time limits, and whom its connection may serve afterwards.
 #[derive(Clone, Copy)]
-struct Way<'x> {
-    member: &'x Member,
-    reuse: Reuse,
-    limits: &'x UpstreamLimits,
+pub(super) struct Way<'x> {
+    pub(super) member: &'x Member,
+    pub(super) reuse: Reuse,
+    pub(super) limits: &'x UpstreamLimits,
+    /// Where it goes if the upstream is unreachable.
+    pub(super) stand_ins: &'x [StandIn],
 }
 
 impl Way<'_> {
@@ -157,7 +169,7 @@ impl Way<'_> {
 }
 
 /// The pool for a request to an endpoint.
-fn pool_for(exchange: &HttpExchange, shared: &Arc<Pool>, member: &Member) -> Arc<Pool> {
+pub(super) fn pool_for(exchange: &HttpExchange, shared: &Arc<Pool>, member: &Member) -> Arc<Pool> {
     // A policy acts for itself, and not as the client.
     let endpoint = (!exchange.is_call()).then_some(&*member.id);
     exchange.down().pool(shared, endpoint)
@@ -271,17 +283,17 @@ pub(crate) fn reason_of_dial(error: &DialError) -> Reason {
 pub(super) type UpstreamResponse = (FinalHead, Source);
 
 /// Forwards over HTTP/1.1. If the upstream of `pool` is unreachable or closes without a response, the request
-/// goes to a stand-in.
-async fn over_http1(
+/// goes to a stand-in. If connecting fails, nothing was taken of the body.
+pub(super) async fn over_http1(
     pool: &Arc<Pool>,
     way: Way<'_>,
     exchange: &mut HttpExchange,
-    mut head: OutgoingHead<'_>,
-    mut body: RequestBody,
+    head: &mut OutgoingHead<'_>,
+    body: &mut RequestBody,
 ) -> Result<UpstreamResponse, UpstreamError> {
     let down = Arc::clone(exchange.down());
     let meters = &down.edge.state.meters;
-    if let OutgoingHead::Parts(head) = &mut head
+    if let OutgoingHead::Parts(head) = head
         && head.uri.authority().is_some()
     {
         let path = head.uri.path_and_query().cloned();
@@ -294,7 +306,7 @@ async fn over_http1(
     if let Some(mut lease) = poll_fn(|cx| Poll::Ready(pool.reuse(cx))).await {
         exchange.recording.upstream(pool.name(), true);
         meters.upstream_reused.up();
-        match send(&mut lease, exchange, (&down, way), &head, body).await? {
+        match send(&mut lease, exchange, (&down, way), head, taken(body)).await? {
             SendResult::Responded(head) => return Ok(take(head, lease)),
             SendResult::Failed(Http1ClientError::Io(error), Received::Nothing)
                 if can_be_repeated && is_lost(&error) =>
@@ -306,7 +318,6 @@ async fn over_http1(
             SendResult::Stale if can_be_repeated => meters.upstream_retries.up(),
             SendResult::Stale => return Err(UpstreamError::Closed),
         }
-        body = RequestBody::empty();
     }
     // Boxed, so that a request that uses an open connection is small.
     let request = NewRequest {
@@ -317,10 +328,15 @@ async fn over_http1(
     Box::pin(over_new_connection(pool, way, exchange, &down, request)).await
 }
 
+/// The body that is sent. Afterwards only a request without one is sent again.
+fn taken(body: &mut RequestBody) -> RequestBody {
+    std::mem::replace(body, RequestBody::empty())
+}
+
 /// A request that needs a new connection.
-struct NewRequest<'x> {
-    head: OutgoingHead<'x>,
-    body: RequestBody,
+struct NewRequest<'x, 'h> {
+    head: &'x OutgoingHead<'h>,
+    body: &'x mut RequestBody,
     /// Whether it was sent to an agent that has left.
     has_moved: bool,
 }
@@ -331,12 +347,12 @@ async fn over_new_connection(
     way: Way<'_>,
     exchange: &mut HttpExchange,
     down: &Downstream,
-    request: NewRequest<'_>,
+    request: NewRequest<'_, '_>,
 ) -> Result<UpstreamResponse, UpstreamError> {
     let meters = &down.edge.state.meters;
     let NewRequest {
         head,
-        mut body,
+        body,
         has_moved,
     } = request;
     let can_be_repeated = body.is_end_stream() && is_idempotent(head.method());
@@ -348,7 +364,7 @@ async fn over_new_connection(
     let connect = way.limits.connect;
     // A refused agent has read nothing of the request.
     let can_be_moved = body.is_end_stream();
-    let mut stand_ins = way.member.stand_ins.iter();
+    let mut stand_ins = way.stand_ins.iter();
     let mut pool = Arc::clone(pool);
     // The first pool whose agents were busy. The request waits for it if no other is left.
     let mut busy: Option<Arc<Pool>> = None;
@@ -381,7 +397,7 @@ async fn over_new_connection(
         exchange.recording.connected(clock);
         exchange.recording.upstream(pool.name(), lease.was_used());
         match (
-            send(&mut lease, exchange, (down, way), &head, body).await?,
+            send(&mut lease, exchange, (down, way), head, taken(body)).await?,
             next,
         ) {
             (SendResult::Responded(head), _) => return Ok(take(head, lease)),
@@ -400,7 +416,6 @@ async fn over_new_connection(
                     return Err(UpstreamError::Dial(refused));
                 }
                 meters.upstream_retries.up();
-                body = RequestBody::empty();
                 match next {
                     Some(next) => {
                         if refused.is_busy() {
@@ -418,7 +433,6 @@ async fn over_new_connection(
             // The agent disconnected, and another can serve the request.
             (SendResult::Failed(_, Received::Nothing), Some(next)) if can_be_repeated => {
                 meters.upstream_retries.up();
-                body = RequestBody::empty();
                 pool = stand_in(exchange, way, next);
             }
             // The connection to the agent or its node was lost, and is about to be replaced.
@@ -427,7 +441,6 @@ async fn over_new_connection(
             {
                 meters.upstream_retries.up();
                 search.begin();
-                body = RequestBody::empty();
                 tokio::time::sleep(LOOK_FOR_AGENT_EVERY).await;
             }
             (SendResult::Failed(error, Received::Nothing), _) if is_agents => {
@@ -437,7 +450,6 @@ async fn over_new_connection(
             // A reused connection that has closed meanwhile.
             (SendResult::Stale, _) if can_be_repeated => {
                 meters.upstream_retries.up();
-                body = RequestBody::empty();
             }
             (SendResult::Stale, _) => return Err(UpstreamError::Closed),
         }
@@ -447,7 +459,8 @@ async fn over_new_connection(
 /// The pool of a stand-in that serves the request.
 fn stand_in(exchange: &mut HttpExchange, way: Way<'_>, stand_in: &StandIn) -> Arc<Pool> {
     exchange.count.stands_in(stand_in);
-    pool_for(exchange, &stand_in.pool, way.member)
+    let pool = Arc::clone(stand_in.pool(&exchange.down().edge.state.meters));
+    pool_for(exchange, &pool, way.member)
 }
 
 /// Whether a stream ended with the connection that carried it.
@@ -502,25 +515,26 @@ impl Search {
     }
 }
 
-/// Forwards over HTTP/2. If the upstream of `pool` is unreachable, the request goes to a stand-in.
+/// Forwards over HTTP/2. If the upstream of `pool` is unreachable, the request goes to a stand-in. If connecting fails,
+/// nothing was taken of the body.
 ///
 /// The connections are shared. A request that could authenticate its connection, though RFC 9113 knows no such thing, has
 /// a separate one.
-async fn over_http2(
+pub(super) async fn over_http2(
     pool: &Arc<Pool>,
     way: Way<'_>,
     exchange: &mut HttpExchange,
     head: Box<request::Parts>,
-    body: RequestBody,
+    body: &mut RequestBody,
 ) -> Result<UpstreamResponse, UpstreamError> {
     let down = Arc::clone(exchange.down());
-    let mut request = Request::from_parts(*head, body);
+    let mut request = Request::from_parts(*head, RequestBody::empty());
     *request.version_mut() = Version::HTTP_2;
     let host = request.headers_mut().remove(HOST);
     let host = host.ok_or(UpstreamError::Unacceptable("no target"))?;
     let key = upgrade::into_stream(&mut request);
     let connect = way.limits.connect;
-    let mut stand_ins = way.member.stand_ins.iter();
+    let mut stand_ins = way.stand_ins.iter();
     let mut pool = Arc::clone(pool);
     let (mut attempts, search) = (0, Search::new());
     // A handshake of WebSocket ends in a tunnel or with its stream, so only its credentials matter.
@@ -546,6 +560,9 @@ async fn over_http2(
             (Err(failure), _) => return Err(failure),
         };
         attempts += 1;
+        if attempts == 1 {
+            *request.body_mut() = taken(body);
+        }
         if key.is_some() && !link.takes_streams() {
             return Err(UpstreamError::Unsuited);
         }
@@ -707,7 +724,7 @@ fn take(head: FinalHead, lease: Lease) -> UpstreamResponse {
 }
 
 /// Whether repeating a request is harmless (RFC 9110 9.2.2).
-fn is_idempotent(method: &Method) -> bool {
+pub(super) fn is_idempotent(method: &Method) -> bool {
     [
         Method::GET,
         Method::HEAD,

@@ -1,6 +1,7 @@
 //! HTTP: one connection ([`server`] for HTTP/1, [`streams`] for HTTP/2), one request ([`pipeline`]), and its
 //! steps.
 
+mod balanced;
 pub(crate) mod body_memory;
 pub(crate) mod call;
 pub(crate) mod encoded;

@@ -15,6 +15,7 @@ use culvert_tls::server_certificate::ServerCertificate;
 use culvert_upstream::Upstream;
 use rustls_pki_types::CertificateDer;
 
+use crate::balance::target_set::TargetSet;
 use crate::pools::Pool;
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::group::{Group, Member};
@@ -36,11 +37,12 @@ pub(crate) struct SnapshotCompiler {
     restrictions: HashMap<Arc<str>, Arc<Restriction>>,
 }
 
-/// An endpoint, and what ends its open relays.
+/// An endpoint, what ends its open relays, and the state of its upstreams if it has several.
 #[derive(Debug)]
 struct Placed {
     endpoint: Arc<Endpoint>,
     removal: Arc<Removal>,
+    targets: Option<Arc<TargetSet>>,
 }
 
 /// The pools of each account.
@@ -53,40 +55,44 @@ type CountedPool = (Arc<Pool>, usize);
 impl Pools {
     /// The pool of an endpoint.
     fn of(&self, endpoint: &Endpoint) -> Option<&Arc<Pool>> {
-        let of_account = self.0.get(&endpoint.account)?;
-        let pool = of_account.get(endpoint.upstream.as_ref()?);
+        self.pool_to(&endpoint.account, endpoint.upstream.as_ref()?)
+    }
+
+    /// The pool of an upstream.
+    fn pool_to(&self, account: &str, upstream: &Upstream) -> Option<&Arc<Pool>> {
+        let pool = self.0.get(account)?.get(upstream);
         pool.map(|(pool, _)| pool)
     }
 
-    /// Counts one more endpoint that forwards to its upstream. Its pool is that of `before`, if it had one.
+    /// Counts one more endpoint that forwards to its upstreams. Their pools are those of `before`, if it had them.
     fn acquire(&mut self, endpoint: &Endpoint, before: Option<&Self>) {
-        let Some(upstream) = &endpoint.upstream else {
-            return;
-        };
-        let of_account = match self.0.get_mut(&endpoint.account) {
-            Some(of_account) => of_account,
-            None => self.0.entry(Arc::clone(&endpoint.account)).or_default(),
-        };
-        if let Some((_, count)) = of_account.get_mut(upstream) {
-            *count += 1;
-            return;
+        for upstream in endpoint.all_upstreams() {
+            let of_account = match self.0.get_mut(&endpoint.account) {
+                Some(of_account) => of_account,
+                None => self.0.entry(Arc::clone(&endpoint.account)).or_default(),
+            };
+            if let Some((_, count)) = of_account.get_mut(upstream) {
+                *count += 1;
+                continue;
+            }
+            let known = before.and_then(|before| before.pool_to(&endpoint.account, upstream));
+            let new = || Arc::new(Pool::new(upstream.clone()));
+            let pool = known.cloned().unwrap_or_else(new);
+            of_account.insert(upstream.clone(), (pool, 1));
         }
-        let known = before.and_then(|before| before.of(endpoint)).cloned();
-        let pool = known.unwrap_or_else(|| Arc::new(Pool::new(upstream.clone())));
-        of_account.insert(upstream.clone(), (pool, 1));
     }
 
-    /// Counts one less, and forgets the pool after the last.
+    /// Counts one less, and forgets the pools after the last.
     fn release(&mut self, endpoint: &Endpoint) {
         let Some(of_account) = self.0.get_mut(&endpoint.account) else {
             return;
         };
-        if let Some(upstream) = &endpoint.upstream
-            && let Some((_, count)) = of_account.get_mut(upstream)
-        {
-            *count -= 1;
-            if *count == 0 {
-                of_account.remove(upstream);
+        for upstream in endpoint.all_upstreams() {
+            if let Some((_, count)) = of_account.get_mut(upstream) {
+                *count -= 1;
+                if *count == 0 {
+                    of_account.remove(upstream);
+                }
             }
         }
         if of_account.is_empty() {
@@ -115,8 +121,8 @@ impl SnapshotCompiler {
         for endpoint in snapshot.endpoints {
             self.pools.acquire(&endpoint, Some(&before));
             live.data_readers.add_endpoint(&endpoint);
-            let removal = placed.remove(&endpoint.id).map(|before| before.removal);
-            let place = self.record(&endpoint, removal);
+            let before = placed.remove(&endpoint.id);
+            let place = self.record(&endpoint, before);
             self.places.entry(place).or_default().push(endpoint);
         }
         for gone in placed.into_values() {
@@ -167,8 +173,8 @@ impl SnapshotCompiler {
             let Some(before) = self.by_id.remove(id) else {
                 continue;
             };
-            placed.insert(id.clone(), before.removal);
             let place = EndpointAddress::of(&before.endpoint);
+            placed.insert(id.clone(), before);
             if let Some(there) = self.places.get_mut(&place) {
                 let of_id = there.extract_if(.., |endpoint| endpoint.id == *id);
                 for endpoint in of_id {
@@ -190,7 +196,7 @@ impl SnapshotCompiler {
             touched.insert(place);
         }
         for gone in placed.into_values() {
-            gone.remove();
+            gone.removal.remove();
         }
         for endpoint in released {
             self.pools.release(&endpoint);
@@ -253,16 +259,27 @@ impl SnapshotCompiler {
         Ok(())
     }
 
-    /// Records an endpoint, and returns its address. `removal` is that of its open relays, if it was in the snapshot
-    /// before.
-    fn record(
-        &mut self,
-        endpoint: &Arc<Endpoint>,
-        removal: Option<Arc<Removal>>,
-    ) -> EndpointAddress {
+    /// Records an endpoint, and returns its address. `before` is what was recorded, if it was in the snapshot before: its
+    /// open relays go on, and its upstreams keep their state.
+    fn record(&mut self, endpoint: &Arc<Endpoint>, before: Option<Placed>) -> EndpointAddress {
+        let (removal, known) = match before {
+            Some(before) => (before.removal, before.targets),
+            None => Default::default(),
+        };
+        let targets = endpoint.upstreams.as_ref().map(|list| match known {
+            Some(known) if known.list() == list => known,
+            known => {
+                let upstreams = list.upstreams.iter().map(|listed| &listed.upstream);
+                let pools = upstreams.filter_map(|one| self.pools.pool_to(&endpoint.account, one));
+                let list = Arc::clone(list);
+                let pools = pools.cloned();
+                Arc::new(TargetSet::new(&endpoint.id, list, pools, known.as_deref()))
+            }
+        });
         let placed = Placed {
             endpoint: Arc::clone(endpoint),
-            removal: removal.unwrap_or_default(),
+            removal,
+            targets,
         };
         self.by_id.insert(endpoint.id.clone(), placed);
         EndpointAddress::of(endpoint)
@@ -274,6 +291,10 @@ impl SnapshotCompiler {
             id: endpoint.id.as_str().into(),
             endpoint: Arc::clone(endpoint),
             pool: self.pools.of(endpoint).cloned(),
+            targets: self
+                .by_id
+                .get(&endpoint.id)
+                .and_then(|placed| placed.targets.clone()),
             stand_ins: Vec::new(),
             counted: Slot::default(),
             removal: self

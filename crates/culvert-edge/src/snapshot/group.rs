@@ -10,7 +10,9 @@ use culvert_policy::policy::run::EDGE_PATHS;
 use culvert_statistics::{EndpointCounters, Slot};
 use culvert_upstream::{Dial, Protocol};
 
+use crate::balance::target_set::{TargetSet, Tried};
 use crate::edge::edge_state::EdgeState;
+use crate::edge::meters::Meters;
 use crate::pools::Pool;
 use crate::snapshot::removal::Removal;
 
@@ -29,7 +31,10 @@ pub(crate) struct Member {
     /// The endpoint's id, as its events have it.
     pub(crate) id: Arc<str>,
     pub(crate) endpoint: Arc<Endpoint>,
+    /// The connections to its upstream; to the first of several.
     pub(crate) pool: Option<Arc<Pool>>,
+    /// Its upstreams, if it has several.
+    pub(crate) targets: Option<Arc<TargetSet>>,
     /// Where its traffic goes if its agent is disconnected or its upstream unreachable: other endpoints of the same
     /// address with the same policy.
     pub(crate) stand_ins: Vec<StandIn>,
@@ -42,11 +47,22 @@ pub(crate) struct Member {
 /// Another endpoint to which an endpoint's traffic may go.
 #[derive(Clone, Debug)]
 pub(crate) struct StandIn {
-    pub(crate) pool: Arc<Pool>,
+    pool: Arc<Pool>,
+    targets: Option<Arc<TargetSet>>,
     removal: Arc<Removal>,
 }
 
 impl StandIn {
+    /// The connections to its upstream; to the next of several.
+    pub(crate) fn pool(&self, meters: &Meters) -> &Arc<Pool> {
+        let targets = self.targets.as_ref();
+        let next = targets.and_then(|targets| {
+            let next = targets.choose(Tried::default(), meters)?;
+            targets.pool(next)
+        });
+        next.unwrap_or(&self.pool)
+    }
+
     /// What ends a relay that it serves; `None` if the session of its agent does.
     pub(crate) fn removal(&self) -> Option<&Arc<Removal>> {
         let is_agents = self.pool.upstream().agents_endpoint().is_some();
@@ -94,7 +110,11 @@ impl Member {
             .as_ref()
             .and_then(|pool| pool.upstream().agents_endpoint());
         match (endpoint, agents) {
-            (None, _) => self.pool.as_ref().is_some_and(|pool| !pool.is_reachable()),
+            (None, _) => match (&self.targets, &self.pool) {
+                (Some(targets), _) => !targets.is_reachable(),
+                (None, Some(pool)) => !pool.is_reachable(),
+                (None, None) => false,
+            },
             (Some(_), None) => true,
             (Some(id), Some(agents)) => !agents.is_online(id),
         }
@@ -130,9 +150,11 @@ impl Member {
                 .filter(|other| member.is_like(other))
                 .filter_map(|other| {
                     let pool = other.pool.as_ref()?;
-                    let is_usable = !Arc::ptr_eq(pool, own) && kind(pool) == kind(own);
+                    let is_other = !Arc::ptr_eq(pool, own) || other.targets.is_some();
+                    let is_usable = is_other && kind(pool) == kind(own);
                     is_usable.then(|| StandIn {
                         pool: Arc::clone(pool),
+                        targets: other.targets.clone(),
                         removal: Arc::clone(&other.removal),
                     })
                 })

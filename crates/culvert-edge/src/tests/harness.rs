@@ -221,6 +221,7 @@ pub(crate) fn endpoint(
         host: HostName::parse(host).unwrap(),
         port,
         upstream: Some(Upstream::parse(upstream, protocol).unwrap()),
+        upstreams: None,
         policy: None,
         merge_slashes: true,
         timeouts: Timeouts::default(),

@@ -5,6 +5,7 @@ mod header_names;
 
 mod agents;
 mod answers;
+mod balanced;
 mod bodies;
 mod bounds;
 mod buffers;

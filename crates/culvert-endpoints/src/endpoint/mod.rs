@@ -544,6 +544,7 @@ impl Endpoint {
                 }
             },
             upstream,
+            upstreams: None,
             policy,
             merge_slashes: self.merge_slashes,
             timeouts: self

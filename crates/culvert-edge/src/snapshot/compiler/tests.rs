@@ -59,6 +59,7 @@ fn endpoint(id: usize, n: usize) -> Endpoint {
             let url = format!("http://127.0.0.1:{}", 2_000 + n % 4);
             Upstream::parse(&url, "http1").unwrap()
         }),
+        upstreams: None,
         policy: None,
     }
 }

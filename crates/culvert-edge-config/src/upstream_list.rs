@@ -1,0 +1,132 @@
+//! Several upstreams of an endpoint: which of them serves a request, which are ejected, and which requests are sent again.
+
+use std::time::Duration;
+
+use culvert_upstream::Upstream;
+
+/// The upstreams among which an endpoint divides its traffic. All of them have one protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamList {
+    /// At least one and at most [`Self::LENGTH_MAX`], each at most once. At least one has a weight above 0.
+    pub upstreams: Vec<ListedUpstream>,
+    /// How one of them is chosen.
+    pub balancing: Balancing,
+    /// When one of them is ejected.
+    pub health: PassiveHealth,
+    /// Which requests are sent again.
+    pub retries: Retries,
+}
+
+/// An upstream of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedUpstream {
+    /// Where it is.
+    pub upstream: Upstream,
+    /// Its share of the traffic, in proportion to the others of its priority; 0 for none.
+    pub weight: u16,
+    /// Those with a higher number serve only what those with lower ones cannot.
+    pub priority: u8,
+}
+
+/// How one of several upstreams is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Balancing {
+    /// In turn, each as often as its weight says.
+    #[default]
+    RoundRobin,
+    /// Of two candidates, the one with fewer open requests in proportion to its weight.
+    LeastRequests,
+}
+
+/// When an upstream is ejected because of its failures: connections that fail or time out, and those that close without a
+/// response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassiveHealth {
+    /// The number of failures in a row after which it is ejected; 0 for never.
+    pub consecutive_failures: u32,
+    /// For how long, the first time. The time doubles each time that it fails again soon after.
+    pub ejection_time: Duration,
+    /// The longest time.
+    pub ejection_time_max: Duration,
+    /// The share of the upstreams that may be ejected, in percent. One may always be, unless this is 0.
+    pub ejected_percent_max: u8,
+    /// If fewer of the upstreams than this share, in percent, are left, all are used again.
+    pub panic_below_percent: u8,
+}
+
+/// Which requests are sent to another upstream, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retries {
+    /// Those whose upstream cannot be connected to. It has received nothing, so they need not be repeatable.
+    pub connect_failure: bool,
+    /// Those that can be repeated, and whose upstream closed the connection or did not respond within the time of a try.
+    pub reset: bool,
+    /// Those that can be repeated, and whose response has one of these statuses: 502, 503, 504.
+    pub statuses: RetriedStatuses,
+    /// How many upstreams get a request at most, including the first.
+    pub attempts: u32,
+    /// How long one of them may take to send the head of its response, if the request can be repeated.
+    pub per_try_timeout: Option<Duration>,
+    /// The share of requests, in percent, that may be sent again after an upstream received them. A reserve of
+    /// [`Self::RESERVE`] more is for sudden failures.
+    pub budget_percent: u8,
+}
+
+/// The statuses that count as failures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RetriedStatuses {
+    /// 502 (Bad Gateway).
+    pub bad_gateway: bool,
+    /// 503 (Service Unavailable).
+    pub unavailable: bool,
+    /// 504 (Gateway Timeout).
+    pub gateway_timeout: bool,
+}
+
+impl UpstreamList {
+    /// Most upstreams of a list.
+    pub const LENGTH_MAX: usize = 64;
+}
+
+impl Default for PassiveHealth {
+    fn default() -> Self {
+        Self {
+            consecutive_failures: 3,
+            ejection_time: Duration::from_secs(10),
+            ejection_time_max: Duration::from_secs(300),
+            ejected_percent_max: 100,
+            panic_below_percent: 50,
+        }
+    }
+}
+
+impl Retries {
+    /// Requests that may be sent again beyond the share of the budget. They come back as requests arrive.
+    pub const RESERVE: u32 = 100;
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self {
+            connect_failure: true,
+            reset: true,
+            statuses: RetriedStatuses::default(),
+            attempts: 3,
+            per_try_timeout: None,
+            budget_percent: 20,
+        }
+    }
+}
+
+impl RetriedStatuses {
+    /// Whether this status is one of them.
+    #[inline]
+    pub fn has(self, status: u16) -> bool {
+        match status {
+            502 => self.bad_gateway,
+            503 => self.unavailable,
+            504 => self.gateway_timeout,
+            _ => false,
+        }
+    }
+}

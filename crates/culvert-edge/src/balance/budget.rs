@@ -1,0 +1,83 @@
+//! The share of requests that may be sent again.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use culvert_edge_config::Retries;
+
+/// What one retry costs. A request adds its share in percent.
+const PER_RETRY: u32 = 100;
+const FULL: u32 = Retries::RESERVE * PER_RETRY;
+
+/// The rest of the budget, in hundredths of a retry.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    left: AtomicU32,
+    percent: u32,
+}
+
+impl Budget {
+    /// A full one, to which each request adds `percent` of a retry.
+    pub(crate) fn new(percent: u8) -> Self {
+        Self {
+            left: AtomicU32::new(if percent == 0 { 0 } else { FULL }),
+            percent: u32::from(percent),
+        }
+    }
+
+    /// A request has arrived.
+    pub(crate) fn earn(&self) {
+        // A full one is only read, so threads that serve requests do not contend.
+        if self.percent > 0 && self.left.load(Ordering::Relaxed) < FULL {
+            self.left.fetch_add(self.percent, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes one retry; `false` if none is left.
+    pub(crate) fn spend(&self) -> bool {
+        let spent = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(PER_RETRY)
+            });
+        spent.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spent(budget: &Budget) -> u32 {
+        let mut count = 0;
+        while budget.spend() {
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn a_share_of_the_requests_is_sent_again() {
+        let budget = Budget::new(20);
+        assert_eq!(spent(&budget), Retries::RESERVE);
+        for _ in 0..50 {
+            budget.earn();
+        }
+        assert_eq!(spent(&budget), 10);
+    }
+
+    #[test]
+    fn it_never_holds_more_than_the_reserve() {
+        let budget = Budget::new(100);
+        for _ in 0..10_000 {
+            budget.earn();
+        }
+        assert_eq!(spent(&budget), Retries::RESERVE);
+    }
+
+    #[test]
+    fn no_share_is_no_retry() {
+        let budget = Budget::new(0);
+        budget.earn();
+        assert!(!budget.spend());
+    }
+}

@@ -1,0 +1,400 @@
+//! The upstreams of an endpoint at run time: their connections, open requests and failures.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use culvert_base::sync::lock;
+use culvert_edge_config::{Balancing, PassiveHealth, UpstreamList};
+use culvert_upstream::Upstream;
+use tokio::time::Instant;
+
+use crate::balance::budget::Budget;
+use crate::balance::view::{Candidate, View};
+use crate::edge::meters::Meters;
+use crate::pools::Pool;
+
+/// The upstreams of one endpoint.
+#[derive(Debug)]
+pub(crate) struct TargetSet {
+    /// ID of the endpoint, for the log.
+    endpoint: Arc<str>,
+    list: Arc<UpstreamList>,
+    targets: Box<[Target]>,
+    view: ArcSwap<View>,
+    turn: AtomicU64,
+    pub(crate) budget: Budget,
+    /// Held while the view is made again.
+    changing: Mutex<()>,
+}
+
+/// An upstream of a list.
+#[derive(Debug)]
+struct Target {
+    pool: Arc<Pool>,
+    state: Arc<TargetState>,
+}
+
+/// The state of an upstream. It stays when the list around it changes.
+#[derive(Debug, Default)]
+struct TargetState {
+    /// Requests and connections that it serves now.
+    open: AtomicU32,
+    /// Failures in a row.
+    failures: AtomicU32,
+    /// Whether it is ejected. Written under the lock of `ejection`.
+    is_out: AtomicBool,
+    ejection: Mutex<Ejection>,
+}
+
+/// Since when and for how long an upstream is ejected.
+#[derive(Debug, Default)]
+struct Ejection {
+    until: Option<Instant>,
+    /// How long it was, or is, ejected the last time.
+    length: Duration,
+    /// When that was over.
+    ended: Option<Instant>,
+}
+
+/// The upstreams that a request was sent to, by their position.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tried(u64);
+
+const _: () = assert!(UpstreamList::LENGTH_MAX <= 64, "each has a bit of `Tried`");
+
+/// How an attempt at an upstream ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It responded.
+    Good,
+    /// It cannot be connected to, or has not responded as it should.
+    Bad,
+    /// Nothing about the upstream.
+    Unknown,
+}
+
+/// An open request or connection of an upstream. It is counted until this is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenAt(Arc<TargetState>);
+
+impl Drop for OpenAt {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Tried {
+    /// Adds an upstream.
+    pub(crate) fn add(&mut self, index: usize) {
+        self.0 |= bit(index);
+    }
+
+    fn has(self, index: usize) -> bool {
+        self.0 & bit(index) != 0
+    }
+
+    fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+fn bit(index: usize) -> u64 {
+    u32::try_from(index)
+        .ok()
+        .and_then(|index| 1_u64.checked_shl(index))
+        .unwrap_or(0)
+}
+
+impl Ejection {
+    /// Ejects an upstream, for longer if it has failed again soon after the last time.
+    fn begin(&mut self, health: &PassiveHealth, now: Instant) -> Duration {
+        let is_soon = self.ended.is_some_and(|ended| {
+            now.saturating_duration_since(ended) < self.length.max(health.ejection_time)
+        });
+        let length = match is_soon {
+            true => self.length.saturating_mul(2),
+            false => health.ejection_time,
+        };
+        self.length = length.min(health.ejection_time_max);
+        self.until = now.checked_add(self.length);
+        self.ended = self.until;
+        self.length
+    }
+}
+
+impl TargetSet {
+    /// The upstreams of a list, with their pools in its order. Those that `before` has keep their state.
+    pub(crate) fn new(
+        endpoint: &str,
+        list: Arc<UpstreamList>,
+        pools: impl Iterator<Item = Arc<Pool>>,
+        before: Option<&Self>,
+    ) -> Self {
+        let known = |pool: &Pool| {
+            let mut targets = before?.targets.iter();
+            let known = targets.find(|target| target.pool.upstream() == pool.upstream());
+            Some(Arc::clone(&known?.state))
+        };
+        let targets: Box<[Target]> = pools
+            .map(|pool| Target {
+                state: known(&pool).unwrap_or_default(),
+                pool,
+            })
+            .collect();
+        let set = Self {
+            endpoint: endpoint.into(),
+            budget: Budget::new(list.retries.budget_percent),
+            list,
+            view: ArcSwap::from_pointee(View::of(&[], 0, None)),
+            turn: AtomicU64::new(before.map_or(0, |before| before.turn.load(Ordering::Relaxed))),
+            targets,
+            changing: Mutex::default(),
+        };
+        set.view.store(Arc::new(set.new_view()));
+        set
+    }
+
+    /// The configuration.
+    pub(crate) fn list(&self) -> &Arc<UpstreamList> {
+        &self.list
+    }
+
+    /// The connections of an upstream.
+    pub(crate) fn pool(&self, index: usize) -> Option<&Arc<Pool>> {
+        self.targets.get(index).map(|target| &target.pool)
+    }
+
+    /// The position of an upstream.
+    pub(crate) fn position(&self, upstream: &Upstream) -> Option<usize> {
+        let mut targets = self.targets.iter();
+        targets.position(|target| target.pool.upstream() == upstream)
+    }
+
+    /// Whether one of its upstreams is expected to serve.
+    pub(crate) fn is_reachable(&self) -> bool {
+        let served = self.targets.iter().zip(&self.list.upstreams);
+        let mut served = served.filter(|(_, listed)| listed.weight > 0);
+        served.any(|(target, _)| !target.state.is_out.load(Ordering::Relaxed))
+    }
+
+    /// The upstream of the next request, of those that were not tried; `None` if all were.
+    pub(crate) fn choose(&self, tried: Tried, meters: &Meters) -> Option<usize> {
+        let mut view = self.view.load();
+        if view.until.is_some_and(|until| Instant::now() >= until) {
+            self.refresh(meters);
+            view = self.view.load();
+        }
+        if tried.is_empty() {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            let first = view.at(turn)?;
+            return Some(match self.list.balancing {
+                Balancing::RoundRobin => first,
+                Balancing::LeastRequests => self.less_busy(&view, turn, first),
+            });
+        }
+        // The turns are those of requests, however often they are sent.
+        let turn = self.turn.load(Ordering::Relaxed);
+        let is_untried = |index: &usize| !tried.has(*index);
+        let is_in = |index: &usize| {
+            let target = self.targets.get(*index);
+            target.is_some_and(|target| !target.state.is_out.load(Ordering::Relaxed))
+        };
+        let mut good = view.starting_at(turn).filter(is_untried).filter(is_in);
+        let others = || {
+            let mut others = self.list.upstreams.iter().enumerate();
+            let found = others.find(|(index, one)| one.weight > 0 && !tried.has(*index));
+            found.map(|(index, _)| index)
+        };
+        good.next()
+            .or_else(|| view.starting_at(turn).find(is_untried))
+            .or_else(others)
+    }
+
+    /// Whether there is another upstream than those tried.
+    pub(crate) fn has_more(&self, tried: Tried) -> bool {
+        let mut listed = self.list.upstreams.iter().enumerate();
+        listed.any(|(index, one)| one.weight > 0 && !tried.has(index))
+    }
+
+    /// Of the upstream whose turn it is and another one, that with fewer open requests for its weight.
+    fn less_busy(&self, view: &View, turn: u64, first: usize) -> usize {
+        // Scattered, so that each upstream meets each other one.
+        let other = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        let mut others = view.starting_at(other);
+        let Some(second) = others.find(|index| *index != first) else {
+            return first;
+        };
+        let load = |index: usize| {
+            let open = self.targets.get(index);
+            let open = open.map_or(0, |target| target.state.open.load(Ordering::Relaxed));
+            let weight = self.list.upstreams.get(index).map_or(1, |one| one.weight);
+            (u64::from(open) + 1, u64::from(weight.max(1)))
+        };
+        let ((open, weight), (other_open, other_weight)) = (load(first), load(second));
+        match open * other_weight <= other_open * weight {
+            true => first,
+            false => second,
+        }
+    }
+
+    /// Counts an open request of an upstream.
+    pub(crate) fn open(&self, index: usize) -> Option<OpenAt> {
+        let state = &self.targets.get(index)?.state;
+        state.open.fetch_add(1, Ordering::Relaxed);
+        Some(OpenAt(Arc::clone(state)))
+    }
+
+    /// Notes how an attempt ended. An upstream with too many failures in a row is ejected, and one that responds returns.
+    pub(crate) fn report(&self, index: usize, outcome: Outcome, meters: &Meters) {
+        let Some(target) = self.targets.get(index) else {
+            return;
+        };
+        let state = &target.state;
+        match outcome {
+            Outcome::Unknown => {}
+            Outcome::Good => {
+                // Only read, so that threads that serve requests do not contend.
+                if state.failures.load(Ordering::Relaxed) != 0 {
+                    state.failures.store(0, Ordering::Relaxed);
+                }
+                if state.is_out.load(Ordering::Relaxed) {
+                    self.restore(target, meters);
+                }
+            }
+            Outcome::Bad => {
+                let failures = state
+                    .failures
+                    .fetch_add(1, Ordering::Relaxed)
+                    .saturating_add(1);
+                let most = self.list.health.consecutive_failures;
+                if most > 0 && failures >= most {
+                    self.eject(index, target, failures, meters);
+                }
+            }
+        }
+    }
+
+    fn eject(&self, index: usize, target: &Target, failures: u32, meters: &Meters) {
+        let _changing = lock(&self.changing);
+        let health = &self.list.health;
+        let is_out = |target: &Target| target.state.is_out.load(Ordering::Relaxed);
+        let is_first = !is_out(target);
+        if is_first {
+            let out = self.targets.iter().filter(|target| is_out(target)).count();
+            let most = self.targets.len() * usize::from(health.ejected_percent_max);
+            let is_allowed = match out {
+                0 => health.ejected_percent_max > 0,
+                out => (out + 1) * 100 <= most,
+            };
+            if !is_allowed {
+                return;
+            }
+            let length = {
+                let mut ejection = lock(&target.state.ejection);
+                target.state.is_out.store(true, Ordering::Relaxed);
+                ejection.begin(health, Instant::now())
+            };
+            meters.upstreams_ejected.up();
+            tracing::warn!(
+                endpoint.id = %self.endpoint,
+                upstream = target.pool.name(),
+                failures,
+                seconds = length.as_secs(),
+                "the upstream is ejected after failures in a row"
+            );
+        }
+        // Another list of the same endpoint, from before a change, may have done it.
+        if is_first || self.view.load().has(index) {
+            self.renew();
+        }
+    }
+
+    fn restore(&self, target: &Target, meters: &Meters) {
+        let _changing = lock(&self.changing);
+        let was_out = {
+            let mut ejection = lock(&target.state.ejection);
+            ejection.until = None;
+            ejection.ended = Some(Instant::now());
+            target.state.is_out.swap(false, Ordering::Relaxed)
+        };
+        if was_out {
+            self.tell_return(target, meters);
+        }
+        self.renew();
+    }
+
+    fn tell_return(&self, target: &Target, meters: &Meters) {
+        meters.upstreams_returned.up();
+        tracing::info!(
+            endpoint.id = %self.endpoint,
+            upstream = target.pool.name(),
+            "the upstream is used again"
+        );
+    }
+
+    /// Lets those return whose time is over. Their next failure ejects them again.
+    fn refresh(&self, meters: &Meters) {
+        // Another thread does it.
+        let _changing = match self.changing.try_lock() {
+            Ok(changing) => changing,
+            Err(TryLockError::Poisoned(changing)) => changing.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let now = Instant::now();
+        for target in &self.targets {
+            let mut ejection = lock(&target.state.ejection);
+            if ejection.until.take_if(|until| *until <= now).is_some() {
+                let failures = self.list.health.consecutive_failures.saturating_sub(1);
+                target.state.failures.store(failures, Ordering::Relaxed);
+                target.state.is_out.store(false, Ordering::Relaxed);
+                drop(ejection);
+                self.tell_return(target, meters);
+            }
+        }
+        self.renew();
+    }
+
+    /// Makes the view again. The caller holds `changing`.
+    fn renew(&self) {
+        let view = self.new_view();
+        let was_panic = self.view.load().is_panic;
+        match (was_panic, view.is_panic) {
+            (false, true) => tracing::warn!(
+                endpoint.id = %self.endpoint,
+                upstreams = self.targets.len(),
+                "too many upstreams are ejected, so all of them are used"
+            ),
+            (true, false) => tracing::info!(
+                endpoint.id = %self.endpoint,
+                "enough upstreams respond again, so only these are used"
+            ),
+            _ => {}
+        }
+        self.view.store(Arc::new(view));
+    }
+
+    fn new_view(&self) -> View {
+        let mut until = None::<Instant>;
+        let of_target = |(target, listed): (&Target, &culvert_edge_config::ListedUpstream)| {
+            let returns = lock(&target.state.ejection).until;
+            until = until.into_iter().chain(returns).min();
+            Candidate {
+                weight: listed.weight,
+                priority: listed.priority,
+                is_out: target.state.is_out.load(Ordering::Relaxed),
+            }
+        };
+        let candidates: Vec<Candidate> = self
+            .targets
+            .iter()
+            .zip(&self.list.upstreams)
+            .map(of_target)
+            .collect();
+        View::of(&candidates, self.list.health.panic_below_percent, until)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+use culvert_edge_config::{ListedUpstream, Retries};
+
+use super::*;
+
+fn list(weights: &[u16], balancing: Balancing) -> Arc<UpstreamList> {
+    let listed = |(port, weight): (usize, &u16)| ListedUpstream {
+        upstream: Upstream::parse(&format!("http://127.0.0.1:{}", port + 1), "").unwrap(),
+        weight: *weight,
+        priority: 0,
+    };
+    Arc::new(UpstreamList {
+        upstreams: weights.iter().enumerate().map(listed).collect(),
+        balancing,
+        health: PassiveHealth::default(),
+        retries: Retries::default(),
+    })
+}
+
+fn set_of(list: Arc<UpstreamList>, before: Option<&TargetSet>) -> TargetSet {
+    let pools: Vec<_> = list
+        .upstreams
+        .iter()
+        .map(|listed| Arc::new(Pool::new(listed.upstream.clone())))
+        .collect();
+    TargetSet::new("ep_1", list, pools.into_iter(), before)
+}
+
+fn set(weights: &[u16]) -> TargetSet {
+    set_of(list(weights, Balancing::RoundRobin), None)
+}
+
+fn counts(set: &TargetSet, requests: usize) -> Vec<usize> {
+    let mut counts = vec![0; set.targets.len()];
+    for _ in 0..requests {
+        counts[set.choose(Tried::default(), &Meters::default()).unwrap()] += 1;
+    }
+    counts
+}
+
+fn fail(set: &TargetSet, index: usize, times: u32) {
+    for _ in 0..times {
+        set.report(index, Outcome::Bad, &Meters::default());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_is_left_out_after_failures_in_a_row() {
+    let set = set(&[1, 1, 1]);
+    fail(&set, 1, 2);
+    set.report(1, Outcome::Good, &Meters::default());
+    fail(&set, 1, 2);
+    assert_eq!(counts(&set, 30), [10, 10, 10]);
+    fail(&set, 1, 1);
+    assert_eq!(counts(&set, 30), [15, 0, 15]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_returns_after_a_time_that_doubles() {
+    let set = set(&[1, 1, 1]);
+    let mut failures = 3;
+    for seconds in [10, 20, 40, 80, 160, 300, 300] {
+        fail(&set, 0, failures);
+        assert_eq!(counts(&set, 20)[0], 0, "{seconds}");
+        tokio::time::advance(Duration::from_secs(seconds) - Duration::from_millis(1)).await;
+        assert_eq!(counts(&set, 20)[0], 0, "{seconds}");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_ne!(counts(&set, 20)[0], 0, "{seconds}");
+        // One failure is enough then.
+        failures = 1;
+    }
+    // After a good time as long as the last one, it begins again.
+    set.report(0, Outcome::Good, &Meters::default());
+    tokio::time::advance(Duration::from_secs(300)).await;
+    fail(&set, 0, 3);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_ne!(counts(&set, 20)[0], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_responds_is_used_again_at_once() {
+    let set = set(&[1, 1]);
+    fail(&set, 0, 3);
+    fail(&set, 1, 3);
+    assert!(set.view.load().is_panic && !set.is_reachable());
+    assert_eq!(counts(&set, 10), [5, 5]);
+    set.report(0, Outcome::Good, &Meters::default());
+    assert!(!set.view.load().is_panic && set.is_reachable());
+    assert_eq!(counts(&set, 10), [10, 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_goes_to_each_upstream_once_and_first_to_good_ones() {
+    let set = set(&[1, 1, 1, 0]);
+    let meters = Meters::default();
+    for one in [0, 1] {
+        fail(&set, one, 3);
+    }
+    // All are used, but a request that is sent again goes to the one that responds.
+    assert!(set.view.load().is_panic);
+    let mut tried = Tried::default();
+    tried.add(0);
+    assert_eq!(set.choose(tried, &meters), Some(2));
+    tried.add(2);
+    assert_eq!(set.choose(tried, &meters), Some(1));
+    tried.add(1);
+    assert_eq!(set.choose(tried, &meters), None);
+    assert!(!set.has_more(tried));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_of_the_upstreams_may_be_left_out() {
+    let mut changed = (*list(&[1, 1, 1, 1], Balancing::RoundRobin)).clone();
+    changed.health.ejected_percent_max = 50;
+    let set = set_of(Arc::new(changed.clone()), None);
+    for one in 0..4 {
+        fail(&set, one, 3);
+    }
+    assert_eq!(counts(&set, 10), [0, 0, 5, 5]);
+    changed.health.ejected_percent_max = 0;
+    let never = set_of(Arc::new(changed), None);
+    fail(&never, 0, 9);
+    assert_eq!(counts(&never, 8), [2, 2, 2, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_list_keeps_what_is_known_of_its_upstreams() {
+    let before = set(&[1, 1]);
+    fail(&before, 0, 3);
+    let open = before.open(1);
+    let after = set_of(list(&[1, 1, 1], Balancing::LeastRequests), Some(&before));
+    assert_eq!(counts(&after, 20)[0], 0);
+    assert_eq!(after.targets[1].state.open.load(Ordering::Relaxed), 1);
+    // A request that began before reports to the list that it began with.
+    before.report(0, Outcome::Good, &Meters::default());
+    drop(open);
+    assert_eq!(after.targets[1].state.open.load(Ordering::Relaxed), 0);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert_ne!(counts(&after, 20)[0], 0);
+}
+
+#[tokio::test]
+async fn a_slow_upstream_gets_fewer_requests() {
+    let set = set_of(list(&[1, 1, 1], Balancing::LeastRequests), None);
+    let _slow: Vec<_> = (0..50).map(|_| set.open(1)).collect();
+    assert_eq!(counts(&set, 300)[1], 0);
+    // One with twice the weight may have twice as many.
+    let weighted = set_of(list(&[2, 1], Balancing::LeastRequests), None);
+    let mut open = Vec::new();
+    for _ in 0..300 {
+        let chosen = weighted.choose(Tried::default(), &Meters::default());
+        open.push(weighted.open(chosen.unwrap()));
+    }
+    let counted = weighted.targets[0].state.open.load(Ordering::Relaxed);
+    assert!((190..=210).contains(&counted), "{counted}");
+}

@@ -1,0 +1,156 @@
+//! Sends a request to one of several upstreams, and to another one if that fails.
+//!
+//! A request goes on to another upstream only before anything of a response has gone to the client. One whose upstream could
+//! not be connected to has reached no upstream, so it always may. Any other is sent again only if it has no body and its
+//! method is idempotent, and a budget limits how many are: if everything fails, the upstreams do not get a multiple of
+//! their traffic.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_upstream::{Http1ClientError, Protocol, UpstreamError, UpstreamHead};
+use http_body::Body;
+
+use crate::balance::target_set::{Outcome, TargetSet, Tried};
+use crate::http::exchange::{HttpExchange, UpstreamLimits};
+use crate::http::forward::{
+    UpstreamResponse, Way, is_idempotent, over_http1, over_http2, pool_for,
+};
+use crate::http::plain_head::OutgoingHead;
+use crate::http::request_body::RequestBody;
+
+/// Sends a request to one of the upstreams of an endpoint, and to others if it fails and may be sent again.
+pub(super) async fn send(
+    targets: &Arc<TargetSet>,
+    way: Way<'_>,
+    exchange: &mut HttpExchange,
+    head: &mut OutgoingHead<'_>,
+    body: &mut RequestBody,
+) -> Result<UpstreamResponse, UpstreamError> {
+    let down = Arc::clone(exchange.down());
+    let meters = &down.edge.state.meters;
+    let retries = &targets.list().retries;
+    let is_repeatable = body.is_end_stream() && is_idempotent(head.method());
+    let per_try = retries.per_try_timeout.filter(|_| is_repeatable);
+    let limits = limits_of_try(way.limits, per_try);
+    targets.budget.earn();
+    let mut tried = Tried::default();
+    let of_client = down.known_upstream(&way.member.id, |upstream| targets.position(upstream));
+    let mut chosen = of_client.or_else(|| targets.choose(tried, meters));
+    let mut attempts = 0;
+    loop {
+        let Some((index, pool)) = chosen.and_then(|index| Some((index, targets.pool(index)?)))
+        else {
+            return Err(UpstreamError::Unacceptable("no upstream"));
+        };
+        attempts += 1;
+        tried.add(index);
+        let is_last = attempts >= retries.attempts || !targets.has_more(tried);
+        let way = Way {
+            limits: &limits,
+            // Only after the upstreams of the list.
+            stand_ins: if is_last { way.stand_ins } else { &[] },
+            ..way
+        };
+        let pool = pool_for(exchange, pool, way.member);
+        exchange.opens_at(targets.open(index));
+        let sent = match (pool.upstream().protocol(), &mut *head) {
+            // Cloned, because the connection consumes it.
+            (Protocol::Http2, OutgoingHead::Parts(head)) => {
+                over_http2(&pool, way, exchange, head.clone(), body).await
+            }
+            (_, head) => over_http1(&pool, way, exchange, head, body).await,
+        };
+        let failed = match &sent {
+            Ok((head, _)) if retries.statuses.has(head.status().as_u16()) => Failed::Status,
+            // The response is that of a stand-in.
+            Ok(_) if !way.stand_ins.is_empty() && !pool.is_reachable() => Failed::ToConnect,
+            Ok(_) => Failed::No,
+            Err(_) if has_gone(exchange) => Failed::ByClient,
+            Err(failure) => failure_of(failure, per_try.is_some()),
+        };
+        targets.report(index, failed.outcome(), meters);
+        let may_go_on = match failed {
+            Failed::ToConnect => retries.connect_failure,
+            Failed::Reset => retries.reset && is_repeatable,
+            Failed::Status => is_repeatable,
+            Failed::No | Failed::ByClient | Failed::Otherwise => false,
+        };
+        if !may_go_on || is_last {
+            return sent;
+        }
+        // An upstream without a connection has no more work from a further attempt.
+        if failed != Failed::ToConnect && !targets.budget.spend() {
+            meters.upstream_moves_refused.up();
+            return sent;
+        }
+        meters.upstream_moves.up();
+        chosen = targets.choose(tried, meters);
+    }
+}
+
+/// The time limits of an attempt.
+fn limits_of_try(limits: &UpstreamLimits, per_try: Option<Duration>) -> UpstreamLimits {
+    let Some(per_try) = per_try else {
+        return *limits;
+    };
+    UpstreamLimits {
+        connect: limits.connect.min(per_try),
+        first_byte: limits.first_byte.min(per_try),
+        ..*limits
+    }
+}
+
+/// How an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failed {
+    /// It did not.
+    No,
+    /// The response has a status that counts as a failure.
+    Status,
+    /// The upstream cannot be connected to.
+    ToConnect,
+    /// It closed the connection, or took too long, before the head of a response.
+    Reset,
+    /// The client left or sent too much or too slowly.
+    ByClient,
+    /// In a way that another upstream would not better, or that says nothing about this one.
+    Otherwise,
+}
+
+impl Failed {
+    /// What it says about the upstream.
+    fn outcome(self) -> Outcome {
+        match self {
+            Self::No => Outcome::Good,
+            Self::Status | Self::ToConnect | Self::Reset => Outcome::Bad,
+            Self::ByClient | Self::Otherwise => Outcome::Unknown,
+        }
+    }
+}
+
+/// Whether the client has ended the request.
+fn has_gone(exchange: &HttpExchange) -> bool {
+    exchange.down().conn.http1.broken().is_some() || exchange.is_cut() || exchange.is_over()
+}
+
+fn failure_of(failure: &UpstreamError, has_try_timeout: bool) -> Failed {
+    match failure {
+        UpstreamError::Dial(_) => Failed::ToConnect,
+        UpstreamError::Http1(Http1ClientError::Io(_) | Http1ClientError::Ended) => Failed::Reset,
+        UpstreamError::Http2(error) if error.is_closed() || error.is_incomplete_message() => {
+            Failed::Reset
+        }
+        // The limit of the endpoint is for the whole request.
+        UpstreamError::TooSlow if has_try_timeout => Failed::Reset,
+        // A reused connection that had closed, for a request that cannot be repeated, is no failure of the upstream.
+        UpstreamError::Http1(_)
+        | UpstreamError::Http2(_)
+        | UpstreamError::Silent(_)
+        | UpstreamError::Closed
+        | UpstreamError::TooSlow
+        | UpstreamError::ClientTooSlow
+        | UpstreamError::Unsuited
+        | UpstreamError::Unacceptable(_) => Failed::Otherwise,
+    }
+}

@@ -1,0 +1,402 @@
+//! Endpoints with several upstreams: turns, failures and repeated requests.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use culvert_edge_config::{
+    Balancing, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, UpstreamList,
+};
+use culvert_policy::Scheme;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::harness::*;
+use super::limits::free_port;
+use super::secure::http2_origin;
+use crate::{Endpoint, Snapshot, Upstream};
+
+const GET: &str = "GET /x HTTP/1.1\r\nHost: app.example\r\n\r\n";
+
+/// An origin that can be killed with all its connections, and started again at the same address.
+struct Server {
+    name: &'static str,
+    address: SocketAddr,
+    requests: Arc<AtomicUsize>,
+    tasks: JoinSet<()>,
+}
+
+/// How an origin responds, as a whole message; it closes the connection without one if this is empty.
+type Respond = fn(name: &str, count: usize) -> String;
+
+fn named(name: &str, _count: usize) -> String {
+    format!(
+        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{name}",
+        name.len()
+    )
+}
+
+impl Server {
+    async fn start(name: &'static str) -> Self {
+        Self::with(name, named).await
+    }
+
+    async fn with(name: &'static str, respond: Respond) -> Self {
+        let mut server = Self {
+            name,
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            requests: Arc::default(),
+            tasks: JoinSet::new(),
+        };
+        server.serve(respond).await;
+        server
+    }
+
+    async fn serve(&mut self, respond: Respond) {
+        let listener = TcpListener::bind(self.address).await.unwrap();
+        self.address = listener.local_addr().unwrap();
+        let (name, requests) = (self.name, Arc::clone(&self.requests));
+        self.tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                let requests = Arc::clone(&requests);
+                connections.spawn(async move {
+                    let mut client = Client::new(stream);
+                    while client.request().await.is_some() {
+                        let count = requests.fetch_add(1, Ordering::SeqCst);
+                        let response = respond(name, count);
+                        if response.is_empty() {
+                            return;
+                        }
+                        client.send(response).await;
+                    }
+                });
+            }
+        });
+    }
+
+    async fn kill(&mut self) {
+        self.tasks.shutdown().await;
+    }
+
+    fn count(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
+    }
+}
+
+fn list(scheme: &str, upstreams: &[(SocketAddr, u16, u8)], protocol: &str) -> UpstreamList {
+    let listed = |&(address, weight, priority): &(SocketAddr, u16, u8)| ListedUpstream {
+        upstream: Upstream::parse(&format!("{scheme}://{address}"), protocol).unwrap(),
+        weight,
+        priority,
+    };
+    UpstreamList {
+        upstreams: upstreams.iter().map(listed).collect(),
+        balancing: Balancing::RoundRobin,
+        health: PassiveHealth::default(),
+        retries: Retries::default(),
+    }
+}
+
+fn several(list: UpstreamList) -> Endpoint {
+    Endpoint {
+        upstream: list.upstreams.first().map(|one| one.upstream.clone()),
+        upstreams: Some(Arc::new(list)),
+        ..endpoint(Scheme::Http, "app.example", 80, "http://127.0.0.1:1", "")
+    }
+}
+
+async fn publish(rig: &Rig, endpoint: Endpoint) {
+    let snapshot = Snapshot::builder().endpoint(endpoint);
+    rig.edge.publish(snapshot.build()).await;
+}
+
+/// An edge with one endpoint that divides its traffic evenly among these.
+async fn evenly(servers: &[&Server], change: impl Fn(&mut UpstreamList)) -> Rig {
+    let rig = Rig::start().await;
+    let upstreams: Vec<_> = servers.iter().map(|one| (one.address, 1, 0)).collect();
+    let mut list = list("http", &upstreams, "");
+    change(&mut list);
+    publish(&rig, several(list)).await;
+    rig
+}
+
+/// How often each body and status came.
+async fn asked(rig: &Rig, requests: usize) -> BTreeMap<(u16, String), usize> {
+    let mut client = rig.connect().await;
+    let mut counts = BTreeMap::new();
+    for _ in 0..requests {
+        client.send(GET).await;
+        let answer = client.answer("GET").await;
+        let text = match answer.status {
+            200 => answer.text().to_owned(),
+            _ => String::new(),
+        };
+        *counts.entry((answer.status, text)).or_insert(0) += 1;
+    }
+    counts
+}
+
+fn counted(counts: &[(&str, usize)]) -> BTreeMap<(u16, String), usize> {
+    let counts = counts.iter();
+    counts
+        .map(|&(name, count)| ((200, name.to_owned()), count))
+        .collect()
+}
+
+#[tokio::test]
+async fn each_upstream_gets_as_many_requests_as_its_weight_says() {
+    let (a, b) = (Server::start("a").await, Server::start("b").await);
+    let (c, spare) = (Server::start("c").await, Server::start("spare").await);
+    let rig = Rig::start().await;
+    let upstreams = [
+        (a.address, 500, 0),
+        (b.address, 300, 0),
+        (c.address, 200, 0),
+        (spare.address, 1, 1),
+    ];
+    publish(&rig, several(list("http", &upstreams, ""))).await;
+    let expected = counted(&[("a", 50), ("b", 30), ("c", 20)]);
+    assert_eq!(asked(&rig, 100).await, expected);
+    let events = rig.recorder.events(100).await;
+    let of_a = format!("http://{}", a.address);
+    let to_a = events
+        .iter()
+        .filter(|event| event["culvert"]["upstream"] == of_a.as_str());
+    assert_eq!(to_a.count(), 50);
+}
+
+#[tokio::test]
+async fn no_repeatable_request_fails_when_one_of_three_upstreams_dies_under_load() {
+    let mut a = Server::start("a").await;
+    let (b, c) = (Server::start("b").await, Server::start("c").await);
+    let rig = Arc::new(evenly(&[&a, &b, &c], |_| {}).await);
+    let mut clients = JoinSet::new();
+    let done = Arc::new(AtomicUsize::new(0));
+    for _ in 0..16 {
+        let (rig, done) = (Arc::clone(&rig), Arc::clone(&done));
+        clients.spawn(async move {
+            let mut client = rig.connect().await;
+            let mut failed = Vec::new();
+            for _ in 0..200 {
+                client.send(GET).await;
+                let answer = client.answer("GET").await;
+                done.fetch_add(1, Ordering::SeqCst);
+                if answer.status != 200 {
+                    failed.push((answer.status, String::from_utf8(answer.body).unwrap()));
+                }
+            }
+            failed
+        });
+    }
+    eventually("half of the requests", || {
+        done.load(Ordering::SeqCst) > 1_000
+    })
+    .await;
+    a.kill().await;
+    let failed: Vec<_> = clients.join_all().await.concat();
+    assert_eq!(failed, []);
+    assert_eq!(rig.edge.meters().upstreams_ejected.get(), 1);
+    // It gets no traffic until its time is over.
+    let before = rig.edge.meters().upstream_connects_failed.get();
+    assert_eq!(asked(&rig, 20).await, counted(&[("b", 10), ("c", 10)]));
+    assert_eq!(rig.edge.meters().upstream_connects_failed.get(), before);
+}
+
+#[tokio::test]
+async fn if_all_are_down_the_first_to_return_serves_the_next_request() {
+    let (mut a, mut b) = (Server::start("a").await, Server::start("b").await);
+    let rig = evenly(&[&a, &b], |_| {}).await;
+    asked(&rig, 2).await;
+    a.kill().await;
+    b.kill().await;
+    let none = asked(&rig, 10).await;
+    assert_eq!(none, BTreeMap::from([((502, String::new()), 10)]));
+    assert_eq!(rig.edge.meters().upstreams_ejected.get(), 2);
+    b.serve(named).await;
+    assert_eq!(asked(&rig, 10).await, counted(&[("b", 10)]));
+    assert_eq!(rig.edge.meters().upstreams_returned.get(), 1);
+}
+
+#[tokio::test]
+async fn a_request_with_a_body_goes_on_if_its_upstream_cannot_be_connected_to() {
+    let (mut a, b) = (Server::start("a").await, Server::start("b").await);
+    a.kill().await;
+    let rig = evenly(&[&a, &b], |list| list.health.consecutive_failures = 0).await;
+    let mut client = rig.connect().await;
+    for _ in 0..4 {
+        client
+            .send("POST /x HTTP/1.1\r\nHost: app.example\r\nContent-Length: 4\r\n\r\nbody")
+            .await;
+        let answer = client.answer("POST").await;
+        assert_eq!((answer.status, answer.text()), (200, "b"));
+    }
+    assert_eq!(rig.edge.meters().upstream_moves.get(), 2);
+    assert_eq!(b.count(), 4);
+}
+
+#[tokio::test]
+async fn only_requests_that_can_be_repeated_are_sent_again_after_they_were_received() {
+    let a = Server::with("a", |_, _| String::new()).await;
+    let b = Server::start("b").await;
+    let rig = evenly(&[&a, &b], |list| list.health.consecutive_failures = 0).await;
+    assert_eq!(asked(&rig, 4).await, counted(&[("b", 4)]));
+    assert_eq!((a.count(), b.count()), (2, 4));
+    let mut statuses = Vec::new();
+    for _ in 0..4 {
+        let post = "POST /x HTTP/1.1\r\nHost: app.example\r\nContent-Length: 0\r\n\r\n";
+        statuses.push(rig.ask(post).await.status);
+    }
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 502, 502]);
+    assert_eq!((a.count(), b.count()), (4, 6));
+}
+
+#[tokio::test]
+async fn chosen_statuses_count_as_failures() {
+    const BUSY: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy";
+    let a = Server::with("a", |_, _| BUSY.to_owned()).await;
+    let b = Server::start("b").await;
+    let rig = evenly(&[&a, &b], |list| {
+        list.retries.statuses = RetriedStatuses {
+            unavailable: true,
+            ..RetriedStatuses::default()
+        };
+    })
+    .await;
+    assert_eq!(asked(&rig, 20).await, counted(&[("b", 20)]));
+    // Ejected after three.
+    assert_eq!(a.count(), 3);
+    // Without the choice the response is the client's.
+    let rig = evenly(&[&a, &b], |_| {}).await;
+    let counts = asked(&rig, 20).await;
+    assert_eq!(counts.get(&(503, String::new())), Some(&10));
+}
+
+#[tokio::test]
+async fn the_last_response_stands_if_no_upstream_is_better() {
+    const BUSY: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy";
+    let a = Server::with("a", |_, _| BUSY.to_owned()).await;
+    let b = Server::with("b", |_, _| BUSY.to_owned()).await;
+    let rig = evenly(&[&a, &b], |list| list.retries.statuses.unavailable = true).await;
+    let answer = rig.ask(GET).await;
+    assert_eq!((answer.status, answer.text()), (503, "busy"));
+    assert_eq!((a.count(), b.count()), (1, 1));
+}
+
+#[tokio::test]
+async fn a_budget_limits_what_is_sent_again() {
+    let a = Server::with("a", |_, _| String::new()).await;
+    let b = Server::with("b", |_, _| String::new()).await;
+    let rig = evenly(&[&a, &b], |list| list.retries.budget_percent = 10).await;
+    let reserve = usize::try_from(Retries::RESERVE).unwrap();
+    asked(&rig, 2 * reserve).await;
+    let again = a.count() + b.count() - 2 * reserve;
+    assert!((reserve..=reserve * 13 / 10).contains(&again), "{again}");
+    assert!(rig.edge.meters().upstream_moves_refused.get() > 0);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_again_once_a_response_has_begun() {
+    let cut = |_: &str, _| "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf".to_owned();
+    let mut a = Server::with("a", cut).await;
+    let b = Server::start("b").await;
+    let rig = evenly(&[&a, &b], |_| {}).await;
+    let mut client = rig.connect().await;
+    client.send(GET).await;
+    let first = client.head().await.unwrap();
+    assert!(first.starts_with("HTTP/1.1 200"));
+    a.kill().await;
+    assert_eq!(client.rest().await, b"half");
+    assert_eq!((a.count(), b.count()), (1, 0));
+}
+
+#[tokio::test]
+async fn a_slow_try_ends_and_the_request_goes_on() {
+    let mut tasks = JoinSet::new();
+    let slow = origin(&mut tasks, |mut client| async move {
+        client.request().await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let b = Server::start("b").await;
+    let rig = Rig::start().await;
+    let mut list = list("http", &[(slow, 1, 0), (b.address, 1, 0)], "");
+    list.retries.per_try_timeout = Some(Duration::from_millis(100));
+    publish(&rig, several(list)).await;
+    assert_eq!(asked(&rig, 8).await, counted(&[("b", 8)]));
+    assert_eq!(rig.edge.meters().upstreams_ejected.get(), 1);
+}
+
+#[tokio::test]
+async fn http2_upstreams_are_a_list_too() {
+    let mut rig = Rig::start().await;
+    let good = http2_origin(&mut rig.tasks).await;
+    let mut dead = Server::start("dead").await;
+    dead.kill().await;
+    let upstreams = [(dead.address, 1, 0), (good, 1, 0)];
+    publish(&rig, several(list("http", &upstreams, "http2"))).await;
+    for _ in 0..6 {
+        assert_eq!(rig.ask(GET).await.status, 200);
+    }
+    assert_eq!(rig.edge.meters().upstreams_ejected.get(), 1);
+}
+
+#[tokio::test]
+async fn a_change_of_the_list_keeps_turns_and_failures() {
+    let mut a = Server::start("a").await;
+    let (b, c) = (Server::start("b").await, Server::start("c").await);
+    let rig = evenly(&[&a, &b], |_| {}).await;
+    a.kill().await;
+    asked(&rig, 12).await;
+    assert_eq!(rig.edge.meters().upstreams_ejected.get(), 1);
+    let failed = rig.edge.meters().upstream_connects_failed.get();
+    let upstreams = [(a.address, 1, 0), (b.address, 1, 0), (c.address, 1, 0)];
+    publish(&rig, several(list("http", &upstreams, ""))).await;
+    assert_eq!(asked(&rig, 10).await, counted(&[("b", 5), ("c", 5)]));
+    assert_eq!(rig.edge.meters().upstream_connects_failed.get(), failed);
+    // Back to one upstream, and forth.
+    publish(
+        &rig,
+        endpoint(
+            Scheme::Http,
+            "app.example",
+            80,
+            &format!("http://{}", c.address),
+            "",
+        ),
+    )
+    .await;
+    assert_eq!(asked(&rig, 3).await, counted(&[("c", 3)]));
+}
+
+#[tokio::test]
+async fn connections_of_tcp_endpoints_are_divided_too() {
+    let mut a = Server::start("a").await;
+    let b = Server::start("b").await;
+    let rig = Rig::start().await;
+    let port = free_port().await;
+    let list = list("tcp", &[(a.address, 1, 0), (b.address, 1, 0)], "");
+    let tcp = Endpoint {
+        scheme: Scheme::Tcp,
+        port,
+        ..several(list)
+    };
+    publish(&rig, tcp).await;
+    let ask = || async {
+        let stream = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+        let mut client = Client::new(stream.await.unwrap());
+        client.send(GET).await;
+        client.answer("GET").await.text().to_owned()
+    };
+    let mut served = [ask().await, ask().await];
+    served.sort();
+    assert_eq!(served, ["a", "b"]);
+    a.kill().await;
+    for _ in 0..8 {
+        assert_eq!(ask().await, "b");
+    }
+    assert_eq!(rig.edge.meters().upstreams_ejected.get(), 1);
+}
