@@ -10,7 +10,7 @@ import {
   useState,
 } from 'react';
 import { lazyPart } from '@/api/load';
-import { text } from '@/api/json';
+import { isObject, text } from '@/api/json';
 import type { Jump } from '@/ui/code-editor';
 import { Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
@@ -119,7 +119,9 @@ export function PolicyEditor({ label, value, onChange }: Props) {
   const [jump, setJump] = useState<Jump>();
   const [isTried, setIsTried] = useState(false);
   const url = text(values.public_url) || text(values.url);
-  const upstream = text(values.upstream_url);
+  const [first] = Array.isArray(values.upstreams) ? values.upstreams : [];
+  const upstream =
+    text(values.upstream_url) || (isObject(first) ? text(first.url) : '');
   const place = useRef<Place>({});
   useEffect(() => {
     place.current = {

@@ -1,6 +1,6 @@
 import { Link } from '@/routing/link';
 import { Breakable } from '@/ui/breakable';
-import { type JsonObject, refId, text } from '@/api/json';
+import { isObject, type JsonObject, refId, text } from '@/api/json';
 
 export default function ServedByCell({ object }: { object: JsonObject }) {
   const agent = refId(object.tunnel_session);
@@ -13,5 +13,8 @@ export default function ServedByCell({ object }: { object: JsonObject }) {
         An agent
       </Link>
     );
-  return <Breakable text={text(object.upstream_url) || 'Its policy'} />;
+  const upstreams = Array.isArray(object.upstreams) ? object.upstreams : [];
+  const urls = upstreams.flatMap((one) => (isObject(one) ? text(one.url) : []));
+  const shown = text(object.upstream_url) || urls.join(', ');
+  return <Breakable text={shown || 'Its policy'} />;
 }

@@ -474,6 +474,7 @@ const ORDER = [
   'url',
   'domain',
   'upstream_url',
+  'upstreams',
   'traffic_policy',
   'target',
   'destination_ids',

@@ -8,7 +8,7 @@ use culvert_base::{IpSet, Share};
 use culvert_policy::host::EndpointInfo;
 use culvert_policy::policy::compiled::Policy;
 use culvert_policy::scheme::Scheme;
-use culvert_upstream::Upstream;
+use culvert_upstream::{TlsOptions, Upstream};
 
 use crate::limits::Timeouts;
 use crate::upstream_list::UpstreamList;
@@ -65,6 +65,19 @@ impl Endpoint {
         alone
             .into_iter()
             .chain(listed.map(|listed| &listed.upstream))
+    }
+
+    /// The same endpoint with these options of TLS to all its upstreams.
+    #[must_use]
+    pub fn with_upstream_tls(mut self, options: &Arc<TlsOptions>) -> Self {
+        let with = |upstream: Upstream| upstream.with_tls(Arc::clone(options));
+        self.upstream = self.upstream.map(with);
+        if let Some(list) = &mut self.upstreams {
+            for listed in &mut Arc::make_mut(list).upstreams {
+                listed.upstream = with(listed.upstream.clone());
+            }
+        }
+        self
     }
 
     /// Whether only policies of its account's endpoints reach it.

@@ -69,6 +69,7 @@ pub fn edge(edge: &Edge) -> Vec<Sample> {
         ),
     ];
     samples.extend(requests(edge));
+    samples.extend(upstreams(edge));
     samples.extend(refused(edge));
     samples.extend(overload(edge));
     samples
@@ -117,51 +118,6 @@ fn requests(edge: &Edge) -> Vec<Sample> {
             "edge_challenges_answered",
             "Challenge requests of certificate authorities that were answered",
             m.challenges_answered.get(),
-        ),
-        counter(
-            "edge_upstream_connects",
-            "Connections made to upstreams",
-            m.upstream_connects.get(),
-        ),
-        counter(
-            "edge_upstream_connects_failed",
-            "Connections to upstreams that failed",
-            m.upstream_connects_failed.get(),
-        ),
-        counter(
-            "edge_upstream_reused",
-            "Requests on a reused upstream connection",
-            m.upstream_reused.get(),
-        ),
-        counter(
-            "edge_upstream_retries",
-            "Requests retried on a new connection",
-            m.upstream_retries.get(),
-        ),
-        counter(
-            "edge_upstream_moves",
-            "Requests and connections that went to another upstream of their endpoint",
-            m.upstream_moves.get(),
-        ),
-        counter(
-            "edge_upstream_moves_refused",
-            "Requests that were not sent to another upstream because the budget for that was spent",
-            m.upstream_moves_refused.get(),
-        ),
-        counter(
-            "edge_upstreams_ejected",
-            "Upstreams ejected after failures in a row",
-            m.upstreams_ejected.get(),
-        ),
-        counter(
-            "edge_upstreams_returned",
-            "Upstreams used again after they were ejected",
-            m.upstreams_returned.get(),
-        ),
-        counter(
-            "edge_upstream_failed",
-            "Invalid upstream responses",
-            m.upstream_failed.get(),
         ),
         counter(
             "edge_policy_failures",
@@ -230,6 +186,58 @@ fn requests(edge: &Edge) -> Vec<Sample> {
             "edge_slow_readers",
             "Connections and streams closed because the client read too slowly",
             m.slow_readers.get(),
+        ),
+    ]
+}
+
+/// Connections to upstreams, and what the edge does if one fails.
+fn upstreams(edge: &Edge) -> Vec<Sample> {
+    let m = edge.meters();
+    vec![
+        counter(
+            "edge_upstream_connects",
+            "Connections made to upstreams",
+            m.upstream_connects.get(),
+        ),
+        counter(
+            "edge_upstream_connects_failed",
+            "Connections to upstreams that failed",
+            m.upstream_connects_failed.get(),
+        ),
+        counter(
+            "edge_upstream_reused",
+            "Requests on a reused upstream connection",
+            m.upstream_reused.get(),
+        ),
+        counter(
+            "edge_upstream_retries",
+            "Requests retried on a new connection",
+            m.upstream_retries.get(),
+        ),
+        counter(
+            "edge_upstream_moves",
+            "Requests and connections that went to another upstream of their endpoint",
+            m.upstream_moves.get(),
+        ),
+        counter(
+            "edge_upstream_moves_refused",
+            "Requests that were not sent to another upstream because the budget for that was spent",
+            m.upstream_moves_refused.get(),
+        ),
+        counter(
+            "edge_upstreams_ejected",
+            "Upstreams ejected after failures in a row",
+            m.upstreams_ejected.get(),
+        ),
+        counter(
+            "edge_upstreams_returned",
+            "Upstreams used again after they were ejected",
+            m.upstreams_returned.get(),
+        ),
+        counter(
+            "edge_upstream_failed",
+            "Invalid upstream responses",
+            m.upstream_failed.get(),
         ),
     ]
 }

@@ -1,1 +1,1 @@
-import{U as e,or as t,ur as n}from"./first.js?v=10e67d2e9fd406dc";function r(){return t(`div`,{className:n.toolbar,children:t(e,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{r as default};
+import{U as e,or as t,ur as n}from"./first.js?v=c8fc70f9e30a9b0f";function r(){return t(`div`,{className:n.toolbar,children:t(e,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{r as default};

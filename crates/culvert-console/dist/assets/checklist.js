@@ -1,4 +1,4 @@
-import{$ as e,K as t,M as n,N as r,Rn as i,Z as a,jn as o,ln as s,n as c,nt as l,or as u,pr as d,rt as f,sr as p,ur as m}from"./first.js?v=10e67d2e9fd406dc";var h=`on_http_request:
+import{$ as e,K as t,M as n,N as r,Rn as i,Z as a,jn as o,ln as s,n as c,nt as l,or as u,pr as d,rt as f,sr as p,ur as m}from"./first.js?v=c8fc70f9e30a9b0f";var h=`on_http_request:
   - actions:
       - type: custom-response
         config:

@@ -1,1 +1,1 @@
-import{or as e,pr as t,ur as n}from"./first.js?v=10e67d2e9fd406dc";function r({object:r}){let i=t(r.grantee);return i===`role:member`?e(`span`,{className:n.tag,children:`All members`}):e(`span`,{className:n.fit,title:i,children:i})}export{r as default};
+import{or as e,pr as t,ur as n}from"./first.js?v=c8fc70f9e30a9b0f";function r({object:r}){let i=t(r.grantee);return i===`role:member`?e(`span`,{className:n.tag,children:`All members`}):e(`span`,{className:n.fit,title:i,children:i})}export{r as default};

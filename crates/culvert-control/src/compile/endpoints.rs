@@ -120,12 +120,8 @@ impl Control {
             if let Err(withheld) = resolved.options() {
                 warn!(endpoint.id = %id, cause = %withheld, "the upstream of an endpoint is not connected to");
             }
-            let mut endpoint = culvert_edge_config::Endpoint::clone(&ready.endpoint);
-            let resolved = Arc::new(resolved);
-            endpoint.upstream = endpoint
-                .upstream
-                .map(|upstream| upstream.with_tls(resolved));
-            ready.endpoint = Arc::new(endpoint);
+            let endpoint = culvert_edge_config::Endpoint::clone(&ready.endpoint);
+            ready.endpoint = Arc::new(endpoint.with_upstream_tls(&Arc::new(resolved)));
             state.due.endpoints.insert(id);
         }
         state.upstream_tls.read_at = Some(until);

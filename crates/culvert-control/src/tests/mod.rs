@@ -59,6 +59,7 @@ mod spellings;
 mod ssh;
 mod statistics;
 mod subscriptions;
+mod upstream_lists;
 mod upstream_tls;
 mod uses;
 mod vaults;

@@ -152,16 +152,18 @@ async fn the_policy_of_an_endpoint_is_analyzed_for_who_may_change_it() {
     assert!(matches!(answered, Answered::Refused(..)), "{answered:?}");
 }
 
-/// An alias of YAML repeats a text for a few bytes.
+/// An alias of YAML repeats a text for a few bytes. The patterns of a policy may take a few megabytes together.
 #[tokio::test]
 async fn a_few_bytes_do_not_ask_for_many_patterns() {
     let rig = Rig::start().await;
-    let one = "req.host.matches('\\\\p{L}{1,24}N')";
+    let one = "req.host.matches('\\\\\\\\p{L}{1,24}N')";
     let text = format!(
         "on_http_request:\n  - expressions: [&e \"{one} || {one}\"{}]\n    actions: [{{type: deny}}]\n",
-        ", *e".repeat(99)
+        ", *e".repeat(19)
     );
     let found = rig.problems(&rig.admin, new(&text)).await;
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].contains("regular expressions"), "{found:?}");
+    assert!(
+        found[0].contains("larger than 4194304 bytes together"),
+        "{found:?}"
+    );
 }

@@ -11,12 +11,13 @@ pub mod agent;
 pub mod model;
 pub(crate) mod timeouts;
 pub mod upstream_tls;
+pub(crate) mod upstreams;
 
 use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
-use culvert_edge_config::{EndpointBinding, Upstream};
+use culvert_edge_config::{EndpointBinding, Upstream, UpstreamList};
 use culvert_resources::access::Referrer;
 use culvert_resources::access::right::{Right, Scope};
 use culvert_resources::cx::Cx;
@@ -43,6 +44,9 @@ use crate::endpoint::model::{
 };
 use crate::endpoint::timeouts::Timeouts;
 use crate::endpoint::upstream_tls::UpstreamTlsOptions;
+use crate::endpoint::upstreams::{
+    GivenBalancing, GivenHealth, GivenRetries, GivenUpstream, ListOptions, UpstreamFields,
+};
 use crate::traffic_policy::model::StoredPolicy;
 use crate::traffic_policy::{Compiled, Given};
 use crate::{EndpointConfig, address_lock, health, host, pool, secret_rights};
@@ -65,8 +69,8 @@ pub struct Create {
     #[schemars(extend("enum" = ["cloud"]))]
     kind: String,
     /// Traffic policy in YAML or JSON, as a string or an object. Returned as written to
-    /// admins, and to the owner of the endpoint if it wrote the secrets. Either this or
-    /// `upstream_url` is required.
+    /// admins, and to the owner of the endpoint if it wrote the secrets. Either this,
+    /// `upstream_url` or `upstreams` is required.
     traffic_policy: Given,
     /// Binding of the endpoint: `public`, `internal` for a host that ends in `.internal`, or
     /// `kubernetes` for a host `service.namespace` that Kubernetes operators of the account
@@ -85,7 +89,16 @@ pub struct Create {
     /// HTTP, `tcp://host:port` for other schemes.
     #[schemars(length(max = 2048))]
     upstream_url: String,
-    /// HTTP version for the upstream: `http1` (default) or `http2`.
+    /// Several upstreams, among which the traffic is divided, instead of `upstream_url`: 1 to 64.
+    #[schemars(extend("maxItems" = UpstreamList::LENGTH_MAX))]
+    upstreams: Vec<GivenUpstream>,
+    /// How one of `upstreams` is chosen.
+    upstream_balancing: Option<GivenBalancing>,
+    /// When one of `upstreams` is ejected.
+    upstream_health: Option<GivenHealth>,
+    /// Which requests go to another one of `upstreams`.
+    upstream_retries: Option<GivenRetries>,
+    /// HTTP version for the upstreams: `http1` (default) or `http2`.
     #[schemars(extend("enum" = ["http1", "http2"]))]
     upstream_protocol: String,
     /// Whether `//` in the path of a request becomes `/`. Default: `true`. With `false`, rules and
@@ -118,10 +131,19 @@ pub struct Update {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// Upstream of the endpoint; empty if the policy handles all traffic.
+    /// Upstream of the endpoint, in place of `upstreams`; empty for none.
     #[schemars(length(max = 2048))]
     upstream_url: Option<String>,
-    /// HTTP version for the upstream: `http1` or `http2`; empty for `http1`.
+    /// Replaces all upstreams, and `upstream_url`; an empty list removes them, with their balancing, health and retries.
+    #[schemars(extend("maxItems" = UpstreamList::LENGTH_MAX))]
+    upstreams: Option<Vec<GivenUpstream>>,
+    /// How one of `upstreams` is chosen; replaces all values.
+    upstream_balancing: Option<GivenBalancing>,
+    /// When one of `upstreams` is ejected; replaces all values.
+    upstream_health: Option<GivenHealth>,
+    /// Which requests go to another one of `upstreams`; replaces all values.
+    upstream_retries: Option<GivenRetries>,
+    /// HTTP version for the upstreams: `http1` or `http2`; empty for `http1`.
     #[schemars(extend("enum" = ["http1", "http2", ""]))]
     upstream_protocol: Option<String>,
     /// Whether `//` in the path of a request becomes `/`.
@@ -190,12 +212,17 @@ impl Resource for Endpoint {
             true => chosen.address.spelled(&input.url),
             false => chosen.address,
         };
-        let upstream = StoredUpstream::check(
-            cx.settings,
-            address.scheme,
-            input.upstream_url,
-            input.upstream_protocol,
-        )?;
+        let fields = UpstreamFields {
+            url: Some(input.upstream_url),
+            protocol: Some(input.upstream_protocol),
+            list: Some(input.upstreams),
+            options: ListOptions {
+                balancing: input.upstream_balancing,
+                health: input.upstream_health,
+                retries: input.upstream_retries,
+            },
+        };
+        let upstream = fields.check(cx.settings, address.scheme, None)?;
         let (policy, named) = match input.traffic_policy.0 {
             text if text.is_empty() => (None, Changes::default()),
             text => {
@@ -261,19 +288,21 @@ impl Resource for Endpoint {
         };
         let policy_before = text_of(&self.policy);
         let target_before = self.target();
-        if input.upstream_url.is_some() || input.upstream_protocol.is_some() {
-            let (url, protocol) = match self.upstream {
-                Some(upstream) => (upstream.url, upstream.protocol),
-                None => Default::default(),
-            };
-            self.upstream = StoredUpstream::check(
-                cx.settings,
-                self.address.scheme,
-                input.upstream_url.unwrap_or(url),
-                input.upstream_protocol.unwrap_or(protocol),
-            )?;
+        let fields = UpstreamFields {
+            url: input.upstream_url,
+            protocol: input.upstream_protocol,
+            list: input.upstreams,
+            options: ListOptions {
+                balancing: input.upstream_balancing,
+                health: input.upstream_health,
+                retries: input.upstream_retries,
+            },
+        };
+        if fields.is_given() {
+            let before = self.upstream.take();
+            self.upstream = fields.check(cx.settings, self.address.scheme, before)?;
         }
-        if target_before.0 != self.upstream_url() || input.upstream_tls.is_some() {
+        if target_before.0 != self.target().0 || input.upstream_tls.is_some() {
             also = also.and(self.set_upstream_tls(cx, head, input.upstream_tls).await?);
         }
         let goes_on = self.upstream.is_some();
@@ -300,8 +329,11 @@ impl Resource for Endpoint {
         } else if input.traffic_policy.is_some() {
             self.policy = None;
         }
+        let target_after = self.target();
+        let is_new = |url: &String| !target_before.0.contains(url);
+        let has_new = target_after.0.iter().any(is_new) || target_before.1 != target_after.1;
         if self.upstream.is_some()
-            && target_before != self.target()
+            && has_new
             && let Some(policy) = &self.policy
         {
             let referrer = Referrer {
@@ -320,7 +352,7 @@ impl Resource for Endpoint {
         self.metadata = input.metadata.unwrap_or(self.metadata);
 
         let is_moved = place_before != self.lock_key(&head.account);
-        let serves_else = policy_before != text_of(&self.policy) || target_before != self.target();
+        let serves_else = policy_before != text_of(&self.policy) || target_before != target_after;
         if is_moved || serves_else {
             self.may_receive_secrets(cx)?;
         }
@@ -449,13 +481,11 @@ impl Endpoint {
         Ok(presented)
     }
 
-    fn upstream_url(&self) -> Option<String> {
-        self.upstream.as_ref().map(|upstream| upstream.url.clone())
-    }
-
-    /// What decides who gets its traffic behind the edge: the URL of its upstream, and the options of TLS.
-    fn target(&self) -> (Option<String>, Option<UpstreamTlsOptions>) {
-        (self.upstream_url(), self.upstream_tls.clone())
+    /// What decides who gets its traffic behind the edge: the URLs of its upstreams, and the options of TLS.
+    fn target(&self) -> (Vec<String>, Option<UpstreamTlsOptions>) {
+        let urls = self.upstream.as_ref().map(StoredUpstream::urls);
+        let urls = urls.unwrap_or_default().into_iter().map(str::to_owned);
+        (urls.collect(), self.upstream_tls.clone())
     }
 
     /// Refuses a key without the scope to read secrets (642) to decide what serves an internal endpoint: the requests that
@@ -504,18 +534,16 @@ impl Endpoint {
             Fault::bare(format!("compiling endpoint {}: {why}", head.id))
         };
         let scheme = self.address.scheme.of_edge();
-        let upstream = match (&self.upstream, &self.served) {
-            (_, Some(served)) => Some(served.upstream(&head.id, scheme)),
+        let (upstream, upstreams) = match (&self.upstream, &self.served) {
+            (_, Some(served)) => (Some(served.upstream(&head.id, scheme)), None),
             (Some(upstream), None) => {
                 let is_http = self.address.scheme.is_http();
-                let parsed = Upstream::of_endpoint(&upstream.url, &upstream.protocol, is_http);
-                let parsed = parsed.map_err(|error| unusable(&error))?;
-                Some(match &self.upstream_tls {
-                    Some(options) => parsed.with_tls(Arc::new(options.compile())),
-                    None => parsed,
-                })
+                let tls = self.upstream_tls.as_ref();
+                let tls = tls.map(|options| Arc::new(options.compile()));
+                let (first, list) = upstream.compile(is_http, tls.as_ref(), unusable)?;
+                (Some(first), list)
             }
-            (None, None) => None,
+            (None, None) => (None, None),
         };
         let policy = match &self.policy {
             Some(policy) => {
@@ -544,7 +572,7 @@ impl Endpoint {
                 }
             },
             upstream,
-            upstreams: None,
+            upstreams,
             policy,
             merge_slashes: self.merge_slashes,
             timeouts: self
@@ -643,11 +671,14 @@ fn needs_one(
 }
 
 impl StoredUpstream {
-    /// Whether it is reached over TLS.
+    /// Whether it is reached over TLS; of a list, all of it.
     fn has_tls(&self) -> bool {
-        self.url
-            .get(..8)
-            .is_some_and(|start| start.eq_ignore_ascii_case("https://"))
+        let is_https = |url: &&str| {
+            let start = url.get(..8);
+            start.is_some_and(|start| start.eq_ignore_ascii_case("https://"))
+        };
+        let urls = self.urls();
+        !urls.is_empty() && urls.iter().all(is_https)
     }
 
     fn check(
@@ -694,6 +725,10 @@ impl StoredUpstream {
             (true, true) => "http1".to_owned(),
             _ => protocol,
         };
-        Ok(Some(Self { url, protocol }))
+        Ok(Some(Self {
+            url,
+            protocol,
+            ..Self::default()
+        }))
     }
 }

@@ -16,6 +16,9 @@ use serde_json::{Value, json};
 
 use crate::endpoint::timeouts::Timeouts;
 use crate::endpoint::upstream_tls::UpstreamTlsOptions;
+use crate::endpoint::upstreams::{
+    GivenBalancing, GivenHealth, GivenRetries, GivenUpstream, ListOptions,
+};
 use crate::reserved_addr::model::ReservedAddr;
 use crate::reserved_domain::model::ReservedDomain;
 use crate::traffic_policy::model::StoredPolicy;
@@ -71,13 +74,19 @@ pub(crate) const fn merges_slashes() -> bool {
     true
 }
 
-/// An upstream as sent; both parts have passed [`culvert_edge_config::Upstream::parse`].
-#[derive(Clone, Debug, Deserialize, Serialize)]
+/// An upstream, or several, as sent; URLs and protocol have passed [`culvert_edge_config::Upstream::parse`].
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct StoredUpstream {
-    /// URL of the upstream.
+    /// URL of the upstream; empty if there is a list.
     pub url: String,
     /// `""` for an upstream without HTTP.
     pub(crate) protocol: String,
+    /// Several upstreams. Empty if there is a URL.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) list: Vec<GivenUpstream>,
+    /// How the traffic is divided among them.
+    #[serde(flatten)]
+    pub(crate) options: ListOptions,
 }
 
 /// An endpoint as the API shows it.
@@ -129,6 +138,14 @@ pub struct View<'a> {
     /// Owner of the API key or credential that created the object.
     pub(crate) principal: Reference<'a>,
     pub(crate) upstream_url: &'a str,
+    /// Several upstreams, as they were sent; empty for an endpoint with `upstream_url`.
+    pub(crate) upstreams: &'a [GivenUpstream],
+    /// How one of `upstreams` is chosen; `null` for the default.
+    pub(crate) upstream_balancing: Option<&'a GivenBalancing>,
+    /// When one of `upstreams` is ejected; `null` for the default.
+    pub(crate) upstream_health: Option<&'a GivenHealth>,
+    /// Which requests go to another one of `upstreams`; `null` for the default.
+    pub(crate) upstream_retries: Option<&'a GivenRetries>,
     pub(crate) upstream_protocol: &'a str,
     pub(crate) merge_slashes: bool,
     /// Timeouts of the endpoint; `null` for the server settings.
@@ -236,6 +253,10 @@ impl Model for Endpoint {
                 Some(served) => &served.forwards_to,
                 None => upstream.map_or("", |upstream| &upstream.url),
             },
+            upstreams: upstream.map_or(&[], |upstream| &upstream.list),
+            upstream_balancing: upstream.and_then(|upstream| upstream.options.balancing.as_ref()),
+            upstream_health: upstream.and_then(|upstream| upstream.options.health.as_ref()),
+            upstream_retries: upstream.and_then(|upstream| upstream.options.retries.as_ref()),
             upstream_protocol: match served {
                 Some(served) => &served.forwards_proto,
                 None => upstream.map_or("", |upstream| &upstream.protocol),

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A duration, or nothing.
-const PATTERN: &str = r"^$|^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$";
+pub(crate) const PATTERN: &str = r"^$|^([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$";
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Timeouts as durations such as `90s` or `1h30m`. Absent, `null` or empty values use the server
@@ -92,13 +92,14 @@ impl Timeouts {
     }
 }
 
-fn parse(text: &str) -> Option<Duration> {
+/// A length of time.
+pub(crate) fn parse(text: &str) -> Option<Duration> {
     let nanos = culvert_cel::Duration::parse(text)?.nanos();
     Some(Duration::from_nanos(u64::try_from(nanos).ok()?))
 }
 
 /// Formats a bound for messages.
-fn shown(time: Duration) -> String {
+pub(crate) fn shown(time: Duration) -> String {
     match time.as_secs() {
         hours if hours >= 3600 => format!("{}h", hours / 3600),
         seconds => format!("{}m", seconds / 60),

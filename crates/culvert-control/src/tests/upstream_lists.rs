@@ -1,0 +1,175 @@
+//! Endpoints with several upstreams: how they are stored, changed and shown.
+
+use super::*;
+
+fn two() -> Value {
+    json!([{"url": "http://127.0.0.1:9"}, {"url": "http://127.0.0.1:10", "weight": 3, "priority": 1}])
+}
+
+#[tokio::test]
+async fn several_upstreams_are_stored_and_shown() {
+    let rig = Rig::start().await;
+    let body = json!({"url": "https://x.culvert.localhost", "upstreams": two()});
+    let made = rig.post("/endpoints", body).await.body();
+    let shown = json!([
+        {"url": "http://127.0.0.1:9", "weight": null, "priority": null},
+        {"url": "http://127.0.0.1:10", "weight": 3, "priority": 1},
+    ]);
+    assert_eq!(made["upstreams"], shown);
+    assert_eq!(made["upstream_url"], "");
+    assert_eq!(made["upstream_protocol"], "http1");
+    assert_eq!(made["upstream_retries"], Value::Null);
+
+    let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
+    let retries = json!({"on": ["connect_failure", "503"], "attempts": 2});
+    let health = json!({"passive": {"consecutive_failures": 5, "ejection_time": "30s"}});
+    let changed = rig
+        .patch(
+            &one,
+            json!({"upstream_retries": retries, "upstream_health": health}),
+        )
+        .await
+        .body();
+    assert_eq!(changed["upstream_retries"]["on"], retries["on"]);
+    assert_eq!(changed["upstream_retries"]["attempts"], 2);
+    assert_eq!(
+        changed["upstream_health"]["passive"]["ejection_time"],
+        "30s"
+    );
+    // Other changes keep them, and so does an empty `upstream_url`.
+    for body in [json!({"description": "x"}), json!({"upstream_url": ""})] {
+        let kept = rig.patch(&one, body).await.body();
+        assert_eq!(kept["upstreams"], shown);
+        assert_eq!(kept["upstream_retries"], changed["upstream_retries"]);
+    }
+    assert_eq!(rig.get(&one).await.body()["upstreams"], shown);
+
+    // A URL replaces the list and its options, and a list the URL.
+    let single = json!({"upstream_url": "http://127.0.0.1:9"});
+    let changed = rig.patch(&one, single).await.body();
+    assert_eq!(changed["upstreams"], json!([]));
+    assert_eq!(changed["upstream_retries"], Value::Null);
+    let changed = rig.patch(&one, json!({"upstreams": two()})).await.body();
+    assert_eq!(
+        (&changed["upstreams"], &changed["upstream_url"]),
+        (&shown, &json!(""))
+    );
+    let none = rig.patch(&one, json!({"upstreams": []})).await;
+    assert_eq!(none.code(), Some(18015));
+}
+
+#[tokio::test]
+async fn wrong_lists_of_upstreams_are_refused() {
+    let rig = Rig::start().await;
+    let with = |more: Value| {
+        let mut body = json!({"url": "https://x.culvert.localhost", "upstreams": two()});
+        for (field, value) in more.as_object().unwrap() {
+            body[field] = value.clone();
+        }
+        body
+    };
+    let listed = |entry: Value| with(json!({"upstreams": [entry]}));
+    let many: Vec<_> = (1..=65)
+        .map(|n| json!({"url": format!("http://a:{n}")}))
+        .collect();
+    for (body, code, why) in [
+        (
+            with(json!({"upstream_url": "http://a:1"})),
+            18014,
+            "not both",
+        ),
+        (
+            listed(json!({"url": "ftp://a:1"})),
+            18014,
+            "`upstreams[0].url`",
+        ),
+        (
+            listed(json!({"url": "tcp://a:1"})),
+            18014,
+            "`upstreams[0].url`",
+        ),
+        (
+            listed(json!({"weight": 1})),
+            18014,
+            "`upstreams[0].url` is required",
+        ),
+        (
+            listed(json!({"url": "http://a:1", "weight": 1001})),
+            18014,
+            "at most 1000",
+        ),
+        (
+            listed(json!({"url": "http://a:1", "weight": 0})),
+            18014,
+            "above 0",
+        ),
+        (
+            listed(json!({"url": "http://a:1", "priority": 8})),
+            18014,
+            "at most 7",
+        ),
+        (listed(json!({"url": "http://a:1", "tags": 8})), 214, ""),
+        (listed(json!({"url": "http://a:1", "weight": -1})), 215, ""),
+        (
+            with(json!({"upstreams": [{"url": "http://a:80"}, {"url": "http://A"}]})),
+            18014,
+            "twice",
+        ),
+        (with(json!({"upstreams": many})), 18014, "at most 64"),
+        (
+            with(json!({"upstream_balancing": {"policy": "random"}})),
+            18014,
+            "round_robin",
+        ),
+        (
+            with(json!({"upstream_health": {"panic_below_percent": 101}})),
+            18014,
+            "0 to 100",
+        ),
+        (
+            with(json!({"upstream_health": {"passive": {"ejection_time": "2h"}}})),
+            18014,
+            "from 1s to 1h",
+        ),
+        (
+            with(
+                json!({"upstream_health": {"passive": {"ejection_time": "9m", "ejection_time_max": "5m"}}}),
+            ),
+            18014,
+            "must not be shorter",
+        ),
+        (
+            with(json!({"upstream_retries": {"on": ["500"]}})),
+            18014,
+            "must have only",
+        ),
+        (
+            with(json!({"upstream_retries": {"attempts": 0}})),
+            18014,
+            "from 1 to 10",
+        ),
+        (
+            with(json!({"upstream_retries": {"per_try_timeout": "1ms"}})),
+            18014,
+            "100ms",
+        ),
+        (
+            with(json!({"upstream_retries": {"budget_percent": 200}})),
+            18014,
+            "0 to 100",
+        ),
+        (
+            json!({
+                "url": "https://x.culvert.localhost", "upstream_url": "http://a:1",
+                "upstream_retries": {"attempts": 2},
+            }),
+            18014,
+            "need `upstreams`",
+        ),
+    ] {
+        let answered = rig.post("/endpoints", body.clone()).await;
+        assert_eq!(answered.code(), Some(code), "{body}");
+        let message = format!("{answered:?}");
+        assert!(message.contains(why), "{body}: {message}");
+    }
+}

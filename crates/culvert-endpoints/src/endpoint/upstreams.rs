@@ -1,0 +1,469 @@
+//! Several upstreams of an endpoint: their list, how one of them is chosen, when one is ejected, and which requests are sent again.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_base::{Fault, Refusal, code};
+use culvert_edge_config::{
+    Balancing, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, TlsOptions, Upstream,
+    UpstreamList,
+};
+use culvert_resources::settings::Settings;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::endpoint::model::{AddressScheme, StoredUpstream};
+use crate::endpoint::timeouts::{PATTERN, parse, shown};
+
+const WEIGHT_MAX: u16 = 1_000;
+const PRIORITY_MAX: u8 = 7;
+const ATTEMPTS_MAX: u32 = 10;
+const FAILURES_MAX: u32 = 1_000;
+const POLICIES: [&str; 2] = ["round_robin", "least_requests"];
+const CONDITIONS: [&str; 5] = ["connect_failure", "reset", "502", "503", "504"];
+
+/// One of several upstreams.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "EndpointUpstream", extend("additionalProperties" = false, "required" = ["url"]))]
+pub(crate) struct GivenUpstream {
+    /// `http://host:port` or `https://…` for HTTP, `tcp://host:port` for other schemes, as in `upstream_url`.
+    #[schemars(length(max = 2048))]
+    url: String,
+    /// Share of the traffic, in proportion to the other upstreams of the same priority: 0 to 1000, default 1. With 0 it gets
+    /// no traffic.
+    #[schemars(range(max = 1000))]
+    weight: Option<u16>,
+    /// 0 to 7, default 0. Upstreams with a higher number get only the traffic that those with lower numbers cannot serve.
+    #[schemars(range(max = 7))]
+    priority: Option<u8>,
+}
+
+/// How one of several upstreams is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "EndpointUpstreamBalancing", extend("additionalProperties" = false))]
+pub(crate) struct GivenBalancing {
+    /// `round_robin`, the default: in turn, each as often as its weight says. `least_requests`: of two candidates, the one
+    /// with fewer open requests for its weight.
+    #[schemars(extend("enum" = POLICIES))]
+    policy: Option<String>,
+}
+
+/// When upstreams are ejected. Values that are absent, `null` or empty are the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "EndpointUpstreamHealth", extend("additionalProperties" = false))]
+pub(crate) struct GivenHealth {
+    /// If fewer of the upstreams than this share are left, all are used again: 0 to 100 percent, default 50.
+    #[schemars(range(max = 100))]
+    panic_below_percent: Option<u8>,
+    /// How failures of requests count.
+    passive: Option<GivenPassiveHealth>,
+}
+
+/// When an upstream is ejected because requests to it fail: connections that fail or time out, or close without a response,
+/// responses with a status of `upstream_retries.on`, and tries that take longer than `upstream_retries.per_try_timeout`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "EndpointPassiveHealth", extend("additionalProperties" = false))]
+pub(crate) struct GivenPassiveHealth {
+    /// Failures in a row after which an upstream is ejected: 0 to 1000, default 3. 0 for never.
+    #[schemars(range(max = 1000))]
+    consecutive_failures: Option<u32>,
+    /// For how long, the first time: 1s to 1h, default 10s. Doubles each time that the upstream fails again soon after.
+    #[schemars(extend("pattern" = PATTERN))]
+    ejection_time: Option<String>,
+    /// The longest time: 1s to 24h, default 5m.
+    #[schemars(extend("pattern" = PATTERN))]
+    ejection_time_max: Option<String>,
+    /// The share of the upstreams that may be ejected at a time: 0 to 100 percent, default 100. Above 0, one always may.
+    #[schemars(range(max = 100))]
+    ejected_percent_max: Option<u8>,
+}
+
+/// Which requests go to another upstream if one fails. Values that are absent, `null` or empty are the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "EndpointUpstreamRetries", extend("additionalProperties" = false))]
+pub(crate) struct GivenRetries {
+    /// When: `connect_failure` for an upstream that cannot be connected to; `reset` for one that closes the connection
+    /// without a response, or exceeds `per_try_timeout`; `502`, `503`, `504` for responses with this status. Default:
+    /// `connect_failure` and `reset`. Except after `connect_failure`, only requests without a body and with the method
+    /// GET, HEAD, OPTIONS, PUT or DELETE are sent again.
+    #[schemars(extend("items" = {"type": "string", "enum": CONDITIONS}, "maxItems" = CONDITIONS.len()))]
+    on: Option<Vec<String>>,
+    /// How many upstreams get a request at most, with the first: 1 to 10, default 3. 1 for no retries.
+    #[schemars(range(max = 10))]
+    attempts: Option<u32>,
+    /// Timeout of each try from its beginning to the response head, for requests that can be sent again: 100ms to 10m. By
+    /// default only the timeouts of the endpoint apply.
+    #[schemars(extend("pattern" = PATTERN))]
+    per_try_timeout: Option<String>,
+    /// The share of requests that may be sent again, not counted those after `connect_failure`: 0 to 100 percent, default
+    /// 20. 100 more are in reserve for sudden failures, unless it is 0.
+    #[schemars(range(max = 100))]
+    budget_percent: Option<u8>,
+}
+
+/// What applies only to a list of upstreams.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub(crate) struct ListOptions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) balancing: Option<GivenBalancing>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) health: Option<GivenHealth>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retries: Option<GivenRetries>,
+}
+
+/// The upstream fields of a request; `None` where a field is not given.
+#[derive(Debug, Default)]
+pub(crate) struct UpstreamFields {
+    pub(crate) url: Option<String>,
+    pub(crate) protocol: Option<String>,
+    pub(crate) list: Option<Vec<GivenUpstream>>,
+    pub(crate) options: ListOptions,
+}
+
+impl UpstreamFields {
+    /// Whether any of them is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.url.is_some()
+            || self.protocol.is_some()
+            || self.list.is_some()
+            || self.options != ListOptions::default()
+    }
+
+    /// The upstreams with these fields; those that are not given stay as they are. A URL replaces a list, and a list a URL.
+    ///
+    /// # Errors
+    ///
+    /// 18014 with the field and its bounds.
+    pub(crate) fn check(
+        self,
+        settings: &Settings,
+        scheme: AddressScheme,
+        before: Option<StoredUpstream>,
+    ) -> Result<Option<StoredUpstream>, Refusal> {
+        let before = before.unwrap_or_default();
+        let has_url = self.url.as_ref().is_some_and(|url| !url.is_empty());
+        let has_list = self.list.as_ref().is_some_and(|list| !list.is_empty());
+        if has_url && has_list {
+            return Err(invalid(
+                "Send either `upstream_url` or `upstreams`, not both.",
+            ));
+        }
+        let has_options = self.options != ListOptions::default();
+        let url = match has_list {
+            true => String::new(),
+            false => self.url.unwrap_or(before.url),
+        };
+        let list = match has_url {
+            true => Vec::new(),
+            false => self.list.unwrap_or(before.list),
+        };
+        let protocol = self.protocol.unwrap_or(before.protocol);
+        if list.is_empty() {
+            if has_options {
+                return Err(invalid(
+                    "`upstream_balancing`, `upstream_health` and `upstream_retries` need `upstreams`.",
+                ));
+            }
+            return StoredUpstream::check(settings, scheme, url, protocol);
+        }
+        let (given, kept) = (self.options, before.options);
+        let options = ListOptions {
+            balancing: given
+                .balancing
+                .or(kept.balancing)
+                .map(GivenBalancing::check)
+                .transpose()?,
+            health: given
+                .health
+                .or(kept.health)
+                .map(GivenHealth::check)
+                .transpose()?,
+            retries: given
+                .retries
+                .or(kept.retries)
+                .map(GivenRetries::check)
+                .transpose()?,
+        };
+        let protocol = check_list(settings, scheme, &list, &protocol)?;
+        Ok(Some(StoredUpstream {
+            url: String::new(),
+            protocol,
+            list,
+            options,
+        }))
+    }
+}
+
+/// Checks a list of upstreams. Returns their protocol.
+fn check_list(
+    settings: &Settings,
+    scheme: AddressScheme,
+    list: &[GivenUpstream],
+    protocol: &str,
+) -> Result<String, Refusal> {
+    if list.len() > UpstreamList::LENGTH_MAX {
+        return Err(invalid(format!(
+            "`upstreams` must have at most {} entries.",
+            UpstreamList::LENGTH_MAX
+        )));
+    }
+    let mut known: Vec<Upstream> = Vec::with_capacity(list.len());
+    let mut shown_protocol = String::new();
+    for (index, one) in list.iter().enumerate() {
+        let field = format!("`upstreams[{index}].url`");
+        let named = |refusal: Refusal| {
+            let message = refusal.message.replace("`upstream_url`", &field);
+            Refusal::new(code::ENDPOINT_FIELD_INVALID, message)
+        };
+        if one.url.is_empty() {
+            return Err(invalid(format!("{field} is required.")));
+        }
+        let (url, protocol) = (one.url.clone(), protocol.to_owned());
+        let checked = StoredUpstream::check(settings, scheme, url, protocol).map_err(named)?;
+        shown_protocol = checked.map(|one| one.protocol).unwrap_or_default();
+        let upstream = Upstream::of_endpoint(&one.url, &shown_protocol, scheme.is_http());
+        let upstream = upstream.map_err(named)?;
+        if known.contains(&upstream) {
+            return Err(invalid(format!("{field} is in the list twice.")));
+        }
+        known.push(upstream);
+        if one.weight.is_some_and(|weight| weight > WEIGHT_MAX) {
+            return Err(invalid(format!(
+                "`upstreams[{index}].weight` must be at most {WEIGHT_MAX}."
+            )));
+        }
+        if one.priority.is_some_and(|priority| priority > PRIORITY_MAX) {
+            return Err(invalid(format!(
+                "`upstreams[{index}].priority` must be at most {PRIORITY_MAX}."
+            )));
+        }
+    }
+    if list.iter().all(|one| one.weight == Some(0)) {
+        return Err(invalid("One of `upstreams` must have a `weight` above 0."));
+    }
+    Ok(shown_protocol)
+}
+
+impl StoredUpstream {
+    /// The URLs that traffic goes to.
+    pub(crate) fn urls(&self) -> Vec<&str> {
+        let alone = (!self.url.is_empty()).then_some(&*self.url);
+        let listed = self.list.iter().map(|one| &*one.url);
+        alone.into_iter().chain(listed).collect()
+    }
+
+    /// The upstream for the edge, the first of several, and the list if it has one, with these options of TLS.
+    ///
+    /// # Errors
+    ///
+    /// If a stored URL cannot be read.
+    pub(crate) fn compile(
+        &self,
+        is_http: bool,
+        tls: Option<&Arc<TlsOptions>>,
+        unusable: impl Fn(&dyn std::fmt::Display) -> Fault,
+    ) -> Result<(Upstream, Option<Arc<UpstreamList>>), Fault> {
+        let read = |url: &str| {
+            let parsed = Upstream::of_endpoint(url, &self.protocol, is_http);
+            let parsed = parsed.map_err(|error| unusable(&error))?;
+            Ok(match tls {
+                Some(options) => parsed.with_tls(Arc::clone(options)),
+                None => parsed,
+            })
+        };
+        if self.list.is_empty() {
+            return Ok((read(&self.url)?, None));
+        }
+        let mut upstreams = Vec::with_capacity(self.list.len());
+        for one in &self.list {
+            upstreams.push(ListedUpstream {
+                upstream: read(&one.url)?,
+                weight: one.weight.unwrap_or(1),
+                priority: one.priority.unwrap_or(0),
+            });
+        }
+        let first = upstreams.first().map(|one| one.upstream.clone());
+        let first = first.ok_or_else(|| unusable(&"an empty list of upstreams"))?;
+        let options = &self.options;
+        let balancing = options.balancing.as_ref();
+        let health = options.health.as_ref();
+        let retries = options.retries.as_ref();
+        let list = UpstreamList {
+            upstreams,
+            balancing: balancing.map_or_else(Default::default, GivenBalancing::compile),
+            health: health.map_or_else(Default::default, GivenHealth::compile),
+            retries: retries.map_or_else(Default::default, GivenRetries::compile),
+        };
+        Ok((first, Some(Arc::new(list))))
+    }
+}
+
+impl GivenBalancing {
+    fn check(mut self) -> Result<Self, Refusal> {
+        unset(&mut self.policy);
+        match &self.policy {
+            Some(policy) if !POLICIES.contains(&policy.as_str()) => Err(invalid(
+                "`upstream_balancing.policy` must be `round_robin` or `least_requests`.",
+            )),
+            _ => Ok(self),
+        }
+    }
+
+    fn compile(&self) -> Balancing {
+        match self.policy.as_deref() {
+            Some("least_requests") => Balancing::LeastRequests,
+            _ => Balancing::RoundRobin,
+        }
+    }
+}
+
+impl GivenHealth {
+    fn check(mut self) -> Result<Self, Refusal> {
+        percent(
+            "upstream_health.panic_below_percent",
+            self.panic_below_percent,
+        )?;
+        if let Some(passive) = &mut self.passive {
+            if passive
+                .consecutive_failures
+                .is_some_and(|count| count > FAILURES_MAX)
+            {
+                return Err(invalid(format!(
+                    "`upstream_health.passive.consecutive_failures` must be at most {FAILURES_MAX}."
+                )));
+            }
+            let second = Duration::from_secs(1);
+            let hour = Duration::from_secs(3_600);
+            let field = "upstream_health.passive.ejection_time";
+            let first = time(field, &mut passive.ejection_time, second..=hour)?;
+            let field = "upstream_health.passive.ejection_time_max";
+            let longest = time(field, &mut passive.ejection_time_max, second..=24 * hour)?;
+            let default = PassiveHealth::default();
+            let first = first.unwrap_or(default.ejection_time);
+            if longest.unwrap_or(default.ejection_time_max.max(first)) < first {
+                return Err(invalid(
+                    "`upstream_health.passive.ejection_time_max` must not be shorter than `ejection_time`.",
+                ));
+            }
+            percent(
+                "upstream_health.passive.ejected_percent_max",
+                passive.ejected_percent_max,
+            )?;
+        }
+        Ok(self)
+    }
+
+    fn compile(&self) -> PassiveHealth {
+        let default = PassiveHealth::default();
+        let none = GivenPassiveHealth::default();
+        let passive = self.passive.as_ref().unwrap_or(&none);
+        let time = |text: &Option<String>| text.as_deref().and_then(parse);
+        let ejection_time = time(&passive.ejection_time).unwrap_or(default.ejection_time);
+        let longest = time(&passive.ejection_time_max).unwrap_or(default.ejection_time_max);
+        PassiveHealth {
+            consecutive_failures: passive
+                .consecutive_failures
+                .unwrap_or(default.consecutive_failures),
+            ejection_time,
+            ejection_time_max: longest.max(ejection_time),
+            ejected_percent_max: passive
+                .ejected_percent_max
+                .unwrap_or(default.ejected_percent_max),
+            panic_below_percent: self
+                .panic_below_percent
+                .unwrap_or(default.panic_below_percent),
+        }
+    }
+}
+
+impl GivenRetries {
+    fn check(mut self) -> Result<Self, Refusal> {
+        if let Some(on) = &self.on
+            && (on.len() > CONDITIONS.len()
+                || on.iter().any(|one| !CONDITIONS.contains(&one.as_str())))
+        {
+            return Err(invalid(
+                "`upstream_retries.on` must have only `connect_failure`, `reset`, `502`, `503` and `504`, each once at most.",
+            ));
+        }
+        let attempts = self.attempts.unwrap_or(1);
+        if !(1..=ATTEMPTS_MAX).contains(&attempts) {
+            return Err(invalid(format!(
+                "`upstream_retries.attempts` must be from 1 to {ATTEMPTS_MAX}."
+            )));
+        }
+        let (least, most) = (Duration::from_millis(100), Duration::from_secs(600));
+        let field = "upstream_retries.per_try_timeout";
+        time(field, &mut self.per_try_timeout, least..=most)?;
+        percent("upstream_retries.budget_percent", self.budget_percent)?;
+        Ok(self)
+    }
+
+    fn compile(&self) -> Retries {
+        let default = Retries::default();
+        let timeout = self.per_try_timeout.as_deref();
+        let retries = Retries {
+            attempts: self.attempts.unwrap_or(default.attempts),
+            per_try_timeout: timeout.and_then(parse),
+            budget_percent: self.budget_percent.unwrap_or(default.budget_percent),
+            ..default
+        };
+        let Some(on) = &self.on else {
+            return retries;
+        };
+        let has = |name: &str| on.iter().any(|one| one == name);
+        Retries {
+            connect_failure: has("connect_failure"),
+            reset: has("reset"),
+            statuses: RetriedStatuses {
+                bad_gateway: has("502"),
+                unavailable: has("503"),
+                gateway_timeout: has("504"),
+            },
+            ..retries
+        }
+    }
+}
+
+fn invalid(why: impl Into<Cow<'static, str>>) -> Refusal {
+    Refusal::new(code::ENDPOINT_FIELD_INVALID, why)
+}
+
+/// An empty text counts as not given.
+fn unset(text: &mut Option<String>) {
+    if text.as_ref().is_some_and(String::is_empty) {
+        *text = None;
+    }
+}
+
+fn percent(field: &str, given: Option<u8>) -> Result<(), Refusal> {
+    match given {
+        Some(given) if given > 100 => Err(invalid(format!("`{field}` must be from 0 to 100."))),
+        _ => Ok(()),
+    }
+}
+
+fn time(
+    field: &str,
+    text: &mut Option<String>,
+    bounds: std::ops::RangeInclusive<Duration>,
+) -> Result<Option<Duration>, Refusal> {
+    unset(text);
+    let Some(text) = text else { return Ok(None) };
+    match parse(text).filter(|time| bounds.contains(time)) {
+        Some(time) => Ok(Some(time)),
+        None => Err(invalid(format!(
+            "`{field}` must be a duration such as `10s` or `1m30s`, from {:?} to {}.",
+            bounds.start(),
+            shown(*bounds.end())
+        ))),
+    }
+}
