@@ -90,6 +90,7 @@ ROWS = [
     ("cache", "delivery/plane/mod.rs Plane.table", "database:", "told"),
     ("cache", "delivery/recorder/record_shards.rs RecordShards.captures", "database:", "told"),
     ("cache", "destinations/target/s3.rs S3.aws", "clock:", "it:the_region_of_the_bucket_is_followed_and_errors_are_classified"),
+    ("cache", "edge/balance/target_set.rs TargetSet.view", "node:", "it:an_endpoint_goes_on_without_an_upstream_that_fails"),
     ("cache", "edge/edge/edge_context.rs EdgeContext.files", "database:", "live"),
     ("cache", "edge/edge/edge_context.rs EdgeContext.live", "database:", "live"),
     ("cache", "edge/edge/edge_context.rs EdgeContext.rules", "database:", "live"),

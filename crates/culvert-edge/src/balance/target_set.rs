@@ -7,21 +7,20 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use culvert_base::sync::lock;
 use culvert_edge_config::{Balancing, PassiveHealth, UpstreamList};
-use culvert_upstream::Upstream;
+use culvert_upstream::{Pool, UploadBody, Upstream};
 use tokio::time::Instant;
 
 use crate::balance::budget::Budget;
 use crate::balance::view::{Candidate, View};
 use crate::edge::meters::Meters;
-use crate::pools::Pool;
 
-/// The upstreams of one endpoint.
+/// The upstreams of one endpoint, with the connections to them.
 #[derive(Debug)]
-pub(crate) struct TargetSet {
+pub(crate) struct TargetSet<B> {
     /// ID of the endpoint, for the log.
     endpoint: Arc<str>,
     list: Arc<UpstreamList>,
-    targets: Box<[Target]>,
+    targets: Box<[Target<B>]>,
     view: ArcSwap<View>,
     turn: AtomicU64,
     pub(crate) budget: Budget,
@@ -31,8 +30,8 @@ pub(crate) struct TargetSet {
 
 /// An upstream of a list.
 #[derive(Debug)]
-struct Target {
-    pool: Arc<Pool>,
+struct Target<B> {
+    pool: Arc<Pool<B>>,
     state: Arc<TargetState>,
 }
 
@@ -124,20 +123,20 @@ impl Ejection {
     }
 }
 
-impl TargetSet {
+impl<B: UploadBody> TargetSet<B> {
     /// The upstreams of a list, with their pools in its order. Those that `before` has keep their state.
     pub(crate) fn new(
         endpoint: &str,
         list: Arc<UpstreamList>,
-        pools: impl Iterator<Item = Arc<Pool>>,
+        pools: impl Iterator<Item = Arc<Pool<B>>>,
         before: Option<&Self>,
     ) -> Self {
-        let known = |pool: &Pool| {
+        let known = |pool: &Pool<B>| {
             let mut targets = before?.targets.iter();
             let known = targets.find(|target| target.pool.upstream() == pool.upstream());
             Some(Arc::clone(&known?.state))
         };
-        let targets: Box<[Target]> = pools
+        let targets: Box<[Target<B>]> = pools
             .map(|pool| Target {
                 state: known(&pool).unwrap_or_default(),
                 pool,
@@ -162,7 +161,7 @@ impl TargetSet {
     }
 
     /// The connections of an upstream.
-    pub(crate) fn pool(&self, index: usize) -> Option<&Arc<Pool>> {
+    pub(crate) fn pool(&self, index: usize) -> Option<&Arc<Pool<B>>> {
         self.targets.get(index).map(|target| &target.pool)
     }
 

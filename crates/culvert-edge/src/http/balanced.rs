@@ -11,13 +11,14 @@ use std::time::Duration;
 use culvert_upstream::{Http1ClientError, Protocol, UpstreamError, UpstreamHead};
 use http_body::Body;
 
-use crate::balance::target_set::{Outcome, TargetSet, Tried};
+use crate::balance::target_set::{Outcome, Tried};
 use crate::http::exchange::{HttpExchange, UpstreamLimits};
 use crate::http::forward::{
     UpstreamResponse, Way, is_idempotent, over_http1, over_http2, pool_for,
 };
 use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::RequestBody;
+use crate::pools::TargetSet;
 
 /// Sends a request to one of the upstreams of an endpoint, and to others if it fails and may be sent again.
 pub(super) async fn send(

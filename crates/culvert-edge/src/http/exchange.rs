@@ -27,8 +27,6 @@ use crate::snapshot::group::{Group, Member};
 
 /// Header bytes that the open requests of an HTTP/2 connection may hold together.
 pub(crate) const HEADER_BYTES_MAX: usize = 512 << 10;
-/// Added to the size of each field (RFC 9113 6.5.2).
-pub(crate) const FIELD_OVERHEAD: usize = 32;
 
 /// Whether another open request of an HTTP/2 connection may hold a head of this size.
 pub(crate) fn can_hold_head(down: &Downstream, bytes: usize) -> bool {

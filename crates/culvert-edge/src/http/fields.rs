@@ -12,6 +12,8 @@ use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE}
 pub(crate) const GRPC_PREFIX: &str = "grpc-";
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+/// Added to the size of each field (RFC 9113 6.5.2).
+pub(crate) const FIELD_OVERHEAD: usize = 32;
 /// The expectation that RFC 9110 defines.
 pub(crate) const CONTINUE: &str = "100-continue";
 pub(crate) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");

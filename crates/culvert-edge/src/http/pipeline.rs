@@ -20,8 +20,9 @@ use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
 use http::{Method, Response, Version, request};
 
 use crate::connection::downstream::Downstream;
-use crate::http::exchange::{FIELD_OVERHEAD, HttpExchange, can_hold_head};
+use crate::http::exchange::{HttpExchange, can_hold_head};
 use crate::http::fields;
+use crate::http::fields::FIELD_OVERHEAD;
 use crate::http::forward::forward;
 use crate::http::forward_request::{ForwardRequest, PolicyFields};
 use crate::http::policy_chain::{PolicyChain, RequestOutcome};

@@ -15,8 +15,7 @@ use culvert_upstream::UpstreamHead;
 use http::header::{EXPECT, HeaderValue};
 use http::{Method, StatusCode, request};
 
-use crate::http::exchange::FIELD_OVERHEAD;
-use crate::http::fields::{self, says_who_calls};
+use crate::http::fields::{self, FIELD_OVERHEAD, says_who_calls};
 
 /// Longest name that is compared with the names of the edge.
 const NAME_BYTES_MAX: usize = 32;

@@ -15,8 +15,7 @@ use culvert_tls::server_certificate::ServerCertificate;
 use culvert_upstream::Upstream;
 use rustls_pki_types::CertificateDer;
 
-use crate::balance::target_set::TargetSet;
-use crate::pools::Pool;
+use crate::pools::{Pool, TargetSet};
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::group::{Group, Member};
 use crate::snapshot::live_snapshot::LiveSnapshot;

@@ -10,10 +10,10 @@ use culvert_policy::policy::run::EDGE_PATHS;
 use culvert_statistics::{EndpointCounters, Slot};
 use culvert_upstream::{Dial, Protocol};
 
-use crate::balance::target_set::{TargetSet, Tried};
+use crate::balance::target_set::Tried;
 use crate::edge::edge_state::EdgeState;
 use crate::edge::meters::Meters;
-use crate::pools::Pool;
+use crate::pools::{Pool, TargetSet};
 use crate::snapshot::removal::Removal;
 
 /// The endpoints at one address.

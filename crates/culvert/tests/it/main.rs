@@ -94,6 +94,7 @@ mod restart;
 mod rotate;
 mod secrets;
 mod server_events;
+mod several_upstreams;
 mod shape;
 mod ssh_reverse;
 mod statistics;

@@ -1,6 +1,9 @@
 use culvert_edge_config::{ListedUpstream, Retries};
 
 use super::*;
+use crate::http::request_body::RequestBody;
+
+type TargetSet = super::TargetSet<RequestBody>;
 
 fn list(weights: &[u16], balancing: Balancing) -> Arc<UpstreamList> {
     let listed = |(port, weight): (usize, &u16)| ListedUpstream {
