@@ -338,10 +338,15 @@ async fn the_events_of_a_lost_stream_are_counted() {
     sink.set_up(true);
     sink.wait_for("/after/", EACH).await;
     for name in ["culvert_events_dropped", "culvert_destination_dropped"] {
+        let mut seen = (0, 0);
         eventually("each is delivered or counted", async || {
             let dropped = usize::try_from(metric(&culvert, name).await).unwrap();
+            let now = (sink.reported("/before/").len(), dropped);
+            if std::mem::replace(&mut seen, now) != now {
+                println!("{} delivered, {dropped} in {name}", now.0);
+            }
             // One whose acknowledgement was lost with the log is both.
-            sink.reported("/before/").len() + dropped >= EACH
+            now.0 + dropped >= EACH
         })
         .await;
     }
