@@ -97,7 +97,7 @@ for (const route of routes.filter((one) => wanted.test(one))) {
 }
 await page.setViewportSize({ width: 1440, height: 900 });
 await page.keyboard.press('Control+k');
-await page.getByRole('dialog').waitFor();
+await page.getByRole('dialog', { name: 'Go to' }).waitFor();
 if (wanted.test('/palette')) await take('palette');
 await browser.close();
 service.server.close();
