@@ -9,7 +9,7 @@ use culvert_policy::policy::context::PolicyContext;
 use culvert_policy::policy::edits::Replacement;
 use culvert_policy::policy::exchange::Exchange;
 use culvert_policy::policy::phase::Phase;
-use culvert_policy::policy::replace::{PROGRAM_BYTES_MAX, pattern};
+use culvert_policy::policy::replace::{PROGRAM_BYTES_MAX, computed_pattern};
 use culvert_policy::policy::run::{ActionResult, Flow};
 use culvert_policy::policy::template::Template;
 use regex::bytes::{Regex, RegexBuilder};
@@ -113,7 +113,7 @@ impl FindReplace {
             let from = match from {
                 From::Pattern(pattern) => pattern.clone(),
                 From::Computed(template) => {
-                    let text = template.strict(x).map(|text| pattern(&text));
+                    let text = template.strict(x).map(|text| computed_pattern(&text));
                     let Ok(Some(pattern)) = text else {
                         return x.fault().into();
                     };

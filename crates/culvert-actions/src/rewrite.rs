@@ -6,7 +6,7 @@ use culvert_http::target;
 use culvert_policy::policy::context::PolicyContext;
 use culvert_policy::policy::exchange::Exchange;
 use culvert_policy::policy::replace::{
-    PATTERN_BYTES_MAX, PROGRAM_BYTES_MAX, ReplacementPart, parts,
+    COMPUTED_BYTES_MAX, PROGRAM_BYTES_MAX, ReplacementPart, is_cheap, parts,
 };
 use culvert_policy::policy::template::Template;
 use regex::{Regex, RegexBuilder};
@@ -115,7 +115,7 @@ impl Rewrite {
             Some(From::Pattern(pattern)) => pattern,
             Some(From::Computed(template)) => {
                 let text = template.strict(x).map_err(|_| Failed)?;
-                computed = pattern(&text).ok_or(Failed)?;
+                computed = computed_pattern(&text).ok_or(Failed)?;
                 &computed
             }
         };
@@ -164,12 +164,13 @@ pub(crate) fn normalised(url: &str) -> Result<String, Failed> {
     Ok(format!("{origin}{local}{fragment}"))
 }
 
-fn pattern(text: &str) -> Option<Regex> {
-    if text.len() > PATTERN_BYTES_MAX {
+/// The pattern that an expression computed; `None` if it is none or exceeds a limit.
+fn computed_pattern(text: &str) -> Option<Regex> {
+    if !is_cheap(text) {
         return None;
     }
     let mut builder = RegexBuilder::new(text);
-    builder.size_limit(PROGRAM_BYTES_MAX).build().ok()
+    builder.size_limit(COMPUTED_BYTES_MAX).build().ok()
 }
 
 fn replaced(
@@ -234,17 +235,18 @@ mod tests {
             ("^http:", "https:", Matches::First, None),
             ("x/(a)?", "$2$1y", Matches::First, Some("https://ay/1/a/2")),
         ] {
-            let pattern = pattern(from).unwrap();
+            let pattern = computed_pattern(from).unwrap();
             let made = replaced(&pattern, "https://x/a/1/a/2", to, matches).unwrap();
             assert_eq!(made.map(|made| made.url).as_deref(), expected, "{from}");
         }
         let growing = replaced(
-            &pattern("").unwrap(),
+            &computed_pattern("").unwrap(),
             &"x".repeat(1000),
             &"y".repeat(100),
             Matches::All,
         );
         assert_eq!(growing, Err(Failed));
-        assert!(pattern("(").is_none() && pattern("(\\w{100}){100}{100}").is_none());
+        assert!(computed_pattern("(").is_none());
+        assert!(computed_pattern("(\\w{100}){100}{100}").is_none());
     }
 }

@@ -538,7 +538,7 @@ impl AgentAuthorizer for AgentControl {
         grant: &'a SessionGrant,
         change: &'a PatchRequest,
     ) -> BoxFuture<'a, Result<(), Refusal>> {
-        Box::pin(async { answered(self.patch_endpoint(&grant.session_id, change).await) })
+        Box::pin(async { answered(Box::pin(self.patch_endpoint(&grant.session_id, change)).await) })
     }
 
     fn unbind<'a>(&'a self, grant: &'a SessionGrant, id: &'a str) -> BoxFuture<'a, ()> {

@@ -116,6 +116,8 @@ pub(crate) fn units_of_search(bytes: usize, weight: u64) -> u64 {
 
 /// Cost of compiling a computed pattern that is not in the cache.
 pub(crate) const PATTERN_UNITS: u64 = 1_000;
+/// Units of each large class in it.
+pub(crate) const CLASS_UNITS: u64 = 10_000;
 const BYTES_PER_UNIT: u64 = 64;
 const BYTES_PER_SEARCH_UNIT: u64 = 16;
 const BYTES_PER_ITEM: usize = 32;

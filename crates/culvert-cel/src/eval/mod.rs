@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::error::{EvalError, EvalErrorKind, Position, absorb};
-use crate::eval::cost::{Meter, PATTERN_UNITS};
+use crate::eval::cost::{CLASS_UNITS, Meter, PATTERN_UNITS};
 use crate::eval::node::{FoldNode, Node};
 use crate::functions::Function;
 use crate::functions::extension::{ARGUMENTS_MAX, Extension};
@@ -597,7 +597,8 @@ impl<'a, R: Resolver + ?Sized> Walk<'a, R> {
         if let Some(pattern) = self.program.patterns.get(text) {
             return Ok(pattern);
         }
-        self.spend(PATTERN_UNITS, at)?;
+        let classes = Pattern::n_large_classes(text).saturating_mul(CLASS_UNITS);
+        self.spend(PATTERN_UNITS.saturating_add(classes), at)?;
         let pattern = Pattern::computed(text, &self.program.limits).map_err(|error| {
             at.failed(match error.is_too_large() {
                 true => EvalErrorKind::PatternTooLarge,

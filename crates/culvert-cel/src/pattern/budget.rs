@@ -6,7 +6,7 @@ use std::cell::Cell;
 ///
 /// Without it, a text of a few hundred bytes could keep a processor for a minute: a pattern of ten bytes may need a
 /// megabyte and tens of milliseconds, and a policy has room for thousands of them. Failed tries count as well, because
-/// they cost the same.
+/// they cost the same. So do classes of many characters, whose tables take time even if nothing of them is compiled.
 #[derive(Debug)]
 pub struct PatternBudget {
     bytes_max: usize,
@@ -42,19 +42,26 @@ impl PatternBudget {
         Self::new(usize::MAX)
     }
 
-    /// Builds a pattern of at most `bytes_max` compiled bytes: tries small limits first, so that a small pattern takes
-    /// little of the budget. Returns the limit that sufficed.
+    /// Builds a pattern of at most `bytes_max` compiled bytes, with this number of large classes: tries small limits first,
+    /// so that a small pattern takes little of the budget. Returns the limit that sufficed.
     ///
     /// # Errors
     /// If it is invalid, too large, or the budget is spent.
     pub fn build<R>(
         &self,
         bytes_max: usize,
+        n_classes: usize,
         build: impl Fn(usize) -> Result<R, regex::Error>,
     ) -> Result<(R, usize), NotBuilt> {
-        for share in SHARES {
+        // Each try reads the tables of the classes again.
+        let shares = match n_classes {
+            0 => &SHARES[..],
+            _ => &SHARES[SHARES.len() - 2..],
+        };
+        for share in shares {
             let limit = bytes_max / share;
-            let Some(left) = self.left.get().checked_sub(limit) else {
+            let price = limit.saturating_add(n_classes.saturating_mul(CLASS_BYTES));
+            let Some(left) = self.left.get().checked_sub(price) else {
                 return Err(NotBuilt::BudgetSpent(self.bytes_max));
             };
             self.left.set(left);
@@ -68,5 +75,7 @@ impl PatternBudget {
     }
 }
 
+/// What a large class counts, in bytes.
+const CLASS_BYTES: usize = 16 << 10;
 /// Parts of the largest size that are tried, smallest first.
 const SHARES: [usize; 5] = [256, 64, 16, 4, 1];

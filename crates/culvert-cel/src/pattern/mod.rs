@@ -76,6 +76,12 @@ impl Pattern {
         )
     }
 
+    /// The number of classes of many characters in a pattern; 0 if it is invalid.
+    pub(crate) fn n_large_classes(pattern: &str) -> u64 {
+        let translated = Translator::new(pattern).translate();
+        translated.map_or(0, |(_, classes)| u64::try_from(classes).unwrap_or(u64::MAX))
+    }
+
     fn sized(
         pattern: &str,
         limits: &Limits,
@@ -93,8 +99,17 @@ impl Pattern {
                 is_too_large: true,
             });
         }
-        let translated = Translator::new(pattern).translate()?;
-        let built = budget.build(program_bytes_max, |limit| {
+        let (translated, n_classes) = Translator::new(pattern).translate()?;
+        // A sixteenth of the size for each: 16 in a literal, 4 in a computed pattern.
+        let classes_max = program_bytes_max >> 16;
+        if n_classes > classes_max {
+            return Err(PatternError {
+                message: format!("the pattern has more than {classes_max} large classes"),
+                character: None,
+                is_too_large: true,
+            });
+        }
+        let built = budget.build(program_bytes_max, n_classes, |limit| {
             let mut builder = RegexBuilder::new(&translated);
             builder
                 .size_limit(limit)
@@ -158,6 +173,8 @@ struct Translator<'p> {
     names: Vec<&'p str>,
     /// The element that a repetition would apply to.
     last: Last,
+    /// Classes of many characters so far, whatever repeats them.
+    n_classes: usize,
 }
 
 /// An open group: its position, and the maximum number of repetitions in it.
@@ -186,15 +203,17 @@ impl<'p> Translator<'p> {
             groups: vec![outermost],
             names: Vec::new(),
             last: Last::Nothing,
+            n_classes: 0,
         }
     }
 
-    fn translate(mut self) -> Result<String, PatternError> {
+    /// The pattern for the engine, and its number of large classes.
+    fn translate(mut self) -> Result<(String, usize), PatternError> {
         while let Some(c) = self.peek() {
             self.piece(c)?;
         }
         match self.groups.as_slice() {
-            [_] => Ok(self.out),
+            [_] => Ok((self.out, self.n_classes)),
             [.., open] => self.error(open.at, "the bracket `(` is not closed"),
             [] => self.error(self.at, "unexpected `)`"),
         }
@@ -409,6 +428,7 @@ impl<'p> Translator<'p> {
             Some('w') => "[0-9A-Za-z_]",
             Some('W') => "[^0-9A-Za-z_]",
             Some(p @ ('p' | 'P')) => {
+                self.n_classes += 1;
                 self.at += 2;
                 let name = match after.next() {
                     Some('{') => {
@@ -568,6 +588,7 @@ impl<'p> Translator<'p> {
         if high < low {
             return self.error(start, "invalid range in a character class");
         }
+        self.n_classes += usize::from(u32::from(high) - u32::from(low) > LARGE_CLASS);
         self.write_code(low);
         self.out.push('-');
         self.write_code(high);
@@ -674,6 +695,8 @@ fn weight(share: usize) -> u64 {
     }
 }
 
+/// Characters of a range from which on it counts as a large class.
+const LARGE_CLASS: u32 = 1_000;
 const REPEATED_TOO_OFTEN: &str = "repeated more than 1000 times";
 const NESTED_TOO_DEEP: &str = "the pattern is nested too deep";
 const REPETITIONS_MAX: u32 = 1_000;

@@ -43,6 +43,16 @@ fn the_patterns_of_an_expression_share_a_budget() {
     let error = env.compile(&of("[^a]{900}", 100)).unwrap_err();
     let said = "compiled, the patterns are larger than 4194304 bytes together";
     assert!(error.message.ends_with(said), "{error}");
+    // Large classes cost as much if nothing of them is compiled.
+    for class in [r"\\pL", r"[\\x{0}-\\x{10FFFF}]", r"\\P{Greek}"] {
+        let many = |count| format!("(?i){}", format!("{class}{{0}}").repeat(count));
+        assert!(env.compile(&of(&many(16), 1)).is_ok(), "{class}");
+        let error = env.compile(&of(&many(17), 1)).unwrap_err();
+        let said = "the pattern has more than 16 large classes";
+        assert!(error.message.ends_with(said), "{error}");
+        let error = env.compile(&of(&many(16), 9)).unwrap_err();
+        assert!(error.message.ends_with("bytes together"), "{error}");
+    }
     // One that is too large is tried five times, which counts as well.
     let budget = PatternBudget::new(1_500_000);
     let limits = Limits::FILTER;

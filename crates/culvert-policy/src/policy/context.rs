@@ -24,7 +24,7 @@ use crate::policy::environments;
 use crate::policy::expression::{Condition, Expression};
 use crate::policy::phase::Phase;
 use crate::policy::problems::INVALID;
-use crate::policy::replace::PATTERN_BYTES_MAX;
+use crate::policy::replace::{PATTERN_BYTES_MAX, n_classes};
 use crate::policy::secrets::Secrets;
 use crate::policy::taint::{Feeds, Mark, Reading};
 use crate::policy::template::{self, Template, ValueTemplate};
@@ -249,7 +249,7 @@ impl<'c> PolicyContext<'c> {
         if text.len() > PATTERN_BYTES_MAX {
             return Err(must());
         }
-        let built = self.patterns.build(bytes_max, build);
+        let built = self.patterns.build(bytes_max, n_classes(text), build);
         built.map(|(regex, _)| regex).map_err(|error| match error {
             NotBuilt::BudgetSpent(bytes_max) => {
                 let why = format!(

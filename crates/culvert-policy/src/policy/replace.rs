@@ -17,14 +17,40 @@ pub const PATTERN_BYTES_MAX: usize = 1 << 10;
 /// Maximum size of a compiled pattern, in bytes.
 pub const PROGRAM_BYTES_MAX: usize = 1 << 20;
 
-/// The pattern that a text is; `None` if it is not a regular expression or exceeds a limit.
-pub fn pattern(text: &str) -> Option<Regex> {
-    if text.len() > PATTERN_BYTES_MAX {
+/// The pattern that an expression computed; `None` if it is not a regular expression or exceeds a limit. The limits are
+/// those of computed patterns in expressions, because clients may determine the text.
+pub fn computed_pattern(text: &str) -> Option<Regex> {
+    if !is_cheap(text) {
         return None;
     }
     let mut builder = RegexBuilder::new(text);
-    builder.size_limit(PROGRAM_BYTES_MAX).build().ok()
+    builder.size_limit(COMPUTED_BYTES_MAX).build().ok()
 }
+
+/// Whether a computed pattern may be compiled for a request.
+pub fn is_cheap(text: &str) -> bool {
+    text.len() <= PATTERN_BYTES_MAX && n_classes(text) <= COMPUTED_CLASSES_MAX
+}
+
+/// How many classes of many characters a pattern has, at most. Their tables take time, whatever the pattern does with
+/// them.
+pub fn n_classes(text: &str) -> usize {
+    let mut count = 0;
+    let mut first = ' ';
+    for character in text.chars() {
+        let is_escape = first == '\\' && "pPwWdDsSxuU".contains(character);
+        // `[a-ÿ]`, and `[^ÿ]`.
+        let is_range = !character.is_ascii() && ['-', '^', '['].contains(&first);
+        let is_set = [('&', '&'), ('-', '-'), ('~', '~')].contains(&(first, character));
+        count += usize::from(is_escape || is_range || is_set);
+        first = character;
+    }
+    count
+}
+
+/// Maximum size of a compiled pattern that was computed, in bytes.
+pub const COMPUTED_BYTES_MAX: usize = 256 << 10;
+const COMPUTED_CLASSES_MAX: usize = 8;
 
 /// Why a body was not searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -144,13 +170,17 @@ mod tests {
             ("x", "y", "a 1-2 b 3-4"),
             (".*", "", ""),
         ] {
-            let pattern = pattern(from).unwrap();
+            let pattern = computed_pattern(from).unwrap();
             let made = replaced(&pattern, to, Bytes::from_static(b"a 1-2 b 3-4")).unwrap();
             assert_eq!(made, expected, "{from}");
         }
-        let growing = pattern("").unwrap();
+        let growing = computed_pattern("").unwrap();
         let long = Bytes::from(vec![b'x'; BODY_BYTES_MAX / 2]);
         assert_eq!(replaced(&growing, "abc", long), Err(NotReplaced::TooLong));
-        assert!(pattern("(").is_none());
+        assert!(computed_pattern("(").is_none());
+        for class in [r"\pL", r"\w", r"[\x00-\x{10FFFF}]", "[ -\u{10FFFF}]"] {
+            let many = format!("(?i){}", format!("{class}{{0}}").repeat(9));
+            assert!(computed_pattern(&many).is_none(), "{class}");
+        }
     }
 }

@@ -199,7 +199,7 @@ problems! {
         Later "Check that the service behind the endpoint runs, and that it listens at the address of the upstream or of the agent, such as `culvert http 8080`. A library that terminates TLS itself needs a `tls` endpoint.";
     /// The TLS handshake with the upstream failed for another reason than those below.
     UpstreamTls: BAD_GATEWAY 3630 "The TLS handshake with the upstream failed."
-        Owner "The log of the server has the reason. If the service does not expect TLS, use an upstream that begins with `http://`.";
+        Owner "The log of the server has the reason. If the service does not expect TLS, use an upstream without TLS.";
     /// The certificate of the upstream has expired or is not valid yet.
     UpstreamDates: BAD_GATEWAY 3631 "The certificate of the upstream has expired or is not valid yet."
         Owner "Renew the certificate of the service, and check the clock of the server.";
