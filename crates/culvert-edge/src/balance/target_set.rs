@@ -14,6 +14,9 @@ use crate::balance::budget::Budget;
 use crate::balance::view::{Candidate, View};
 use crate::edge::meters::Meters;
 
+/// How often the log has a line about an upstream.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
 /// The upstreams of one endpoint, with the connections to them.
 #[derive(Debug)]
 pub(crate) struct TargetSet<B> {
@@ -55,6 +58,8 @@ struct Ejection {
     length: Duration,
     /// When that was over.
     ended: Option<Instant>,
+    /// When the log last had a line about it.
+    logged_at: Option<Instant>,
 }
 
 /// The upstreams that a request was sent to, by their position.
@@ -107,6 +112,16 @@ fn bit(index: usize) -> u64 {
 }
 
 impl Ejection {
+    /// Whether the log may have another line about the upstream: an upstream that fails at times changes often.
+    fn may_log(&mut self, now: Instant) -> bool {
+        let is_new = |at: Instant| now.saturating_duration_since(at) < LOG_EVERY;
+        if self.logged_at.is_some_and(is_new) {
+            return false;
+        }
+        self.logged_at = Some(now);
+        true
+    }
+
     /// Ejects an upstream, for longer if it has failed again soon after the last time.
     fn begin(&mut self, health: &PassiveHealth, now: Instant) -> Duration {
         let is_soon = self.ended.is_some_and(|ended| {
@@ -173,6 +188,11 @@ impl<B: UploadBody> TargetSet<B> {
 
     /// Whether one of its upstreams is expected to serve.
     pub(crate) fn is_reachable(&self) -> bool {
+        // Only a choice ends an ejection whose time is over.
+        let until = self.view.load().until;
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return true;
+        }
         let served = self.targets.iter().zip(&self.list.upstreams);
         let mut served = served.filter(|(_, listed)| listed.weight > 0);
         served.any(|(target, _)| !target.state.is_out.load(Ordering::Relaxed))
@@ -275,10 +295,10 @@ impl<B: UploadBody> TargetSet<B> {
         }
     }
 
-    fn eject(&self, index: usize, target: &Target, failures: u32, meters: &Meters) {
+    fn eject(&self, index: usize, target: &Target<B>, failures: u32, meters: &Meters) {
         let _changing = lock(&self.changing);
         let health = &self.list.health;
-        let is_out = |target: &Target| target.state.is_out.load(Ordering::Relaxed);
+        let is_out = |target: &Target<B>| target.state.is_out.load(Ordering::Relaxed);
         let is_first = !is_out(target);
         if is_first {
             let out = self.targets.iter().filter(|target| is_out(target)).count();
@@ -290,19 +310,22 @@ impl<B: UploadBody> TargetSet<B> {
             if !is_allowed {
                 return;
             }
-            let length = {
+            let now = Instant::now();
+            let (length, may_log) = {
                 let mut ejection = lock(&target.state.ejection);
                 target.state.is_out.store(true, Ordering::Relaxed);
-                ejection.begin(health, Instant::now())
+                (ejection.begin(health, now), ejection.may_log(now))
             };
             meters.upstreams_ejected.up();
-            tracing::warn!(
-                endpoint.id = %self.endpoint,
-                upstream = target.pool.name(),
-                failures,
-                seconds = length.as_secs(),
-                "the upstream is ejected after failures in a row"
-            );
+            if may_log {
+                tracing::warn!(
+                    endpoint.id = %self.endpoint,
+                    upstream = target.pool.name(),
+                    failures,
+                    seconds = length.as_secs(),
+                    "the upstream is ejected after failures in a row"
+                );
+            }
         }
         // Another list of the same endpoint, from before a change, may have done it.
         if is_first || self.view.load().has(index) {
@@ -310,27 +333,32 @@ impl<B: UploadBody> TargetSet<B> {
         }
     }
 
-    fn restore(&self, target: &Target, meters: &Meters) {
+    fn restore(&self, target: &Target<B>, meters: &Meters) {
         let _changing = lock(&self.changing);
-        let was_out = {
+        let (was_out, may_log) = {
             let mut ejection = lock(&target.state.ejection);
+            // It responded, so its next ejection is a first one: else a client whose requests fail at times could prolong
+            // the ejections of upstreams that serve all others.
             ejection.until = None;
-            ejection.ended = Some(Instant::now());
-            target.state.is_out.swap(false, Ordering::Relaxed)
+            ejection.ended = None;
+            let was_out = target.state.is_out.swap(false, Ordering::Relaxed);
+            (was_out, was_out && ejection.may_log(Instant::now()))
         };
         if was_out {
-            self.tell_return(target, meters);
+            self.count_return(target, may_log, meters);
         }
         self.renew();
     }
 
-    fn tell_return(&self, target: &Target, meters: &Meters) {
+    fn count_return(&self, target: &Target<B>, may_log: bool, meters: &Meters) {
         meters.upstreams_returned.up();
-        tracing::info!(
-            endpoint.id = %self.endpoint,
-            upstream = target.pool.name(),
-            "the upstream is used again"
-        );
+        if may_log {
+            tracing::info!(
+                endpoint.id = %self.endpoint,
+                upstream = target.pool.name(),
+                "the upstream is used again"
+            );
+        }
     }
 
     /// Lets those return whose time is over. Their next failure ejects them again.
@@ -348,8 +376,9 @@ impl<B: UploadBody> TargetSet<B> {
                 let failures = self.list.health.consecutive_failures.saturating_sub(1);
                 target.state.failures.store(failures, Ordering::Relaxed);
                 target.state.is_out.store(false, Ordering::Relaxed);
+                let may_log = ejection.may_log(now);
                 drop(ejection);
-                self.tell_return(target, meters);
+                self.count_return(target, may_log, meters);
             }
         }
         self.renew();
@@ -376,7 +405,7 @@ impl<B: UploadBody> TargetSet<B> {
 
     fn new_view(&self) -> View {
         let mut until = None::<Instant>;
-        let of_target = |(target, listed): (&Target, &culvert_edge_config::ListedUpstream)| {
+        let of_target = |(target, listed): (&Target<B>, &culvert_edge_config::ListedUpstream)| {
             let returns = lock(&target.state.ejection).until;
             until = until.into_iter().chain(returns).min();
             Candidate {

@@ -1,18 +1,17 @@
 //! Sends a request to one of several upstreams, and to another one if that fails.
 //!
-//! A request goes on to another upstream only before anything of a response has gone to the client. One whose upstream could
+//! A request goes on to another upstream only before anything of a response, also an interim one, has gone to the client. One whose upstream could
 //! not be connected to has reached no upstream, so it always may. Any other is sent again only if it has no body and its
 //! method is idempotent, and a budget limits how many are: if everything fails, the upstreams do not get a multiple of
 //! their traffic.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use culvert_upstream::{Http1ClientError, Protocol, UpstreamError, UpstreamHead};
 use http_body::Body;
 
 use crate::balance::target_set::{Outcome, Tried};
-use crate::http::exchange::{HttpExchange, UpstreamLimits};
+use crate::http::exchange::HttpExchange;
 use crate::http::forward::{
     UpstreamResponse, Way, is_idempotent, over_http1, over_http2, pool_for,
 };
@@ -33,7 +32,6 @@ pub(super) async fn send(
     let retries = &targets.list().retries;
     let is_repeatable = body.is_end_stream() && is_idempotent(head.method());
     let per_try = retries.per_try_timeout.filter(|_| is_repeatable);
-    let limits = limits_of_try(way.limits, per_try);
     targets.budget.earn();
     let mut tried = Tried::default();
     let of_client = down.known_upstream(&way.member.id, |upstream| targets.position(upstream));
@@ -48,27 +46,43 @@ pub(super) async fn send(
         tried.add(index);
         let is_last = attempts >= retries.attempts || !targets.has_more(tried);
         let way = Way {
-            limits: &limits,
             // Only after the upstreams of the list.
             stand_ins: if is_last { way.stand_ins } else { &[] },
             ..way
         };
         let pool = pool_for(exchange, pool, way.member);
         exchange.opens_at(targets.open(index));
-        let sent = match (pool.upstream().protocol(), &mut *head) {
-            // Cloned, because the connection consumes it.
-            (Protocol::Http2, OutgoingHead::Parts(head)) => {
-                over_http2(&pool, way, exchange, head.clone(), body).await
+        let sent_before = exchange.recording.attempts();
+        let attempt = async {
+            match (pool.upstream().protocol(), &mut *head) {
+                // Cloned, because the connection consumes it.
+                (Protocol::Http2, OutgoingHead::Parts(head)) => {
+                    over_http2(&pool, way, &mut *exchange, head.clone(), &mut *body).await
+                }
+                (_, head) => over_http1(&pool, way, &mut *exchange, head, &mut *body).await,
             }
-            (_, head) => over_http1(&pool, way, exchange, head, body).await,
         };
+        // Whatever the client sends meanwhile does not prolong it.
+        let sent = match per_try {
+            Some(limit) => tokio::time::timeout(limit, attempt)
+                .await
+                .unwrap_or(Err(UpstreamError::TooSlow)),
+            None => attempt.await,
+        };
+        let was_sent = exchange.recording.attempts() > sent_before;
         let failed = match &sent {
             Ok((head, _)) if retries.statuses.has(head.status().as_u16()) => Failed::Status,
             // The response is that of a stand-in.
             Ok(_) if !way.stand_ins.is_empty() && !pool.is_reachable() => Failed::ToConnect,
             Ok(_) => Failed::No,
             Err(_) if has_gone(exchange) => Failed::ByClient,
-            Err(failure) => failure_of(failure, per_try.is_some()),
+            Err(failure) => failure_of(failure, per_try.is_some(), was_sent),
+        };
+        // An upstream that ends an upload may have its reasons, which a client could bring about.
+        let is_uploading = exchange.upload().is_some_and(|upload| !upload.is_over());
+        let failed = match failed {
+            Failed::Reset if is_uploading => Failed::Otherwise,
+            failed => failed,
         };
         targets.report(index, failed.outcome(), meters);
         let may_go_on = match failed {
@@ -77,7 +91,7 @@ pub(super) async fn send(
             Failed::Status => is_repeatable,
             Failed::No | Failed::ByClient | Failed::Otherwise => false,
         };
-        if !may_go_on || is_last {
+        if !may_go_on || is_last || exchange.has_informed {
             return sent;
         }
         // An upstream without a connection has no more work from a further attempt.
@@ -87,18 +101,6 @@ pub(super) async fn send(
         }
         meters.upstream_moves.up();
         chosen = targets.choose(tried, meters);
-    }
-}
-
-/// The time limits of an attempt.
-fn limits_of_try(limits: &UpstreamLimits, per_try: Option<Duration>) -> UpstreamLimits {
-    let Some(per_try) = per_try else {
-        return *limits;
-    };
-    UpstreamLimits {
-        connect: limits.connect.min(per_try),
-        first_byte: limits.first_byte.min(per_try),
-        ..*limits
     }
 }
 
@@ -135,13 +137,15 @@ fn has_gone(exchange: &HttpExchange) -> bool {
     exchange.down().conn.http1.broken().is_some() || exchange.is_cut() || exchange.is_over()
 }
 
-fn failure_of(failure: &UpstreamError, has_try_timeout: bool) -> Failed {
+/// `was_sent` is whether it was sent on a connection before that.
+fn failure_of(failure: &UpstreamError, has_try_timeout: bool, was_sent: bool) -> Failed {
     match failure {
+        // An open connection closed, and there is no other: the request may be what ended the upstream.
+        UpstreamError::Dial(_) if was_sent => Failed::Reset,
         UpstreamError::Dial(_) => Failed::ToConnect,
         UpstreamError::Http1(Http1ClientError::Io(_) | Http1ClientError::Ended) => Failed::Reset,
-        UpstreamError::Http2(error) if error.is_closed() || error.is_incomplete_message() => {
-            Failed::Reset
-        }
+        // All but errors of the request's body.
+        UpstreamError::Http2(error) if !error.is_user() => Failed::Reset,
         // The limit of the endpoint is for the whole request.
         UpstreamError::TooSlow if has_try_timeout => Failed::Reset,
         // A reused connection that had closed, for a request that cannot be repeated, is no failure of the upstream.

@@ -74,6 +74,8 @@ pub(crate) struct HttpExchange {
     set_by_policies: Vec<HeaderName>,
     /// Counts it for the upstream that serves it, if its endpoint has several.
     open_at: Option<OpenAt>,
+    /// Whether the client got an interim response of an upstream.
+    pub(crate) has_informed: bool,
     pub(crate) alarm: Alarm,
 }
 
@@ -110,6 +112,7 @@ impl HttpExchange {
             upload: None,
             set_by_policies: Vec::new(),
             open_at: None,
+            has_informed: false,
             alarm: down.conn.borrow_alarm(),
             down,
         })

@@ -10,6 +10,7 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -638,14 +639,18 @@ async fn send(
 ) -> Result<SendResult, UpstreamError> {
     way.restrict(exchange, lease);
     let takes_more = !exchange.is_call();
+    let has_informed = AtomicBool::new(false);
     let inform = |mut head: response::Parts| {
         // The client gets 100 (Continue) when the edge begins to read its body.
         if takes_more && head.status != StatusCode::CONTINUE {
+            has_informed.store(true, Ordering::Relaxed);
             fields::to_client(&mut head.headers);
             down.conn.inform(head);
         }
     };
-    let sent = in_time(exchange, way.limits, lease.send(head, body, inform)).await?;
+    let sent = in_time(exchange, way.limits, lease.send(head, body, inform)).await;
+    exchange.has_informed |= has_informed.into_inner();
+    let sent = sent?;
     if way.reuse == Reuse::Anyone
         && let SendResult::Responded(head) = &sent
         && is_challenge(head)

@@ -297,6 +297,11 @@ impl Recording {
         }
     }
 
+    /// How many times it was sent to an upstream.
+    pub(crate) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
     /// Records an attempt: its upstream, and whether the connection was reused.
     pub(crate) fn upstream(&mut self, upstream: &str, is_reused: bool) {
         self.attempts = self.attempts.saturating_add(1);
