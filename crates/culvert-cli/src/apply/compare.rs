@@ -41,6 +41,19 @@ fn compare(path: &str, wanted: &Value, shown: &Value, found: &mut Vec<Difference
                 let shown = shown.get(key).unwrap_or(&Value::Null);
                 compare(&format!("{path}.{key}"), wanted, shown, found);
             }
+            // The list replaces the one before, so an entry loses what the file does not give it.
+            if path.starts_with("upstreams[") {
+                let is_left_out = |key: &str| wanted.get(key).is_none_or(Value::is_null);
+                for (key, shown) in shown.iter().filter(|(key, _)| is_left_out(key)) {
+                    if !is_empty(shown) {
+                        found.push(Difference {
+                            path: format!("{path}.{key}"),
+                            before: shown.clone(),
+                            after: Value::Null,
+                        });
+                    }
+                }
+            }
         }
         (Value::Array(wanted), Value::Array(shown)) if wanted.len() == shown.len() => {
             for (index, (wanted, shown)) in wanted.iter().zip(shown).enumerate() {
@@ -286,6 +299,26 @@ mod tests {
         ] {
             assert_eq!(differences(field, &wanted, &shown), [], "{field} {wanted}");
         }
+    }
+
+    #[test]
+    fn an_upstream_loses_what_a_file_does_not_give_it() {
+        let shown = json!([{"url": "http://a", "weight": 0, "priority": null}]);
+        for wanted in [
+            json!({"url": "http://a"}),
+            json!({"url": "http://a", "weight": null}),
+        ] {
+            let found = differences("upstreams", &json!([wanted]), &shown);
+            let [one] = &found[..] else {
+                panic!("{} differences", found.len());
+            };
+            assert_eq!(
+                (one.path.as_str(), &one.after),
+                ("upstreams[0].weight", &Value::Null)
+            );
+        }
+        let same = json!([{"url": "http://a", "weight": 0}]);
+        assert!(differences("upstreams", &same, &shown).is_empty());
     }
 
     #[test]
