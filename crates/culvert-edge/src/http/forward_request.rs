@@ -315,9 +315,10 @@ impl ForwardRequest {
             return;
         }
         let parts = &mut self.parts;
+        let has_body = matches!(self.body, Upload::Http1(_) | Upload::Http2(_));
         let expects = match parts.version {
             // Clients of HTTP/1.0 do not know 100 (RFC 9110 10.1.1).
-            Version::HTTP_11 | Version::HTTP_2 => parts.headers.contains_key(EXPECT),
+            Version::HTTP_11 | Version::HTTP_2 => has_body && parts.headers.contains_key(EXPECT),
             _ => false,
         };
         if expects {

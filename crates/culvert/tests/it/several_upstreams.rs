@@ -54,7 +54,7 @@ impl Service {
     }
 }
 
-/// Answers requests without a body until the connection ends.
+/// Responds to requests without a body until the connection ends.
 async fn serve(mut stream: TcpStream, count: Arc<AtomicU32>) {
     let mut head = Vec::new();
     while let Ok(1..) = stream.read_buf(&mut head).await {
@@ -114,7 +114,7 @@ async fn an_endpoint_goes_on_without_an_upstream_that_fails() {
     first.stop().await;
     assert_eq!(statuses(server.http, 60).await, [200; 60]);
 
-    // All are away, and one comes back.
+    // All are away, and one returns.
     let [_, second, third] = &mut services;
     second.stop().await;
     third.stop().await;
