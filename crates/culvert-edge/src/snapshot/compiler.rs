@@ -64,6 +64,10 @@ impl Pools {
     }
 
     /// Counts one more endpoint that forwards to its upstreams. Their pools are those of `before`, if it had them.
+    #[expect(
+        clippy::mutable_key_type,
+        reason = "an upstream compares by its options of TLS, not by what is made of them at the first use"
+    )]
     fn acquire(&mut self, endpoint: &Endpoint, before: Option<&Self>) {
         for upstream in endpoint.all_upstreams() {
             let of_account = match self.0.get_mut(&endpoint.account) {
