@@ -66,7 +66,7 @@ impl Pools {
     /// Counts one more endpoint that forwards to its upstreams. Their pools are those of `before`, if it had them.
     #[expect(
         clippy::mutable_key_type,
-        reason = "an upstream compares by its options of TLS, not by what is made of them at the first use"
+        reason = "an upstream compares by its options of TLS, not by the connectors that are made from them"
     )]
     fn acquire(&mut self, endpoint: &Endpoint, before: Option<&Self>) {
         for upstream in endpoint.all_upstreams() {
