@@ -428,6 +428,14 @@ impl JetStream {
             None => None,
         };
         let first = first.map(|message| message.sequence);
+        // If the stream was created again since its state was read, the first message is one of the new stream, and
+        // would bring back the messages that other nodes settled.
+        if first.is_some()
+            && self.outstanding.is_any_away(destination)
+            && self.stream.state().await?.created != state.created
+        {
+            return Ok(());
+        }
         self.outstanding
             .looked(destination, state, &looked_for, first, !self.is_shared);
         Ok(())

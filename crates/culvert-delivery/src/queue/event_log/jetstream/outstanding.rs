@@ -245,6 +245,11 @@ impl Outstanding {
                         message.created = stream.created;
                         Finding::There
                     }
+                    // It was stored before the first look, in this stream as far as is known.
+                    Some(false) if message.created == 0 && !is_proven => {
+                        message.created = stream.created;
+                        Finding::Away
+                    }
                     Some(false) => Finding::Lost,
                     // A later look searches it.
                     None => continue,
@@ -281,6 +286,13 @@ impl Outstanding {
                 message.away = Some((since, true));
             }
         }
+    }
+
+    /// Whether another node may have settled a message of a destination.
+    pub(super) fn is_any_away(&self, destination: &str) -> bool {
+        let state = self.lock();
+        let mut line = state.lines.get(destination).into_iter().flatten();
+        line.any(|(_, message)| matches!(message.away, Some((_, false))))
     }
 
     /// Messages that the last look did not find.
@@ -465,6 +477,18 @@ mod tests {
         outstanding.settled("ed_1", 1);
         outstanding.publish().stored("ed_1", 1, 10);
         assert_eq!(look(&outstanding, 2, 0, None, true).await, 10);
+    }
+
+    /// The reply to the first look is read after the first message was stored.
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_another_node_settles_before_the_first_look_is_not_lost() {
+        for (is_proven, lost) in [(false, 0), (true, 10)] {
+            let outstanding = Outstanding::default();
+            outstanding.publish().stored("ed_1", 1, 10);
+            let counted = look(&outstanding, 1, 1, None, is_proven).await;
+            assert_eq!(counted, lost, "proven: {is_proven}");
+            assert_eq!(look(&outstanding, 1, 1, None, is_proven).await, 0);
+        }
     }
 
     #[tokio::test(start_paused = true)]
