@@ -36,6 +36,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tracing::error;
 
 use crate::secret_rights::{Judged, OwnedSecrets};
@@ -48,6 +49,10 @@ use crate::{forwarding, host, reserved_domain, secret_rights};
 /// Prefixes of the IDs that policies refer to.
 const IP_POLICY: &str = "ipp";
 const AUTHORITY: &str = "ca";
+
+/// Policies that are compiled at one time for writes: each may occupy a CPU for a part of a second. Callers have a limit of
+/// requests in flight, so others wait for a few of them at most.
+static COMPILING: Semaphore = Semaphore::const_new(1);
 
 const COMPUTED: &str = "The traffic policy is invalid: `secrets` is only valid in `secrets.get('vault', 'name')`, with both names as literals.";
 
@@ -175,7 +180,11 @@ impl StoredPolicy {
                 resources.authorities.insert(id.clone(), Arc::default());
             }
         }
-        let policy = source.compile(scheme, has_upstream, &resources)?;
+        let policy = {
+            // Never closed, so there always is a permit.
+            let _turn = COMPILING.acquire().await;
+            source.compile(scheme, has_upstream, &resources)?
+        };
         let warnings = policy.warnings().to_vec();
         // The compiled expressions are decisive: one that the search of the text missed counts as computed.
         let listed = source.secrets();

@@ -19,6 +19,7 @@ pub mod exchange;
 pub mod expression;
 pub mod functions;
 pub(crate) mod handshake;
+pub(crate) mod long_work;
 pub mod phase;
 pub mod problems;
 pub(crate) mod redacted;

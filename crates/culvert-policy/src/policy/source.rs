@@ -18,7 +18,7 @@ use crate::policy::phase::{Ends, Phase};
 use crate::policy::problems::{Enough, Problem, Problems};
 use crate::policy::run::Action;
 use crate::policy::taint::{Feeds, Flow, Mark, Reading};
-use crate::policy::{environments, template, variables};
+use crate::policy::{environments, long_work, template, variables};
 use crate::scheme::Scheme;
 use culvert_ip_data::IpFields;
 use culvert_yaml::{Node, Step};
@@ -57,7 +57,7 @@ impl Source {
     /// # Errors
     /// If the text is neither, or not a policy (2236).
     pub fn read(text: &str, actions: Actions) -> Result<Self, Refusal> {
-        let root = Node::parse(text)
+        let root = long_work::run(|| Node::parse(text))
             .map_err(|unreadable| refusal(code::POLICY_UNREADABLE, "", &unreadable.to_string()))?;
         let Node::Object(_) = root else {
             let why = "it must be an object with phases such as `on_http_request`";
@@ -201,8 +201,19 @@ impl Source {
         }
     }
 
-    /// Compiles it, and goes on at a problem until there are enough of them.
     fn compile_all(
+        &self,
+        scheme: Scheme,
+        has_upstream: bool,
+        resources: &Resources,
+        problems: &mut Problems,
+    ) -> Result<Policy, Enough> {
+        // Thousands of expressions may have megabytes of patterns.
+        long_work::run(|| self.compile_now(scheme, has_upstream, resources, problems))
+    }
+
+    /// Compiles it, and goes on at a problem until there are enough of them.
+    fn compile_now(
         &self,
         scheme: Scheme,
         has_upstream: bool,
