@@ -479,6 +479,42 @@ async fn upgraded_connections_that_are_not_read_are_closed() {
     drop(client);
 }
 
+/// Requests over HTTP/2 that wait for the same connection wait no longer than for one of their own.
+#[tokio::test]
+async fn requests_behind_a_connection_that_hangs_end_together() {
+    const REQUESTS: usize = 30;
+    let mut tasks = JoinSet::new();
+    let silent = origin(&mut tasks, |mut client| async move {
+        client.rest().await;
+    })
+    .await;
+    let limit = Duration::from_millis(500);
+    let rig = Rig::with(within(Limits {
+        connect: limit,
+        ..Limits::default()
+    }))
+    .await;
+    let upstream = crate::Upstream::parse(&format!("https://{silent}"), "http2").unwrap();
+    let endpoint = crate::Endpoint {
+        upstream: Some(upstream),
+        ..endpoint(Scheme::Http, "app.example", 80, "http://127.0.0.1:1", "")
+    };
+    let snapshot = Snapshot::builder().endpoint(endpoint);
+    rig.edge.publish(snapshot.build()).await;
+    let began = Instant::now();
+    let mut requests = Vec::new();
+    for _ in 0..REQUESTS {
+        let mut client = rig.connect().await;
+        client.send(GET).await;
+        requests.push(client);
+    }
+    for mut client in requests {
+        assert_eq!(client.answer("GET").await.status, 504);
+    }
+    // One after another they would take 15 seconds.
+    assert!(began.elapsed() < 20 * limit, "{:?}", began.elapsed());
+}
+
 /// Each timeout of an endpoint overrides the settings: a shorter one ends the exchange, a longer one keeps
 /// it.
 #[tokio::test]

@@ -14,10 +14,11 @@ use hyper::client::conn::http2;
 use hyper::rt::ReadBufCursor;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{IDLE_FOR, PASSED_OVER_FOR, Pool, UpstreamError};
 use crate::connector::Connector;
+use crate::dial_error::DialError;
 use crate::ports::{PoolOwner, UploadBody};
 use crate::stream::UpstreamStream;
 
@@ -220,7 +221,8 @@ impl<B: UploadBody> Http2Sender<B> {
 }
 
 impl<B: UploadBody> Pool<B> {
-    /// A stream of a shared HTTP/2 connection. If the existing ones are full, opens one within `limit`.
+    /// A stream of a shared HTTP/2 connection. If the existing ones are full, opens one, or waits for the one that another
+    /// request opens, within `limit`.
     ///
     /// # Errors
     ///
@@ -233,10 +235,16 @@ impl<B: UploadBody> Pool<B> {
         let stream = match self.http2_stream() {
             Some(stream) => stream,
             None => {
-                let _one = self.connecting.lock().await;
+                // Many requests may wait for the one that connects: each has the limit for both.
+                let until = Instant::now() + limit;
+                let turn = timeout_at(until, self.connecting.lock()).await;
+                let _one = turn.map_err(|_| UpstreamError::Dial(DialError::TooSlow))?;
                 match self.http2_stream() {
                     Some(stream) => stream,
-                    None => self.further_http2_stream(connector, limit).await?,
+                    None => {
+                        let limit = until.saturating_duration_since(Instant::now());
+                        self.further_http2_stream(connector, limit).await?
+                    }
                 }
             }
         };
