@@ -14,6 +14,7 @@ import { DryRun } from './dry-run';
 import { PolicyHealth } from './policy-health';
 import { Recent, recentQuery, UpState } from './recent';
 import ServedBy from './served-by-cell';
+import { UpstreamStates } from './upstream-states';
 
 const RestrictByIp = lazyPart(() => import('./restrict-by-ip'));
 
@@ -69,6 +70,9 @@ export default function EndpointExtra({ object }: { object: JsonObject }) {
         ]}
       />
       {policy ? <PolicyHealth id={id} /> : null}
+      {Array.isArray(object.upstreams) && object.upstreams.length > 0 ? (
+        <UpstreamStates id={id} />
+      ) : null}
       <Section
         title="Newest traffic"
         actions={

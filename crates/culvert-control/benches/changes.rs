@@ -51,6 +51,14 @@ impl EdgePort for Port {
         self.0.take_refused()
     }
 
+    fn take_upstream_changes(&self) -> Vec<culvert_edge::UpstreamChange> {
+        self.0.take_upstream_changes()
+    }
+
+    fn upstream_statuses(&self, endpoint_id: &str) -> Option<Vec<culvert_edge::UpstreamStatus>> {
+        self.0.upstream_statuses(endpoint_id)
+    }
+
     fn replay(
         &self,
         _: culvert_edge::ReplayRequest,

@@ -13,18 +13,22 @@ mod limits;
 mod operators;
 mod replay;
 mod snapshot;
+mod upstream_health;
 mod upstream_list;
 
 pub use actions::ACTIONS;
 pub use change::Change;
 pub use culvert_io::proxy::ProxyVersion;
 pub use culvert_io::upstream_tls;
-pub use culvert_upstream::{Clients, Protocol, TlsOptions, TlsWithheld, Upstream};
+pub use culvert_upstream::{
+    Clients, HttpProbe, Probe, Protocol, TlsOptions, TlsWithheld, Upstream,
+};
 pub use endpoint::{Endpoint, EndpointBinding, ForwardRights, Restriction};
 pub use limits::{Limits, Timeouts};
 pub use operators::{Operator, Operators};
 pub use replay::{NotReplayed, ReplayRequest, Replayed};
 pub use snapshot::{NamedCertificate, Snapshot, SnapshotBuilder, may_forward};
+pub use upstream_health::{CheckReport, UpstreamChange, UpstreamStatus};
 pub use upstream_list::{
-    Balancing, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, UpstreamList,
+    ActiveHealth, Balancing, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, UpstreamList,
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use culvert_upstream::Upstream;
+use culvert_upstream::{Probe, Upstream};
 
 /// The upstreams among which an endpoint divides its traffic. All of them have one protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub struct UpstreamList {
     pub balancing: Balancing,
     /// When one of them is ejected.
     pub health: PassiveHealth,
+    /// How they are checked; `None` if they are not.
+    pub checks: Option<ActiveHealth>,
     /// Which requests are sent again.
     pub retries: Retries,
 }
@@ -52,6 +54,21 @@ pub struct PassiveHealth {
     pub ejected_percent_max: u8,
     /// If fewer of the upstreams than this share, in percent, are left, all are used again.
     pub panic_below_percent: u8,
+}
+
+/// How upstreams are checked. One that does not pass gets no traffic, like one that is ejected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActiveHealth {
+    /// What a check does.
+    pub probe: Probe,
+    /// Time from one check to the next, with up to a tenth more or less.
+    pub interval: Duration,
+    /// How long a check may take.
+    pub timeout: Duration,
+    /// Checks in a row that pass until an upstream that did not is used again. At least 1.
+    pub healthy_threshold: u32,
+    /// Checks in a row that do not pass until an upstream is not used any more. At least 1.
+    pub unhealthy_threshold: u32,
 }
 
 /// Which requests are sent to another upstream, and how many.

@@ -85,7 +85,8 @@ pub use client_services::client_services;
 pub use connection::replay_state::REPLAY_OF;
 pub use culvert_edge_config::{
     Change, Endpoint, EndpointBinding, ForwardRights, Limits, NotReplayed, Operator, Operators,
-    ReplayRequest, Replayed, Restriction, Snapshot, SnapshotBuilder, Timeouts,
+    ReplayRequest, Replayed, Restriction, Snapshot, SnapshotBuilder, Timeouts, UpstreamChange,
+    UpstreamStatus,
 };
 pub use culvert_io::Inherited;
 pub use culvert_io::forward_proxy::Proxies;

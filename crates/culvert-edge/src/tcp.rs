@@ -91,7 +91,7 @@ async fn reach<'m>(
             let outcome = match at {
                 Some(at) if at < tries => break,
                 Some(at) if at == tries => Outcome::Good,
-                _ => Outcome::Bad,
+                _ => Outcome::Bad("it cannot be connected to"),
             };
             targets.report(*index, outcome, meters);
         }

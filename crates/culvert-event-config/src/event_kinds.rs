@@ -32,6 +32,12 @@ pub(crate) const EVENTS_DROPPED: &str = "events_dropped.v0";
 /// The kind of the event of refused traffic that names no endpoint.
 pub(crate) const TRAFFIC_REFUSED: &str = "traffic_refused.v0";
 
+/// The kind of the event of an upstream that is healthy again.
+pub(crate) const UPSTREAM_HEALTHY: &str = "upstream_healthy.v0";
+
+/// The kind of the event of an upstream that is unhealthy.
+pub(crate) const UPSTREAM_UNHEALTHY: &str = "upstream_unhealthy.v0";
+
 /// The classes of events, which stand for all of their kinds, those of later versions too (contract: audit 1). No kind
 /// has such a name.
 pub(crate) const CLASSES: [&str; 2] = [AUDIT_CLASS, TRAFFIC_CLASS];
@@ -43,7 +49,7 @@ pub(crate) const ENDPOINT: &str = "endpoint";
 
 /// Kinds that do not report a write to a resource. Only admins may follow them. A test compares them with the
 /// catalogue.
-const OTHERS: [&str; 58] = [
+const OTHERS: [&str; 60] = [
     "admin_command.v0",
     "agent_session_commanded.v0",
     AGENT_SESSION_START,
@@ -102,6 +108,8 @@ const OTHERS: [&str; 58] = [
     "traffic_log_hashed.v0",
     TRAFFIC_REFUSED,
     "tunnel_credential_leaked.v0",
+    UPSTREAM_HEALTHY,
+    UPSTREAM_UNHEALTHY,
 ];
 
 /// A resource whose writes have events.

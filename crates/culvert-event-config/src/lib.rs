@@ -19,6 +19,7 @@ pub mod statistics;
 mod subject;
 pub mod subscription;
 pub mod tail;
+pub mod upstream_health;
 
 pub use crate::subject::EventConfig;
 

@@ -4,7 +4,9 @@ use std::fmt::Debug;
 use std::time::Instant;
 
 use culvert_base::BoxFuture;
-use culvert_edge_config::{Change, NotReplayed, ReplayRequest, Replayed, Snapshot};
+use culvert_edge_config::{
+    Change, NotReplayed, ReplayRequest, Replayed, Snapshot, UpstreamChange, UpstreamStatus,
+};
 use culvert_events::RefusedTraffic;
 
 /// Receives snapshots for the edge.
@@ -20,6 +22,12 @@ pub trait EdgePort: Debug + Send + Sync {
 
     /// Takes what was refused without an endpoint since the last call.
     fn take_refused(&self) -> Vec<RefusedTraffic>;
+
+    /// Takes the upstreams that became healthy or unhealthy since the last call.
+    fn take_upstream_changes(&self) -> Vec<UpstreamChange>;
+
+    /// The health of the upstreams of an endpoint, in the order of its list; `None` if it has no list.
+    fn upstream_statuses(&self, endpoint_id: &str) -> Option<Vec<UpstreamStatus>>;
 
     /// Sends a request to an endpoint again.
     fn replay(&self, request: ReplayRequest) -> BoxFuture<'_, Result<Replayed, NotReplayed>>;

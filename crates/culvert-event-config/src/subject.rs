@@ -12,6 +12,7 @@ use crate::ports::EdgePort;
 use crate::refused_traffic::RefusedCounts;
 use crate::replay::replay_limits::ReplayLimits;
 use crate::statistics::Statistics;
+use crate::upstream_health::UpstreamReports;
 
 /// Decides which events go where, and finds kept events.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct EventConfig {
     pub(crate) untold_losses: Mutex<Vec<LostEvents>>,
     /// Traffic that the edge refused and that names no endpoint.
     pub(crate) refused: RefusedCounts,
+    /// Upstreams whose health changed.
+    pub(crate) upstream_reports: UpstreamReports,
     /// The statistics of the installation.
     pub statistics: Statistics,
 }
@@ -54,6 +57,7 @@ impl EventConfig {
             replays: ReplayLimits::default(),
             untold_losses: Mutex::default(),
             refused: RefusedCounts::default(),
+            upstream_reports: UpstreamReports::default(),
             statistics,
         }
     }

@@ -235,6 +235,16 @@ fn upstreams(edge: &Edge) -> Vec<Sample> {
             m.upstreams_returned.get(),
         ),
         counter(
+            "edge_upstream_checks",
+            "Health checks of upstreams",
+            m.upstream_checks.get(),
+        ),
+        counter(
+            "edge_upstream_checks_failed",
+            "Health checks of upstreams that did not pass",
+            m.upstream_checks_failed.get(),
+        ),
+        counter(
             "edge_upstream_failed",
             "Invalid upstream responses",
             m.upstream_failed.get(),

@@ -19,6 +19,7 @@ mod handover;
 mod http1_client;
 mod pool;
 mod ports;
+mod probe;
 mod stream;
 mod tls;
 mod upstream;
@@ -34,6 +35,7 @@ pub use pool::{
     Http2Sender, Http2Stream, Lease, PendingStream, Pool, Received, SendResult, UpstreamError,
 };
 pub use ports::{PoolOwner, UploadBody, UploadError, UpstreamHead};
+pub use probe::{HttpProbe, Probe, ProbeFailure};
 pub use stream::UpstreamStream;
 pub use tls::{TlsOptions, TlsWithheld};
 pub use upstream::{Clients, Protocol, Upstream};

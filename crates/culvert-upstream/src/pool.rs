@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use self::http1::Http1;
 pub use self::http1::{Lease, Received, SendResult};
 use self::http2::Http2;
+pub(crate) use self::http2::StreamTasks;
 pub use self::http2::{Http2Sender, Http2Stream, PendingStream};
 use crate::connector::Connector;
 use crate::dial_error::DialError;

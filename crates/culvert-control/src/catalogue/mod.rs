@@ -3,7 +3,7 @@
 pub(crate) mod lost_commits;
 
 use culvert_endpoints::traffic_policy;
-use culvert_event_config::{lost_events, refused_traffic};
+use culvert_event_config::{lost_events, refused_traffic, upstream_health};
 use culvert_events::catalogue::{AuditKind, Catalogue};
 use culvert_identity::api_key::{overlap, rules};
 use culvert_identity::console::session;
@@ -47,6 +47,7 @@ pub(crate) fn kinds() -> Vec<AuditKind> {
         .chain(lost_commits::kinds())
         .chain(lost_events::kinds())
         .chain(refused_traffic::kinds())
+        .chain(upstream_health::kinds())
         .chain(culvert_server_log::kinds::kinds())
         .chain([audit_hold::retention::kind()])
         .chain(alerting::kinds::kinds())

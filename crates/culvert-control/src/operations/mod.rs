@@ -10,6 +10,7 @@ pub(crate) mod resources;
 pub(crate) mod root;
 pub(crate) mod search;
 pub(crate) mod search_objects;
+pub(crate) mod upstreams;
 
 use std::sync::OnceLock;
 
@@ -47,6 +48,7 @@ pub fn operations() -> &'static [Operation] {
         operations.extend(endpoints.map(|one| one.within(|control: &Control| &*control.endpoints)));
         operations.extend(events.map(|one| one.within(|control: &Control| &*control.events)));
         operations.extend(extras_of(&endpoint::TYPE, dry_run::OPERATIONS));
+        operations.extend(extras_of(&endpoint::TYPE, upstreams::OPERATIONS));
         operations.extend(
             certificate_checks::operations()
                 .map(|one| one.within(|control: &Control| &*control.certificates)),

@@ -40,6 +40,7 @@ const TRACES: [(&str, &[&str]); 52] = [
     ),
     ("endpoints_dry_run", &["policy_dry_run"]),
     ("endpoints_get_health", &[]),
+    ("endpoints_list_upstreams", &[]),
     ("event_destinations_get_health", &[]),
     ("event_destinations_get_replay", &[]),
     ("event_destinations_list_attempts", &[]),

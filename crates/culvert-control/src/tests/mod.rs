@@ -142,6 +142,14 @@ impl EdgePort for HeldEdge {
         std::mem::take(&mut *self.1.lock().unwrap())
     }
 
+    fn take_upstream_changes(&self) -> Vec<culvert_edge_config::UpstreamChange> {
+        Vec::new()
+    }
+
+    fn upstream_statuses(&self, _: &str) -> Option<Vec<culvert_edge_config::UpstreamStatus>> {
+        None
+    }
+
     fn replay(
         &self,
         _: culvert_edge_config::ReplayRequest,

@@ -1,9 +1,12 @@
-//! Several upstreams of one endpoint: which of them serves a request or a connection, and which are ejected.
+//! Several upstreams of one endpoint: which of them serves a request or a connection, which are ejected, and how they are
+//! checked.
 //!
 //! A request reads one [`View`](view::View), which is made again only when an upstream is ejected or returns. So the choice
 //! takes no lock, and the turns are exact: of a number of requests equal to the sum of the weights, each upstream gets
 //! its weight.
 
 pub(crate) mod budget;
+pub(crate) mod checks;
+pub(crate) mod health_changes;
 pub(crate) mod target_set;
 pub(crate) mod view;

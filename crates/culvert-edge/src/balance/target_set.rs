@@ -1,16 +1,22 @@
 //! The upstreams of an endpoint at run time: their connections, open requests and failures.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use culvert_base::Timestamp;
 use culvert_base::sync::lock;
-use culvert_edge_config::{Balancing, PassiveHealth, UpstreamList};
+use culvert_edge_config::{
+    ActiveHealth, Balancing, CheckReport, PassiveHealth, UpstreamChange, UpstreamList,
+    UpstreamStatus,
+};
 use culvert_upstream::{Pool, UploadBody, Upstream};
 use tokio::time::Instant;
 
 use crate::balance::budget::Budget;
+use crate::balance::checks::CheckState;
+use crate::balance::health_changes::HealthChanges;
 use crate::balance::view::{Candidate, View};
 use crate::edge::meters::Meters;
 
@@ -20,8 +26,11 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 /// The upstreams of one endpoint, with the connections to them.
 #[derive(Debug)]
 pub(crate) struct TargetSet<B> {
-    /// ID of the endpoint, for the log.
+    /// Distinguishes it from others for the same endpoint.
+    id: u64,
+    /// ID of the endpoint.
     endpoint: Arc<str>,
+    account: Arc<str>,
     list: Arc<UpstreamList>,
     targets: Box<[Target<B>]>,
     view: ArcSwap<View>,
@@ -29,6 +38,7 @@ pub(crate) struct TargetSet<B> {
     pub(crate) budget: Budget,
     /// Held while the view is made again.
     changing: Mutex<()>,
+    changes: Arc<HealthChanges>,
 }
 
 /// An upstream of a list.
@@ -47,7 +57,15 @@ struct TargetState {
     failures: AtomicU32,
     /// Whether it is ejected. Written under the lock of `ejection`.
     is_out: AtomicBool,
+    /// Whether it fails its checks. Written under the lock of `check`.
+    is_down: AtomicBool,
+    /// Whether it was ejected or failed its checks, and has not responded or passed them since. Written under the lock of
+    /// `reason`.
+    is_unhealthy: AtomicBool,
+    /// Why it is unhealthy.
+    reason: Mutex<String>,
     ejection: Mutex<Ejection>,
+    check: Mutex<CheckState>,
 }
 
 /// Since when and for how long an upstream is ejected.
@@ -73,8 +91,8 @@ const _: () = assert!(UpstreamList::LENGTH_MAX <= 64, "each has a bit of `Tried`
 pub(crate) enum Outcome {
     /// It responded.
     Good,
-    /// It cannot be connected to, or has not responded as it should.
-    Bad,
+    /// It cannot be connected to, or has not responded as it should: why, for the log.
+    Bad(&'static str),
     /// Nothing about the upstream.
     Unknown,
 }
@@ -111,6 +129,13 @@ fn bit(index: usize) -> u64 {
         .unwrap_or(0)
 }
 
+impl TargetState {
+    /// Whether it gets no traffic of its own.
+    fn is_unused(&self) -> bool {
+        self.is_out.load(Ordering::Relaxed) || self.is_down.load(Ordering::Relaxed)
+    }
+}
+
 impl Ejection {
     /// Whether the log may have another line about the upstream: an upstream that fails at times changes often.
     fn may_log(&mut self, now: Instant) -> bool {
@@ -139,11 +164,12 @@ impl Ejection {
 }
 
 impl<B: UploadBody> TargetSet<B> {
-    /// The upstreams of a list, with their pools in its order. Those that `before` has keep their state.
+    /// The upstreams of a list of an endpoint and its account, with their pools in its order. Those that `before` has keep their state.
     pub(crate) fn new(
-        endpoint: &str,
+        (endpoint, account): (&str, &Arc<str>),
         list: Arc<UpstreamList>,
         pools: impl Iterator<Item = Arc<Pool<B>>>,
+        changes: &Arc<HealthChanges>,
         before: Option<&Self>,
     ) -> Self {
         let known = |pool: &Pool<B>| {
@@ -157,15 +183,32 @@ impl<B: UploadBody> TargetSet<B> {
                 pool,
             })
             .collect();
+        static NEXT: AtomicU64 = AtomicU64::new(1);
         let set = Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             endpoint: endpoint.into(),
+            account: Arc::clone(account),
             budget: Budget::new(list.retries.budget_percent),
             list,
             view: ArcSwap::from_pointee(View::of(&[], 0, None)),
             turn: AtomicU64::new(before.map_or(0, |before| before.turn.load(Ordering::Relaxed))),
             targets,
             changing: Mutex::default(),
+            changes: Arc::clone(changes),
         };
+        let checks_before = before.and_then(|before| before.list.checks.as_ref());
+        let is_changed = set.list.checks.as_ref() != checks_before;
+        for target in &set.targets {
+            let mut check = lock(&target.state.check);
+            check.pass_to(set.id, is_changed);
+            // What checks found holds no longer.
+            if set.list.checks.is_none() && target.state.is_down.swap(false, Ordering::Relaxed) {
+                drop(check);
+                if !target.state.is_out.load(Ordering::Relaxed) {
+                    set.note_healthy(target);
+                }
+            }
+        }
         set.view.store(Arc::new(set.new_view()));
         set
     }
@@ -173,6 +216,21 @@ impl<B: UploadBody> TargetSet<B> {
     /// The configuration.
     pub(crate) fn list(&self) -> &Arc<UpstreamList> {
         &self.list
+    }
+
+    /// ID of the endpoint.
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// Account of the endpoint.
+    pub(crate) fn account(&self) -> &str {
+        &self.account
+    }
+
+    /// The checks of each upstream.
+    pub(crate) fn check_states(&self) -> impl Iterator<Item = &Mutex<CheckState>> {
+        self.targets.iter().map(|target| &target.state.check)
     }
 
     /// The connections of an upstream.
@@ -195,7 +253,7 @@ impl<B: UploadBody> TargetSet<B> {
         }
         let served = self.targets.iter().zip(&self.list.upstreams);
         let mut served = served.filter(|(_, listed)| listed.weight > 0);
-        served.any(|(target, _)| !target.state.is_out.load(Ordering::Relaxed))
+        served.any(|(target, _)| !target.state.is_unused())
     }
 
     /// The upstream of the next request, of those that were not tried; `None` if all were.
@@ -218,7 +276,7 @@ impl<B: UploadBody> TargetSet<B> {
         let is_untried = |index: &usize| !tried.has(*index);
         let is_in = |index: &usize| {
             let target = self.targets.get(*index);
-            target.is_some_and(|target| !target.state.is_out.load(Ordering::Relaxed))
+            target.is_some_and(|target| !target.state.is_unused())
         };
         let mut good = view.starting_at(turn).filter(is_untried).filter(is_in);
         let others = || {
@@ -278,25 +336,37 @@ impl<B: UploadBody> TargetSet<B> {
                 if state.failures.load(Ordering::Relaxed) != 0 {
                     state.failures.store(0, Ordering::Relaxed);
                 }
-                if state.is_out.load(Ordering::Relaxed) {
-                    self.restore(target, meters);
+                if state.is_unhealthy.load(Ordering::Relaxed) {
+                    if state.is_out.load(Ordering::Relaxed) {
+                        self.restore(target, meters);
+                    }
+                    // Its checks decide, if they do not pass.
+                    if !state.is_down.load(Ordering::Relaxed) {
+                        self.note_healthy(target);
+                    }
                 }
             }
-            Outcome::Bad => {
+            Outcome::Bad(why) => {
                 let failures = state
                     .failures
                     .fetch_add(1, Ordering::Relaxed)
                     .saturating_add(1);
                 let most = self.list.health.consecutive_failures;
                 if most > 0 && failures >= most {
-                    self.eject(index, target, failures, meters);
+                    self.eject(index, target, (failures, why), meters);
                 }
             }
         }
     }
 
-    fn eject(&self, index: usize, target: &Target<B>, failures: u32, meters: &Meters) {
-        let _changing = lock(&self.changing);
+    fn eject(
+        &self,
+        index: usize,
+        target: &Target<B>,
+        (failures, why): (u32, &str),
+        meters: &Meters,
+    ) {
+        let changing = lock(&self.changing);
         let health = &self.list.health;
         let is_out = |target: &Target<B>| target.state.is_out.load(Ordering::Relaxed);
         let is_first = !is_out(target);
@@ -322,6 +392,7 @@ impl<B: UploadBody> TargetSet<B> {
                     endpoint.id = %self.endpoint,
                     upstream = target.pool.name(),
                     failures,
+                    why,
                     seconds = length.as_secs(),
                     "the upstream is ejected after failures in a row"
                 );
@@ -329,12 +400,125 @@ impl<B: UploadBody> TargetSet<B> {
         }
         // Another list of the same endpoint, from before a change, may have done it.
         if is_first || self.view.load().has(index) {
-            self.renew();
+            self.renew(&changing);
+        }
+        drop(changing);
+        if is_first {
+            self.note_unhealthy(target, &format!("{failures} failures in a row: {why}"));
+        }
+    }
+
+    /// Notes the result of a check. Enough of them in a row decide whether the upstream is used.
+    pub(crate) fn checked(
+        &self,
+        index: usize,
+        checks: &ActiveHealth,
+        report: CheckReport,
+        meters: &Meters,
+    ) {
+        let Some(target) = self.targets.get(index) else {
+            return;
+        };
+        let state = &target.state;
+        let failure = report.failure.clone();
+        let was_down = {
+            let mut check = lock(&state.check);
+            let Some(passes) = check.end(self.id, checks, report) else {
+                return;
+            };
+            state.is_down.swap(!passes, Ordering::Relaxed)
+        };
+        match (failure.is_empty(), was_down) {
+            (false, false) => {
+                tracing::warn!(
+                    endpoint.id = %self.endpoint,
+                    upstream = target.pool.name(),
+                    why = failure,
+                    "the upstream fails its health checks"
+                );
+                self.renew(&lock(&self.changing));
+                self.note_unhealthy(target, &format!("health check: {failure}"));
+            }
+            (true, true) => {
+                tracing::info!(
+                    endpoint.id = %self.endpoint,
+                    upstream = target.pool.name(),
+                    "the upstream passes its health checks"
+                );
+                state.failures.store(0, Ordering::Relaxed);
+                self.restore(target, meters);
+                self.note_healthy(target);
+            }
+            // One that was ejected serves again, whatever the time.
+            (true, false) if state.is_out.load(Ordering::Relaxed) => {
+                state.failures.store(0, Ordering::Relaxed);
+                self.restore(target, meters);
+                self.note_healthy(target);
+            }
+            _ => {}
+        }
+    }
+
+    /// The health of its upstreams.
+    pub(crate) fn statuses(&self) -> Vec<UpstreamStatus> {
+        let now = Instant::now();
+        let is_panic = self.view.load().is_panic;
+        let of_target = |target: &Target<B>| {
+            let state = &target.state;
+            let ejection = lock(&state.ejection).until;
+            let ejection = ejection.map(|until| until.saturating_duration_since(now));
+            UpstreamStatus {
+                url: target.pool.name().to_owned(),
+                is_healthy: !state.is_unhealthy.load(Ordering::Relaxed),
+                is_used: is_panic || !state.is_unused(),
+                reason: lock(&state.reason).clone(),
+                ejected_for: ejection.filter(|_| state.is_out.load(Ordering::Relaxed)),
+                open_requests: state.open.load(Ordering::Relaxed),
+                failures: state.failures.load(Ordering::Relaxed),
+                last_check: lock(&state.check).last.clone(),
+            }
+        };
+        self.targets.iter().map(of_target).collect()
+    }
+
+    /// Notes that an upstream became unhealthy, unless it is.
+    fn note_unhealthy(&self, target: &Target<B>, why: &str) {
+        let mut reason = lock(&target.state.reason);
+        why.clone_into(&mut reason);
+        if !target.state.is_unhealthy.swap(true, Ordering::Relaxed) {
+            self.note_change(target, false, why);
+        }
+    }
+
+    fn note_healthy(&self, target: &Target<B>) {
+        let mut reason = lock(&target.state.reason);
+        reason.clear();
+        if target.state.is_unhealthy.swap(false, Ordering::Relaxed) {
+            self.note_change(target, true, "");
+        }
+    }
+
+    fn note_change(&self, target: &Target<B>, is_healthy: bool, reason: &str) {
+        let is_noted = self.changes.note(UpstreamChange {
+            endpoint: Arc::clone(&self.endpoint),
+            account: Arc::clone(&self.account),
+            url: target.pool.name().to_owned(),
+            is_healthy,
+            reason: reason.to_owned(),
+            at: Timestamp::default(),
+        });
+        if !is_noted {
+            tracing::warn!(
+                endpoint.id = %self.endpoint,
+                upstream = target.pool.name(),
+                is_healthy,
+                "too many upstreams change their health, so this change has no event"
+            );
         }
     }
 
     fn restore(&self, target: &Target<B>, meters: &Meters) {
-        let _changing = lock(&self.changing);
+        let changing = lock(&self.changing);
         let (was_out, may_log) = {
             let mut ejection = lock(&target.state.ejection);
             // It responded, so its next ejection is a first one: else a client whose requests fail at times could prolong
@@ -347,7 +531,7 @@ impl<B: UploadBody> TargetSet<B> {
         if was_out {
             self.count_return(target, may_log, meters);
         }
-        self.renew();
+        self.renew(&changing);
     }
 
     fn count_return(&self, target: &Target<B>, may_log: bool, meters: &Meters) {
@@ -364,7 +548,7 @@ impl<B: UploadBody> TargetSet<B> {
     /// Lets those return whose time is over. Their next failure ejects them again.
     fn refresh(&self, meters: &Meters) {
         // Another thread does it.
-        let _changing = match self.changing.try_lock() {
+        let changing = match self.changing.try_lock() {
             Ok(changing) => changing,
             Err(TryLockError::Poisoned(changing)) => changing.into_inner(),
             Err(TryLockError::WouldBlock) => return,
@@ -381,11 +565,11 @@ impl<B: UploadBody> TargetSet<B> {
                 self.count_return(target, may_log, meters);
             }
         }
-        self.renew();
+        self.renew(&changing);
     }
 
-    /// Makes the view again. The caller holds `changing`.
-    fn renew(&self) {
+    /// Makes the view again.
+    fn renew(&self, _changing: &MutexGuard<'_, ()>) {
         let view = self.new_view();
         let was_panic = self.view.load().is_panic;
         match (was_panic, view.is_panic) {
@@ -411,7 +595,7 @@ impl<B: UploadBody> TargetSet<B> {
             Candidate {
                 weight: listed.weight,
                 priority: listed.priority,
-                is_out: target.state.is_out.load(Ordering::Relaxed),
+                is_out: target.state.is_unused(),
             }
         };
         let candidates: Vec<Candidate> = self

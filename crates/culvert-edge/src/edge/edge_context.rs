@@ -22,6 +22,8 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::balance::checks::Checks;
+use crate::balance::health_changes::HealthChanges;
 use crate::connection::conn_state::ConnState;
 use crate::edge::edge_state::{EdgeState, Phase};
 use crate::settings::rules::Rules;
@@ -56,6 +58,10 @@ pub(crate) struct EdgeContext {
     pub(crate) announcements: Semaphore,
     /// What [`Self::tell_missing_data`] logged last.
     pub(crate) missing_data: AtomicU64,
+    /// The upstreams of endpoints that have several.
+    pub(crate) checks: Checks,
+    /// Upstreams that became healthy or unhealthy.
+    pub(crate) health_changes: Arc<HealthChanges>,
     pub(crate) supervisor: Supervisor,
     pub(crate) threads: ConnectionThreads,
     /// Cancelled when accepting ends.

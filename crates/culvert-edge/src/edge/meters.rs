@@ -100,6 +100,10 @@ pub struct Meters {
     pub upstream_moves_refused: Meter,
     /// Upstreams that were ejected after failures in a row.
     pub upstreams_ejected: Meter,
+    /// Health checks of upstreams.
+    pub upstream_checks: Meter,
+    /// Health checks that did not pass.
+    pub upstream_checks_failed: Meter,
     /// Upstreams that were used again after that.
     pub upstreams_returned: Meter,
     /// Counters of policies.

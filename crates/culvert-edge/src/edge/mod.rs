@@ -15,7 +15,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, FairPermits, Fault};
-use culvert_edge_config::{Change, NotReplayed, ReplayRequest, Replayed, Snapshot};
+use culvert_edge_config::{
+    Change, NotReplayed, ReplayRequest, Replayed, Snapshot, UpstreamChange, UpstreamStatus,
+};
 use culvert_events::{Recorder, RefusedTraffic};
 use culvert_io::{ConnectionThreads, Inherited, splice};
 use culvert_overload::{
@@ -33,6 +35,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+use crate::balance::checks::{Checker, Checks};
 use crate::connection::listener;
 use crate::edge::edge_context::EdgeContext;
 use crate::edge::edge_state::{EdgeState, Phase};
@@ -140,6 +143,7 @@ impl Edge {
             ..
         } = settings;
         let state = EdgeState::new(recorder, settings.traffic, &limits, ENCODERS_KIB_MAX);
+        let compiler = SnapshotCompiler::default();
         // Policies start tasks on the threads of this context, which owns the policies' services: so theirs is weak.
         let shared = Arc::new_cyclic(|shared| EdgeContext {
             policy: Arc::new(PolicyServices {
@@ -167,6 +171,8 @@ impl Edge {
             write_delay: settings.write_delay,
             agents: settings.agents,
             missing_data: AtomicU64::new(0),
+            checks: Checks::default(),
+            health_changes: Arc::clone(compiler.health_changes()),
             files: ArcSwap::from_pointee(files),
             kubernetes_host: settings.kubernetes_host,
             supervisor: settings.supervisor,
@@ -177,7 +183,7 @@ impl Edge {
         Ok(Self {
             shared,
             ports: Arc::new(tokio::sync::Mutex::new(Ports {
-                compiler: SnapshotCompiler::default(),
+                compiler,
                 tcp_bind_ip: settings.tcp_bind_ip,
                 inherited: settings.inherited,
                 open: HashMap::new(),
@@ -219,6 +225,16 @@ impl Edge {
     /// Takes what was refused without an endpoint since the last call.
     pub fn take_refused(&self) -> Vec<RefusedTraffic> {
         self.shared.state.refusals.take(self.shared.clock.now())
+    }
+
+    /// Takes the upstreams that became healthy or unhealthy since the last call.
+    pub fn take_upstream_changes(&self) -> Vec<UpstreamChange> {
+        self.shared.health_changes.take(self.shared.clock.now())
+    }
+
+    /// The health of the upstreams of an endpoint, in the order of its list; `None` if it has no list.
+    pub fn upstream_statuses(&self, endpoint_id: &str) -> Option<Vec<UpstreamStatus>> {
+        self.shared.checks.statuses(endpoint_id)
     }
 
     /// The counters of the edge.
@@ -290,6 +306,7 @@ impl Edge {
         });
         let wanted: Vec<u16> = live.tcp.keys().copied().collect();
         ports.failed.clear();
+        self.shared.checks.replace(ports.compiler.all_targets());
         self.shared.tell_missing_data(&live);
         let has_operators = live.operators.has_authority();
         self.shared.live.store(live);
@@ -319,6 +336,10 @@ impl Edge {
         touched.extend(ports.compiler.ports_of(ids.iter()));
         is_rebound |= ports.compiler.is_bound(ids.iter());
         touched.extend(std::mem::take(&mut ports.failed));
+        for id in &ids {
+            let targets = ports.compiler.targets(id);
+            self.shared.checks.set(id, targets.cloned());
+        }
         self.shared.tell_missing_data(&live);
         self.shared.live.store(Arc::clone(&live));
         if is_rebound {
@@ -413,6 +434,7 @@ impl Edge {
             biased;
             () = cancel.cancelled() => {}
             () = self.regulate() => {}
+            () = shared.checks.run(self.checker()) => {}
         }
         shared.accepting.cancel();
         // Connections are refused from here on, unless another edge has handles of the sockets.
@@ -420,6 +442,17 @@ impl Edge {
         self.ports.lock().await.open.clear();
         self.drain().await;
         self.cut().await;
+    }
+
+    /// What health checks of upstreams need.
+    fn checker(&self) -> Checker {
+        let shared = &self.shared;
+        Checker {
+            state: Arc::clone(&shared.state),
+            network: Arc::clone(&shared.network),
+            clock: Arc::clone(&shared.clock),
+            entropy: Arc::clone(&shared.policy.entropy),
+        }
     }
 
     /// Measures the load at an interval and sheds what exceeds it. Closes idle upstream connections. Never returns.
@@ -481,6 +514,7 @@ impl Edge {
         let shared = &self.shared;
         shared.enter(Phase::Cut);
         shared.live.store(Arc::default());
+        self.shared.checks.replace(std::iter::empty());
         self.ports.lock().await.compiler = SnapshotCompiler::default();
         let stopped = tokio::time::timeout(CUT_WITHIN, shared.state.tasks.wait()).await;
         if stopped.is_err() {

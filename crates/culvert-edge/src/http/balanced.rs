@@ -126,7 +126,9 @@ impl Failed {
     fn outcome(self) -> Outcome {
         match self {
             Self::No => Outcome::Good,
-            Self::Status | Self::ToConnect | Self::Reset => Outcome::Bad,
+            Self::Status => Outcome::Bad("the response has a status that counts as a failure"),
+            Self::ToConnect => Outcome::Bad("it cannot be connected to"),
+            Self::Reset => Outcome::Bad("it closed the connection or took too long"),
             Self::ByClient | Self::Otherwise => Outcome::Unknown,
         }
     }

@@ -15,6 +15,7 @@ use culvert_tls::server_certificate::ServerCertificate;
 use culvert_upstream::Upstream;
 use rustls_pki_types::CertificateDer;
 
+use crate::balance::health_changes::HealthChanges;
 use crate::pools::{Pool, TargetSet};
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::group::{Group, Member};
@@ -34,6 +35,7 @@ pub(crate) struct SnapshotCompiler {
     places: HashMap<EndpointAddress, Vec<Arc<Endpoint>>>,
     by_id: HashMap<String, Placed>,
     restrictions: HashMap<Arc<str>, Arc<Restriction>>,
+    health_changes: Arc<HealthChanges>,
 }
 
 /// An endpoint, what ends its open relays, and the state of its upstreams if it has several.
@@ -211,6 +213,25 @@ impl SnapshotCompiler {
         Ok(live)
     }
 
+    /// What becomes of the upstreams of all endpoints.
+    pub(crate) fn health_changes(&self) -> &Arc<HealthChanges> {
+        &self.health_changes
+    }
+
+    /// The upstreams of an endpoint that has several.
+    pub(crate) fn targets(&self, endpoint_id: &str) -> Option<&Arc<TargetSet>> {
+        self.by_id.get(endpoint_id)?.targets.as_ref()
+    }
+
+    /// The upstreams of all endpoints that have several, by ID.
+    pub(crate) fn all_targets(&self) -> impl Iterator<Item = (String, Arc<TargetSet>)> {
+        let with_list = |(id, placed): (&String, &Placed)| {
+            let targets = placed.targets.as_ref()?;
+            Some((id.clone(), Arc::clone(targets)))
+        };
+        self.by_id.iter().filter_map(with_list)
+    }
+
     /// Whether Kubernetes operators reach one of the endpoints with these ids.
     pub(crate) fn is_bound<'a>(&self, mut ids: impl Iterator<Item = &'a String>) -> bool {
         ids.any(|id| {
@@ -276,7 +297,14 @@ impl SnapshotCompiler {
                 let pools = upstreams.filter_map(|one| self.pools.pool_to(&endpoint.account, one));
                 let list = Arc::clone(list);
                 let pools = pools.cloned();
-                Arc::new(TargetSet::new(&endpoint.id, list, pools, known.as_deref()))
+                let changes = &self.health_changes;
+                Arc::new(TargetSet::new(
+                    (&endpoint.id, &endpoint.account),
+                    list,
+                    pools,
+                    changes,
+                    known.as_deref(),
+                ))
             }
         });
         let placed = Placed {

@@ -86,7 +86,11 @@ impl Server {
     }
 }
 
-fn list(scheme: &str, upstreams: &[(SocketAddr, u16, u8)], protocol: &str) -> UpstreamList {
+pub(super) fn list(
+    scheme: &str,
+    upstreams: &[(SocketAddr, u16, u8)],
+    protocol: &str,
+) -> UpstreamList {
     let listed = |&(address, weight, priority): &(SocketAddr, u16, u8)| ListedUpstream {
         upstream: Upstream::parse(&format!("{scheme}://{address}"), protocol).unwrap(),
         weight,
@@ -96,11 +100,12 @@ fn list(scheme: &str, upstreams: &[(SocketAddr, u16, u8)], protocol: &str) -> Up
         upstreams: upstreams.iter().map(listed).collect(),
         balancing: Balancing::RoundRobin,
         health: PassiveHealth::default(),
+        checks: None,
         retries: Retries::default(),
     }
 }
 
-fn several(list: UpstreamList) -> Endpoint {
+pub(super) fn several(list: UpstreamList) -> Endpoint {
     Endpoint {
         upstream: list.upstreams.first().map(|one| one.upstream.clone()),
         upstreams: Some(Arc::new(list)),
@@ -108,7 +113,7 @@ fn several(list: UpstreamList) -> Endpoint {
     }
 }
 
-async fn publish(rig: &Rig, endpoint: Endpoint) {
+pub(super) async fn publish(rig: &Rig, endpoint: Endpoint) {
     let snapshot = Snapshot::builder().endpoint(endpoint);
     rig.edge.publish(snapshot.build()).await;
 }

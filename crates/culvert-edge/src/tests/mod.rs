@@ -12,6 +12,7 @@ mod buffers;
 mod calls;
 mod captures;
 mod challenges;
+mod checked;
 mod continues;
 mod documents;
 mod drain;

@@ -10,6 +10,7 @@ pub mod address;
 pub mod agent;
 pub mod model;
 pub(crate) mod timeouts;
+pub(crate) mod upstream_checks;
 pub mod upstream_tls;
 pub(crate) mod upstreams;
 

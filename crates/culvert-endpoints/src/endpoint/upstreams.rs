@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::endpoint::model::{AddressScheme, StoredUpstream};
 use crate::endpoint::timeouts::{PATTERN, parse, shown};
+use crate::endpoint::upstream_checks::GivenActiveHealth;
 
 const WEIGHT_MAX: u16 = 1_000;
 const PRIORITY_MAX: u8 = 7;
@@ -61,6 +62,8 @@ pub(crate) struct GivenHealth {
     panic_below_percent: Option<u8>,
     /// How failures of requests count.
     passive: Option<GivenPassiveHealth>,
+    /// How the upstreams are checked; without it, they are not.
+    active: Option<GivenActiveHealth>,
 }
 
 /// When an upstream is ejected because requests to it fail: connections that fail or time out, or close without a response,
@@ -193,6 +196,11 @@ impl UpstreamFields {
                 .transpose()?,
         };
         let protocol = check_list(settings, scheme, &list, &protocol)?;
+        let mut options = options;
+        let active = options.health.as_mut().map(|health| &mut health.active);
+        if let Some(Some(active)) = active {
+            active.check(scheme.is_http(), &protocol)?;
+        }
         Ok(Some(StoredUpstream {
             url: String::new(),
             protocol,
@@ -300,6 +308,7 @@ impl StoredUpstream {
             upstreams,
             balancing: balancing.map_or_else(Default::default, GivenBalancing::compile),
             health: health.map_or_else(Default::default, GivenHealth::compile),
+            checks: health.and_then(|health| Some(health.active.as_ref()?.compile(is_http))),
             retries: retries.map_or_else(Default::default, GivenRetries::compile),
         };
         Ok((first, Some(Arc::new(list))))
@@ -433,12 +442,12 @@ impl GivenRetries {
     }
 }
 
-fn invalid(why: impl Into<Cow<'static, str>>) -> Refusal {
+pub(crate) fn invalid(why: impl Into<Cow<'static, str>>) -> Refusal {
     Refusal::new(code::ENDPOINT_FIELD_INVALID, why)
 }
 
 /// An empty text counts as not given.
-fn unset(text: &mut Option<String>) {
+pub(crate) fn unset(text: &mut Option<String>) {
     if text.as_ref().is_some_and(String::is_empty) {
         *text = None;
     }
@@ -451,7 +460,7 @@ fn percent(field: &str, given: Option<u8>) -> Result<(), Refusal> {
     }
 }
 
-fn time(
+pub(crate) fn time(
     field: &str,
     text: &mut Option<String>,
     bounds: std::ops::RangeInclusive<Duration>,

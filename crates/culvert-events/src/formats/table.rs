@@ -143,7 +143,7 @@ type OfKind = (
 
 /// The kinds that do not report a write to a resource, by name without version.
 #[rustfmt::skip]
-const KINDS: [OfKind; 61] = [
+const KINDS: [OfKind; 63] = [
     ("admin_command", ApplicationLifecycle, OTHER, Low, Success, &["configuration"], &["change"]),
     ("agent_session_commanded", ApiActivity, OTHER, Informational, Success, &["session"], &["info"]),
     ("agent_session_start", Authentication, LOGON, Informational, OfObject, &["authentication", "session"], &["start"]),
@@ -205,6 +205,8 @@ const KINDS: [OfKind; 61] = [
     ("traffic_log_hashed", ApplicationLifecycle, OTHER, Informational, Success, &["configuration"], &["info"]),
     ("traffic_refused", NetworkActivity, REFUSE, Low, Failure, &["network"], &["connection", "denied"]),
     ("tunnel_credential_leaked", EntityManagement, OTHER, High, Failure, &["iam"], &["info"]),
+    ("upstream_healthy", ApplicationLifecycle, OTHER, Informational, Success, &["network"], &["info"]),
+    ("upstream_unhealthy", ApplicationLifecycle, OTHER, Medium, Failure, &["network"], &["info"]),
 ];
 
 /// The resources whose writes have events.

@@ -77,7 +77,7 @@ impl<B: UploadBody> Http2<B> {
 }
 
 /// Runs the tasks of the HTTP/2 library.
-struct StreamTasks<E>(Arc<E>);
+pub(crate) struct StreamTasks<E>(pub(crate) Arc<E>);
 
 impl<E> Clone for StreamTasks<E> {
     fn clone(&self) -> Self {

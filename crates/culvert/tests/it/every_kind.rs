@@ -143,8 +143,14 @@ const OF_OWN: &[&str] = &[
 const OF_AGENTS: [&str; 2] = ["agent_session_start.v0", "agent_session_stop.v0"];
 const FIELDS_OF_AGENTS: &str = "session credential agent_ip ingress_server_ip region ingress_hostname user_agent metadata os arch transport started_at expires_at stopped_at deprecated error";
 
-/// The kinds that no call causes; `fail_over`, `data_directory` and `refused_traffic` do.
-const OF_DATABASE: [&str; 3] = ["commits_lost.v0", "events_dropped.v0", "traffic_refused.v0"];
+/// The kinds that no call causes; `fail_over`, `data_directory`, `refused_traffic` and `several_upstreams` do.
+const OF_DATABASE: [&str; 5] = [
+    "commits_lost.v0",
+    "events_dropped.v0",
+    "traffic_refused.v0",
+    "upstream_healthy.v0",
+    "upstream_unhealthy.v0",
+];
 
 const VERBS: [&str; 3] = ["created", "updated", "deleted"];
 

@@ -135,3 +135,85 @@ async fn an_endpoint_goes_on_without_an_upstream_that_fails() {
     })
     .await;
 }
+
+/// The kinds of the events about upstreams, the oldest first, with the reason of each.
+async fn health_events(client: &Client) -> Vec<(String, String)> {
+    let path = "/events?type=upstream_unhealthy.v0,upstream_healthy.v0";
+    let page = client.expect(Method::GET, path, None).await.unwrap();
+    let events = page["events"].as_array().unwrap().iter().rev();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    events
+        .map(|entry| {
+            let event = &entry["event"];
+            (text(&event["event_type"]), text(&event["object"]["reason"]))
+        })
+        .collect()
+}
+
+/// Checks find what no request has met, the API shows it, and each change of state has an event.
+#[tokio::test(flavor = "multi_thread")]
+async fn upstreams_that_fail_their_checks_are_shown_and_have_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let allow = ["--edge-allow-private-upstreams", "true"];
+    let server = Process::start_as(binary(), folder.path(), "", &allow);
+    let token = culvert::client::read_token(&folder.path().join("bootstrap-key")).unwrap();
+    let client = Client::new(&server.api, token.clone()).unwrap();
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let stays = Service::start(any).await;
+    let mut leaves = Service::start(any).await;
+    let of = |service: &Service| json!({"url": format!("http://{}", service.address)});
+    let endpoint = json!({
+        "url": "http://several.culvert.localhost",
+        "upstreams": [of(&stays), of(&leaves)],
+        "upstream_health": {"active": {
+            "path": "/ready", "interval": "1s", "healthy_threshold": 1, "unhealthy_threshold": 1,
+        }},
+    });
+    let made = client.expect(Method::POST, "/endpoints", Some(&endpoint));
+    let made = made.await.unwrap();
+    let path = format!("/endpoints/{}/upstreams", made["id"].as_str().unwrap());
+    let states = async || {
+        let shown = client.expect(Method::GET, &path, None).await.unwrap();
+        shown["upstreams"].as_array().unwrap().clone()
+    };
+    eventually("both are checked", async || {
+        let states = states().await;
+        states.len() == 2 && states.iter().all(|one| one["last_check"]["passed"] == true)
+    })
+    .await;
+    assert!(health_events(&client).await.is_empty());
+
+    leaves.stop().await;
+    eventually("one is unhealthy", async || {
+        let states = states().await;
+        (&states[0]["state"], &states[1]["state"]) == (&json!("healthy"), &json!("unhealthy"))
+    })
+    .await;
+    let state = &states().await[1];
+    assert_eq!(state["used"], false);
+    let reason = state["reason"].as_str().unwrap();
+    assert!(reason.starts_with("health check: connecting: "), "{state}");
+    let unhealthy = ("upstream_unhealthy.v0".to_owned(), reason.to_owned());
+    eventually("its event", async || {
+        health_events(&client).await == [unhealthy.clone()]
+    })
+    .await;
+    let before = stays.served();
+    assert_eq!(statuses(server.http, 20).await, [200; 20]);
+    assert!(stays.served() - before >= 20, "no request met the other");
+
+    let _back = Service::start(leaves.address).await;
+    eventually("it is healthy", async || {
+        states().await[1]["state"] == "healthy"
+    })
+    .await;
+    // A stop writes what would wait for the end of the minute.
+    assert_eq!(server.terminate(), 0);
+    let server = Process::start_as(binary(), folder.path(), "", &allow);
+    let client = Client::new(&server.api, token).unwrap();
+    let healthy = ("upstream_healthy.v0".to_owned(), String::new());
+    eventually("the event of its return", async || {
+        health_events(&client).await == [unhealthy.clone(), healthy.clone()]
+    })
+    .await;
+}

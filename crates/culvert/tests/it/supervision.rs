@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{Backend, Database, backends, eventually};
 
 /// All long-lived tasks of a server on SQLite.
-pub const TASKS: [&str; 38] = [
+pub const TASKS: [&str; 39] = [
     "agent_sessions",
     "agents",
     "alerts",
@@ -55,6 +55,7 @@ pub const TASKS: [&str; 38] = [
     "store.ledger",
     "store.lookup",
     "store.writer",
+    "upstream_health",
 ];
 
 /// Additional tasks on PostgreSQL.

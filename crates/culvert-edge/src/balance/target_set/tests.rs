@@ -15,6 +15,7 @@ fn list(weights: &[u16], balancing: Balancing) -> Arc<UpstreamList> {
         upstreams: weights.iter().enumerate().map(listed).collect(),
         balancing,
         health: PassiveHealth::default(),
+        checks: None,
         retries: Retries::default(),
     })
 }
@@ -25,7 +26,8 @@ fn set_of(list: Arc<UpstreamList>, before: Option<&TargetSet>) -> TargetSet {
         .iter()
         .map(|listed| Arc::new(Pool::new(listed.upstream.clone())))
         .collect();
-    TargetSet::new("ep_1", list, pools.into_iter(), before)
+    let of = ("ep_1", &Arc::from("ac_1"));
+    TargetSet::new(of, list, pools.into_iter(), &Arc::default(), before)
 }
 
 fn set(weights: &[u16]) -> TargetSet {
@@ -42,7 +44,7 @@ fn counts(set: &TargetSet, requests: usize) -> Vec<usize> {
 
 fn fail(set: &TargetSet, index: usize, times: u32) {
     for _ in 0..times {
-        set.report(index, Outcome::Bad, &Meters::default());
+        set.report(index, Outcome::Bad("503"), &Meters::default());
     }
 }
 
@@ -155,4 +157,121 @@ async fn a_slow_upstream_gets_fewer_requests() {
     }
     let counted = weighted.targets[0].state.open.load(Ordering::Relaxed);
     assert!((190..=210).contains(&counted), "{counted}");
+}
+
+const CHECKS: ActiveHealth = ActiveHealth {
+    probe: culvert_edge_config::Probe::Tcp,
+    interval: Duration::from_secs(10),
+    timeout: Duration::from_secs(1),
+    healthy_threshold: 2,
+    unhealthy_threshold: 2,
+};
+
+fn checked(set: &TargetSet, index: usize, failures: &[&str]) {
+    for failure in failures {
+        let report = CheckReport {
+            at: Timestamp::default(),
+            duration: Duration::ZERO,
+            failure: (*failure).to_owned(),
+        };
+        set.checked(index, &CHECKS, report, &Meters::default());
+    }
+}
+
+fn set_with_checks() -> TargetSet {
+    let mut list = list(&[1, 1, 1], Balancing::RoundRobin);
+    Arc::get_mut(&mut list).unwrap().checks = Some(CHECKS);
+    set_of(list, None)
+}
+
+/// The changes since the last call: the port, and whether it is healthy.
+fn changes(set: &TargetSet) -> Vec<(String, bool)> {
+    let changes = set.changes.take(Timestamp::default()).into_iter();
+    let mut changes: Vec<_> = changes.map(|one| (one.url, one.is_healthy)).collect();
+    changes.sort();
+    changes
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_fails_its_checks_is_left_out_until_it_passes_them() {
+    let set = set_with_checks();
+    checked(&set, 1, &["refused"]);
+    assert_eq!(counts(&set, 30), [10, 10, 10]);
+    checked(&set, 1, &["refused"]);
+    assert_eq!(counts(&set, 30), [15, 0, 15]);
+    let url = "http://127.0.0.1:2".to_owned();
+    assert_eq!(changes(&set), [(url.clone(), false)]);
+    assert_eq!(set.statuses()[1].reason, "health check: refused");
+    // Further failures say nothing new, and a response to a request does not bring it back.
+    checked(&set, 1, &["refused"]);
+    set.report(1, Outcome::Good, &Meters::default());
+    checked(&set, 1, &[""]);
+    assert_eq!(counts(&set, 30), [15, 0, 15]);
+    assert!(changes(&set).is_empty());
+    checked(&set, 1, &[""]);
+    assert_eq!(counts(&set, 30), [10, 10, 10]);
+    assert_eq!(changes(&set), [(url, true)]);
+    assert_eq!(set.statuses()[1].reason, "");
+}
+
+/// Whichever of the two brings it back, it was unhealthy once.
+#[tokio::test(start_paused = true)]
+async fn an_ejected_upstream_is_healthy_once_it_responds_or_passes_its_checks() {
+    for by_check in [false, true] {
+        let set = set_with_checks();
+        fail(&set, 0, 3);
+        let url = "http://127.0.0.1:1".to_owned();
+        assert_eq!(changes(&set), [(url.clone(), false)]);
+        assert_eq!(set.statuses()[0].reason, "3 failures in a row: 503");
+        assert!(set.statuses()[0].ejected_for.is_some());
+        if by_check {
+            checked(&set, 0, &["", ""]);
+        } else {
+            tokio::time::advance(Duration::from_secs(11)).await;
+            assert_eq!(counts(&set, 30), [10, 10, 10], "its time is over");
+            assert!(changes(&set).is_empty(), "and nothing is proven");
+            set.report(0, Outcome::Good, &Meters::default());
+        }
+        assert_eq!(counts(&set, 30), [10, 10, 10]);
+        assert_eq!(changes(&set), [(url, true)], "by check: {by_check}");
+        assert!(
+            set.statuses()
+                .iter()
+                .all(|one| one.is_healthy && one.is_used)
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_are_used_if_all_fail_their_checks() {
+    let set = set_with_checks();
+    for index in 0..3 {
+        checked(&set, index, &["refused", "refused"]);
+    }
+    assert_eq!(counts(&set, 30), [10, 10, 10]);
+    checked(&set, 2, &["", ""]);
+    assert_eq!(counts(&set, 30), [10, 10, 10], "a third is too few");
+    checked(&set, 0, &["", ""]);
+    assert_eq!(counts(&set, 30), [15, 0, 15]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_checks_their_results_hold_no_longer() {
+    let before = set_with_checks();
+    checked(&before, 1, &["refused", "refused"]);
+    let mut longer = UpstreamList::clone(before.list());
+    longer.checks = Some(ActiveHealth {
+        interval: Duration::from_secs(60),
+        ..CHECKS
+    });
+    let longer = set_of(Arc::new(longer), Some(&before));
+    assert_eq!(counts(&longer, 30), [15, 0, 15]);
+    let without = set_of(list(&[1, 1, 1], Balancing::RoundRobin), Some(&longer));
+    assert_eq!(counts(&without, 30), [10, 10, 10]);
+    assert!(
+        without
+            .statuses()
+            .iter()
+            .all(|one| one.last_check.is_none())
+    );
 }

@@ -59,6 +59,11 @@ impl part::Part for Part {
                 events.report_refused_traffic(stop).await;
             };
             start.tasks.start("refused_traffic", report);
+            let events = self.control.events.clone();
+            let report = |stop: CancellationToken| async move {
+                events.report_upstream_health(stop).await;
+            };
+            start.tasks.start("upstream_health", report);
             Ok(())
         })
     }

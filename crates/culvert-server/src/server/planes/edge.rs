@@ -8,7 +8,10 @@ use culvert_base::BoxFuture;
 use culvert_command::{Invalid, with_causes};
 use culvert_control::{Control, EdgePort};
 use culvert_delivery::Delivery;
-use culvert_edge::{Change, Dial, Edge, NotReplayed, ReplayRequest, Replayed, Snapshot};
+use culvert_edge::{
+    Change, Dial, Edge, NotReplayed, ReplayRequest, Replayed, Snapshot, UpstreamChange,
+    UpstreamStatus,
+};
 use culvert_events::RefusedTraffic;
 use culvert_installation::config::{Role, Settings};
 use culvert_policy::{IpData, IpDatabases, SharedCounts};
@@ -109,6 +112,14 @@ impl EdgePort for Published {
 
     fn take_refused(&self) -> Vec<RefusedTraffic> {
         self.edge.take_refused()
+    }
+
+    fn take_upstream_changes(&self) -> Vec<UpstreamChange> {
+        self.edge.take_upstream_changes()
+    }
+
+    fn upstream_statuses(&self, endpoint_id: &str) -> Option<Vec<UpstreamStatus>> {
+        self.edge.upstream_statuses(endpoint_id)
     }
 
     fn replay(&self, request: ReplayRequest) -> BoxFuture<'_, Result<Replayed, NotReplayed>> {
