@@ -148,7 +148,8 @@ impl<B: UploadBody> TargetSet<B> {
     ) -> Self {
         let known = |pool: &Pool<B>| {
             let mut targets = before?.targets.iter();
-            let known = targets.find(|target| target.pool.upstream() == pool.upstream());
+            // By its URL: it is the same service if options of TLS or the version of HTTP change.
+            let known = targets.find(|target| target.pool.name() == pool.name());
             Some(Arc::clone(&known?.state))
         };
         let targets: Box<[Target<B>]> = pools
@@ -159,7 +160,10 @@ impl<B: UploadBody> TargetSet<B> {
             .collect();
         let set = Self {
             endpoint: endpoint.into(),
-            budget: Budget::new(list.retries.budget_percent),
+            budget: Budget::new(
+                list.retries.budget_percent,
+                before.map(|before| &before.budget),
+            ),
             list,
             view: ArcSwap::from_pointee(View::of(&[], 0, None)),
             turn: AtomicU64::new(before.map_or(0, |before| before.turn.load(Ordering::Relaxed))),
