@@ -10,6 +10,7 @@ use std::sync::Arc;
 use culvert_upstream::{Http1ClientError, Protocol, UpstreamError, UpstreamHead};
 use http_body::Body;
 
+use crate::balance::attempt::Attempt;
 use crate::balance::target_set::{Outcome, Tried};
 use crate::http::exchange::HttpExchange;
 use crate::http::forward::{
@@ -45,9 +46,11 @@ pub(super) async fn send(
         attempts += 1;
         tried.add(index);
         let is_last = attempts >= retries.attempts || !targets.has_more(tried);
+        let at = Attempt::new(targets, index, way.limits.connect, meters);
         let way = Way {
             // Only after the upstreams of the list.
             stand_ins: if is_last { way.stand_ins } else { &[] },
+            attempt: Some(&at),
             ..way
         };
         let pool = pool_for(exchange, pool, way.member);
@@ -75,6 +78,8 @@ pub(super) async fn send(
             // The response is that of a stand-in.
             Ok(_) if !way.stand_ins.is_empty() && !pool.is_reachable() => Failed::ToConnect,
             Ok(_) => Failed::No,
+            // That does not depend on the client.
+            Err(UpstreamError::Dial(_)) if !was_sent => Failed::ToConnect,
             Err(_) if has_gone(exchange) => Failed::ByClient,
             Err(failure) => failure_of(failure, per_try.is_some(), was_sent),
         };
@@ -84,14 +89,14 @@ pub(super) async fn send(
             Failed::Reset if is_uploading => Failed::Otherwise,
             failed => failed,
         };
-        targets.report(index, failed.outcome(), meters);
+        at.settle(failed.outcome());
         let may_go_on = match failed {
             Failed::ToConnect => retries.connect_failure,
             Failed::Reset => retries.reset && is_repeatable,
             Failed::Status => is_repeatable,
             Failed::No | Failed::ByClient | Failed::Otherwise => false,
         };
-        if !may_go_on || is_last || exchange.has_informed {
+        if !may_go_on || is_last || exchange.has_informed || has_gone(exchange) {
             return sent;
         }
         // An upstream without a connection has no more work from a further attempt.
