@@ -1,9 +1,9 @@
 //! Sends a request to one of several upstreams, and to another one if that fails.
 //!
 //! A request goes on to another upstream only before anything of a response, also an interim one, has gone to the client. One whose upstream could
-//! not be connected to has reached no upstream, so it always may. Any other is sent again only if it has no body and its
-//! method is idempotent, and a budget limits how many are: if everything fails, the upstreams do not get a multiple of
-//! their traffic.
+//! not be connected to has reached no upstream, so it always may. Any other is sent again only if it has no body, its
+//! method is idempotent and it asks for no other protocol, and a budget limits how many are: if everything fails, the
+//! upstreams do not get a multiple of their traffic.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) async fn send(
     let down = Arc::clone(exchange.down());
     let meters = &down.edge.state.meters;
     let retries = &targets.list().retries;
-    let is_repeatable = body.is_end_stream() && is_idempotent(head.method());
+    let is_repeatable = body.is_end_stream() && is_idempotent(head.method()) && !head.is_upgrade();
     let per_try = retries.per_try_timeout.filter(|_| is_repeatable);
     targets.budget.earn();
     let mut tried = Tried::default();

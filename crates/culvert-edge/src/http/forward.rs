@@ -444,8 +444,10 @@ async fn over_new_connection(
                     }
                 }
             }
-            // The agent disconnected, and another can serve the request.
-            (SendResult::Failed(_, Received::Nothing), Some(next)) if can_be_repeated => {
+            // The agent disconnected, and another can serve the request. An upstream may have begun to speak another protocol.
+            (SendResult::Failed(_, Received::Nothing), Some(next))
+                if can_be_repeated && (is_agents || !head.is_upgrade()) =>
+            {
                 meters.upstream_retries.up();
                 pool = stand_in(exchange, way, next);
             }

@@ -12,7 +12,7 @@ use culvert_http::http1::{
 use culvert_policy::own_cookies;
 use culvert_policy::problem::{is_edges_own, is_edges_request};
 use culvert_upstream::UpstreamHead;
-use http::header::{EXPECT, HeaderValue};
+use http::header::{EXPECT, HeaderValue, UPGRADE};
 use http::{Method, StatusCode, request};
 
 use crate::http::fields::{self, FIELD_OVERHEAD, says_who_calls};
@@ -222,6 +222,16 @@ pub(crate) enum OutgoingHead<'x> {
         client: HeaderValue,
         scheme: &'static str,
     },
+}
+
+impl OutgoingHead<'_> {
+    /// Whether it asks for another protocol. An upstream that received it may have begun to speak that.
+    pub(crate) fn is_upgrade(&self) -> bool {
+        match self {
+            Self::Parts(parts) => parts.headers.contains_key(UPGRADE),
+            Self::Plain { .. } => false,
+        }
+    }
 }
 
 impl UpstreamHead for OutgoingHead<'_> {

@@ -469,6 +469,26 @@ async fn a_list_loses_no_turns_as_a_stand_in_of_a_tcp_endpoint() {
     assert_eq!((a.count(), b.count(), c.count()), (4, 2, 2));
 }
 
+#[tokio::test]
+async fn an_upgrade_goes_to_one_upstream() {
+    let a = Server::with("a", |_, _| String::new()).await;
+    let b = Server::start("b").await;
+    let rig = evenly(&[&a, &b], |list| list.health.consecutive_failures = 0).await;
+    let websocket = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    for (turn, fields) in [websocket, "Upgrade: tcp\r\n"].into_iter().enumerate() {
+        let mut statuses = Vec::new();
+        for _ in 0..4 {
+            let asked = GET.replace("\r\n\r\n", "\r\nConnection: upgrade\r\n");
+            let answer = rig.ask(&(asked + fields + "\r\n")).await;
+            statuses.push(answer.status);
+        }
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 200, 502, 502], "{fields}");
+        assert_eq!((a.count(), b.count()), (2 * turn + 2, 2 * turn + 2));
+    }
+}
+
 /// Keeps a connection, and says nothing.
 async fn silent(client: Client<TcpStream>) {
     std::future::pending::<()>().await;
