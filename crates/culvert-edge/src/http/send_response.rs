@@ -109,7 +109,8 @@ pub(super) fn send(
         }
         // HTTP/1.0 has no chunks: the close ends the body.
         let ends = traits.version == Version::HTTP_10 && is_open_ended;
-        let closes = closes || ends || down.edge.state.is_closing();
+        let is_last = down.edge.state.is_closing() || down.conn.http1.awaits_continue();
+        let closes = closes || ends || is_last;
         traits.set_connection(&mut head.headers, closes);
     }
     if let Some(exchange) = body.exchange() {
