@@ -28,7 +28,7 @@ use culvert_upstream::{
     UpstreamHead, is_silent, refusal,
 };
 use http::header::{
-    AUTHORIZATION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
+    AUTHORIZATION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, UPGRADE, WWW_AUTHENTICATE,
 };
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{HeaderValue, Method, Request, StatusCode, Version, request, response};
@@ -83,7 +83,15 @@ pub(super) fn general(head: FinalHead, source: Source) -> Result<PendingResponse
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         own_cookies::drop_set_cookies(&mut head.headers);
     } else {
+        let asked = match head.status {
+            // The client has to know what to ask for (RFC 9110 15.5.22).
+            StatusCode::UPGRADE_REQUIRED => head.headers.get_all(UPGRADE).iter().cloned().collect(),
+            _ => Vec::new(),
+        };
         fields::to_client(&mut head.headers);
+        for protocols in asked {
+            head.headers.append(UPGRADE, protocols);
+        }
     }
     Ok(PendingResponse {
         head,

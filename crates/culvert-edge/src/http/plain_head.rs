@@ -299,14 +299,20 @@ pub(crate) struct PlainResponse {
 }
 
 impl PlainResponse {
-    /// The response to a request that is not HEAD, if it is plain: with a body of known length. `date` is for one without.
+    /// The response to a request that is not HEAD, if it is plain: with a body of known length, and not 426 (Upgrade Required),
+    /// which keeps a field of the hop. `date` is for one without.
     pub(crate) fn of(
         raw: Box<RawResponse>,
         date: impl FnOnce() -> HeaderValue,
     ) -> Result<Self, Box<RawResponse>> {
-        let has_none = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&raw.status());
+        let is_other = [
+            StatusCode::NO_CONTENT,
+            StatusCode::NOT_MODIFIED,
+            StatusCode::UPGRADE_REQUIRED,
+        ]
+        .contains(&raw.status());
         let length = match raw.length().bytes() {
-            Some(length) if !has_none => length,
+            Some(length) if !is_other => length,
             _ => return Err(raw),
         };
         let (mut without, mut has_date) = (FieldSet::default(), false);
