@@ -18,7 +18,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// A budget to which each request adds `percent` of a retry. It has what is left of `before`, and is full without one.
+    /// A budget to which each request adds `percent` of a retry. It goes on with the rest of `before`, and is full without one.
     pub(crate) fn new(percent: u8, before: Option<&Self>) -> Self {
         Self {
             left: before.map_or_else(
