@@ -60,13 +60,20 @@ impl File {
         })
     }
 
-    /// Its content in the smallest form that fits this `accept-encoding` field, and the value of `content-encoding` if that is
-    /// a compressed one.
-    pub fn accepted(&self, accept_encoding: &str) -> (&[u8], Option<&'static str>) {
-        match self.brotli.filter(|_| accepts(accept_encoding, "br")) {
-            Some(brotli) => (brotli, Some("br")),
-            None if accepts(accept_encoding, "gzip") => (self.gzip(), Some("gzip")),
-            None => (self.bytes, None),
+    /// The content codings that it has forms in, the smallest form first.
+    pub fn codings(&self) -> &'static [&'static str] {
+        match self.brotli {
+            Some(_) => &["br", "gzip"],
+            None => &["gzip"],
+        }
+    }
+
+    /// Its content in one of these codings; as it is for any other.
+    pub fn encoded(&self, coding: Option<&str>) -> &[u8] {
+        match (coding, self.brotli) {
+            (Some("br"), Some(brotli)) => brotli,
+            (Some("gzip"), _) => self.gzip(),
+            _ => self.bytes,
         }
     }
 
@@ -80,27 +87,6 @@ impl File {
             encoder.finish().unwrap_or_default()
         })
     }
-}
-
-/// Whether an `accept-encoding` field names this coding, with another weight than 0 (RFC 9110, 12.5.3).
-fn accepts(field: &str, coding: &str) -> bool {
-    field.split(',').any(|item| {
-        let mut parts = item.split(';').map(str::trim);
-        let is_named = parts
-            .next()
-            .is_some_and(|name| name.eq_ignore_ascii_case(coding));
-        let is_refused = parts.any(is_zero_weight);
-        is_named && !is_refused
-    })
-}
-
-/// Whether a parameter is `q=0`, with up to three decimals.
-fn is_zero_weight(parameter: &str) -> bool {
-    let weight = match parameter.split_once('=') {
-        Some((name, weight)) if name.trim().eq_ignore_ascii_case("q") => weight.trim(),
-        _ => return false,
-    };
-    weight.trim_start_matches(['0', '.']).is_empty()
 }
 
 /// The directory of the page that agents serve.

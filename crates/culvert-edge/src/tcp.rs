@@ -14,6 +14,7 @@ use culvert_upstream::{DialError, UpstreamStream, refusal};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
+use crate::balance::attempt::Attempt;
 use crate::balance::target_set::{OpenAt, Outcome, Tried};
 use crate::connection::conn_state::ConnState;
 use crate::connection::downstream::Downstream;
@@ -22,7 +23,7 @@ use crate::http::forward::reason_of_dial;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
-use crate::pools::{Pool, TargetSet};
+use crate::pools::Pool;
 use crate::recording::ReachedUpstream;
 use crate::recording::counting::RelayCount;
 use crate::snapshot::group::{Member, StandIn};
@@ -64,81 +65,135 @@ async fn reach<'m>(
     ahead: Vec<u8>,
     member: &'m Member,
     timeouts: Timeouts,
-    down: &Arc<Downstream>,
+    down: &'m Arc<Downstream>,
 ) -> Option<(RetryingUpstream, Option<&'m StandIn>, Option<OpenAt>)> {
-    let limit = timeouts.connect.unwrap_or(down.conn.rules.limits.connect);
-    let meters = &down.edge.state.meters;
-    let targets = member.targets.as_ref();
-    let chosen = targets.map_or_else(Vec::new, |targets| in_order(targets, meters));
-    let mut pools: Vec<Arc<Pool>> = match targets {
-        Some(targets) => {
-            let pools = chosen.iter().filter_map(|index| targets.pool(*index));
-            pools.cloned().collect()
-        }
-        None => member.pool.iter().cloned().collect(),
+    let limits = DialLimits {
+        connect: timeouts.connect.unwrap_or(down.conn.rules.limits.connect),
+        write: timeouts.write.unwrap_or(down.conn.rules.limits.write_stall),
     };
-    let own = pools.len();
-    let stand_ins = member.stand_ins.iter().map(|one| one.pool(meters));
-    pools.extend(stand_ins.cloned());
     member.wait_for_agent(down.edge.agents()).await;
-    let connected = connected(&pools, &member.endpoint.id, limit, down).await;
-    let at = connected.as_ref().and_then(|(_, pool)| {
-        let mut pools = pools.iter();
-        pools.position(|one| Arc::ptr_eq(one, pool))
-    });
-    if let Some(targets) = targets {
-        for (tries, index) in chosen.iter().enumerate() {
-            let outcome = match at {
-                Some(at) if at < tries => break,
-                Some(at) if at == tries => Outcome::Good,
-                _ => Outcome::Bad("it cannot be connected to"),
-            };
-            targets.report(*index, outcome, meters);
-        }
+    let mut places = Places::new(member, limits, &down.edge.state.meters);
+    let (wire, place) = connected(&mut places, &member.endpoint.id, limits, down).await?;
+    if places.count > 1 && member.targets.is_some() {
+        down.edge.state.meters.upstream_moves.up();
     }
-    let (wire, _) = connected?;
-    let at = at?;
-    let stand_in = at.checked_sub(own).and_then(|at| member.stand_ins.get(at));
-    let open_at = chosen.get(at).zip(targets);
-    let open_at = open_at.and_then(|(index, targets)| targets.open(*index));
-    if at > 0 && targets.is_some() {
-        meters.upstream_moves.up();
-    }
-    let is_agents = |pool: &Arc<Pool>| pool.upstream().agents_endpoint().is_some();
-    let mut wire = match pools.iter().any(is_agents) {
-        true => RetryingUpstream::new(wire, pools, member, limit, down),
+    let (stand_in, open_at) = match place {
+        Place::Only => (None, None),
+        Place::Listed(attempt) => (None, attempt.open()),
+        Place::StandIn(stand_in) => (Some(stand_in), None),
+    };
+    let mut wire = match member.is_agents() {
+        true => RetryingUpstream::new(wire, member, limits, down),
         false => RetryingUpstream::fixed(wire),
     };
-    wire.write_all(&ahead).await.ok()?;
-    Some((wire, stand_in, open_at))
+    let is_sent = send_ahead(&mut wire, &ahead, limits.write).await;
+    is_sent.then_some((wire, stand_in, open_at))
 }
 
-/// The upstreams that a connection is tried at, one after the other.
-fn in_order(targets: &TargetSet, meters: &Meters) -> Vec<usize> {
-    let retries = &targets.list().retries;
-    let attempts = match retries.connect_failure {
-        true => retries.attempts,
-        false => 1,
-    };
-    let mut tried = Tried::default();
-    let mut next = || {
-        let next = targets.choose(tried, meters)?;
-        tried.add(next);
-        Some(next)
-    };
-    (0..attempts).map_while(|_| next()).collect()
+/// Sends bytes that were read before the connection to the upstream existed. False if the upstream does not take them in time.
+async fn send_ahead(wire: &mut (impl AsyncWrite + Unpin), bytes: &[u8], limit: Duration) -> bool {
+    let sent = tokio::time::timeout(limit, wire.write_all(bytes)).await;
+    matches!(sent, Ok(Ok(())))
 }
 
-/// A connection to the first upstream that accepts one, and its pool. If all reachable agents are busy, waits for the
-/// first.
-async fn connected<'p>(
-    pools: &'p [Arc<Pool>],
+/// Time limits of the edge as a client of an upstream.
+#[derive(Clone, Copy)]
+struct DialLimits {
+    connect: Duration,
+    write: Duration,
+}
+
+/// Where a connection leads.
+enum Place<'m> {
+    /// To the only upstream of the endpoint, or to its agents.
+    Only,
+    /// To one of several upstreams.
+    Listed(Attempt<'m>),
+    StandIn(&'m StandIn),
+}
+
+/// The places that a connection is tried at, one after the other. Each is chosen when the one before it has failed: a choice
+/// takes a turn.
+struct Places<'m> {
+    member: &'m Member,
+    limits: DialLimits,
+    meters: &'m Meters,
+    tried: Tried,
+    /// How many upstreams of the endpoint may still be tried.
+    left: u32,
+    stand_ins: std::slice::Iter<'m, StandIn>,
+    /// How many were chosen.
+    count: u32,
+}
+
+impl<'m> Places<'m> {
+    fn new(member: &'m Member, limits: DialLimits, meters: &'m Meters) -> Self {
+        let retries = member.targets.as_ref().map(|it| &it.list().retries);
+        Self {
+            member,
+            limits,
+            meters,
+            tried: Tried::default(),
+            left: match retries {
+                Some(retries) if retries.connect_failure => retries.attempts,
+                _ => 1,
+            },
+            stand_ins: member.stand_ins.iter(),
+            count: 0,
+        }
+    }
+
+    /// The next upstream of the endpoint.
+    fn own(&mut self) -> Option<(Arc<Pool>, Place<'m>)> {
+        self.left = self.left.checked_sub(1)?;
+        let Some(targets) = &self.member.targets else {
+            return Some((Arc::clone(self.member.pool.as_ref()?), Place::Only));
+        };
+        let index = targets.choose(self.tried, self.meters)?;
+        self.tried.add(index);
+        let attempt = Attempt::new(targets, index, self.limits.connect, self.meters);
+        Some((Arc::clone(targets.pool(index)?), Place::Listed(attempt)))
+    }
+}
+
+impl<'m> Iterator for Places<'m> {
+    type Item = (Arc<Pool>, Place<'m>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.own().or_else(|| {
+            self.left = 0;
+            let stand_in = self.stand_ins.next()?;
+            let pool = Arc::clone(stand_in.pool(self.meters));
+            Some((pool, Place::StandIn(stand_in)))
+        });
+        self.count += u32::from(next.is_some());
+        next
+    }
+}
+
+impl Place<'_> {
+    fn begin(&self) {
+        if let Self::Listed(attempt) = self {
+            attempt.set_connecting(true);
+        }
+    }
+
+    fn settle(&self, outcome: Outcome) {
+        if let Self::Listed(attempt) = self {
+            attempt.settle(outcome);
+        }
+    }
+}
+
+/// A connection to the first place that accepts one. If all reachable agents are busy, waits for the first.
+async fn connected<'m>(
+    places: impl Iterator<Item = (Arc<Pool>, Place<'m>)>,
     endpoint: &str,
-    limit: Duration,
+    limits: DialLimits,
     down: &Arc<Downstream>,
-) -> Option<(UpstreamStream, &'p Arc<Pool>)> {
+) -> Option<(UpstreamStream, Place<'m>)> {
     let began = Instant::now();
-    let reached = |pool: &Arc<Pool>| {
+    let reached = |pool: &Pool| {
         down.conn.reached(|| ReachedUpstream {
             upstream: pool.name().to_owned(),
             connecting: began.elapsed(),
@@ -148,31 +203,34 @@ async fn connected<'p>(
         tracing::debug!(endpoint.id = endpoint, %error, "upstream unreachable");
     };
     let (mut busy, mut last) = (None, None);
-    for pool in pools {
-        match pool.dial(&down.connector(), limit).await {
+    for (pool, place) in places {
+        place.begin();
+        match pool.dial(&down.connector(), limits.connect).await {
             Ok(wire) => {
-                reached(pool);
-                return Some((wire, pool));
+                place.settle(Outcome::Good);
+                reached(&pool);
+                return Some((wire, place));
             }
             Err(error) => {
+                place.settle(Outcome::Bad("it cannot be connected to"));
                 unreached(&error);
                 last = Some(reason_of_dial(&error));
                 if error.is_busy() {
-                    busy.get_or_insert(pool);
+                    busy.get_or_insert((pool, place));
                 }
             }
         }
     }
-    let Some(pool) = busy else {
+    let Some((pool, place)) = busy else {
         last.into_iter()
             .for_each(|reason| down.conn.end_for(reason));
         return None;
     };
-    let dialled = pool.dial_in_turn(&down.connector(), limit).await;
+    let dialled = pool.dial_in_turn(&down.connector(), limits.connect).await;
     match dialled.inspect_err(unreached) {
         Ok(wire) => {
-            reached(pool);
-            Some((wire, pool))
+            reached(&pool);
+            Some((wire, place))
         }
         Err(error) => {
             down.conn.end_for(reason_of_dial(&error));
@@ -202,7 +260,7 @@ struct RetryPlan {
     sent: Vec<u8>,
     pools: Vec<Arc<Pool>>,
     endpoint: String,
-    limit: Duration,
+    limits: DialLimits,
     down: Arc<Downstream>,
     until: Instant,
     pause: Duration,
@@ -211,16 +269,18 @@ struct RetryPlan {
 impl RetryingUpstream {
     fn new(
         wire: UpstreamStream,
-        pools: Vec<Arc<Pool>>,
         member: &Member,
-        limit: Duration,
+        limits: DialLimits,
         down: &Arc<Downstream>,
     ) -> Self {
+        // Agents are no list, so nothing is chosen here.
+        let meters = &down.edge.state.meters;
+        let stand_ins = member.stand_ins.iter().map(|one| one.pool(meters));
         let retry = RetryPlan {
             sent: Vec::new(),
-            pools,
+            pools: member.pool.iter().chain(stand_ins).cloned().collect(),
             endpoint: member.endpoint.id.to_string(),
-            limit,
+            limits,
             down: Arc::clone(down),
             until: Instant::now() + REFUSED_RETRY_WITHIN,
             pause: REFUSED_PAUSE,
@@ -266,13 +326,16 @@ impl RetryingUpstream {
         // The next agent in turn.
         retry.pools.rotate_left(1);
         let (pools, endpoint) = (retry.pools.clone(), retry.endpoint.clone());
-        let (limit, down, pause) = (retry.limit, Arc::clone(&retry.down), retry.pause);
+        let (limits, down, pause) = (retry.limits, Arc::clone(&retry.down), retry.pause);
         retry.pause = pause * 2;
         let (sent, is_shut) = (retry.sent.clone(), self.is_shut);
         self.state = UpstreamState::Connecting(Box::pin(async move {
             tokio::time::sleep(pause).await;
-            let (mut wire, _) = connected(&pools, &endpoint, limit, &down).await?;
-            wire.write_all(&sent).await.ok()?;
+            let places = pools.into_iter().map(|pool| (pool, Place::Only));
+            let (mut wire, _) = connected(places, &endpoint, limits, &down).await?;
+            if !send_ahead(&mut wire, &sent, limits.write).await {
+                return None;
+            }
             if is_shut {
                 wire.shutdown().await.ok()?;
             }
@@ -475,3 +538,20 @@ async fn relay<A, B>(
 
 /// A stream of HTTP/2 is no socket.
 impl RelayEnd for Tunnelled {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upstream_takes_what_was_read_ahead_in_time_or_loses_the_connection() {
+        let limit = Duration::from_secs(5);
+        let (mut wire, upstream) = tokio::io::duplex(4);
+        let began = Instant::now();
+        assert!(!send_ahead(&mut wire, b"hello", limit).await);
+        assert_eq!(began.elapsed(), limit);
+        drop(upstream);
+        let (mut wire, _upstream) = tokio::io::duplex(5);
+        assert!(send_ahead(&mut wire, b"hello", limit).await);
+    }
+}

@@ -105,6 +105,15 @@ pub fn negotiate(headers: &HeaderMap, offered: &[Coding]) -> Option<Coding> {
         .map(|(coding, _)| coding)
 }
 
+/// As [`negotiate`], by names: the name of the coding that the client prefers.
+pub fn negotiate_named(headers: &HeaderMap, offered: &[&'static str]) -> Option<&'static str> {
+    let offered: Vec<Coding> = offered
+        .iter()
+        .filter_map(|name| Coding::find(name))
+        .collect();
+    negotiate(headers, &offered).map(Coding::name)
+}
+
 /// The weight in thousandths, 1000 if absent; `None` if malformed (RFC 9110 12.4.2).
 fn weight(parameters: &str) -> Option<u16> {
     let parameters = parameters.trim();

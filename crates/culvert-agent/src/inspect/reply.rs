@@ -1,5 +1,6 @@
 //! Responses of the agent's API and page.
 
+use culvert_http::coding;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -119,8 +120,8 @@ pub(crate) fn file(file: &'static culvert_console::File, request: &HeaderMap) ->
     let (status, body, coding) = match is_known {
         true => (StatusCode::NOT_MODIFIED, &[][..], None),
         false => {
-            let (bytes, coding) = file.accepted(field(header::ACCEPT_ENCODING));
-            (StatusCode::OK, bytes, coding)
+            let coding = coding::negotiate_named(request, file.codings());
+            (StatusCode::OK, file.encoded(coding), coding)
         }
     };
     let mut reply = with_status(status, file.media_type, Bytes::from_static(body));

@@ -2,7 +2,7 @@
 //! compressed: they are short, and may contain a secret, whose length compression could reveal.
 
 use bytes::Bytes;
-use culvert_http::coding::{Coding, Encoder, negotiate, set_fields};
+use culvert_http::coding::{Coding, Encoder, negotiate, negotiate_named, set_fields};
 use http::header::VARY;
 use http::{HeaderMap, HeaderValue};
 
@@ -32,6 +32,11 @@ pub async fn packed(body: Bytes, asked: &HeaderMap, headers: &mut HeaderMap) -> 
         }
         _ => body,
     }
+}
+
+/// Of the codings of a file, the one that a client that sent `asked` prefers.
+pub fn negotiated(asked: &HeaderMap, codings: &[&'static str]) -> Option<&'static str> {
+    negotiate_named(asked, codings)
 }
 
 #[cfg(test)]

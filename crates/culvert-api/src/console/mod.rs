@@ -30,9 +30,9 @@ use culvert_base::{Class, Refusal, Secret, code};
 use culvert_console::File;
 use culvert_control::{CONSOLE_SESSION_MAX, CallContext, ConsoleSession, LinkUse, Origin, Via};
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING,
-    CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, ETAG, IF_NONE_MATCH, LOCATION, ORIGIN,
-    REFERRER_POLICY, SET_COOKIE, VARY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    COOKIE, ETAG, IF_NONE_MATCH, LOCATION, ORIGIN, REFERRER_POLICY, SET_COOKIE, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
@@ -44,6 +44,7 @@ use crate::{Api, Arrival};
 use culvert_api_http::access::cors;
 use culvert_api_http::access::limits::{Entered, Source};
 use culvert_api_http::response::answer::{Body, NO_STORE};
+use culvert_api_http::response::coding;
 use culvert_api_http::response::problem::Problem;
 
 const PREFIX: &str = "/console";
@@ -228,10 +229,8 @@ pub(crate) fn answer(file: &'static File, asked: &HeaderMap) -> Response<Body> {
 
 /// The content of a file, compressed if the client accepts that.
 fn packed(file: &'static File, headers: &HeaderMap) -> Response<Body> {
-    let field = headers.get(ACCEPT_ENCODING);
-    let field = field.and_then(|value| value.to_str().ok());
-    let (bytes, coding) = file.accepted(field.unwrap_or_default());
-    let mut response = Response::new(Body::whole(bytes.into()));
+    let coding = coding::negotiated(headers, file.codings());
+    let mut response = Response::new(Body::whole(file.encoded(coding).into()));
     if let Some(coding) = coding {
         let coding = HeaderValue::from_static(coding);
         response.headers_mut().insert(CONTENT_ENCODING, coding);

@@ -347,6 +347,8 @@ async fn files_are_compressed_and_kept_with_their_build() {
     for (path, accepted, coding, kept) in [
         (script.as_str(), "gzip, deflate, br", Some("br"), forever),
         (&script, "gzip, br;q=0", Some("gzip"), forever),
+        (&script, "br;q=0.1, gzip;q=1", Some("gzip"), forever),
+        (&script, "br;q=0.1, identity", None, forever),
         (&script, "identity", None, forever),
         ("/console/assets/app.js", "br", Some("br"), Some("no-cache")),
         ("/console/", "br", Some("br"), Some("no-cache")),
@@ -359,6 +361,10 @@ async fn files_are_compressed_and_kept_with_their_build() {
         let vary = answer.header("vary").unwrap();
         assert!(vary.starts_with("accept-encoding"), "{path} {vary}");
     }
+    // All lines of the field are one list.
+    let asked = ["Accept-Encoding: deflate", "Accept-Encoding: br"];
+    let answer = wire.ask("HEAD", &script, None, &asked, NO_BODY).await;
+    assert_eq!(answer.header("content-encoding"), Some("br"));
     let other = "/console/assets/app.js?v=0123456789abcdef";
     let answer = wire.ask("HEAD", other, None, &[], NO_BODY).await;
     let refused = (404, Some("no-store"));

@@ -144,6 +144,7 @@ fn spelled(path: &str, text: &str) -> String {
     let field = path.rsplit('.').next().unwrap_or(path);
     let field = field.split('[').next().unwrap_or(field);
     match field {
+        "ca" if text.contains("-----BEGIN") => sections(text),
         _ if text.starts_with("-----BEGIN") => text.split_whitespace().collect(),
         "domain" => text.trim_end_matches('.').to_ascii_lowercase(),
         "url" | "upstream_url" => address(text),
@@ -169,6 +170,19 @@ fn spelled(path: &str, text: &str) -> String {
             .join(" "),
         _ => text.to_owned(),
     }
+}
+
+/// The sections of a PEM text without the text around them.
+fn sections(text: &str) -> String {
+    let (mut all, mut is_within) = (String::new(), false);
+    for line in text.lines().map(str::trim) {
+        is_within |= line.starts_with("-----BEGIN");
+        if is_within {
+            all.extend(line.split_whitespace());
+        }
+        is_within &= !line.starts_with("-----END");
+    }
+    all
 }
 
 /// A URL in lower case without its default port. A bare host means `https`.
@@ -235,6 +249,11 @@ mod tests {
                 json!("tls://a.example:443"),
             ),
             ("domain", json!("A.example."), json!("a.example")),
+            (
+                "upstream_tls.ca[0]",
+                json!("Issuer: x\r\n-----BEGIN C-----\r\nAA\r\nB=\r\n-----END C-----\r\nnote"),
+                json!("-----BEGIN C-----\nAAB=\n-----END C-----\n"),
+            ),
             ("description", Value::Null, json!("x")),
             ("description", json!(""), Value::Null),
             (

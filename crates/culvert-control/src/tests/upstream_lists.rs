@@ -56,6 +56,45 @@ async fn several_upstreams_are_stored_and_shown() {
     );
     let none = rig.patch(&one, json!({"upstreams": []})).await;
     assert_eq!(none.code(), Some(18015));
+    // With a policy, an empty list removes the list and its options, and leaves a URL as it is.
+    let policy = json!({"on_http_request": [{"actions": [{"type": "deny"}]}]});
+    let body = json!({"traffic_policy": policy, "upstream_retries": retries});
+    rig.patch(&one, body).await.body();
+    let changed = rig.patch(&one, json!({"upstreams": []})).await.body();
+    assert_eq!(
+        (&changed["upstreams"], &changed["upstream_retries"]),
+        (&json!([]), &Value::Null)
+    );
+    let body = json!({"upstreams": [], "upstream_url": "http://127.0.0.1:9"});
+    rig.patch(&one, body).await.body();
+    let kept = rig.patch(&one, json!({"upstreams": []})).await.body();
+    assert_eq!(kept["upstream_url"], "http://127.0.0.1:9");
+    // An empty URL beside a list is none.
+    let body = json!({"upstreams": two(), "upstream_url": ""});
+    assert_eq!(rig.patch(&one, body).await.body()["upstreams"], shown);
+}
+
+#[tokio::test]
+async fn conditions_that_are_empty_are_the_default() {
+    let rig = Rig::start().await;
+    let with =
+        |on: Value| json!({"upstreams": two(), "upstream_retries": {"on": on, "attempts": 2}});
+    let made = rig.post("/endpoints", with(json!([]))).await.body();
+    assert_eq!(made["upstream_retries"]["on"], Value::Null);
+    assert_eq!(made["upstream_retries"]["attempts"], 2);
+    let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
+    for (on, place) in [
+        (json!(["502", "502"]), "`upstream_retries.on[1]`"),
+        (json!(["reset", "503", "reset"]), "`upstream_retries.on[2]`"),
+    ] {
+        let answered = rig.patch(&one, with(on)).await;
+        assert_eq!(answered.code(), Some(18014));
+        let message = format!("{answered:?}");
+        assert!(
+            message.contains(place) && message.contains("twice"),
+            "{message}"
+        );
+    }
 }
 
 #[tokio::test]
@@ -139,9 +178,9 @@ async fn wrong_lists_of_upstreams_are_refused() {
             "must not be shorter",
         ),
         (
-            with(json!({"upstream_retries": {"on": ["500"]}})),
+            with(json!({"upstream_retries": {"on": ["reset", "500"]}})),
             18014,
-            "must have only",
+            "`upstream_retries.on[1]` must be one of",
         ),
         (
             with(json!({"upstream_retries": {"attempts": 0}})),

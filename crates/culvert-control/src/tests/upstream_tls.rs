@@ -146,6 +146,79 @@ async fn options_are_read_back_and_replaced_as_a_whole() {
     assert_eq!(plain["upstream_tls_warnings"], json!([]));
 }
 
+/// A certificate for `a.example` that an authority has signed, and the authority's, which is valid until this year.
+fn signed(until: i32) -> (String, String) {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "authority");
+    params.not_after = rcgen::date_time_ymd(until, 2, 3);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let authority = params.self_signed(&key).unwrap().pem();
+    let issuer = rcgen::Issuer::new(params, key);
+    let leaf = rcgen::CertificateParams::new(["a.example".to_owned()]).unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let leaf = leaf.signed_by(&key, &issuer).unwrap().pem();
+    (leaf, authority)
+}
+
+#[tokio::test]
+async fn authorities_that_verify_nothing_are_refused() {
+    let rig = Rig::start().await;
+    let (leaf, authority) = signed(4000);
+    let (_, expired) = signed(2001);
+    let https = "https://a.example";
+    for (n, (ca, why)) in [
+        (leaf.clone(), "Pin it instead"),
+        (authority.clone() + &leaf, "Pin it instead"),
+        (expired.clone(), "expired on 2001-02-03"),
+        (authority.clone() + &expired, "expired on 2001-02-03"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let body = body(u32::try_from(n).unwrap(), https, &json!({"ca": [ca]}));
+        let refused = rig.post("/endpoints", body).await;
+        assert_eq!(refused.code(), Some(18014), "{refused:?}");
+        assert!(format!("{refused:?}").contains(why), "{refused:?}");
+    }
+    // One that signed itself is a root.
+    let own = certificates::leaf("a.example");
+    let own = own["certificate_pem"].as_str().unwrap();
+    let made = rig
+        .post("/endpoints", body(8, https, &json!({"ca": [own]})))
+        .await;
+    assert_eq!(made.body()["upstream_tls"]["ca"][0], unix(own));
+}
+
+fn unix(text: &str) -> String {
+    text.replace('\r', "")
+}
+
+#[tokio::test]
+async fn only_the_certificates_of_an_authority_are_stored() {
+    let rig = Rig::start().await;
+    let (_, authority) = signed(4000);
+    let (_, second) = signed(4000);
+    let given = format!("# from Anna\n{authority}password: hush\n{second}\n");
+    let options = json!({"ca": [given]});
+    let made = rig
+        .post("/endpoints", body(1, "https://a.example", &options))
+        .await
+        .body();
+    let stored = unix(&(authority + &second));
+    assert_eq!(made["upstream_tls"]["ca"], json!([stored]));
+    // The shown value can be sent again.
+    let path = format!("/endpoints/{}", made["id"].as_str().unwrap());
+    let again = rig
+        .patch(&path, json!({"upstream_tls": made["upstream_tls"]}))
+        .await
+        .body();
+    assert_eq!(again["upstream_tls"], made["upstream_tls"]);
+}
+
 /// Waits until the only endpoint has options that are withheld for this reason, or are not.
 async fn until(
     snapshots: &mut tokio::sync::watch::Receiver<Option<Snapshot>>,

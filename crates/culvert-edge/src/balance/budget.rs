@@ -1,5 +1,6 @@
 //! The share of requests that may be sent again.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use culvert_edge_config::Retries;
@@ -11,15 +12,19 @@ const FULL: u32 = Retries::RESERVE * PER_RETRY;
 /// The rest of the budget, in hundredths of a retry.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    left: AtomicU32,
+    /// Shared with the budget that it continues: requests that began before a change of the list spend from it too.
+    left: Arc<AtomicU32>,
     percent: u32,
 }
 
 impl Budget {
-    /// A full one, to which each request adds `percent` of a retry.
-    pub(crate) fn new(percent: u8) -> Self {
+    /// A budget to which each request adds `percent` of a retry. It goes on with the rest of `before`, and is full without one.
+    pub(crate) fn new(percent: u8, before: Option<&Self>) -> Self {
         Self {
-            left: AtomicU32::new(if percent == 0 { 0 } else { FULL }),
+            left: before.map_or_else(
+                || Arc::new(AtomicU32::new(FULL)),
+                |before| Arc::clone(&before.left),
+            ),
             percent: u32::from(percent),
         }
     }
@@ -34,6 +39,9 @@ impl Budget {
 
     /// Takes one retry; `false` if none is left.
     pub(crate) fn spend(&self) -> bool {
+        if self.percent == 0 {
+            return false;
+        }
         let spent = self
             .left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -57,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_share_of_the_requests_is_sent_again() {
-        let budget = Budget::new(20);
+        let budget = Budget::new(20, None);
         assert_eq!(spent(&budget), Retries::RESERVE);
         for _ in 0..50 {
             budget.earn();
@@ -67,7 +75,7 @@ mod tests {
 
     #[test]
     fn it_never_holds_more_than_the_reserve() {
-        let budget = Budget::new(100);
+        let budget = Budget::new(100, None);
         for _ in 0..10_000 {
             budget.earn();
         }
@@ -75,8 +83,24 @@ mod tests {
     }
 
     #[test]
+    fn another_share_does_not_fill_it() {
+        let before = Budget::new(20, None);
+        assert_eq!(spent(&before), Retries::RESERVE);
+        let none = Budget::new(0, Some(&before));
+        assert!(!none.spend());
+        let after = Budget::new(50, Some(&none));
+        assert!(!after.spend());
+        for _ in 0..4 {
+            after.earn();
+        }
+        // A request that began before the change takes its retry from the same budget.
+        assert!(before.spend());
+        assert_eq!(spent(&after), 1);
+    }
+
+    #[test]
     fn no_share_is_no_retry() {
-        let budget = Budget::new(0);
+        let budget = Budget::new(0, None);
         budget.earn();
         assert!(!budget.spend());
     }

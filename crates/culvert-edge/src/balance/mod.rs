@@ -5,6 +5,7 @@
 //! takes no lock, and the turns are exact: of a number of requests equal to the sum of the weights, each upstream gets
 //! its weight.
 
+pub(crate) mod attempt;
 pub(crate) mod budget;
 pub(crate) mod checks;
 pub(crate) mod health_changes;

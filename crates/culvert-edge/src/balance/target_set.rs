@@ -174,7 +174,8 @@ impl<B: UploadBody> TargetSet<B> {
     ) -> Self {
         let known = |pool: &Pool<B>| {
             let mut targets = before?.targets.iter();
-            let known = targets.find(|target| target.pool.upstream() == pool.upstream());
+            // By its URL: it is the same service if options of TLS or the version of HTTP change.
+            let known = targets.find(|target| target.pool.name() == pool.name());
             Some(Arc::clone(&known?.state))
         };
         let targets: Box<[Target<B>]> = pools
@@ -188,7 +189,10 @@ impl<B: UploadBody> TargetSet<B> {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             endpoint: endpoint.into(),
             account: Arc::clone(account),
-            budget: Budget::new(list.retries.budget_percent),
+            budget: Budget::new(
+                list.retries.budget_percent,
+                before.map(|before| &before.budget),
+            ),
             list,
             view: ArcSwap::from_pointee(View::of(&[], 0, None)),
             turn: AtomicU64::new(before.map_or(0, |before| before.turn.load(Ordering::Relaxed))),

@@ -1,6 +1,6 @@
 //! State of an HTTP/1 connection that its driver and the open exchange share.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use culvert_base::sync::lock;
@@ -36,6 +36,8 @@ pub(crate) struct Http1State {
     turn: AtomicU8,
     /// Payload bytes of the open request.
     payload: AtomicU64,
+    /// Whether the client still waits for 100 (Continue).
+    awaits_continue: AtomicBool,
     /// The record of an answered exchange, until its last byte has left.
     unflushed: Mutex<Option<Unflushed>>,
     broken: OnceLock<Broken>,
@@ -61,6 +63,16 @@ impl Http1State {
 
     pub(crate) fn set_payload(&self, bytes: u64) {
         self.payload.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether the client waits for 100 (Continue) before it sends the body of the open request. After a final response it may
+    /// send the body or not, so no other request follows (RFC 9110 10.1.1).
+    pub(crate) fn awaits_continue(&self) -> bool {
+        self.awaits_continue.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_awaits_continue(&self, awaits: bool) {
+        self.awaits_continue.store(awaits, Ordering::Release);
     }
 
     /// Keeps the record of an answered exchange until the response has left.

@@ -1,15 +1,16 @@
 //! Sends a request to one of several upstreams, and to another one if that fails.
 //!
 //! A request goes on to another upstream only before anything of a response, also an interim one, has gone to the client. One whose upstream could
-//! not be connected to has reached no upstream, so it always may. Any other is sent again only if it has no body and its
-//! method is idempotent, and a budget limits how many are: if everything fails, the upstreams do not get a multiple of
-//! their traffic.
+//! not be connected to has reached no upstream, so it always may. Any other is sent again only if it has no body, its
+//! method is idempotent and it asks for no other protocol, and a budget limits how many are: if everything fails, the
+//! upstreams do not get a multiple of their traffic.
 
 use std::sync::Arc;
 
 use culvert_upstream::{Http1ClientError, Protocol, UpstreamError, UpstreamHead};
 use http_body::Body;
 
+use crate::balance::attempt::Attempt;
 use crate::balance::target_set::{Outcome, Tried};
 use crate::http::exchange::HttpExchange;
 use crate::http::forward::{
@@ -30,7 +31,7 @@ pub(super) async fn send(
     let down = Arc::clone(exchange.down());
     let meters = &down.edge.state.meters;
     let retries = &targets.list().retries;
-    let is_repeatable = body.is_end_stream() && is_idempotent(head.method());
+    let is_repeatable = body.is_end_stream() && is_idempotent(head.method()) && !head.is_upgrade();
     let per_try = retries.per_try_timeout.filter(|_| is_repeatable);
     targets.budget.earn();
     let mut tried = Tried::default();
@@ -45,9 +46,11 @@ pub(super) async fn send(
         attempts += 1;
         tried.add(index);
         let is_last = attempts >= retries.attempts || !targets.has_more(tried);
+        let at = Attempt::new(targets, index, way.limits.connect, meters);
         let way = Way {
             // Only after the upstreams of the list.
             stand_ins: if is_last { way.stand_ins } else { &[] },
+            attempt: Some(&at),
             ..way
         };
         let pool = pool_for(exchange, pool, way.member);
@@ -75,6 +78,8 @@ pub(super) async fn send(
             // The response is that of a stand-in.
             Ok(_) if !way.stand_ins.is_empty() && !pool.is_reachable() => Failed::ToConnect,
             Ok(_) => Failed::No,
+            // That does not depend on the client.
+            Err(UpstreamError::Dial(_)) if !was_sent => Failed::ToConnect,
             Err(_) if has_gone(exchange) => Failed::ByClient,
             Err(failure) => failure_of(failure, per_try.is_some(), was_sent),
         };
@@ -84,14 +89,14 @@ pub(super) async fn send(
             Failed::Reset if is_uploading => Failed::Otherwise,
             failed => failed,
         };
-        targets.report(index, failed.outcome(), meters);
+        at.settle(failed.outcome());
         let may_go_on = match failed {
             Failed::ToConnect => retries.connect_failure,
             Failed::Reset => retries.reset && is_repeatable,
             Failed::Status => is_repeatable,
             Failed::No | Failed::ByClient | Failed::Otherwise => false,
         };
-        if !may_go_on || is_last || exchange.has_informed {
+        if !may_go_on || is_last || exchange.has_informed || has_gone(exchange) {
             return sent;
         }
         // An upstream without a connection has no more work from a further attempt.

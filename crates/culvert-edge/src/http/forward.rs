@@ -28,13 +28,14 @@ use culvert_upstream::{
     UpstreamHead, is_silent, refusal,
 };
 use http::header::{
-    AUTHORIZATION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, WWW_AUTHENTICATE,
+    AUTHORIZATION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, UPGRADE, WWW_AUTHENTICATE,
 };
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{HeaderValue, Method, Request, StatusCode, Version, request, response};
 use http_body::Body;
 use tokio::time::Instant;
 
+use crate::balance::attempt::Attempt;
 use crate::connection::downstream::Downstream;
 use crate::connection::http1_state::Broken;
 use crate::http::balanced;
@@ -82,7 +83,15 @@ pub(super) fn general(head: FinalHead, source: Source) -> Result<PendingResponse
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         own_cookies::drop_set_cookies(&mut head.headers);
     } else {
+        let asked = match head.status {
+            // The client has to know what to ask for (RFC 9110 15.5.22).
+            StatusCode::UPGRADE_REQUIRED => head.headers.get_all(UPGRADE).iter().cloned().collect(),
+            _ => Vec::new(),
+        };
         fields::to_client(&mut head.headers);
+        for protocols in asked {
+            head.headers.append(UPGRADE, protocols);
+        }
     }
     Ok(PendingResponse {
         head,
@@ -110,6 +119,7 @@ pub(super) async fn send_to(
         reuse,
         limits: &limits,
         stand_ins: &member.stand_ins,
+        attempt: None,
     };
     let mut body = body;
     let forwarded = match (&member.targets, pool.upstream().protocol(), head) {
@@ -154,6 +164,8 @@ pub(super) struct Way<'x> {
     pub(super) limits: &'x UpstreamLimits,
     /// Where it goes if the upstream is unreachable.
     pub(super) stand_ins: &'x [StandIn],
+    /// The attempt at the upstream, if it is one of several.
+    pub(super) attempt: Option<&'x Attempt<'x>>,
 }
 
 impl Way<'_> {
@@ -371,13 +383,22 @@ async fn over_new_connection(
     let mut busy: Option<Arc<Pool>> = None;
     let (mut in_turn, mut pause) = (false, REFUSED_PAUSE);
     let retry_until = Instant::now() + REFUSED_RETRY_WITHIN;
+    // Stand-ins do not count for the upstream.
+    let mut attempt = way.attempt;
     loop {
         let next = stand_ins.next();
         let clock = exchange.recording.connect_clock();
+        let connecting = attempt.take();
+        if let Some(attempt) = connecting {
+            attempt.set_connecting(true);
+        }
         let connected = match in_turn {
             true => pool.connect_in_turn(&down.connector(), connect).await,
             false => pool.connect(&down.connector(), connect).await,
         };
+        if let Some(attempt) = connecting {
+            attempt.set_connecting(false);
+        }
         let mut lease = match (connected, next) {
             (Ok(lease), _) => lease,
             (Err(UpstreamError::Dial(error)), next) => {
@@ -431,8 +452,10 @@ async fn over_new_connection(
                     }
                 }
             }
-            // The agent disconnected, and another can serve the request.
-            (SendResult::Failed(_, Received::Nothing), Some(next)) if can_be_repeated => {
+            // The agent disconnected, and another can serve the request. An upstream may have begun to speak another protocol.
+            (SendResult::Failed(_, Received::Nothing), Some(next))
+                if can_be_repeated && (is_agents || !head.is_upgrade()) =>
+            {
                 meters.upstream_retries.up();
                 pool = stand_in(exchange, way, next);
             }
@@ -542,12 +565,20 @@ pub(super) async fn over_http2(
     let credentials = [AUTHORIZATION, PROXY_AUTHORIZATION];
     let is_alone = has_connection_authentication(request.headers(), credentials)
         || (way.reuse != Reuse::Anyone && key.is_none());
+    let mut attempt = way.attempt;
     loop {
         let clock = exchange.recording.connect_clock();
+        let connecting = attempt.take();
+        if let Some(attempt) = connecting {
+            attempt.set_connecting(true);
+        }
         let opened = match is_alone {
             true => pool.http2_alone(&down.connector(), connect).await,
             false => pool.http2(&down.connector(), connect).await,
         };
+        if let Some(attempt) = connecting {
+            attempt.set_connecting(false);
+        }
         let mut link = match (opened, attempts) {
             (Ok(link), _) => link,
             (Err(UpstreamError::Dial(error)), 0) => match stand_ins.next() {

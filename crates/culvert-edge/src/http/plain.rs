@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use culvert_http::authority::Authority;
+use culvert_http::fields::has_token;
 use culvert_http::http1::head::write_response;
 use culvert_http::http1::{BodyWriter, FinalHead, RawRequest, body_writer};
 use culvert_overload::Level;
@@ -223,7 +224,7 @@ impl ClientHead {
     pub(crate) fn closes(&self) -> bool {
         match self {
             Self::Plain(head) => head.closes,
-            Self::Parts(head) => head.headers.get(CONNECTION).is_some_and(|it| it == "close"),
+            Self::Parts(head) => has_token(&head.headers, &CONNECTION, b"close"),
         }
     }
 

@@ -12,7 +12,7 @@ use culvert_http::http1::{
 use culvert_policy::own_cookies;
 use culvert_policy::problem::{is_edges_own, is_edges_request};
 use culvert_upstream::UpstreamHead;
-use http::header::{EXPECT, HeaderValue};
+use http::header::{EXPECT, HeaderValue, UPGRADE};
 use http::{Method, StatusCode, request};
 
 use crate::http::fields::{self, FIELD_OVERHEAD, says_who_calls};
@@ -224,6 +224,16 @@ pub(crate) enum OutgoingHead<'x> {
     },
 }
 
+impl OutgoingHead<'_> {
+    /// Whether it asks for another protocol. An upstream that received it may have begun to speak that.
+    pub(crate) fn is_upgrade(&self) -> bool {
+        match self {
+            Self::Parts(parts) => parts.headers.contains_key(UPGRADE),
+            Self::Plain { .. } => false,
+        }
+    }
+}
+
 impl UpstreamHead for OutgoingHead<'_> {
     fn method(&self) -> &Method {
         match self {
@@ -289,14 +299,20 @@ pub(crate) struct PlainResponse {
 }
 
 impl PlainResponse {
-    /// The response to a request that is not HEAD, if it is plain: with a body of known length. `date` is for one without.
+    /// The response to a request that is not HEAD, if it is plain: with a body of known length, and not 426 (Upgrade Required),
+    /// which keeps a field of the hop. `date` is for one without.
     pub(crate) fn of(
         raw: Box<RawResponse>,
         date: impl FnOnce() -> HeaderValue,
     ) -> Result<Self, Box<RawResponse>> {
-        let has_none = [StatusCode::NO_CONTENT, StatusCode::NOT_MODIFIED].contains(&raw.status());
+        let is_other = [
+            StatusCode::NO_CONTENT,
+            StatusCode::NOT_MODIFIED,
+            StatusCode::UPGRADE_REQUIRED,
+        ]
+        .contains(&raw.status());
         let length = match raw.length().bytes() {
-            Some(length) if !has_none => length,
+            Some(length) if !is_other => length,
             _ => return Err(raw),
         };
         let (mut without, mut has_date) = (FieldSet::default(), false);

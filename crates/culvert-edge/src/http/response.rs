@@ -13,7 +13,7 @@ use culvert_policy::policy::replace::{self, NotReplaced};
 use culvert_policy::problem::Problem;
 use culvert_policy::reply::ReplyContext;
 use http::header::{
-    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue,
+    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, UPGRADE,
 };
 use http::uri::Authority;
 use http::{Method, Response, StatusCode, Version, request, response};
@@ -225,12 +225,21 @@ impl RequestTraits {
 
     /// Sets the `connection` field of a response on HTTP/1 (RFC 9112 9.3). The event has it as it was sent.
     pub(super) fn set_connection(&self, headers: &mut HeaderMap, closes: bool) {
-        let word = match self.version {
+        let is_upgrade = headers.contains_key(UPGRADE);
+        let value = match self.version {
             Version::HTTP_2 => return,
-            _ if closes || !self.keeps_alive => "close",
-            Version::HTTP_10 => "keep-alive",
+            // RFC 9110 7.8: the field `upgrade` is one of the hop.
+            _ if closes || !self.keeps_alive => match is_upgrade {
+                true => "upgrade, close",
+                false => "close",
+            },
+            Version::HTTP_10 => match is_upgrade {
+                true => "upgrade, keep-alive",
+                false => "keep-alive",
+            },
+            _ if is_upgrade => "upgrade",
             _ => return,
         };
-        headers.insert(CONNECTION, HeaderValue::from_static(word));
+        headers.insert(CONNECTION, HeaderValue::from_static(value));
     }
 }

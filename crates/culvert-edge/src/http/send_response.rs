@@ -6,7 +6,7 @@ use bytes::Bytes;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
 use culvert_upstream::UpstreamStream;
-use http::header::{CONTENT_LENGTH, DATE, Entry, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, DATE, Entry, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::{Response, StatusCode, Version};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
@@ -109,8 +109,12 @@ pub(super) fn send(
         }
         // HTTP/1.0 has no chunks: the close ends the body.
         let ends = traits.version == Version::HTTP_10 && is_open_ended;
-        let closes = closes || ends || down.edge.state.is_closing();
+        let is_last = down.edge.state.is_closing() || down.conn.http1.awaits_continue();
+        let closes = closes || ends || is_last;
         traits.set_connection(&mut head.headers, closes);
+    } else {
+        // HTTP/2 has no such field (RFC 9113 8.2.2).
+        head.headers.remove(UPGRADE);
     }
     if let Some(exchange) = body.exchange() {
         exchange.answer(head.status, &head.headers);

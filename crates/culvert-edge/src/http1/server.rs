@@ -121,7 +121,7 @@ impl Http1Server {
         };
         let body = (!conn.reading.is_ended()).then(|| {
             conn.has_reader = true;
-            conn.owes_continue = head.expects_continue();
+            conn.set_owes_continue(head.expects_continue());
             Http1Body {
                 hint: conn.reading.payload().size_hint(),
                 conn: Arc::clone(&self.0),
@@ -351,6 +351,11 @@ impl Conn {
         }
     }
 
+    fn set_owes_continue(&mut self, owes: bool) {
+        self.owes_continue = owes;
+        self.state.http1.set_awaits_continue(owes);
+    }
+
     /// The idle timeout.
     fn idle(&self) -> Duration {
         self.state.rules.limits.idle
@@ -436,7 +441,8 @@ impl Conn {
                     continue;
                 }
             }
-            if std::mem::take(&mut self.owes_continue) {
+            if self.owes_continue {
+                self.set_owes_continue(false);
                 let say = b"HTTP/1.1 100 Continue\r\n\r\n";
                 self.interim.front().extend_from_slice(say);
             }
@@ -536,6 +542,8 @@ impl Http1Body {
         self.hint = conn.reading.payload().size_hint();
         if conn.reading.payload().is_spent() || frame.as_ref().is_none_or(Result::is_err) {
             self.is_ended = true;
+            // It has sent the body without waiting.
+            conn.set_owes_continue(false);
             conn.stop_reading();
         }
         Poll::Ready(frame)

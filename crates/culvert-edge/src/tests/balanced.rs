@@ -10,7 +10,7 @@ use culvert_edge_config::{
     Balancing, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, UpstreamList,
 };
 use culvert_policy::Scheme;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use super::harness::*;
@@ -391,7 +391,7 @@ async fn connections_of_tcp_endpoints_are_divided_too() {
     };
     publish(&rig, tcp).await;
     let ask = || async {
-        let stream = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port));
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port));
         let mut client = Client::new(stream.await.unwrap());
         client.send(GET).await;
         client.answer("GET").await.text().to_owned()
@@ -404,4 +404,192 @@ async fn connections_of_tcp_endpoints_are_divided_too() {
         assert_eq!(ask().await, "b");
     }
     assert_eq!(rig.edge.meters().upstreams_ejected.get(), 1);
+}
+
+/// Publishes two endpoints of one address that share it: one with a single upstream, and one with a list.
+async fn publish_pooled(rig: &Rig, alone: Endpoint, mut listed: Endpoint) {
+    listed.id = "ep_2".into();
+    let snapshot = Snapshot::builder().endpoint(alone).endpoint(listed);
+    rig.edge.publish(snapshot.build()).await;
+}
+
+#[tokio::test]
+async fn a_list_shares_an_address_with_another_endpoint() {
+    let mut a = Server::start("a").await;
+    let (mut b, mut c) = (Server::start("b").await, Server::start("c").await);
+    let rig = Rig::start().await;
+    let url = format!("http://{}", a.address);
+    let alone = endpoint(Scheme::Http, "app.example", 80, &url, "");
+    let upstreams = [(b.address, 1, 0), (c.address, 1, 0)];
+    publish_pooled(&rig, alone, several(list("http", &upstreams, ""))).await;
+    let ask = async |count| {
+        let mut served = BTreeMap::new();
+        for _ in 0..count {
+            let mut client = rig.connect().await;
+            client.send(GET).await;
+            let answer = client.answer("GET").await;
+            let text = (answer.status == 200).then(|| answer.text().to_owned());
+            *served
+                .entry((answer.status, text.unwrap_or_default()))
+                .or_insert(0) += 1;
+        }
+        served
+    };
+    assert_eq!(ask(8).await, counted(&[("a", 4), ("b", 2), ("c", 2)]));
+    // The list stands in for the other endpoint, and the other for the list.
+    a.kill().await;
+    let served = ask(8).await;
+    let of_list: usize = served.values().sum();
+    assert_eq!(of_list, 8);
+    assert!(
+        served.keys().all(|(status, _)| *status == 200),
+        "{served:?}"
+    );
+    b.kill().await;
+    c.kill().await;
+    a.serve(named).await;
+    assert_eq!(ask(8).await, counted(&[("a", 8)]));
+}
+
+#[tokio::test]
+async fn a_list_loses_no_turns_as_a_stand_in_of_a_tcp_endpoint() {
+    let a = Server::start("a").await;
+    let (b, c) = (Server::start("b").await, Server::start("c").await);
+    let rig = Rig::start().await;
+    let port = free_port().await;
+    let url = format!("tcp://{}", a.address);
+    let alone = endpoint(Scheme::Tcp, "app.example", port, &url, "");
+    let listed = Endpoint {
+        scheme: Scheme::Tcp,
+        port,
+        ..several(list("tcp", &[(b.address, 1, 0), (c.address, 1, 0)], ""))
+    };
+    publish_pooled(&rig, alone, listed).await;
+    for _ in 0..8 {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
+        let mut client = Client::new(stream.unwrap());
+        client.send(GET).await;
+        assert_eq!(client.answer("GET").await.status, 200);
+    }
+    assert_eq!((a.count(), b.count(), c.count()), (4, 2, 2));
+}
+
+#[tokio::test]
+async fn an_upgrade_goes_to_one_upstream() {
+    let a = Server::with("a", |_, _| String::new()).await;
+    let b = Server::start("b").await;
+    let rig = evenly(&[&a, &b], |list| list.health.consecutive_failures = 0).await;
+    let websocket = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    for (turn, fields) in [websocket, "Upgrade: tcp\r\n"].into_iter().enumerate() {
+        let mut statuses = Vec::new();
+        for _ in 0..4 {
+            let asked = GET.replace("\r\n\r\n", "\r\nConnection: upgrade\r\n");
+            let answer = rig.ask(&(asked + fields + "\r\n")).await;
+            statuses.push(answer.status);
+        }
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 200, 502, 502], "{fields}");
+        assert_eq!((a.count(), b.count()), (2 * turn + 2, 2 * turn + 2));
+    }
+}
+
+/// Keeps a connection, and says nothing.
+async fn silent(client: Client<TcpStream>) {
+    std::future::pending::<()>().await;
+    drop(client);
+}
+
+#[tokio::test]
+async fn an_upstream_that_accepts_no_connection_is_ejected_though_no_client_waits() {
+    let mut tasks = JoinSet::new();
+    let reached = Arc::new(AtomicUsize::new(0));
+    let mut holes = Vec::new();
+    for _ in 0..2 {
+        let reached = Arc::clone(&reached);
+        // It never begins the handshake of TLS.
+        let hole = origin(&mut tasks, move |client| {
+            reached.fetch_add(1, Ordering::SeqCst);
+            silent(client)
+        });
+        holes.push((hole.await, 1, 0));
+    }
+    let rig = Rig::start().await;
+    publish(&rig, several(list("https", &holes, ""))).await;
+    let mut clients = Vec::new();
+    for _ in 0..6 {
+        let mut client = rig.connect().await;
+        client.send(GET).await;
+        clients.push(client);
+    }
+    eventually("all connections", || reached.load(Ordering::SeqCst) == 6).await;
+    // They leave early.
+    drop(clients);
+    eventually("their ends", || rig.edge.meters().connections.get() == 0).await;
+    assert_eq!(rig.edge.meters().upstreams_ejected.get(), 0);
+    let mut clients = JoinSet::new();
+    for _ in 0..6 {
+        let mut client = rig.connect().await;
+        clients.spawn(async move {
+            client.send(GET).await;
+            let waited = tokio::time::timeout(Duration::from_millis(1_500), client.more());
+            assert!(waited.await.is_err());
+        });
+    }
+    clients.join_all().await;
+    let ejected = || rig.edge.meters().upstreams_ejected.get();
+    eventually("both are ejected", || ejected() == 2).await;
+}
+
+#[tokio::test]
+async fn a_slow_try_on_http2_ends_and_the_request_goes_on() {
+    let mut rig = Rig::start().await;
+    let good = http2_origin(&mut rig.tasks).await;
+    let slow = origin(&mut rig.tasks, silent).await;
+    let mut list = list("http", &[(slow, 1, 0), (good, 1, 0)], "http2");
+    list.retries.per_try_timeout = Some(Duration::from_millis(100));
+    publish(&rig, several(list)).await;
+    for _ in 0..8 {
+        assert_eq!(rig.ask(GET).await.status, 200);
+    }
+    assert_eq!(rig.edge.meters().upstreams_ejected.get(), 1);
+}
+
+/// An origin with one connection, which it closes when the second request has arrived. Others are refused.
+async fn dies_at_the_second_request(tasks: &mut JoinSet<()>) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&requests);
+    tasks.spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        drop(listener);
+        let mut client = Client::new(stream);
+        for response in [named("a", 0), String::new()] {
+            client.request().await.unwrap();
+            counted.fetch_add(1, Ordering::SeqCst);
+            client.send(response).await;
+        }
+    });
+    (address, requests)
+}
+
+#[tokio::test]
+async fn a_request_on_an_open_connection_that_closes_was_sent() {
+    for resets in [false, true] {
+        let mut rig = Rig::start().await;
+        let (a, requests) = dies_at_the_second_request(&mut rig.tasks).await;
+        let b = Server::start("b").await;
+        let mut list = list("http", &[(a, 1, 0), (b.address, 1, 0)], "");
+        list.retries.reset = resets;
+        publish(&rig, several(list)).await;
+        assert_eq!(asked(&rig, 2).await, counted(&[("a", 1), ("b", 1)]));
+        // The upstream cannot be connected to any more, but it has received this request.
+        let served = asked(&rig, 1).await;
+        let expected = match resets {
+            true => counted(&[("b", 1)]),
+            false => BTreeMap::from([((502, String::new()), 1)]),
+        };
+        assert_eq!((served, requests.load(Ordering::SeqCst)), (expected, 2));
+    }
 }

@@ -64,7 +64,8 @@ async fn an_upstream_that_asks_for_the_body_gets_it() {
             client.send(POST).await;
             assert!(client.head().await.unwrap().starts_with("HTTP/1.1 100"));
             client.send("abc").await;
-            assert_eq!(client.answer("POST").await.text(), "3");
+            let answer = client.answer("POST").await;
+            assert_eq!((answer.text(), answer.header("connection")), ("3", None));
             assert!(heard.recv().await.unwrap().contains("expect: 100-continue"));
         }
         // The connection to the upstream is used again.
@@ -80,6 +81,7 @@ async fn a_refusal_arrives_before_the_body_and_ends_both_connections() {
         client.send(POST).await;
         let answer = client.answer("POST").await;
         assert_eq!((answer.status, answer.text()), (401, "no"));
+        assert_eq!(answer.header("connection"), Some("close"));
         // Whether the body follows is not known, so no other request does.
         client.send("abc").await;
         client.send(POST).await;
@@ -101,6 +103,8 @@ async fn only_clients_that_wait_for_100_continue_get_it() {
         client.send(&request).await;
         let head = client.head().await.unwrap();
         assert_eq!(head.get(8..12), Some(" 200"), "{request}: {head}");
+        let closes = head.contains("connection: close\r\n");
+        assert_eq!(closes, request.contains("HTTP/1.0"), "{request}: {head}");
         assert!(!heard.recv().await.unwrap().contains("expect"), "{request}");
     }
     for (request, status) in [
@@ -109,5 +113,11 @@ async fn only_clients_that_wait_for_100_continue_get_it() {
     ] {
         assert_eq!(rig.ask(&request).await.status, status);
     }
+    let unread = POST.replace("app.example", "missing.example");
+    let answer = rig.ask(&unread).await;
+    assert_eq!(
+        (answer.status, answer.header("connection")),
+        (404, Some("close"))
+    );
     assert!(heard.try_recv().is_err());
 }

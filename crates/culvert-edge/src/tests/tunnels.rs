@@ -101,6 +101,45 @@ async fn a_refused_upgrade_ends_the_connection() {
 }
 
 #[tokio::test]
+async fn a_client_learns_which_upgrade_its_upstream_requires() {
+    let mut rig = Rig::start().await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while let Some(head) = client.head().await {
+            let status = match head.starts_with("GET /old") {
+                true => "426 Upgrade Required",
+                false => "200 OK",
+            };
+            client
+                .send(format!(
+                    "HTTP/1.1 {status}\r\nupgrade: websocket\r\nconnection: upgrade\r\ncontent-length: 2\r\n\r\nno"
+                ))
+                .await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    let mut client = rig.connect().await;
+    for (fields, connection) in [("", "upgrade"), ("Connection: close\r\n", "upgrade, close")] {
+        // A response of another status says nothing about this connection.
+        client
+            .send("GET / HTTP/1.1\r\nHost: app.example\r\n\r\n")
+            .await;
+        let answer = client.answer("GET").await;
+        assert_eq!((answer.status, answer.header("upgrade")), (200, None));
+        client
+            .send(format!(
+                "GET /old HTTP/1.1\r\nHost: app.example\r\n{fields}\r\n"
+            ))
+            .await;
+        let answer = client.answer("GET").await;
+        assert_eq!((answer.status, answer.text()), (426, "no"));
+        assert_eq!(answer.header("upgrade"), Some("websocket"));
+        assert_eq!(answer.header("connection"), Some(connection));
+    }
+    assert!(!client.more().await);
+}
+
+#[tokio::test]
 async fn invalid_websocket_handshakes_are_refused() {
     let mut rig = Rig::start().await;
     let origin = origin(&mut rig.tasks, |mut client| async move {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use culvert_edge_config::upstream_tls::{
     ClientCertificate, Pin, UpstreamTls, Verification, server_name,
 };
-use culvert_edge_config::{TlsOptions, TlsWithheld};
+use culvert_edge_config::{
+    Balancing, ListedUpstream, PassiveHealth, Retries, TlsOptions, TlsWithheld, UpstreamList,
+};
 use culvert_policy::Scheme;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -332,4 +334,43 @@ async fn a_pin_may_be_that_of_the_public_key() {
     let options = with(Verification::Pins(vec![pin_of(&key)]));
     publish(&rig, "127.0.0.1", service.address.port(), vec![options]).await;
     assert_eq!(ask(&rig, 0).await.status, 200);
+}
+
+#[tokio::test]
+async fn one_of_several_upstreams_with_another_certificate_is_ejected() {
+    let mut rig = Rig::start().await;
+    let good = service(&mut rig.tasks, Made::ForTheHost, None).await;
+    let wrong = service(&mut rig.tasks, Made::ForTheHost, None).await;
+    let options = with(Verification::Authorities(
+        vec![good.certificate.clone()],
+        Vec::new(),
+    ));
+    let options = Arc::new(TlsOptions::new(options));
+    let listed = |service: &Service| {
+        let upstream = Upstream::parse(&format!("https://{}", service.address), "").unwrap();
+        ListedUpstream {
+            upstream: upstream.with_tls(Arc::clone(&options)),
+            weight: 1,
+            priority: 0,
+        }
+    };
+    let list = UpstreamList {
+        upstreams: vec![listed(&wrong), listed(&good)],
+        balancing: Balancing::default(),
+        health: PassiveHealth::default(),
+        checks: None,
+        retries: Retries::default(),
+    };
+    let mut one = endpoint(Scheme::Http, "0.example", 80, "https://127.0.0.1:1", "");
+    one.upstream = Some(list.upstreams[0].upstream.clone());
+    one.upstreams = Some(Arc::new(list));
+    rig.edge
+        .publish(Snapshot::builder().endpoint(one).build())
+        .await;
+    for _ in 0..10 {
+        assert_eq!(ask(&rig, 0).await.status, 200);
+    }
+    assert_eq!(rig.edge.meters().upstreams_ejected.get(), 1);
+    // Only until it was ejected.
+    assert_eq!(rig.edge.meters().upstream_moves.get(), 3);
 }

@@ -132,7 +132,7 @@ pub struct Update {
     /// Arbitrary metadata, at most 4096 bytes.
     #[schemars(with = "Option<String>", length(max = 4096))]
     metadata: Option<Metadata>,
-    /// Upstream of the endpoint, in place of `upstreams`; empty for none.
+    /// Upstream of the endpoint, in place of `upstreams`; empty for none, which leaves `upstreams` as they are.
     #[schemars(length(max = 2048))]
     upstream_url: Option<String>,
     /// Replaces all upstreams, and `upstream_url`; an empty list removes them, with their balancing, health and retries.

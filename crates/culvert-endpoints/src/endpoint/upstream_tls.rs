@@ -4,8 +4,11 @@
 //! at the write and when the configuration is compiled. While an object that the options name is missing, or may not be
 //! used, the edge does not connect.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use culvert_access::use_table::UseTable;
-use culvert_base::{Fault, Refusal, code, id};
+use culvert_base::{Fault, Refusal, Timestamp, code, id};
+use culvert_certificates::certificate;
 use culvert_certificates::certificate_authority::model::CertificateAuthority;
 use culvert_certificates::tls_certificate::model::TlsCertificate;
 use culvert_edge_config::upstream_tls::{
@@ -39,8 +42,8 @@ pub struct UpstreamTlsOptions {
     /// Whether the certificate of the upstream is verified. Default: `true`. With `false`, others on the
     /// network can read and change the traffic.
     verify: Option<bool>,
-    /// Certificate authorities of the upstream instead of those that the server trusts: PEM certificates, or IDs of
-    /// certificate authorities. At most 16.
+    /// Certificate authorities of the upstream instead of those that the server trusts: PEM certificates that have not
+    /// expired, or IDs of certificate authorities. At most 16.
     #[schemars(length(max = 16))]
     ca: Option<Vec<String>>,
     /// Name to ask for and to verify. Default: the host of the upstream.
@@ -105,6 +108,9 @@ impl UpstreamTlsOptions {
             return Err(invalid("", "applies only to an `https://` upstream").into());
         }
         self.plain().map_err(|(field, why)| invalid(field, &why))?;
+        let known = before.and_then(|before| before.ca.as_deref());
+        self.settle_authorities(known.unwrap_or_default(), cx.clock.now())
+            .map_err(|why| invalid("ca", &why))?;
         for id in self.authority_ids() {
             if cx.own(CertificateAuthority::KIND, id).await?.is_none() {
                 let why = format!("names `{}`, which does not exist", cut(id));
@@ -135,6 +141,24 @@ impl UpstreamTlsOptions {
         for text in [server_name, client_certificate_id] {
             *text = text.take().filter(|text| !text.is_empty());
         }
+    }
+
+    /// Checks the certificates of `ca`, except for those that the endpoint had before, and drops the text around them: what is
+    /// stored is shown.
+    fn settle_authorities(&mut self, known: &[String], now: Timestamp) -> Result<(), String> {
+        for entry in self.ca.iter_mut().flatten() {
+            if is_authority_id(entry) {
+                continue;
+            }
+            let certificates = tls_policy::certificates(entry).unwrap_or_default();
+            if !known.contains(entry) {
+                for certificate in &certificates {
+                    check_authority(certificate, now)?;
+                }
+            }
+            *entry = certificates.iter().map(|der| pem(der)).collect();
+        }
+        Ok(())
     }
 
     /// The options without the objects that they name, or the field that is invalid and why.
@@ -303,6 +327,39 @@ async fn may_present(
 fn certificate_owner(certificate: &TlsCertificate) -> Option<&str> {
     let owner_id = certificate.owner_id.as_str();
     (!owner_id.is_empty()).then_some(owner_id)
+}
+
+/// Refuses a certificate that cannot be the issuer of another and is not its own issuer: it would verify nothing. Also one that
+/// has expired.
+fn check_authority(der: &[u8], now: Timestamp) -> Result<(), String> {
+    let certificate = certificate::parse(der).map_err(|refusal| {
+        let why = refusal.message.trim_end_matches('.');
+        format!("has an entry that cannot be used: {why}")
+    })?;
+    let is_own = certificate.issuer().as_raw() == certificate.subject().as_raw();
+    if !certificate.is_ca() && !is_own {
+        return Err("has a certificate that is not one of an authority, so it verifies nothing. Pin it instead: give its SHA-256 in `pins`".to_owned());
+    }
+    let end = certificate.validity().not_after;
+    if end.timestamp() < now.unix_seconds() {
+        let end = end.to_datetime();
+        let (year, month, day) = (end.year(), u8::from(end.month()), end.day());
+        return Err(format!(
+            "has a certificate that expired on {year:04}-{month:02}-{day:02}"
+        ));
+    }
+    Ok(())
+}
+
+/// A certificate in PEM.
+fn pem(der: &[u8]) -> String {
+    let mut out = String::from("-----BEGIN CERTIFICATE-----\n");
+    for line in STANDARD.encode(der).as_bytes().chunks(64) {
+        out.push_str(&String::from_utf8_lossy(line));
+        out.push('\n');
+    }
+    out.push_str("-----END CERTIFICATE-----\n");
+    out
 }
 
 fn is_authority_id(entry: &str) -> bool {

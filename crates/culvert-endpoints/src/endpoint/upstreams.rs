@@ -395,13 +395,25 @@ impl GivenHealth {
 
 impl GivenRetries {
     fn check(mut self) -> Result<Self, Refusal> {
-        if let Some(on) = &self.on
-            && (on.len() > CONDITIONS.len()
-                || on.iter().any(|one| !CONDITIONS.contains(&one.as_str())))
-        {
-            return Err(invalid(
-                "`upstream_retries.on` must have only `connect_failure`, `reset`, `502`, `503` and `504`, each once at most.",
-            ));
+        // Empty is the default, as everywhere in these fields.
+        self.on = self.on.filter(|on| !on.is_empty());
+        for (index, one) in self.on.iter().flatten().enumerate() {
+            if !CONDITIONS.contains(&one.as_str()) {
+                return Err(invalid(format!(
+                    "`upstream_retries.on[{index}]` must be one of `connect_failure`, `reset`, `502`, `503` and `504`."
+                )));
+            }
+            if self
+                .on
+                .iter()
+                .flatten()
+                .take(index)
+                .any(|other| other == one)
+            {
+                return Err(invalid(format!(
+                    "`upstream_retries.on[{index}]` is in the list twice."
+                )));
+            }
         }
         let attempts = self.attempts.unwrap_or(1);
         if !(1..=ATTEMPTS_MAX).contains(&attempts) {
@@ -425,7 +437,7 @@ impl GivenRetries {
             budget_percent: self.budget_percent.unwrap_or(default.budget_percent),
             ..default
         };
-        let Some(on) = &self.on else {
+        let Some(on) = self.on.as_ref().filter(|on| !on.is_empty()) else {
             return retries;
         };
         let has = |name: &str| on.iter().any(|one| one == name);

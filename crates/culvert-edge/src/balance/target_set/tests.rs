@@ -1,6 +1,8 @@
-use culvert_edge_config::{ListedUpstream, Retries};
+use culvert_edge_config::upstream_tls::UpstreamTls;
+use culvert_edge_config::{ListedUpstream, Retries, TlsOptions, TlsWithheld};
 
 use super::*;
+use crate::balance::attempt::Attempt;
 use crate::http::request_body::RequestBody;
 
 type TargetSet = super::TargetSet<RequestBody>;
@@ -274,4 +276,129 @@ async fn without_checks_their_results_hold_no_longer() {
             .iter()
             .all(|one| one.last_check.is_none())
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_options_of_tls_keep_what_is_known_of_an_upstream() {
+    let with = |options| {
+        let mut changed = (*list(&[1, 1], Balancing::RoundRobin)).clone();
+        let options = Arc::new(TlsOptions::new(options));
+        for (port, one) in changed.upstreams.iter_mut().enumerate() {
+            let url = format!("https://127.0.0.1:{}", port + 1);
+            let upstream = Upstream::parse(&url, "").unwrap();
+            one.upstream = upstream.with_tls(Arc::clone(&options));
+        }
+        Arc::new(changed)
+    };
+    let before = set_of(with(Ok(UpstreamTls::default())), None);
+    fail(&before, 0, 3);
+    let after = set_of(with(Err(TlsWithheld::Unread)), Some(&before));
+    assert_ne!(
+        after.pool(0).unwrap().upstream(),
+        before.pool(0).unwrap().upstream()
+    );
+    assert_eq!(counts(&after, 20), [0, 20]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_list_does_not_fill_the_budget() {
+    let before = set(&[1, 1]);
+    while before.budget.spend() {}
+    let after = set_of(list(&[1, 1, 1], Balancing::RoundRobin), Some(&before));
+    assert!(!after.budget.spend());
+    for _ in 0..5 {
+        after.budget.earn();
+    }
+    assert!(after.budget.spend() && !after.budget.spend());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_while_it_is_ejected_ends_the_growth_of_its_ejections() {
+    let set = set(&[1, 1]);
+    let is_out = |set: &TargetSet| counts(set, 20)[0] == 0;
+    fail(&set, 0, 3);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert!(!is_out(&set));
+    fail(&set, 0, 1);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert!(is_out(&set), "the second one is longer");
+    set.report(0, Outcome::Good, &Meters::default());
+    assert!(!is_out(&set));
+    fail(&set, 0, 3);
+    assert!(is_out(&set));
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert!(!is_out(&set), "the next one is a first one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_wait_for_a_connection_counts_as_one_failure_after_a_second() {
+    let (set, meters) = (set(&[1, 1]), Meters::default());
+    let limit = Duration::from_secs(10);
+    let leave = |limit, after: Duration| {
+        let (set, meters) = (&set, &meters);
+        async move {
+            let attempt = Attempt::new(set, 0, limit, meters);
+            attempt.set_connecting(true);
+            tokio::time::advance(after).await;
+        }
+    };
+    let failures = || set.targets[0].state.failures.load(Ordering::Relaxed);
+    for _ in 0..9 {
+        leave(limit, Duration::from_millis(999)).await;
+    }
+    assert_eq!(failures(), 0);
+    leave(limit, Duration::from_secs(1)).await;
+    assert_eq!(failures(), 1);
+    leave(Duration::from_secs(1), Duration::from_millis(500)).await;
+    assert_eq!(failures(), 2);
+    // After the connection exists, or with an outcome, leaving says nothing more.
+    let attempt = Attempt::new(&set, 0, limit, &meters);
+    attempt.set_connecting(true);
+    tokio::time::advance(limit).await;
+    attempt.set_connecting(false);
+    drop(attempt);
+    assert_eq!(failures(), 2);
+    let attempt = Attempt::new(&set, 0, limit, &meters);
+    attempt.set_connecting(true);
+    tokio::time::advance(limit).await;
+    attempt.settle(Outcome::Good);
+    drop(attempt);
+    assert_eq!(failures(), 0);
+}
+
+/// Counts the lines of the log.
+#[derive(Default)]
+struct Lines(AtomicU32);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::INFO
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_has_one_line_a_second_about_an_upstream_that_flaps() {
+    let lines = Arc::new(Lines::default());
+    let _logged = tracing::subscriber::set_default(Arc::clone(&lines));
+    // Two of three stay, so no line is about all of them.
+    let set = set(&[1, 1, 1]);
+    for seconds in 1..=5 {
+        for _ in 0..100 {
+            fail(&set, 0, 3);
+            assert!(set.targets[0].state.is_out.load(Ordering::Relaxed));
+            set.report(0, Outcome::Good, &Meters::default());
+        }
+        assert_eq!(lines.0.load(Ordering::Relaxed), seconds);
+        tokio::time::advance(LOG_EVERY).await;
+    }
 }
