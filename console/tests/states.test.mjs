@@ -5,7 +5,7 @@ import { cpSync, mkdirSync, readdirSync, rmSync } from 'node:fs';
 import { join } from 'node:path';
 import { createServer } from 'node:http';
 import { after, before, describe, test } from 'node:test';
-import { launch, open, settled, signIn, until } from './browser.mjs';
+import { api, launch, open, settled, signIn, until } from './browser.mjs';
 import { culvert, Database, postgres, program, Server } from './server.mjs';
 
 const NETWORK = {
@@ -28,6 +28,49 @@ const at = (server) => ({ ...NETWORK, at: server.url });
 
 // Each has servers of its own, and waits for most of its time.
 describe('wrong states', { concurrency: true }, () => {
+  test(
+    'an upstream that fails its checks is shown with the reason',
+    { skip: !program },
+    async (t) => {
+      const server = await Server.start([
+        '--edge-allow-private-upstreams',
+        'true',
+      ]);
+      const service = createServer((_, response) => response.end('ok'));
+      await new Promise((listens) => service.listen(0, '127.0.0.1', listens));
+      t.after(async () => {
+        service.closeAllConnections();
+        service.close();
+        await server.remove();
+      });
+      const { page, faults } = await open(browser, at(server));
+      await signIn(page, '/console/', server.token, server.url);
+      const good = `http://127.0.0.1:${service.address().port}`;
+      // Nothing listens on the port for discarded bytes.
+      const bad = 'http://127.0.0.1:9';
+      const made = await api(page, 'POST', '/endpoints', {
+        url: 'http://several.culvert.localhost',
+        upstreams: [{ url: good }, { url: bad }],
+        upstream_health: { active: { interval: '1s', unhealthy_threshold: 1 } },
+      });
+      await page.goto(`${server.url}/console/endpoints/${made.body.id}`);
+      const item = (url) =>
+        page
+          .getByRole('list', { name: 'Upstreams' })
+          .getByRole('listitem')
+          .filter({ hasText: url });
+      await item(bad).getByText('Unhealthy', { exact: true }).waitFor();
+      await item(bad)
+        .getByText(/health check: connecting: .*refused/)
+        .waitFor();
+      await item(good).getByText('Healthy', { exact: true }).waitFor();
+      await item(good)
+        .getByText(/checked in/)
+        .waitFor();
+      assert.deepEqual(faults, []);
+    },
+  );
+
   test(
     'a lost node is shown, and the pages go on without a reload',
     { skip: !program || !postgres },

@@ -30,5 +30,6 @@ pub use replay::{NotReplayed, ReplayRequest, Replayed};
 pub use snapshot::{NamedCertificate, Snapshot, SnapshotBuilder, may_forward};
 pub use upstream_health::{CheckReport, UpstreamChange, UpstreamStatus};
 pub use upstream_list::{
-    ActiveHealth, Balancing, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, UpstreamList,
+    ActiveHealth, Balancing, HashKey, ListedUpstream, PassiveHealth, RetriedStatuses, Retries,
+    UpstreamList,
 };

@@ -31,13 +31,26 @@ pub struct ListedUpstream {
 }
 
 /// How one of several upstreams is chosen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Balancing {
     /// In turn, each as often as its weight says.
     #[default]
     RoundRobin,
     /// Of two candidates, the one with fewer open requests in proportion to its weight.
     LeastRequests,
+    /// The same one for the same key, as long as it is there and serves. Requests without a key take turns.
+    Hash(HashKey),
+}
+
+/// What the choice of an upstream depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashKey {
+    /// The address of the client.
+    ClientAddress,
+    /// The values of a header field, whose name is in lower case.
+    Header(String),
+    /// The value of a cookie.
+    Cookie(String),
 }
 
 /// When an upstream is ejected because of its failures: connections that fail or time out, and those that close without a
@@ -98,6 +111,15 @@ pub struct RetriedStatuses {
     pub unavailable: bool,
     /// 504 (Gateway Timeout).
     pub gateway_timeout: bool,
+}
+
+impl HashKey {
+    /// Whether a text is the name of a field or a cookie: a token (RFC 9110 5.6.2, RFC 6265 4.1.1).
+    pub fn is_name(text: &str) -> bool {
+        let is_token =
+            |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+        !text.is_empty() && text.bytes().all(is_token)
+    }
 }
 
 impl UpstreamList {

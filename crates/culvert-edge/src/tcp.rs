@@ -1,6 +1,7 @@
 //! Relays bytes in both directions: TCP endpoints, TLS passed through, upgraded connections.
 
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -8,14 +9,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::BoxFuture;
-use culvert_edge_config::Timeouts;
+use culvert_edge_config::{Balancing, HashKey, Timeouts};
 use culvert_io::{CountedUpstream, MovedBytes, Pipe, Prefixed, RelayEnd, RelayLimits, run_relay};
 use culvert_upstream::{DialError, UpstreamStream, refusal};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
 use crate::balance::attempt::Attempt;
-use crate::balance::target_set::{OpenAt, Outcome, Tried};
+use crate::balance::target_set::{OpenAt, Outcome, Tried, address_hash};
 use crate::connection::conn_state::ConnState;
 use crate::connection::downstream::Downstream;
 use crate::edge::meters::Meters;
@@ -72,7 +73,12 @@ async fn reach<'m>(
         write: timeouts.write.unwrap_or(down.conn.rules.limits.write_stall),
     };
     member.wait_for_agent(down.edge.agents()).await;
-    let mut places = Places::new(member, limits, &down.edge.state.meters);
+    let mut places = Places::new(
+        member,
+        down.conn.info.client.ip(),
+        limits,
+        &down.edge.state.meters,
+    );
     let (wire, place) = connected(&mut places, &member.endpoint.id, limits, down).await?;
     if places.count > 1 && member.targets.is_some() {
         down.edge.state.meters.upstream_moves.up();
@@ -119,6 +125,8 @@ struct Places<'m> {
     limits: DialLimits,
     meters: &'m Meters,
     tried: Tried,
+    /// The hash of the client's address, if the list is divided by it.
+    key: Option<u64>,
     /// How many upstreams of the endpoint may still be tried.
     left: u32,
     stand_ins: std::slice::Iter<'m, StandIn>,
@@ -127,13 +135,17 @@ struct Places<'m> {
 }
 
 impl<'m> Places<'m> {
-    fn new(member: &'m Member, limits: DialLimits, meters: &'m Meters) -> Self {
+    fn new(member: &'m Member, client: IpAddr, limits: DialLimits, meters: &'m Meters) -> Self {
+        let by_client = Balancing::Hash(HashKey::ClientAddress);
+        let targets = member.targets.as_ref();
+        let key = targets.filter(|it| it.list().balancing == by_client);
         let retries = member.targets.as_ref().map(|it| &it.list().retries);
         Self {
             member,
             limits,
             meters,
             tried: Tried::default(),
+            key: key.map(|_| address_hash(client)),
             left: match retries {
                 Some(retries) if retries.connect_failure => retries.attempts,
                 _ => 1,
@@ -149,7 +161,7 @@ impl<'m> Places<'m> {
         let Some(targets) = &self.member.targets else {
             return Some((Arc::clone(self.member.pool.as_ref()?), Place::Only));
         };
-        let index = targets.choose(self.tried, self.meters)?;
+        let index = targets.choose(self.key, self.tried, self.meters)?;
         self.tried.add(index);
         let attempt = Attempt::new(targets, index, self.limits.connect, self.meters);
         Some((Arc::clone(targets.pool(index)?), Place::Listed(attempt)))

@@ -13,7 +13,7 @@ use crate::{CallContext, Origin};
 /// What a successful call leaves in the log: the event of the object that it writes, or of the operation, and those that
 /// follow it; before the event of a removal, those of its parts. The five operations of each resource are not here if
 /// their event has its name, and is the only one.
-const TRACES: [(&str, &[&str]); 52] = [
+const TRACES: [(&str, &[&str]); 53] = [
     (
         "agent_ingresses_check_certificate",
         &["certificate_checked"],

@@ -161,6 +161,48 @@ async fn wrong_lists_of_upstreams_are_refused() {
             "round_robin",
         ),
         (
+            with(json!({"upstream_balancing": {"policy": "hash", "hash_by": "ip"}})),
+            18014,
+            "client_address",
+        ),
+        (
+            with(json!({"upstream_balancing": {"hash_by": "cookie", "hash_name": "a"}})),
+            18014,
+            "only for the policy",
+        ),
+        (
+            with(json!({"upstream_balancing": {"policy": "hash", "hash_by": "cookie"}})),
+            18014,
+            "hash_name` is required",
+        ),
+        (
+            with(json!({"upstream_balancing": {"policy": "hash", "hash_name": "a"}})),
+            18014,
+            "hash_name` is only",
+        ),
+        (
+            with(
+                json!({"upstream_balancing": {"policy": "hash", "hash_by": "header", "hash_name": "a b"}}),
+            ),
+            18014,
+            "must be a name",
+        ),
+        (
+            with(json!({"upstream_health": {"active": {"type": "ftp"}}})),
+            18014,
+            "`http`, `tcp` or `grpc`",
+        ),
+        (
+            with(json!({"upstream_health": {"active": {"path": "x"}}})),
+            18014,
+            "must begin with",
+        ),
+        (
+            with(json!({"upstream_health": {"active": {"timeout": "20s"}}})),
+            18014,
+            "not be longer than",
+        ),
+        (
             with(json!({"upstream_health": {"panic_below_percent": 101}})),
             18014,
             "0 to 100",

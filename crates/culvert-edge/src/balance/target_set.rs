@@ -1,5 +1,6 @@
 //! The upstreams of an endpoint at run time: their connections, open requests and failures.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub(crate) struct TargetSet<B> {
 struct Target<B> {
     pool: Arc<Pool<B>>,
     state: Arc<TargetState>,
+    /// A hash of its URL, the same on all nodes.
+    identity: u64,
 }
 
 /// The state of an upstream. It stays when the list around it changes.
@@ -122,6 +125,19 @@ impl Tried {
     }
 }
 
+/// A hash that is the same on all nodes and in all versions.
+pub(crate) fn hash_of(bytes: &[u8]) -> u64 {
+    xxhash_rust::xxh64::xxh64(bytes, 0)
+}
+
+/// The hash of the address of a client, in whichever form it has.
+pub(crate) fn address_hash(address: IpAddr) -> u64 {
+    match address.to_canonical() {
+        IpAddr::V4(address) => hash_of(&address.octets()),
+        IpAddr::V6(address) => hash_of(&address.octets()),
+    }
+}
+
 fn bit(index: usize) -> u64 {
     u32::try_from(index)
         .ok()
@@ -181,6 +197,7 @@ impl<B: UploadBody> TargetSet<B> {
         let targets: Box<[Target<B>]> = pools
             .map(|pool| Target {
                 state: known(&pool).unwrap_or_default(),
+                identity: hash_of(pool.name().as_bytes()),
                 pool,
             })
             .collect();
@@ -260,18 +277,25 @@ impl<B: UploadBody> TargetSet<B> {
         served.any(|(target, _)| !target.state.is_unused())
     }
 
-    /// The upstream of the next request, of those that were not tried; `None` if all were.
-    pub(crate) fn choose(&self, tried: Tried, meters: &Meters) -> Option<usize> {
+    /// The upstream of the next request, of those that were not tried; `None` if all were. Requests with the same `key`
+    /// have the same one, if the list says so.
+    pub(crate) fn choose(&self, key: Option<u64>, tried: Tried, meters: &Meters) -> Option<usize> {
         let mut view = self.view.load();
         if view.until.is_some_and(|until| Instant::now() >= until) {
             self.refresh(meters);
             view = self.view.load();
         }
-        if tried.is_empty() {
+        if let (Balancing::Hash(_), Some(key)) = (&self.list.balancing, key) {
+            let identity = |index: usize| self.targets.get(index).map_or(0, |one| one.identity);
+            let chosen = view.of_key(key, identity, |index| !tried.has(index));
+            if chosen.is_some() {
+                return chosen;
+            }
+        } else if tried.is_empty() {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed);
             let first = view.at(turn)?;
-            return Some(match self.list.balancing {
-                Balancing::RoundRobin => first,
+            return Some(match &self.list.balancing {
+                Balancing::RoundRobin | Balancing::Hash(_) => first,
                 Balancing::LeastRequests => self.less_busy(&view, turn, first),
             });
         }

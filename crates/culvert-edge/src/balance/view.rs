@@ -106,10 +106,49 @@ impl View {
         behind.iter().chain(before).map(|(index, _)| *index)
     }
 
+    /// The position of the upstream for a key, of those that `may` serve: of upstreams that come or go, only the keys move.
+    ///
+    /// This is weighted rendezvous hashing: each upstream draws a number from the key, and the best one serves. Unlike a
+    /// ring it needs no table, and there are few upstreams.
+    pub(crate) fn of_key(
+        &self,
+        key: u64,
+        identity: impl Fn(usize) -> u64,
+        may: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        let mut before = 0;
+        let mut best = None;
+        for &(index, upto) in &self.entries {
+            let weight = upto - before;
+            before = upto;
+            if !may(index) {
+                continue;
+            }
+            let score = score(key, identity(index), weight);
+            if best.is_none_or(|(_, most)| score > most) {
+                best = Some((index, score));
+            }
+        }
+        best.map(|(index, _)| index)
+    }
+
     /// Whether an upstream gets traffic.
     pub(crate) fn has(&self, index: usize) -> bool {
         self.entries.iter().any(|(one, _)| *one == index)
     }
+}
+
+/// What an upstream draws for a key. The chance to have the best of several is in proportion to the weight.
+#[allow(clippy::cast_precision_loss, reason = "53 bits are enough")]
+fn score(key: u64, identity: u64, weight: u64) -> f64 {
+    // The finalizer of SplitMix64 spreads every bit of both over all bits.
+    let mut mixed = key ^ identity.rotate_left(32);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^= mixed >> 31;
+    // Above 0 and below 1, so that its logarithm is negative and finite.
+    let drawn = ((mixed >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+    -(weight as f64) / drawn.ln()
 }
 
 /// How much of the traffic the upstreams of a priority can serve, in percent.
@@ -241,6 +280,26 @@ mod tests {
         assert_eq!(counts(&view(3, 0), 0..4, 4), [0, 0, 0, 4]);
         // Without any, there is no other choice.
         assert!(view(4, 0).is_panic);
+    }
+
+    #[test]
+    fn keys_are_divided_by_weight_and_stay_where_they_are() {
+        let chosen = |list: &[(u16, u8, bool)], key: u64| {
+            let key = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            of(list, 0).of_key(key, |index| index as u64 * 7_919, |_| true)
+        };
+        let all = [(3, 0, false), (1, 0, false), (0, 0, false), (4, 0, false)];
+        let without = [(3, 0, false), (1, 0, true), (0, 0, false), (4, 0, false)];
+        let mut counts = [0_u32; 4];
+        for key in 0..8_000 {
+            let index = chosen(&all, key).unwrap();
+            counts[index] += 1;
+            let later = chosen(&without, key).unwrap();
+            assert!(later == index || index == 1, "only its keys move");
+        }
+        for (count, weight) in counts.into_iter().zip([3, 1, 0, 4]) {
+            assert!(count.abs_diff(weight * 1_000) < 150, "{counts:?}");
+        }
     }
 
     proptest! {

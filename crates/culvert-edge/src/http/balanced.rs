@@ -7,11 +7,12 @@
 
 use std::sync::Arc;
 
+use culvert_edge_config::{Balancing, HashKey};
 use culvert_upstream::{Http1ClientError, Protocol, UpstreamError, UpstreamHead};
 use http_body::Body;
 
 use crate::balance::attempt::Attempt;
-use crate::balance::target_set::{Outcome, Tried};
+use crate::balance::target_set::{Outcome, Tried, address_hash, hash_of};
 use crate::http::exchange::HttpExchange;
 use crate::http::forward::{
     UpstreamResponse, Way, is_idempotent, over_http1, over_http2, pool_for,
@@ -36,7 +37,8 @@ pub(super) async fn send(
     targets.budget.earn();
     let mut tried = Tried::default();
     let of_client = down.known_upstream(&way.member.id, |upstream| targets.position(upstream));
-    let mut chosen = of_client.or_else(|| targets.choose(tried, meters));
+    let key = key_of(&targets.list().balancing, exchange, head);
+    let mut chosen = of_client.or_else(|| targets.choose(key, tried, meters));
     let mut attempts = 0;
     loop {
         let Some((index, pool)) = chosen.and_then(|index| Some((index, targets.pool(index)?)))
@@ -105,7 +107,36 @@ pub(super) async fn send(
             return sent;
         }
         meters.upstream_moves.up();
-        chosen = targets.choose(tried, meters);
+        chosen = targets.choose(key, tried, meters);
+    }
+}
+
+/// What decides which upstream a request gets, if it is not its turn.
+fn key_of(balancing: &Balancing, exchange: &HttpExchange, head: &OutgoingHead<'_>) -> Option<u64> {
+    let Balancing::Hash(key) = balancing else {
+        return None;
+    };
+    match key {
+        HashKey::ClientAddress => Some(address_hash(exchange.down().conn.info.client.ip())),
+        HashKey::Header(name) => {
+            let mut hash = None;
+            head.each_value(name, &mut |value| {
+                // Of several values, each counts.
+                hash = Some(hash.unwrap_or(0_u64).rotate_left(1) ^ hash_of(value));
+            });
+            hash
+        }
+        HashKey::Cookie(name) => {
+            let mut hash = None;
+            head.each_value("cookie", &mut |value| {
+                let found = value.split(|byte| *byte == b';').find_map(|pair| {
+                    let value = pair.trim_ascii().strip_prefix(name.as_bytes())?;
+                    value.strip_prefix(b"=")
+                });
+                hash = hash.or_else(|| found.map(hash_of));
+            });
+            hash
+        }
     }
 }
 

@@ -234,6 +234,23 @@ impl OutgoingHead<'_> {
     }
 }
 
+impl OutgoingHead<'_> {
+    /// The values of a field, whose name is in lower case.
+    pub(crate) fn each_value(&self, name: &str, each: &mut dyn FnMut(&[u8])) {
+        match self {
+            Self::Parts(parts) => {
+                let values = parts.headers.get_all(name).into_iter();
+                values.for_each(|value| each(value.as_bytes()));
+            }
+            Self::Plain { request, .. } => {
+                let fields = request.raw.fields().iter();
+                let named = fields.filter(|field| field.is(name));
+                named.for_each(|field| each(field.value));
+            }
+        }
+    }
+}
+
 impl UpstreamHead for OutgoingHead<'_> {
     fn method(&self) -> &Method {
         match self {

@@ -57,7 +57,7 @@ impl StandIn {
     pub(crate) fn pool(&self, meters: &Meters) -> &Arc<Pool> {
         let targets = self.targets.as_ref();
         let next = targets.and_then(|targets| {
-            let next = targets.choose(Tried::default(), meters)?;
+            let next = targets.choose(None, Tried::default(), meters)?;
             targets.pool(next)
         });
         next.unwrap_or(&self.pool)

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use culvert_edge_config::{
-    Balancing, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, UpstreamList,
+    Balancing, HashKey, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, UpstreamList,
 };
 use culvert_policy::Scheme;
 use tokio::net::{TcpListener, TcpStream};
@@ -592,4 +592,55 @@ async fn a_request_on_an_open_connection_that_closes_was_sent() {
         };
         assert_eq!((served, requests.load(Ordering::SeqCst)), (expected, 2));
     }
+}
+
+/// The same cookie, field or client has the same upstream, and goes to another one only while that does not serve.
+#[tokio::test]
+async fn requests_with_the_same_key_go_to_the_same_upstream() {
+    let mut servers = [
+        Server::start("a").await,
+        Server::start("b").await,
+        Server::start("c").await,
+    ];
+    let by = async |key: HashKey| {
+        let [a, b, c] = &servers;
+        evenly(&[a, b, c], |list| {
+            list.balancing = Balancing::Hash(key.clone());
+        })
+        .await
+    };
+    let of_cookie = by(HashKey::Cookie("sid".to_owned())).await;
+    let of_field = by(HashKey::Header("x-user".to_owned())).await;
+    let of_client = by(HashKey::ClientAddress).await;
+    let ask = async |rig: &Rig, field: &str| {
+        let request = format!("GET / HTTP/1.1\r\nHost: app.example\r\n{field}\r\n\r\n");
+        let answer = rig.ask(&request).await;
+        assert_eq!(answer.status, 200);
+        answer.text().to_owned()
+    };
+    let mut names = BTreeMap::<String, usize>::new();
+    for user in 0..30 {
+        let cookie = format!("Cookie: x=1; sid={user}; sid2=7");
+        let first = ask(&of_cookie, &cookie).await;
+        assert_eq!(ask(&of_cookie, &cookie).await, first, "{user}");
+        // A head that is not plain takes the other path.
+        let unusual = format!("{cookie}\r\nTE: trailers");
+        assert_eq!(ask(&of_cookie, &unusual).await, first, "{user}");
+        let field = format!("X-User: {user}");
+        assert_eq!(ask(&of_field, &field).await, ask(&of_field, &field).await);
+        *names.entry(first).or_default() += 1;
+    }
+    assert_eq!(names.len(), 3, "{names:?}");
+    let of_one = asked(&of_client, 12).await;
+    assert_eq!(of_one.values().collect::<Vec<_>>(), [&12]);
+    assert_eq!(asked(&of_field, 12).await.len(), 3, "without a key in turn");
+
+    let cookie = "Cookie: sid=1";
+    let first = ask(&of_cookie, cookie).await;
+    let index = ["a", "b", "c"].iter().position(|name| *name == first);
+    let server = &mut servers[index.unwrap()];
+    server.kill().await;
+    let second = ask(&of_cookie, cookie).await;
+    assert_ne!(second, first);
+    assert_eq!(ask(&of_cookie, cookie).await, second);
 }

@@ -36,8 +36,8 @@ pub(crate) struct GivenActiveHealth {
     #[serde(rename = "type")]
     #[schemars(extend("enum" = TYPES))]
     probe: Option<String>,
-    /// `http`: path with query, default `/`.
-    #[schemars(length(max = 2048))]
+    /// `http`: path with query, at most 2048 bytes; default `/`.
+    #[schemars(extend("pattern" = r"^$|^/[!-~]*$"))]
     path: Option<String>,
     /// `http`: `GET`, the default, or `HEAD`.
     #[schemars(extend("enum" = METHODS))]
@@ -46,7 +46,7 @@ pub(crate) struct GivenActiveHealth {
     #[schemars(length(max = 253))]
     host: Option<String>,
     /// `http`: the statuses that pass, such as `200-299,401`; default `200-399`.
-    #[schemars(length(max = 127))]
+    #[schemars(extend("pattern" = r"^$|^[1-5][0-9]{2}[0-9, -]*$"))]
     statuses: Option<String>,
     /// `http`: a text that the first 64 KiB of the body must have; at most 1024 bytes.
     #[schemars(length(max = 1024))]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use culvert_base::{Fault, Refusal, code};
 use culvert_edge_config::{
-    Balancing, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, TlsOptions, Upstream,
-    UpstreamList,
+    Balancing, HashKey, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, TlsOptions,
+    Upstream, UpstreamList,
 };
 use culvert_resources::settings::Settings;
 use schemars::JsonSchema;
@@ -21,7 +21,9 @@ const WEIGHT_MAX: u16 = 1_000;
 const PRIORITY_MAX: u8 = 7;
 const ATTEMPTS_MAX: u32 = 10;
 const FAILURES_MAX: u32 = 1_000;
-const POLICIES: [&str; 2] = ["round_robin", "least_requests"];
+const POLICIES: [&str; 3] = ["round_robin", "least_requests", "hash"];
+const HASH_KEYS: [&str; 3] = ["client_address", "header", "cookie"];
+const NAME_BYTES_MAX: usize = 127;
 const CONDITIONS: [&str; 5] = ["connect_failure", "reset", "502", "503", "504"];
 
 /// One of several upstreams.
@@ -47,9 +49,16 @@ pub(crate) struct GivenUpstream {
 #[schemars(rename = "EndpointUpstreamBalancing", extend("additionalProperties" = false))]
 pub(crate) struct GivenBalancing {
     /// `round_robin`, the default: in turn, each as often as its weight says. `least_requests`: of two candidates, the one
-    /// with fewer open requests for its weight.
+    /// with fewer open requests for its weight. `hash`: the same one for the same `hash_by`, as long as it serves.
     #[schemars(extend("enum" = POLICIES))]
     policy: Option<String>,
+    /// For `hash`: `client_address`, the default, or for HTTP `header` or `cookie`, whose name is `hash_name`. Requests without
+    /// it take turns.
+    #[schemars(extend("enum" = HASH_KEYS))]
+    hash_by: Option<String>,
+    /// Name of the header field or cookie.
+    #[schemars(length(max = 127))]
+    hash_name: Option<String>,
 }
 
 /// When upstreams are ejected. Values that are absent, `null` or empty are the default.
@@ -182,7 +191,7 @@ impl UpstreamFields {
             balancing: given
                 .balancing
                 .or(kept.balancing)
-                .map(GivenBalancing::check)
+                .map(|balancing| balancing.check(scheme.is_http()))
                 .transpose()?,
             health: given
                 .health
@@ -316,19 +325,55 @@ impl StoredUpstream {
 }
 
 impl GivenBalancing {
-    fn check(mut self) -> Result<Self, Refusal> {
+    fn check(mut self, is_http: bool) -> Result<Self, Refusal> {
         unset(&mut self.policy);
-        match &self.policy {
-            Some(policy) if !POLICIES.contains(&policy.as_str()) => Err(invalid(
-                "`upstream_balancing.policy` must be `round_robin` or `least_requests`.",
+        unset(&mut self.hash_by);
+        unset(&mut self.hash_name);
+        let policy = self.policy.as_deref().unwrap_or_default();
+        if !policy.is_empty() && !POLICIES.contains(&policy) {
+            return Err(invalid(
+                "`upstream_balancing.policy` must be `round_robin`, `least_requests` or `hash`.",
+            ));
+        }
+        let by = self.hash_by.as_deref().unwrap_or_default();
+        if !by.is_empty() && !HASH_KEYS.contains(&by) {
+            return Err(invalid(
+                "`upstream_balancing.hash_by` must be `client_address`, `header` or `cookie`.",
+            ));
+        }
+        if policy != "hash" && (self.hash_by.is_some() || self.hash_name.is_some()) {
+            return Err(invalid(
+                "`upstream_balancing.hash_by` and `hash_name` are only for the policy `hash`.",
+            ));
+        }
+        let needs_name = matches!(by, "header" | "cookie");
+        if needs_name && !is_http {
+            return Err(invalid(
+                "`upstream_balancing.hash_by` must be `client_address` for a TCP or TLS endpoint.",
+            ));
+        }
+        match &self.hash_name {
+            None if needs_name => Err(invalid("`upstream_balancing.hash_name` is required.")),
+            Some(_) if !needs_name => Err(invalid(
+                "`upstream_balancing.hash_name` is only for `hash_by` `header` and `cookie`.",
+            )),
+            // The names of cookies are tokens too (RFC 6265 4.1.1).
+            Some(name) if name.len() > NAME_BYTES_MAX || !HashKey::is_name(name) => Err(invalid(
+                "`upstream_balancing.hash_name` must be a name of at most 127 letters, digits and `-_.!#$%&'*+^|~`.",
             )),
             _ => Ok(self),
         }
     }
 
     fn compile(&self) -> Balancing {
+        let name = || self.hash_name.clone().unwrap_or_default();
         match self.policy.as_deref() {
             Some("least_requests") => Balancing::LeastRequests,
+            Some("hash") => Balancing::Hash(match self.hash_by.as_deref() {
+                Some("header") => HashKey::Header(name().to_ascii_lowercase()),
+                Some("cookie") => HashKey::Cookie(name()),
+                _ => HashKey::ClientAddress,
+            }),
             _ => Balancing::RoundRobin,
         }
     }

@@ -39,7 +39,9 @@ fn set(weights: &[u16]) -> TargetSet {
 fn counts(set: &TargetSet, requests: usize) -> Vec<usize> {
     let mut counts = vec![0; set.targets.len()];
     for _ in 0..requests {
-        counts[set.choose(Tried::default(), &Meters::default()).unwrap()] += 1;
+        counts[set
+            .choose(None, Tried::default(), &Meters::default())
+            .unwrap()] += 1;
     }
     counts
 }
@@ -106,11 +108,11 @@ async fn a_request_goes_to_each_upstream_once_and_first_to_good_ones() {
     assert!(set.view.load().is_panic);
     let mut tried = Tried::default();
     tried.add(0);
-    assert_eq!(set.choose(tried, &meters), Some(2));
+    assert_eq!(set.choose(None, tried, &meters), Some(2));
     tried.add(2);
-    assert_eq!(set.choose(tried, &meters), Some(1));
+    assert_eq!(set.choose(None, tried, &meters), Some(1));
     tried.add(1);
-    assert_eq!(set.choose(tried, &meters), None);
+    assert_eq!(set.choose(None, tried, &meters), None);
     assert!(!set.has_more(tried));
 }
 
@@ -154,7 +156,7 @@ async fn a_slow_upstream_gets_fewer_requests() {
     let weighted = set_of(list(&[2, 1], Balancing::LeastRequests), None);
     let mut open = Vec::new();
     for _ in 0..300 {
-        let chosen = weighted.choose(Tried::default(), &Meters::default());
+        let chosen = weighted.choose(None, Tried::default(), &Meters::default());
         open.push(weighted.open(chosen.unwrap()));
     }
     let counted = weighted.targets[0].state.open.load(Ordering::Relaxed);
@@ -401,4 +403,28 @@ async fn the_log_has_one_line_a_second_about_an_upstream_that_flaps() {
         assert_eq!(lines.0.load(Ordering::Relaxed), seconds);
         tokio::time::advance(LOG_EVERY).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_stays_at_its_upstream_while_that_serves() {
+    let by_client = Balancing::Hash(culvert_edge_config::HashKey::ClientAddress);
+    let set = set_of(list(&[1, 1, 1], by_client), None);
+    let meters = Meters::default();
+    let at = |key: u64| set.choose(Some(key), Tried::default(), &meters).unwrap();
+    let before: Vec<_> = (0..300).map(|key| at(hash_of(&[key as u8, 1]))).collect();
+    let again: Vec<_> = (0..300).map(|key| at(hash_of(&[key as u8, 1]))).collect();
+    assert_eq!(before, again);
+    fail(&set, 1, 3);
+    for (key, before) in (0..300).zip(before) {
+        let now = at(hash_of(&[key as u8, 1]));
+        assert!(now != 1 && (now == before || before == 1));
+    }
+    // A request that failed goes to another one, and one without a key has its turn.
+    let mut tried = Tried::default();
+    let key = hash_of(b"x");
+    for _ in 0..3 {
+        tried.add(set.choose(Some(key), tried, &meters).unwrap());
+    }
+    assert_eq!(set.choose(Some(key), tried, &meters), None);
+    assert_eq!(counts(&set, 30), [15, 0, 15]);
 }
