@@ -44,7 +44,10 @@ const NUL: Wrong = "the path has an escaped NUL";
 const DOTS: Wrong = "a dot segment of the path is hidden by an escape or a parameter";
 const EMPTY: Wrong = "an empty segment of the path is hidden by an escape or a parameter";
 
-/// Longest target, in bytes.
+/// The target is too long when its bytes are escaped.
+pub const TOO_LONG: Wrong = "the target is too long with its bytes escaped";
+
+/// Longest target, in bytes, as received and with its bytes escaped.
 pub const TARGET_BYTES_MAX: usize = 16 << 10;
 
 /// Path and query as received, kept if they are not in normal form. Bytes beyond ASCII are escaped, because they may be no
@@ -237,6 +240,7 @@ pub fn read(target: &Bytes, is_options: bool) -> Result<Target, Wrong> {
     } else {
         normal(parts.path, parts.query)?
     };
+    check_length(&received, &local)?;
     let uri = if parts.origin == 0 {
         Uri::from(local)
     } else {
@@ -267,7 +271,17 @@ pub fn read_path(
         return Ok((path.map_err(|_| NOT_A_TARGET)?, None));
     }
     let local = normal(parts.path, parts.query)?;
-    Ok((local, Some(Received::of(path.clone()))))
+    let received = Received::of(path.clone());
+    check_length(&received, &local)?;
+    Ok((local, Some(received)))
+}
+
+/// Refuses what has become too long because each escaped byte is three: servers and logs expect no longer ones.
+fn check_length(received: &Received, local: &PathAndQuery) -> Result<(), Wrong> {
+    match received.0.len().max(local.as_str().len()) > TARGET_BYTES_MAX {
+        true => Err(TOO_LONG),
+        false => Ok(()),
+    }
 }
 
 /// Normalises `/path?query` or `?query`, the result of a rewrite, for sending. Merges slashes if `merges` is set.

@@ -37,6 +37,16 @@ pub enum Violation {
     TooSlow,
 }
 
+impl Violation {
+    /// For a head with this defect.
+    pub(crate) fn of(what: &'static str) -> Self {
+        match what == target::TOO_LONG {
+            true => Self::TargetTooLong,
+            false => Self::Malformed(what),
+        }
+    }
+}
+
 /// The state after some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {

@@ -102,8 +102,9 @@ impl RequestReader {
             Err(what) => {
                 // A refused head stays in the buffer.
                 *buffer = BytesMut::from(head);
-                self.refuse(Violation::Malformed(what));
-                Err(Violation::Malformed(what))
+                let violation = Violation::of(what);
+                self.refuse(violation);
+                Err(violation)
             }
         }
     }

@@ -338,7 +338,7 @@ impl<'r> Fields<'r> {
                 None => target::read_path(path, parts.method == Method::OPTIONS),
             };
             let (local, received) = local.unwrap_or_else(|what| {
-                refused = Some(Violation::Malformed(what));
+                refused = Some(Violation::of(what));
                 (PathAndQuery::from_static("/"), None)
             });
             if let Some(violation) = refused {

@@ -201,3 +201,21 @@ fn a_plain_target_shares_memory() {
     let uri = read(&bytes, false).unwrap().uri;
     assert_eq!(uri.path().as_ptr(), bytes.as_ptr());
 }
+
+#[test]
+fn an_escaped_target_is_as_long_as_any_other() {
+    let third = (TARGET_BYTES_MAX - 1) / 3;
+    let long = |byte: &[u8], count| Bytes::from([b"/", &*byte.repeat(count)].concat());
+    for byte in [&b"\xE9"[..], b"<", b"\""] {
+        let fits = long(byte, third);
+        assert!(read(&fits, false).is_ok() && read_path(&fits, false).is_ok());
+        let over = long(byte, third + 1);
+        assert_eq!(read(&over, false), Err(TOO_LONG));
+        assert_eq!(read_path(&over, false), Err(TOO_LONG));
+    }
+    // Events and policies see the target as received, whatever it becomes.
+    let removed = [&long(b"\xE9", third + 1)[..], b"/.."].concat();
+    assert_eq!(read(&removed.into(), false), Err(TOO_LONG));
+    let query = [b"/?", &*b"\xE9".repeat(third + 1)].concat();
+    assert_eq!(read(&query.into(), false), Err(TOO_LONG));
+}

@@ -80,6 +80,15 @@ fn sizes() -> Vec<Request> {
             Refuse(414),
             line(&format!("GET /?{} HTTP/1.1", long(target))),
         ),
+        // Each escaped byte is three.
+        (
+            Refuse(414),
+            line(&format!("GET /{} HTTP/1.1", "{".repeat((16 << 10) / 3 + 1))),
+        ),
+        (
+            Refuse(414),
+            line(&format!("GET /{} HTTP/1.1", "é".repeat(3 << 10))),
+        ),
         (Refuse(414), line(&format!("{} / HTTP/1.1", long(17 << 10)))),
         (
             Refuse(414),
