@@ -1,6 +1,4 @@
 import {
-  ActionIcon,
-  Button,
   MultiSelect,
   NumberInput,
   PasswordInput,
@@ -15,6 +13,7 @@ import { useModel } from '@/api/document';
 import { type Json, type JsonObject, isObject, text } from '@/api/json';
 import { type Resolved, type Schema, requiredOf, resolve } from '@/api/schema';
 import { humanize } from '@/api/words';
+import { Button, IconButton } from '@/ui/button';
 import { Icon } from '@/ui/icons';
 import { Prose } from '@/ui/page';
 import ui from '@/ui/ui.module.css';
@@ -290,14 +289,14 @@ function ListField({
                   onChange={onChange}
                 />
               </div>
-              <ActionIcon
+              <IconButton
                 variant="subtle"
                 color="gray"
                 aria-label={`Remove ${humanize(name)} ${index + 1}`}
                 onClick={() => set(list.filter((_, other) => other !== index))}
               >
                 <Icon name="close" size={14} />
-              </ActionIcon>
+              </IconButton>
             </div>
           ))}
           <div>

@@ -1,10 +1,10 @@
-import { Button } from '@mantine/core';
 import { Outlet, useNavigate, useParams, useSearch } from '@/routing/view';
 import { Suspense, useCallback, useState } from 'react';
 import { lazyPart } from '@/api/load';
 import { ApiError } from '@/api/error';
 import type { JsonObject } from '@/api/json';
 import { article, nounOf, pluralOf, titleOf } from '@/api/words';
+import { Button } from '@/ui/button';
 import { Export } from '@/ui/export';
 import { Icon } from '@/ui/icons';
 import { LinkButton } from '@/ui/link-button';

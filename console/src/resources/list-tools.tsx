@@ -1,8 +1,9 @@
-import { Button, Checkbox, NativeSelect, TextInput } from '@mantine/core';
+import { Checkbox, NativeSelect, TextInput } from '@mantine/core';
 import { type FormEvent, useId, useState } from 'react';
 import { useModel } from '@/api/document';
 import type { Resource } from '@/api/model';
 import { isLikeToken, TOKEN_REFUSED } from '@/api/token';
+import { Button } from '@/ui/button';
 import ui from '@/ui/ui.module.css';
 import { COLUMNS_MAX, nameField } from './columns';
 import type { ListSearch } from './queries';

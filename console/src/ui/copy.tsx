@@ -1,5 +1,5 @@
-import { ActionIcon } from '@mantine/core';
 import { useState } from 'react';
+import { IconButton } from './button';
 import { toClipboard } from './clipboard';
 import { Icon } from './icons';
 import { announce } from './toast';
@@ -24,14 +24,14 @@ export function CopyButton({
     setTimeout(() => setCopied(false), 1500);
   };
   return (
-    <ActionIcon
+    <IconButton
       variant="subtle"
       aria-label={label}
       title={label}
       onClick={() => void copy()}
     >
       <Icon name={copied ? 'check' : 'copy'} size={16} />
-    </ActionIcon>
+    </IconButton>
   );
 }
 
