@@ -1,10 +1,20 @@
 import { type ComponentType } from 'react';
 import { lazyPart } from '@/api/load';
-import type { JsonObject } from '@/api/json';
+import { type JsonObject, text } from '@/api/json';
+import { userStatus } from '@/access/user-status';
+import { domainState } from '@/domains/status';
+import { servedBy } from '@/endpoints/served-by';
+import { inWords } from '@/events/condition';
+import { roleOf } from '@/session/roles';
+import { ERRORS, ONLINE, RATE, type Rank } from './rank';
 
 export interface ColumnDef {
   label: string;
   Cell: ComponentType<{ object: JsonObject }>;
+  /** What the column is sorted by. */
+  rank?: Rank;
+  /** Whether the largest come first when its head is pressed. */
+  isDown?: boolean;
 }
 
 /** What a resource's pages have beyond those drawn from the OpenAPI document. Everything is optional. */
@@ -71,10 +81,15 @@ export const CUSTOM: Record<string, Custom> = {
     fields: ['online', 'served-by', 'requests-a-second', 'errors', 'principal'],
     labels: OWNER,
     columns: [
-      { label: 'Online', Cell: EndpointOnline },
-      { label: 'Served by', Cell: AgentOfEndpoint },
-      { label: 'Requests a second', Cell: EndpointRate },
-      { label: 'Errors', Cell: EndpointErrors },
+      { label: 'Online', Cell: EndpointOnline, rank: ONLINE },
+      { label: 'Served by', Cell: AgentOfEndpoint, rank: { of: servedBy } },
+      {
+        label: 'Requests a second',
+        Cell: EndpointRate,
+        rank: RATE,
+        isDown: true,
+      },
+      { label: 'Errors', Cell: EndpointErrors, rank: ERRORS, isDown: true },
     ],
     comparable: true,
     ListExtra: WhichEndpoint,
@@ -118,7 +133,13 @@ export const CUSTOM: Record<string, Custom> = {
   },
   alert_rules: {
     fields: ['severity', 'enabled', 'destinations'],
-    columns: [{ label: 'Condition', Cell: RuleCondition }],
+    columns: [
+      {
+        label: 'Condition',
+        Cell: RuleCondition,
+        rank: { of: ({ condition }) => inWords(condition) },
+      },
+    ],
     DetailExtra: RuleExtra,
     empty: {
       title: 'No alert rules',
@@ -198,7 +219,13 @@ export const CUSTOM: Record<string, Custom> = {
   },
   reserved_domains: {
     fields: ['cname_target'],
-    columns: [{ label: 'Certificate', Cell: DomainStatus }],
+    columns: [
+      {
+        label: 'Certificate',
+        Cell: DomainStatus,
+        rank: { of: (object) => domainState(object).word },
+      },
+    ],
     DetailExtra: DomainExtra,
     handled: [
       'check-certificate',
@@ -214,7 +241,13 @@ export const CUSTOM: Record<string, Custom> = {
   },
   tls_certificates: {
     fields: ['issuer_common_name', 'private_key_type'],
-    columns: [{ label: 'Expires', Cell: CertificateExpiry }],
+    columns: [
+      {
+        label: 'Expires',
+        Cell: CertificateExpiry,
+        rank: { of: ({ not_after: end }) => text(end) || undefined },
+      },
+    ],
     dangerous: true,
   },
   credentials: {
@@ -230,8 +263,16 @@ export const CUSTOM: Record<string, Custom> = {
   users: {
     fields: [],
     columns: [
-      { label: 'Role', Cell: UserRole },
-      { label: 'Status', Cell: UserStatus },
+      {
+        label: 'Role',
+        Cell: UserRole,
+        rank: { of: ({ role }) => roleOf(text(role)) },
+      },
+      {
+        label: 'Status',
+        Cell: UserStatus,
+        rank: { of: (object) => userStatus(object).word },
+      },
     ],
     dangerous: true,
   },
@@ -239,7 +280,13 @@ export const CUSTOM: Record<string, Custom> = {
   vaults: { dangerous: true },
   grants: {
     fields: ['object_id'],
-    columns: [{ label: 'Grantee', Cell: Grantee }],
+    columns: [
+      {
+        label: 'Grantee',
+        Cell: Grantee,
+        rank: { of: ({ grantee }) => text(grantee) || undefined },
+      },
+    ],
   },
   ip_policies: { DetailExtra: IpPolicyExtra },
   ip_policy_rules: { fields: ['action', 'ip_policy'] },

@@ -62,10 +62,12 @@ export default function ListPage() {
   const navigate = useNavigate();
   const { q, filter, order } = search;
   const conditions = { q, filter, order };
-  const list = useList(resource, conditions);
   const custom = customOf(resource.name);
   const title = titleOf(resource.name);
   const chosen = useColumns(resource, search.columns);
+  const sorted = order?.replace(/^-/, '');
+  const rank = chosen.all.find(({ key }) => key === sorted)?.rank;
+  const list = useList(resource, conditions, rank);
   const [ids, setIds] = useState<ReadonlySet<string>>();
   const change = (part: ListAddress) =>
     void navigate({
@@ -215,6 +217,7 @@ export default function ListPage() {
             )}
             whole={(object) => object}
             page={async (after, signal) => {
+              if (rank) return { rows: objects, next: undefined };
               const { objects: rows, next } = await pageOf(
                 resource,
                 conditions,

@@ -84,17 +84,18 @@ export function OrderChoice({
   const name = nameField(resource, schemas);
   const sorted = order?.replace(/^-/, '');
   const fields = [
-    ...(name ? [{ key: name, label: 'Name' }] : []),
+    ...(name ? [{ key: name, label: 'Name', isDown: false }] : []),
     ...chosen.all.filter(
       ({ key, isSortable }) =>
         isSortable &&
         (key === sorted || chosen.columns.some((one) => one.key === key)),
     ),
   ];
-  const options = fields.flatMap(({ key, label }) => [
-    { value: key, label: `${label} ↑` },
-    { value: `-${key}`, label: `${label} ↓` },
-  ]);
+  const options = fields.flatMap(({ key, label, isDown }) => {
+    const up = { value: key, label: `${label} ↑` };
+    const down = { value: `-${key}`, label: `${label} ↓` };
+    return isDown ? [down, up] : [up, down];
+  });
   const isKnown = !order || options.some(({ value }) => value === order);
   return (
     <NativeSelect

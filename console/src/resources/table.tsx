@@ -197,17 +197,21 @@ export interface Sorting {
   sort: (order: string | undefined) => void;
 }
 
-/** The order behind this one when the head of a field is pressed: up, down, the newest first. */
-const after = (order: string | undefined, field: string) =>
-  order === field ? `-${field}` : order === `-${field}` ? undefined : field;
+/** The order behind this one when the head of a field is pressed: up, down, the newest first. Of amounts, the largest are first. */
+function after(order: string | undefined, field: string, isDown: boolean) {
+  const orders = isDown ? [`-${field}`, field] : [field, `-${field}`];
+  return orders[order ? orders.indexOf(order) + 1 : 0];
+}
 
 function Head({
   label,
   field,
+  isDown = false,
   sorting,
 }: {
   label: string;
   field: string | undefined;
+  isDown?: boolean;
   sorting: Sorting | undefined;
 }) {
   if (!field || !sorting) return <th scope="col">{label}</th>;
@@ -223,7 +227,7 @@ function Head({
       <button
         type="button"
         className={ui.sort}
-        onClick={() => sort(after(order, field))}
+        onClick={() => sort(after(order, field, isDown))}
       >
         {label}
         <span aria-hidden="true">
@@ -289,6 +293,7 @@ export function ResourceTable({
                 key={column.key}
                 label={column.label}
                 field={column.isSortable ? column.key : undefined}
+                isDown={column.isDown}
                 sorting={sorting}
               />
             ))}
