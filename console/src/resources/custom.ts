@@ -37,7 +37,15 @@ export interface Custom {
   /** Instead of the form that is drawn from the OpenAPI document. */
   CreatePanel?: ComponentType;
   EditPanel?: ComponentType<{ object: JsonObject }>;
-  empty?: { title: string; text?: string; command?: string };
+  empty?: {
+    title: string;
+    text?: string;
+    command?: string;
+    /** Another page that leads on: its collection, and what its link says. */
+    next?: [collection: string, label: string];
+  };
+  /** What the objects are, in other words than the API's. */
+  text?: string;
   /** Why an object is neither edited nor deleted here; nothing if it is. */
   fixed?: (object: JsonObject) => string | undefined;
   /** Deleting asks for the name to be typed. */
@@ -128,7 +136,8 @@ export const CUSTOM: Record<string, Custom> = {
     columns: [{ label: 'Alert', Cell: AlertState }],
     empty: {
       title: 'No alerts',
-      text: 'While the condition of an alert rule is true of an object, there is an alert.',
+      text: 'Nothing needs attention. While the condition of an alert rule is true of an object, there is an alert.',
+      next: ['alert_rules', 'See the alert rules'],
     },
   },
   alert_rules: {
@@ -173,6 +182,7 @@ export const CUSTOM: Record<string, Custom> = {
     fields: ['sources', 'destinations'],
     DetailExtra: SubscriptionExtra,
     handled: [
+      'get-health',
       'list-sources',
       'create-source',
       'get-source',
@@ -287,6 +297,12 @@ export const CUSTOM: Record<string, Custom> = {
         rank: { of: ({ grantee }) => text(grantee) || undefined },
       },
     ],
+  },
+  bot_users: {
+    text: 'Programs with API keys of their own. The API calls them service users as well.',
+  },
+  service_users: {
+    text: 'Programs with API keys of their own: the same objects as bot users, under their newer name.',
   },
   ip_policies: { DetailExtra: IpPolicyExtra },
   ip_policy_rules: { fields: ['action', 'ip_policy'] },

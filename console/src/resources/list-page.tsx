@@ -94,6 +94,7 @@ export default function ListPage() {
       Create {article(nounOf(resource.name))}
     </LinkButton>
   ) : null;
+  const next = custom.empty?.next;
   const objects = list.objects ?? [];
   const toggle = useCallback(
     (id: string) =>
@@ -108,7 +109,7 @@ export default function ListPage() {
   return (
     <Page
       title={title}
-      text={<Prose text={resource.description} />}
+      text={<Prose text={custom.text ?? resource.description} />}
       actions={create}
     >
       {custom.ListExtra ? (
@@ -179,7 +180,20 @@ export default function ListPage() {
               ? `culvert api ${resource.name} create --help`
               : undefined)
           }
-          action={create}
+          action={
+            next ? (
+              <LinkButton
+                variant="default"
+                to="/$collection"
+                params={{ collection: next[0] }}
+                search={{}}
+              >
+                {next[1]}
+              </LinkButton>
+            ) : (
+              create
+            )
+          }
         />
       ) : null}
       {list.isComplete ? null : (
