@@ -345,6 +345,14 @@ test(
           name: new RegExp(`^${title}: .*list-000.*list-037`),
         })
         .waitFor();
+    for (const color of ['c1', 'c2'])
+      assert.match(
+        await page
+          .locator(`path[data-color="${color}"]`)
+          .first()
+          .evaluate((path) => getComputedStyle(path).stroke),
+        /^rgb/,
+      );
     const row = (host) => page.getByRole('row', { name: new RegExp(host) });
     await row('list-000').getByText('0 %').waitFor();
     await row('list-037').getByText('50 %').waitFor();

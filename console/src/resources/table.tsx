@@ -77,8 +77,8 @@ function Cells({ object, slug, columns, isChosen, toggle }: CellsProps) {
           )}
         </div>
       </td>
-      {columns.map(({ key, label, schema, Cell, isTime }) => (
-        <td key={key} data-label={label}>
+      {columns.map(({ key, label, schema, Cell, isTime, isDown }) => (
+        <td key={key} data-label={label} data-narrow={isDown || undefined}>
           {Cell ? (
             <Suspense fallback="…">
               <Cell object={object} />
@@ -214,7 +214,13 @@ function Head({
   isDown?: boolean;
   sorting: Sorting | undefined;
 }) {
-  if (!field || !sorting) return <th scope="col">{label}</th>;
+  const narrow = isDown || undefined;
+  if (!field || !sorting)
+    return (
+      <th scope="col" data-narrow={narrow}>
+        {label}
+      </th>
+    );
   const { order, sort } = sorting;
   const state =
     order === field
@@ -223,7 +229,7 @@ function Head({
         ? 'descending'
         : 'none';
   return (
-    <th scope="col" aria-sort={state}>
+    <th scope="col" aria-sort={state} data-narrow={narrow}>
       <button
         type="button"
         className={ui.sort}

@@ -40,7 +40,11 @@ export function CopyBlock({ value, label }: { value: string; label: string }) {
   return (
     <div className={css.copyBlock}>
       <pre tabIndex={0} role="group" aria-label={label}>
-        {value}
+        {value
+          .split(/(\s+)/)
+          .map((part, index) =>
+            index % 2 ? part : <span key={index}>{part}</span>,
+          )}
       </pre>
       <CopyButton value={value} label={`Copy ${label}`} />
     </div>
