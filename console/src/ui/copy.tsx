@@ -41,9 +41,9 @@ export function CopyBlock({ value, label }: { value: string; label: string }) {
     <div className={css.copyBlock}>
       <pre tabIndex={0} role="group" aria-label={label}>
         {value
-          .split(/(\s+)/)
+          .split(/(--[\w-]+)/)
           .map((part, index) =>
-            index % 2 ? part : <span key={index}>{part}</span>,
+            index % 2 ? <span key={index}>{part}</span> : part,
           )}
       </pre>
       <CopyButton value={value} label={`Copy ${label}`} />
