@@ -10,7 +10,7 @@ const START =
   /preload-helper|src\/session\/(form|calls|ask|link|early)\.|src\/api\/(error|http|connection)\.|src\/ui\/clipboard\./;
 /** What the overview and the frame around it are made of, as one file: a signed-in person waits for it. */
 const FIRST =
-  /node_modules\/(preact|@tanstack\/(query-core|react-query)|clsx|@mantine\/core\/esm\/(core|components\/(ActionIcon|Button|Loader|Transition|UnstyledButton))|@mantine\/hooks\/esm\/use-(hotkeys|media-query|did-update|color-scheme|reduced-motion|isomorphic-effect))\/|src\/(preact\/|routing\/|theme\/|console\.tsx|router\.tsx|shell\/(shell|nav|groups|account)\.|overview\/(?!checklist)|charts\/(charts\.module|subject-charts|plot|chart|units|queries|series|range-choice)\.|api\/(collections|words|build|load|json|client)\.|session\/(gate|rights|session|sign-in|roles)\.|live\/(tail|sse|use-tail|where|entry|viewer)\.|nodes\/(lost-nodes|queries|levels)\.|events\/(health-cell|health-tag|queries|destination-rights)\.|resources\/(names|queries)\.|ui\/(ui\.module|states|time|icons|page|copy|toast|escaped|choice|breakable|link-button)\.)/;
+  /node_modules\/(preact|@tanstack\/(query-core(?!.*\/(infinite|queriesObserver|mutationObserver|streamedQuery|hydration))|react-query(?!.*\/(useQueries|useSuspenseQueries|useInfinite|useMutation|useIsFetching|HydrationBoundary|infinite))))\/|src\/(preact\/|routing\/|theme\/(?!styled|theme\.ts)|console\.tsx|router\.tsx|shell\/(shell|nav|groups|account)\.|overview\/(?!checklist)|charts\/(charts\.module|subject-charts|plot|chart|units|queries|series|range-choice)\.|api\/(collections|words|build|load|json|client)\.|session\/(gate|rights|session|sign-in|roles)\.|live\/(tail|sse|use-tail|where|entry|viewer)\.|nodes\/(lost-nodes|queries|levels)\.|events\/(health-cell|health-tag|queries|destination-rights)\.|resources\/(names|queries)\.|ui\/(ui\.module|button|states|time|icons|page|copy|toast|escaped|choice|breakable|link-button)\.)/;
 const EDITOR =
   /node_modules\/(@codemirror|@lezer|@marijn|style-mod|crelt|w3c-keyname)\//;
 const RESTRICTION =
@@ -26,12 +26,36 @@ const copied = new Map(
     .map((name) => [name, readFileSync(here(`./src/public/assets/${name}`))]),
 );
 
-/** The lists of files to load ahead name a chunk's own styles before those that it imports; the later of two styles counts. */
-const ordered = (code: string): string =>
-  code.replace(
-    /(["'`])assets\/app\.css\1,(["'`])assets\/base\.css\2/g,
-    '"assets/base.css","assets/app.css"',
-  );
+const HELPER = 'assets/rolldown-runtime.js';
+
+/** The bundler's helper has a file of its own, of a hundred bytes. In the files that use it, it costs no request. */
+const withHelper = (): Plugin => ({
+  name: 'with-helper',
+  enforce: 'post',
+  generateBundle: {
+    order: 'post',
+    handler(_options, bundle) {
+      const helper = bundle[HELPER];
+      const [, body, made] =
+        /^(.*)export\{(\w+)\};\s*$/s.exec(
+          helper?.type === 'chunk' ? helper.code : '',
+        ) ?? [];
+      if (!body) throw new Error(`There is no ${HELPER}, or another one.`);
+      for (const file of Object.values(bundle)) {
+        if (file.type !== 'chunk' || file === helper) continue;
+        file.code = file.code
+          .replace(
+            /import\{\w+ as (\w+)\}from(["'])\.\/rolldown-runtime\.js\2;/,
+            (_, name: string) => `var ${name}=(()=>{${body}return ${made}})();`,
+          )
+          .replaceAll(HELPER, 'assets/start.js');
+        if (file.code.includes('rolldown-runtime'))
+          throw new Error(`${file.fileName} imports the helper otherwise.`);
+      }
+      delete bundle[HELPER];
+    },
+  },
+});
 
 /** Every file is asked for with the hash of the whole build, so that a page gets files of its own build or none. */
 const withBuild = (): Plugin => ({
@@ -59,7 +83,7 @@ const withBuild = (): Plugin => ({
           },
         );
       for (const file of files) {
-        if (file.type === 'chunk') file.code = named(ordered(file.code));
+        if (file.type === 'chunk') file.code = named(file.code);
         else if (file.fileName.endsWith('.html'))
           file.source = named(String(file.source));
       }
@@ -68,8 +92,8 @@ const withBuild = (): Plugin => ({
 });
 
 /** Files that the page of a signed-in person needs at once, which the browser would find one after the other. */
-const STYLES = ['base.css', 'app.css'];
-const AHEAD = ['first.js', 'rolldown-runtime.js'];
+const STYLES = ['app.css'];
+const AHEAD = ['first.js'];
 
 /** A second page for browsers with a session: it names the files above, so that all of them are asked for at the same time. */
 const withAhead = (): Plugin => ({
@@ -103,7 +127,7 @@ const withAhead = (): Plugin => ({
 export default defineConfig({
   base: '/console/',
   publicDir: here('./src/public'),
-  plugins: [react(), withAhead(), withBuild()],
+  plugins: [react(), withHelper(), withAhead(), withBuild()],
   resolve: {
     alias: {
       '@': here('./src'),
@@ -126,11 +150,13 @@ export default defineConfig({
           groups: [
             // The entry needs no library: nothing of it may be in a chunk that does.
             { name: 'start', test: START },
-            // Its order counts: before `more.css`, which is before the console's own.
-            { name: 'base', test: /@mantine\/core\/styles\// },
             { name: 'first', test: FIRST },
             { name: 'editor', test: EDITOR },
             { name: 'virtual', test: VIRTUAL },
+            {
+              name: 'mutations',
+              test: /@tanstack\/.*\/(mutationObserver|useMutation)\./,
+            },
             // The rest of the libraries: fields, tabs, and panels over the page.
             {
               name: 'panels',

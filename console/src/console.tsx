@@ -1,21 +1,18 @@
-import './theme/mantine';
 import './theme/theme.css';
-import { MantineProvider } from '@mantine/core';
 import { QueryClient, QueryClientProvider } from '@tanstack/react-query';
-import { type ReactNode, StrictMode, Suspense } from 'react';
+import { lazy, type ReactNode, StrictMode, Suspense } from 'react';
 import { createRoot } from 'react-dom/client';
 import { ApiError } from './api/error';
 import { isOld } from './api/build';
-import { lazyPart } from './api/load';
+import { load } from './api/load';
 import { connection } from './api/connection';
 import { Router } from './router';
 import type { Session } from './session/calls';
 import { SessionGate } from './session/gate';
 import { sessionQuery } from './session/session';
-import { theme } from './theme/theme';
 import { Loading } from './ui/states';
 
-const Invitation = lazyPart(() => import('./access/invitation'));
+const Invitation = lazy(() => load(() => import('./access/invitation')));
 
 const client = new QueryClient({
   defaultOptions: {
@@ -34,14 +31,7 @@ connection.onBack = () => {
 function draw(root: HTMLElement, page: ReactNode): void {
   createRoot(root).render(
     <StrictMode>
-      <MantineProvider
-        theme={theme}
-        defaultColorScheme="auto"
-        withCssVariables={false}
-        withGlobalClasses={false}
-      >
-        <QueryClientProvider client={client}>{page}</QueryClientProvider>
-      </MantineProvider>
+      <QueryClientProvider client={client}>{page}</QueryClientProvider>
     </StrictMode>,
   );
 }

@@ -1,11 +1,17 @@
 // The entry: asks who is signed in. The sign-in page is made here, without the libraries of the console, which are loaded
 // while the person types.
 import { early } from './session/early';
-import { readSession, type Session } from './session/calls';
+import { readSession, type Session, signInByLink } from './session/calls';
 import { signInForm } from './session/form';
 
 /** Whether this browser was signed in: the console is then loaded at the same time as the session is asked for. */
 const WAS_HERE = 'culvert-signed-in';
+
+/** Without the cookie of a session, the server sends the page that loads nothing ahead: then there is no session to ask for. */
+const MAY_HAVE_SESSION =
+  import.meta.env.DEV ||
+  document.querySelector('link[rel="modulepreload"][href*="/first.js"]') !==
+    null;
 
 const load = () => import('./console');
 
@@ -40,8 +46,10 @@ async function begin(root: HTMLElement): Promise<void> {
     return;
   }
   // What fails here is shown by the console, which tries again.
-  const asking = readSession().catch(() => undefined);
-  if (localStorage.getItem(WAS_HERE)) hurry();
+  const asking = (MAY_HAVE_SESSION ? readSession() : signInByLink()).catch(
+    () => undefined,
+  );
+  if (MAY_HAVE_SESSION && localStorage.getItem(WAS_HERE)) hurry();
   let session = await asking;
   if (session === null) {
     localStorage.removeItem(WAS_HERE);

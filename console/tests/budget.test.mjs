@@ -97,16 +97,16 @@ function report(t, { bytes, rounds, largest }) {
     t.diagnostic(`${size} ${path}`);
 }
 
-test('the sign-in page needs three round trips and 12 KB', async (t) => {
-  const { page, context } = await open(browser, { expected: [/401/] });
+test('the sign-in page needs two round trips and 8 KB', async (t) => {
+  const { page, context } = await open(browser);
   const found = await load(page, page.getByLabel('Token of an API key'));
   report(t, found);
-  assert.ok(found.rounds.length <= 3, `${found.rounds.length} round trips`);
-  assert.ok(found.bytes < 12_000, `${found.bytes} bytes`);
+  assert.ok(found.rounds.length <= 2, `${found.rounds.length} round trips`);
+  assert.ok(found.bytes < 8_000, `${found.bytes} bytes`);
   await context.close();
 });
 
-test('the overview needs three round trips and 80 KB', async (t) => {
+test('the overview needs three round trips and 52 KB', async (t) => {
   const { page, context } = await open(browser);
   await signIn(page);
   const figures = page.getByText('requests a second', { exact: true });
@@ -124,6 +124,6 @@ test('the overview needs three round trips and 80 KB', async (t) => {
   );
   report(t, found);
   assert.ok(found.rounds.length <= 3, `${found.rounds.length} round trips`);
-  assert.ok(found.bytes < 80_000, `${found.bytes} bytes`);
+  assert.ok(found.bytes < 52_000, `${found.bytes} bytes`);
   await context.close();
 });

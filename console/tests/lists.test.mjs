@@ -41,6 +41,7 @@ after(async () => {
   await server?.remove();
 });
 
+const hostOf = ({ public_url: url }) => /list-(\d+)/.exec(url)[1];
 const hosts = () =>
   page
     .locator('tbody tr td:first-child a')
@@ -149,6 +150,77 @@ test(
     );
     await go(page, '/endpoints?order=nothing');
     await page.getByText(/`order` must be one of/).waitFor();
+  },
+);
+
+test(
+  'what the server does not sort by is sorted over all objects',
+  { skip: !program, timeout: 120_000 },
+  async () => {
+    // They are the oldest, so that they are on no first page.
+    const [, , quiet, failing, busy] = made;
+    for (let n = 0; n < 9; n += 1) await visit(busy.public_url, '/a');
+    for (let n = 0; n < 4; n += 1) await visit(failing.public_url, '/b/500');
+    await visit(quiet.public_url, '/a');
+    await until(
+      () => server.call('GET', '/statistics/top'),
+      ({ body }) => body.top.length >= 3,
+    );
+    await go(page, '/endpoints');
+    const head = (name) => page.getByRole('columnheader', { name });
+    const press = (name) => head(name).getByRole('button').click();
+    const first = (...wanted) =>
+      until(
+        hosts,
+        (found) => found.slice(0, wanted.length).join() === wanted.join(),
+      );
+    await press('Requests a second');
+    await first('018', '111', '074');
+    assert.equal(address().get('order'), '-requests-a-second');
+    assert.equal(
+      await head('Requests a second').getAttribute('aria-sort'),
+      'descending',
+    );
+    assert.equal(
+      await page.getByRole('table').getAttribute('aria-rowcount'),
+      String(N_ENDPOINTS + 1),
+    );
+    await page.reload();
+    await first('018', '111', '074');
+    // The others are equal, and stay as they were: the newest first.
+    const newest = hostOf(made.at(-1));
+    await press('Requests a second');
+    await first(newest);
+    assert.equal(address().get('order'), 'requests-a-second');
+    await press('Requests a second');
+    assert.equal(address().get('order'), null);
+    await press('Errors');
+    await first('111', '018', '074', newest);
+    await press('Errors');
+    await first('018', '074', '111', newest);
+    await press('Online');
+    await first('111', '018', '074', newest);
+    await press('Served by');
+    await until(hosts, (found) => found.length > 20);
+    assert.equal(address().get('order'), 'served-by');
+    await go(page, '/endpoints?q=list-01&order=-requests-a-second');
+    await first('018');
+    assert.equal((await hosts()).length, 10);
+    for (const name of ['b of the order', 'a of the order']) {
+      const { id: owner_id } = await server.make('bot_users', { name });
+      await server.make('api_keys', { owner_id, description: `key ${name}` });
+    }
+    await go(page, '/api_keys');
+    const keys = async () =>
+      (await page.locator('tbody tr td:first-child a').allInnerTexts())
+        .filter((text) => /of the order/.test(text))
+        .map((text) => text.split(' ')[1])
+        .join();
+    await press('Owner');
+    await until(keys, (found) => found === 'a,b');
+    assert.equal(address().get('order'), 'owner_id');
+    await press('Owner');
+    await until(keys, (found) => found === 'b,a');
   },
 );
 
@@ -273,6 +345,14 @@ test(
           name: new RegExp(`^${title}: .*list-000.*list-037`),
         })
         .waitFor();
+    for (const color of ['c1', 'c2'])
+      assert.match(
+        await page
+          .locator(`path[data-color="${color}"]`)
+          .first()
+          .evaluate((path) => getComputedStyle(path).stroke),
+        /^rgb/,
+      );
     const row = (host) => page.getByRole('row', { name: new RegExp(host) });
     await row('list-000').getByText('0 %').waitFor();
     await row('list-037').getByText('50 %').waitFor();

@@ -1,9 +1,9 @@
-import { Button } from '@mantine/core';
 import { useMutation, useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import { ApiError } from '@/api/error';
 import { acceptInvitation, lookAtInvitation } from '@/session/calls';
 import { roleOf } from '@/session/roles';
+import { Button, ButtonAnchor } from '@/ui/button';
 import { CopyBlock } from '@/ui/copy';
 import { Codes, Loading } from '@/ui/states';
 import { Time } from '@/ui/time';
@@ -37,9 +37,9 @@ function Refused({ error }: { error: Error }) {
         An invitation works once. If you accepted it, sign in with the token
         that you copied; if not, ask an admin for another one.
       </p>
-      <Button component="a" href="/console/" variant="default" fullWidth>
+      <ButtonAnchor href="/console/" variant="default" fullWidth>
         Go to the sign-in
-      </Button>
+      </ButtonAnchor>
     </>
   );
 }
@@ -80,18 +80,18 @@ export default function Invitation() {
             <div className={ui.once} role="status">
               <CopyBlock value={accept.data.token} label="token" />
             </div>
-            <Button component="a" href="/console/" fullWidth>
+            <ButtonAnchor href="/console/" fullWidth>
               I have copied it
-            </Button>
+            </ButtonAnchor>
           </>
         ) : token === '' ? (
           <>
             <p role="alert" className="field-error">
               This link has no invitation. Copy the whole link.
             </p>
-            <Button component="a" href="/console/" variant="default" fullWidth>
+            <ButtonAnchor href="/console/" variant="default" fullWidth>
               Go to the console
-            </Button>
+            </ButtonAnchor>
           </>
         ) : refused ? (
           <Refused error={refused} />

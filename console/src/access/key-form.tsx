@@ -1,4 +1,4 @@
-import { Button, Checkbox, Drawer, Select, TextInput } from '@mantine/core';
+import { Checkbox, Drawer, Select, TextInput } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useNavigate, useSearch } from '@/routing/view';
 import { type FormEvent, useState } from 'react';
@@ -15,6 +15,7 @@ import { bodyOf, withValue } from '@/resources/form-values';
 import { ShownOnce } from '@/resources/shown-once';
 import { useResource } from '@/resources/use-resource';
 import { roleOf } from '@/session/roles';
+import { Button } from '@/ui/button';
 import { OwnerField } from './owner-field';
 import { Prose, Tag } from '@/ui/page';
 import { Time } from '@/ui/time';

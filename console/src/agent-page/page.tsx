@@ -1,16 +1,13 @@
-import {
-  ActionIcon,
-  Button,
-  TextInput,
-  useComputedColorScheme,
-  useMantineColorScheme,
-} from '@mantine/core';
+import { TextInput } from '@mantine/core';
 import { useEffect, useState } from 'react';
 import { Detail } from '@/inspect/detail';
 import type { Exchange } from '@/inspect/exchange';
 import { RequestList } from '@/inspect/list';
 import type { Edited } from '@/inspect/replay-form';
 import { searched } from '@/inspect/words';
+import { useScheme } from '@/theme/scheme';
+import { Button, IconButton } from '@/ui/button';
+import { Icon } from '@/ui/icons';
 import { Tag } from '@/ui/page';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
@@ -43,10 +40,8 @@ function Head({
   state: State | undefined;
   isLost: boolean;
 }) {
-  const { setColorScheme } = useMantineColorScheme({ keepTransitions: true });
-  const scheme = useComputedColorScheme('light');
+  const { isDark, label, toggle } = useScheme();
   const status = isLost ? 'not running' : (state?.agent.status ?? 'connecting');
-  const other = scheme === 'dark' ? 'light' : 'dark';
   return (
     <header className={ui.pageHead}>
       <div>
@@ -83,14 +78,14 @@ function Head({
           </p>
         ) : null}
       </div>
-      <ActionIcon
+      <IconButton
         variant="default"
-        aria-label={`Use the ${other} theme`}
-        title={`Use the ${other} theme`}
-        onClick={() => setColorScheme(other)}
+        aria-label={label}
+        title={label}
+        onClick={toggle}
       >
-        <span aria-hidden="true">{scheme === 'dark' ? '☀' : '☾'}</span>
-      </ActionIcon>
+        <Icon name={isDark ? 'sun' : 'moon'} />
+      </IconButton>
     </header>
   );
 }

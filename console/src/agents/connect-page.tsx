@@ -1,10 +1,11 @@
-import { Button, Select, Tabs, TextInput } from '@mantine/core';
+import { Select, Tabs, TextInput } from '@mantine/core';
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { Link } from '@/routing/link';
 import { useState } from 'react';
 import { api, body } from '@/api/client';
 import { nodesQuery } from '@/nodes/queries';
 import { useSession } from '@/session/session';
+import { Button } from '@/ui/button';
 import { CopyBlock } from '@/ui/copy';
 import { Page, Section } from '@/ui/page';
 import { Failure } from '@/ui/states';

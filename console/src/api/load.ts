@@ -22,11 +22,9 @@ export async function load<T>(get: () => Promise<T>): Promise<T> {
   }
 }
 
-/** The same for a part that may have any component, with the styles of those. */
-export const loadStyled = <T>(get: () => Promise<T>): Promise<T> =>
-  load(async () => (await Promise.all([get(), moreStyles()]))[0]);
-
-/** A component in a file of its own, which is loaded when it is first shown. */
+/** A component in a file of its own, which is loaded when it is first shown, with the styles of the library. */
 export function lazyPart<P>(get: () => Promise<{ default: ComponentType<P> }>) {
-  return lazy(() => loadStyled(get));
+  return lazy(() =>
+    load(async () => (await Promise.all([get(), moreStyles()]))[0]),
+  );
 }

@@ -1,8 +1,8 @@
-import { Button } from '@mantine/core';
 import { useMutation } from '@tanstack/react-query';
 import { call } from '@/api/http';
 import { type JsonObject, isObject, text } from '@/api/json';
 import type { Operation } from '@/api/model';
+import { Button } from '@/ui/button';
 import { Prose, Section, Tag, type Tone } from '@/ui/page';
 import { Failure } from '@/ui/states';
 import { Time } from '@/ui/time';

@@ -1,4 +1,4 @@
-import { Button } from '@mantine/core';
+import { Button } from '@/ui/button';
 import { LinkButton } from '@/ui/link-button';
 import ui from '@/ui/ui.module.css';
 import { FEWEST, MOST } from './compared';

@@ -12,11 +12,13 @@ import { draw, type Read } from '@/charts/series';
 import { show, type Unit } from '@/charts/units';
 import { nameQuery } from '@/resources/name-of-id';
 import { Breakable } from '@/ui/breakable';
-import { CopyButton } from '@/ui/copy';
+import { Button } from '@/ui/button';
+import { toClipboard } from '@/ui/clipboard';
 import { Icon } from '@/ui/icons';
 import { LinkButton } from '@/ui/link-button';
 import { Page, Section } from '@/ui/page';
 import { Empty, Failure, Loading } from '@/ui/states';
+import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
 import { FEWEST, idsOf, MOST } from './compared';
 import { failedShare } from './last-minute';
@@ -65,6 +67,20 @@ interface Compared {
   name: string;
   color: string;
   statistics: Statistics;
+}
+
+function CopyLink() {
+  const copy = async () =>
+    announce(
+      (await toClipboard(location.href))
+        ? 'Copied.'
+        : 'The browser does not allow copying. Copy the address of the page.',
+    );
+  return (
+    <Button variant="default" onClick={() => void copy()}>
+      Copy the link
+    </Button>
+  );
 }
 
 /** One measure of all endpoints. Their steps may begin one apart, because they were asked for one after another. */
@@ -209,15 +225,15 @@ export default function ComparePage() {
     <Page
       title="Compare endpoints"
       text="Latency, errors and requests of each endpoint in one chart."
-      actions={<CopyButton value={location.href} label="Copy the link" />}
+      actions={ids.length < FEWEST ? null : <CopyLink />}
     >
       {ids.length < FEWEST ? (
         <Empty
           title={`Choose ${FEWEST} to ${MOST} endpoints`}
-          text="Compare on the page Endpoints chooses them."
+          text="Press Compare in the list of endpoints, and choose them there."
           action={
             <LinkButton to="/$collection" params={{ collection: 'endpoints' }}>
-              Endpoints
+              Go to the endpoints
             </LinkButton>
           }
         />

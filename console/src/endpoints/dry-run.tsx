@@ -1,9 +1,9 @@
-import { Button } from '@mantine/core';
 import { useMutation } from '@tanstack/react-query';
 import { Suspense, useEffect, useMemo, useState } from 'react';
 import { lazyPart } from '@/api/load';
 import { call } from '@/api/http';
 import type { JsonObject } from '@/api/json';
+import { Button } from '@/ui/button';
 import { Choice } from '@/ui/choice';
 import { Section } from '@/ui/page';
 import { Empty, Failure, Loading } from '@/ui/states';

@@ -1,4 +1,4 @@
-import { Button, Select } from '@mantine/core';
+import { Select } from '@mantine/core';
 import { useQuery } from '@tanstack/react-query';
 import {
   Suspense,
@@ -11,6 +11,7 @@ import {
 } from 'react';
 import { lazyPart } from '@/api/load';
 import { isObject, text } from '@/api/json';
+import { Button } from '@/ui/button';
 import type { Jump } from '@/ui/code-editor';
 import { Failure, Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';

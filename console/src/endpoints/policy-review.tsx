@@ -1,6 +1,6 @@
-import { Button } from '@mantine/core';
 import { Suspense, useState } from 'react';
 import { lazyPart } from '@/api/load';
+import { Button } from '@/ui/button';
 import { Loading } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { masked, secretsIn } from './secrets';

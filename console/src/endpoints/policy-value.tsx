@@ -1,5 +1,5 @@
-import { Button } from '@mantine/core';
 import { useState } from 'react';
+import { Button } from '@/ui/button';
 import { CopyButton } from '@/ui/copy';
 import { escaped } from '@/ui/escaped';
 import ui from '@/ui/ui.module.css';

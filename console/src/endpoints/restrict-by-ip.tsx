@@ -1,4 +1,4 @@
-import { Button, Modal, TagsInput } from '@mantine/core';
+import { Modal, TagsInput } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { type FormEvent, Fragment, useState } from 'react';
 import { useModel } from '@/api/document';
@@ -8,6 +8,7 @@ import type { Operation } from '@/api/model';
 import { CommandsOf } from '@/resources/commands-of';
 import { objectQuery } from '@/resources/queries';
 import { ReferenceField } from '@/resources/reference-field';
+import { Button } from '@/ui/button';
 import { Section, Tag } from '@/ui/page';
 import { Failure } from '@/ui/states';
 import { announce } from '@/ui/toast';

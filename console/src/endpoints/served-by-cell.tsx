@@ -1,20 +1,18 @@
 import { Link } from '@/routing/link';
+import { type JsonObject, refId } from '@/api/json';
 import { Breakable } from '@/ui/breakable';
-import { isObject, type JsonObject, refId, text } from '@/api/json';
+import { servedBy } from './served-by';
 
 export default function ServedByCell({ object }: { object: JsonObject }) {
   const agent = refId(object.tunnel_session);
-  if (agent)
-    return (
-      <Link
-        to="/$collection/$id"
-        params={{ collection: 'tunnel_sessions', id: agent }}
-      >
-        An agent
-      </Link>
-    );
-  const upstreams = Array.isArray(object.upstreams) ? object.upstreams : [];
-  const urls = upstreams.flatMap((one) => (isObject(one) ? text(one.url) : []));
-  const shown = text(object.upstream_url) || urls.join(', ');
-  return <Breakable text={shown || 'Its policy'} />;
+  return agent ? (
+    <Link
+      to="/$collection/$id"
+      params={{ collection: 'tunnel_sessions', id: agent }}
+    >
+      {servedBy(object)}
+    </Link>
+  ) : (
+    <Breakable text={servedBy(object)} />
+  );
 }

@@ -1,10 +1,11 @@
-import { Button, TextInput } from '@mantine/core';
+import { TextInput } from '@mantine/core';
 import { useQueries } from '@tanstack/react-query';
 import { Link } from '@/routing/link';
 import { type FormEvent, useState } from 'react';
 import { useModel } from '@/api/document';
 import { type JsonObject, text } from '@/api/json';
 import { listQuery } from '@/resources/queries';
+import { Button } from '@/ui/button';
 import { Failure } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 

@@ -1,8 +1,9 @@
-import { Button, Checkbox } from '@mantine/core';
+import { Checkbox } from '@mantine/core';
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
 import { api, body } from '@/api/client';
 import { counted } from '@/api/words';
+import { Button } from '@/ui/button';
 import { Section, Tag } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
 import { Time } from '@/ui/time';

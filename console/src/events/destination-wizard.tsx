@@ -1,4 +1,4 @@
-import { Button, Drawer, MultiSelect, Select, TextInput } from '@mantine/core';
+import { Drawer, MultiSelect, Select, TextInput } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useNavigate } from '@/routing/view';
 import { type FormEvent, useEffect, useMemo, useRef, useState } from 'react';
@@ -16,6 +16,7 @@ import { FormError } from '@/resources/form-error';
 import { bodyOf, initialValues, withValue } from '@/resources/form-values';
 import { Secrets } from '@/resources/shown-once';
 import { useResource } from '@/resources/use-resource';
+import { Button } from '@/ui/button';
 import { Prose } from '@/ui/page';
 import { Failure } from '@/ui/states';
 import { announce } from '@/ui/toast';

@@ -1,5 +1,5 @@
-import { Button } from '@mantine/core';
 import { useQuery } from '@tanstack/react-query';
+import { Button } from '@/ui/button';
 import type { EventDestinationHealth } from '../../generated/api';
 import { counted } from '@/api/words';
 import { Section } from '@/ui/page';

@@ -1,6 +1,7 @@
-import { Button, MultiSelect, TextInput } from '@mantine/core';
+import { MultiSelect, TextInput } from '@mantine/core';
 import { useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
 import { type FormEvent, useState } from 'react';
+import { Button } from '@/ui/button';
 import type { EventReplayCreate } from '../../generated/api';
 import { api, body } from '@/api/client';
 import { useModel } from '@/api/document';

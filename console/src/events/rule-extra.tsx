@@ -1,8 +1,8 @@
-import { Button } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { call } from '@/api/http';
 import { type JsonObject, text } from '@/api/json';
 import { useModel } from '@/api/document';
+import { Button } from '@/ui/button';
 import { Section, Tag } from '@/ui/page';
 import { Failure } from '@/ui/states';
 import { Time } from '@/ui/time';

@@ -1,5 +1,5 @@
-import { Button } from '@mantine/core';
 import { useEffect, useMemo, useState } from 'react';
+import { Button, ButtonAnchor } from '@/ui/button';
 import { CopyButton } from '@/ui/copy';
 import ui from '@/ui/ui.module.css';
 import {
@@ -65,15 +65,9 @@ function Picture({
 function Download({ bytes }: { bytes: Uint8Array<ArrayBuffer> }) {
   const url = useObjectUrl(bytes, 'application/octet-stream');
   return url ? (
-    <Button
-      component="a"
-      href={url}
-      download="body"
-      variant="default"
-      size="xs"
-    >
+    <ButtonAnchor href={url} download="body" variant="default" size="xs">
       Download
-    </Button>
+    </ButtonAnchor>
   ) : null;
 }
 

@@ -1,5 +1,6 @@
-import { Button, Tabs } from '@mantine/core';
+import { Tabs } from '@mantine/core';
 import { type ReactNode, useState } from 'react';
+import { Button } from '@/ui/button';
 import { CopyBlock } from '@/ui/copy';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';

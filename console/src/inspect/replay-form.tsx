@@ -1,5 +1,6 @@
-import { Button, Textarea, TextInput } from '@mantine/core';
+import { Textarea, TextInput } from '@mantine/core';
 import { useState } from 'react';
+import { Button } from '@/ui/button';
 import ui from '@/ui/ui.module.css';
 import { base64Of, bytesOf, type Exchange, field, textOf } from './exchange';
 

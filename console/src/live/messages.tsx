@@ -1,10 +1,11 @@
-import { Button, Textarea, TextInput } from '@mantine/core';
+import { Textarea, TextInput } from '@mantine/core';
 import { useMutation, useQuery } from '@tanstack/react-query';
 import { Link } from '@/routing/link';
 import { type FormEvent, useState } from 'react';
 import { call } from '@/api/http';
 import { type JsonObject, isObject, text } from '@/api/json';
 import { type Field, type Message, MessageView } from '@/inspect/message-view';
+import { Button } from '@/ui/button';
 import { Choice } from '@/ui/choice';
 import { CopyButton } from '@/ui/copy';
 import { Empty, Failure, Loading } from '@/ui/states';

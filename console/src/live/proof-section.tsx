@@ -1,6 +1,7 @@
-import { Button, TextInput } from '@mantine/core';
+import { TextInput } from '@mantine/core';
 import { useEffect, useRef, useState } from 'react';
 import { counted } from '@/api/words';
+import { Button } from '@/ui/button';
 import { viewer } from './viewer';
 import { CopyButton } from '@/ui/copy';
 import { Section } from '@/ui/page';

@@ -1,4 +1,4 @@
-import { Button, Modal } from '@mantine/core';
+import { Modal } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
 import { useModel } from '@/api/document';
@@ -7,6 +7,7 @@ import { text } from '@/api/json';
 import type { Operation } from '@/api/model';
 import { humanize } from '@/api/words';
 import { pathOf } from '@/resources/names';
+import { Button } from '@/ui/button';
 import { Failure } from '@/ui/states';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';

@@ -1,4 +1,4 @@
-import { Button, TextInput } from '@mantine/core';
+import { TextInput } from '@mantine/core';
 import { useDebouncedValue } from '@mantine/hooks';
 import { keepPreviousData, useQuery } from '@tanstack/react-query';
 import {
@@ -13,6 +13,7 @@ import {
 import { lazyPart } from '@/api/load';
 import { isLikeToken } from '@/api/token';
 import { eventTitle } from '@/api/words';
+import { Button } from '@/ui/button';
 import { Icon } from '@/ui/icons';
 import { clock, isToday } from '@/ui/time';
 import ui from '@/ui/ui.module.css';

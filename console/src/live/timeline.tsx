@@ -1,8 +1,9 @@
-import { Button, Drawer } from '@mantine/core';
+import { Drawer } from '@mantine/core';
 import { useQuery, useQueryClient } from '@tanstack/react-query';
 import { type ReactNode, useCallback, useMemo, useState } from 'react';
 import type { Json } from '@/api/json';
 import { counted } from '@/api/words';
+import { Button } from '@/ui/button';
 import { type Column, Export } from '@/ui/export';
 import { Icon } from '@/ui/icons';
 import { Page, Tag } from '@/ui/page';

@@ -1,8 +1,8 @@
-import { Button } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { Link } from '@/routing/link';
 import { api, body } from '@/api/client';
 import { type JsonObject, text } from '@/api/json';
+import { Button } from '@/ui/button';
 import { CopyBlock } from '@/ui/copy';
 import { Icon } from '@/ui/icons';
 import { Section } from '@/ui/page';

@@ -63,9 +63,16 @@ export function LiveRates({ onRequest }: { onRequest: () => void }) {
     <Section
       title="Traffic now"
       actions={
-        <LinkButton size="xs" variant="default" to="/traffic" search={{}}>
-          Watch requests
-        </LinkButton>
+        <>
+          {tail.state === 'live' ? (
+            <Tag tone="ok">Live</Tag>
+          ) : (
+            <Tag tone="warn">Connecting</Tag>
+          )}
+          <LinkButton size="xs" variant="default" to="/traffic" search={{}}>
+            Watch requests
+          </LinkButton>
+        </>
       }
     >
       <div className={css.figures}>
@@ -85,14 +92,12 @@ export function LiveRates({ onRequest }: { onRequest: () => void }) {
           </b>
           <span>server errors</span>
         </div>
-        <div>
-          {tail.state === 'live' ? (
-            <Tag tone="ok">Live</Tag>
-          ) : (
-            <Tag tone="warn">Connecting</Tag>
-          )}
-          {tail.dropped > 0 ? <span>{tail.dropped} dropped</span> : null}
-        </div>
+        {tail.dropped > 0 ? (
+          <div>
+            <b>{tail.dropped.toLocaleString()}</b>
+            <span>dropped</span>
+          </div>
+        ) : null}
       </div>
       {series.some((second) => second.requests > 0) ? (
         <Chart series={series} />

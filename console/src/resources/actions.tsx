@@ -1,10 +1,11 @@
-import { Button, Modal } from '@mantine/core';
+import { Modal } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
 import { call } from '@/api/http';
 import { type JsonObject, isObject } from '@/api/json';
 import type { Operation, Resource } from '@/api/model';
 import { humanize } from '@/api/words';
+import { Button } from '@/ui/button';
 import { LinkButton } from '@/ui/link-button';
 import { Prose } from '@/ui/page';
 import { Failure } from '@/ui/states';

@@ -3,7 +3,8 @@ import type { Resource } from '@/api/model';
 import { type Resolved, type Schemas, resolve } from '@/api/schema';
 import { humanize } from '@/api/words';
 import { type ColumnDef, customOf } from './custom';
-import { NAMES, nameOf } from './names';
+import { collectionIn, NAMES, nameOf } from './names';
+import type { Rank } from './rank';
 
 const FIRST = [
   'url',
@@ -49,14 +50,34 @@ export interface Column {
   schema?: Resolved;
   Cell?: ColumnDef['Cell'];
   isTime?: boolean;
-  /** Whether the server sorts by it. */
   isSortable: boolean;
+  /** What the console sorts by; without it, the server sorts by the field. */
+  rank?: Rank | undefined;
+  /** Whether the largest come first when its head is pressed. */
+  isDown: boolean;
 }
 
 const isSingle = ({ types, properties }: Resolved): boolean =>
   types.length > 0 &&
   !properties &&
   types.every((type) => type !== 'object' && type !== 'array');
+
+/** Whether a field has the ID of another object, or those of several, which are shown by their names. */
+function isReference(key: string, schema: Resolved, schemas: Schemas): boolean {
+  if (schema.items)
+    return isReference(key, resolve(schemas, schema.items), schemas);
+  const fields = Object.keys(schema.properties ?? {});
+  return (
+    fields.toSorted().join() === 'id,uri' ||
+    (isSingle(schema) &&
+      (key.endsWith('_id') || collectionIn(schema.pattern) !== undefined))
+  );
+}
+
+/** Amounts, which people look at from the largest on. A port is none. */
+const isAmount = ({ types, format }: Resolved): boolean =>
+  format !== 'uint16' &&
+  types.some((type) => type === 'integer' || type === 'number');
 
 /** What is too long for a cell. */
 const isLong = (key: string, schema: Resolved): boolean =>
@@ -85,20 +106,26 @@ export function columnsOf(
   const { columns: further = [], fields, labels } = customOf(resource.name);
   const fieldColumn = (key: string): Column => {
     const schema = resolve(schemas, resource.item.properties?.[key] ?? {});
+    const rank = isReference(key, schema, schemas) ? { field: key } : undefined;
     return {
       key,
       label: labels?.[key] ?? TIMES[key] ?? humanize(key),
       schema,
       isTime: key in TIMES,
-      // Owners and others are shown by their names, and the server would sort by IDs.
-      isSortable: isSingle(schema) && !schema.pattern && !key.endsWith('_id'),
+      isSortable:
+        rank !== undefined ||
+        (isSingle(schema) && schema.pattern === undefined),
+      rank,
+      isDown: isAmount(schema),
     };
   };
-  const drawn = further.map(({ label, Cell }) => ({
+  const drawn = further.map(({ label, Cell, rank, isDown = false }) => ({
     key: label.toLowerCase().replaceAll(' ', '-'),
     label,
     Cell,
-    isSortable: false,
+    isSortable: rank !== undefined,
+    rank,
+    isDown,
   }));
   const keys = Object.keys(resource.item.properties ?? {});
   const named = FIRST.find((key) => keys.includes(key));

@@ -1,8 +1,9 @@
-import { Button, Tabs } from '@mantine/core';
+import { Tabs } from '@mantine/core';
 import { useState } from 'react';
 import { type JsonObject, text } from '@/api/json';
 import type { Operation } from '@/api/model';
 import { masked, secretsIn } from '@/endpoints/secrets';
+import { Button } from '@/ui/button';
 import { CopyBlock } from '@/ui/copy';
 import ui from '@/ui/ui.module.css';
 import { asCommand, asCurl } from './commands';

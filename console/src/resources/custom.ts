@@ -1,10 +1,20 @@
 import { type ComponentType } from 'react';
 import { lazyPart } from '@/api/load';
-import type { JsonObject } from '@/api/json';
+import { type JsonObject, text } from '@/api/json';
+import { userStatus } from '@/access/user-status';
+import { domainState } from '@/domains/status';
+import { servedBy } from '@/endpoints/served-by';
+import { inWords } from '@/events/condition';
+import { roleOf } from '@/session/roles';
+import { ERRORS, ONLINE, RATE, type Rank } from './rank';
 
 export interface ColumnDef {
   label: string;
   Cell: ComponentType<{ object: JsonObject }>;
+  /** What the column is sorted by. */
+  rank?: Rank;
+  /** Whether the largest come first when its head is pressed. */
+  isDown?: boolean;
 }
 
 /** What a resource's pages have beyond those drawn from the OpenAPI document. Everything is optional. */
@@ -27,7 +37,15 @@ export interface Custom {
   /** Instead of the form that is drawn from the OpenAPI document. */
   CreatePanel?: ComponentType;
   EditPanel?: ComponentType<{ object: JsonObject }>;
-  empty?: { title: string; text?: string; command?: string };
+  empty?: {
+    title: string;
+    text?: string;
+    command?: string;
+    /** Another page that leads on: its collection, and what its link says. */
+    next?: [collection: string, label: string];
+  };
+  /** What the objects are, in other words than the API's. */
+  text?: string;
   /** Why an object is neither edited nor deleted here; nothing if it is. */
   fixed?: (object: JsonObject) => string | undefined;
   /** Deleting asks for the name to be typed. */
@@ -71,10 +89,15 @@ export const CUSTOM: Record<string, Custom> = {
     fields: ['online', 'served-by', 'requests-a-second', 'errors', 'principal'],
     labels: OWNER,
     columns: [
-      { label: 'Online', Cell: EndpointOnline },
-      { label: 'Served by', Cell: AgentOfEndpoint },
-      { label: 'Requests a second', Cell: EndpointRate },
-      { label: 'Errors', Cell: EndpointErrors },
+      { label: 'Online', Cell: EndpointOnline, rank: ONLINE },
+      { label: 'Served by', Cell: AgentOfEndpoint, rank: { of: servedBy } },
+      {
+        label: 'Requests a second',
+        Cell: EndpointRate,
+        rank: RATE,
+        isDown: true,
+      },
+      { label: 'Errors', Cell: EndpointErrors, rank: ERRORS, isDown: true },
     ],
     comparable: true,
     ListExtra: WhichEndpoint,
@@ -113,12 +136,19 @@ export const CUSTOM: Record<string, Custom> = {
     columns: [{ label: 'Alert', Cell: AlertState }],
     empty: {
       title: 'No alerts',
-      text: 'While the condition of an alert rule is true of an object, there is an alert.',
+      text: 'Nothing needs attention. While the condition of an alert rule is true of an object, there is an alert.',
+      next: ['alert_rules', 'See the alert rules'],
     },
   },
   alert_rules: {
     fields: ['severity', 'enabled', 'destinations'],
-    columns: [{ label: 'Condition', Cell: RuleCondition }],
+    columns: [
+      {
+        label: 'Condition',
+        Cell: RuleCondition,
+        rank: { of: ({ condition }) => inWords(condition) },
+      },
+    ],
     DetailExtra: RuleExtra,
     empty: {
       title: 'No alert rules',
@@ -152,6 +182,7 @@ export const CUSTOM: Record<string, Custom> = {
     fields: ['sources', 'destinations'],
     DetailExtra: SubscriptionExtra,
     handled: [
+      'get-health',
       'list-sources',
       'create-source',
       'get-source',
@@ -198,7 +229,13 @@ export const CUSTOM: Record<string, Custom> = {
   },
   reserved_domains: {
     fields: ['cname_target'],
-    columns: [{ label: 'Certificate', Cell: DomainStatus }],
+    columns: [
+      {
+        label: 'Certificate',
+        Cell: DomainStatus,
+        rank: { of: (object) => domainState(object).word },
+      },
+    ],
     DetailExtra: DomainExtra,
     handled: [
       'check-certificate',
@@ -214,7 +251,13 @@ export const CUSTOM: Record<string, Custom> = {
   },
   tls_certificates: {
     fields: ['issuer_common_name', 'private_key_type'],
-    columns: [{ label: 'Expires', Cell: CertificateExpiry }],
+    columns: [
+      {
+        label: 'Expires',
+        Cell: CertificateExpiry,
+        rank: { of: ({ not_after: end }) => text(end) || undefined },
+      },
+    ],
     dangerous: true,
   },
   credentials: {
@@ -230,8 +273,16 @@ export const CUSTOM: Record<string, Custom> = {
   users: {
     fields: [],
     columns: [
-      { label: 'Role', Cell: UserRole },
-      { label: 'Status', Cell: UserStatus },
+      {
+        label: 'Role',
+        Cell: UserRole,
+        rank: { of: ({ role }) => roleOf(text(role)) },
+      },
+      {
+        label: 'Status',
+        Cell: UserStatus,
+        rank: { of: (object) => userStatus(object).word },
+      },
     ],
     dangerous: true,
   },
@@ -239,7 +290,19 @@ export const CUSTOM: Record<string, Custom> = {
   vaults: { dangerous: true },
   grants: {
     fields: ['object_id'],
-    columns: [{ label: 'Grantee', Cell: Grantee }],
+    columns: [
+      {
+        label: 'Grantee',
+        Cell: Grantee,
+        rank: { of: ({ grantee }) => text(grantee) || undefined },
+      },
+    ],
+  },
+  bot_users: {
+    text: 'Programs with API keys of their own. The API calls them service users as well.',
+  },
+  service_users: {
+    text: 'Programs with API keys of their own: the same objects as bot users, under their newer name.',
   },
   ip_policies: { DetailExtra: IpPolicyExtra },
   ip_policy_rules: { fields: ['action', 'ip_policy'] },

@@ -1,4 +1,4 @@
-import { Button, Checkbox, Modal, TextInput } from '@mantine/core';
+import { Checkbox, Modal, TextInput } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { useNavigate } from '@/routing/view';
 import { type FormEvent, useState } from 'react';
@@ -6,6 +6,7 @@ import { call } from '@/api/http';
 import type { JsonObject } from '@/api/json';
 import type { Operation, Resource } from '@/api/model';
 import { humanize, nounOf } from '@/api/words';
+import { Button } from '@/ui/button';
 import { Prose } from '@/ui/page';
 import { Failure } from '@/ui/states';
 import { announce } from '@/ui/toast';

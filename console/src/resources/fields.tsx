@@ -1,6 +1,4 @@
 import {
-  ActionIcon,
-  Button,
   MultiSelect,
   NumberInput,
   PasswordInput,
@@ -9,12 +7,19 @@ import {
   Textarea,
   TextInput,
 } from '@mantine/core';
-import { createContext, Suspense, useContext } from 'react';
+import { createContext, Suspense, useContext, useMemo } from 'react';
 import { lazyPart } from '@/api/load';
 import { useModel } from '@/api/document';
 import { type Json, type JsonObject, isObject, text } from '@/api/json';
-import { type Resolved, type Schema, requiredOf, resolve } from '@/api/schema';
+import {
+  type Resolved,
+  type Schema,
+  type Schemas,
+  requiredOf,
+  resolve,
+} from '@/api/schema';
 import { humanize } from '@/api/words';
+import { Button, IconButton } from '@/ui/button';
 import { Icon } from '@/ui/icons';
 import { Prose } from '@/ui/page';
 import ui from '@/ui/ui.module.css';
@@ -48,6 +53,15 @@ const SECRET =
 /** Whether the form changes an object: its stored secrets are then kept unless new ones are given. */
 export const ChangeContext = createContext(false);
 const KEPT = 'A value is stored. Leave this empty to keep it.';
+
+/** A change may leave the time empty, which the API writes as a pattern. */
+const isTime = ({ format, pattern }: Resolved): boolean =>
+  format === 'date-time' ||
+  (pattern?.startsWith('^$|^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9:.]') ?? false);
+
+/** How programs write a time: a form has a picker for it. */
+const TIME_TEXT =
+  /,? (an )?RFC 3339( time)?( in the future)?(,( which is)? shown in UTC)?/;
 
 const LONG = /pem$|^creds$|^metadata$|public_key$|private_key$/;
 
@@ -138,7 +152,13 @@ export function Field(props: FieldProps) {
   const common: Common = {
     label: label ?? humanize(name),
     description: schema.description ? (
-      <Prose text={schema.description} />
+      <Prose
+        text={
+          isTime(schema)
+            ? schema.description.replace(TIME_TEXT, '')
+            : schema.description
+        }
+      />
     ) : undefined,
     error: messageAt(errors, path),
     withAsterisk: required,
@@ -209,6 +229,8 @@ export function Field(props: FieldProps) {
       />
     );
   }
+  if (isTime(schema))
+    return <TimeField common={common} value={text(value)} onChange={set} />;
   const collection = collectionIn(schema.pattern);
   if (collection)
     return (
@@ -253,6 +275,36 @@ export function Field(props: FieldProps) {
   );
 }
 
+/** A time, chosen in the person's own time zone and sent in UTC. */
+function TimeField({
+  common,
+  value,
+  onChange,
+}: {
+  common: Common;
+  value: string;
+  onChange: (value: string) => void;
+}) {
+  const time = new Date(value);
+  const local = Number.isNaN(time.getTime())
+    ? ''
+    : new Date(time.getTime() - time.getTimezoneOffset() * 60_000)
+        .toISOString()
+        .slice(0, 19);
+  return (
+    <TextInput
+      {...common}
+      type="datetime-local"
+      step={1}
+      value={local}
+      onChange={(event) => {
+        const chosen = event.currentTarget.value;
+        onChange(chosen && new Date(chosen).toISOString());
+      }}
+    />
+  );
+}
+
 function ListField({
   name,
   path,
@@ -290,14 +342,14 @@ function ListField({
                   onChange={onChange}
                 />
               </div>
-              <ActionIcon
+              <IconButton
                 variant="subtle"
                 color="gray"
                 aria-label={`Remove ${humanize(name)} ${index + 1}`}
                 onClick={() => set(list.filter((_, other) => other !== index))}
               >
                 <Icon name="close" size={14} />
-              </ActionIcon>
+              </IconButton>
             </div>
           ))}
           <div>
@@ -488,6 +540,24 @@ function rank(key: string, required: ReadonlySet<string>): number {
   return required.has(key) ? 100 : 200;
 }
 
+/** The kinds of an object whose `type` decides which other fields it has, as the API shows such objects. */
+function kindsOf(
+  schemas: Schemas,
+  schema: Resolved,
+): Map<string, Schema> | undefined {
+  const types = schema.properties?.type?.enum;
+  if (!types) return undefined;
+  const typeOf = (one: Schema) => one.properties?.type?.const;
+  const shown = Object.values(schemas).find(
+    ({ oneOf }) =>
+      oneOf?.length === types.length &&
+      oneOf.every((one) => types.includes(typeOf(one) ?? null)),
+  );
+  return (
+    shown && new Map(shown.oneOf?.map((one) => [String(typeOf(one)), one]))
+  );
+}
+
 /** All fields of an object: the telling ones first, what is optional behind them. */
 export function ObjectFields({
   path,
@@ -498,12 +568,35 @@ export function ObjectFields({
 }: ObjectFieldsProps) {
   const model = useModel();
   const isChange = useContext(ChangeContext);
-  const entries: [string, Schema][] = Object.entries(
-    schema.properties ?? {},
-  ).filter(
-    ([key, field]) =>
-      !(path.length === 0 && key === 'id') && field.type !== 'null',
+  const kinds = useMemo(
+    () => kindsOf(model.schemas, schema),
+    [model.schemas, schema],
   );
+  const kind = kinds?.get(text(value.type));
+  const entries: [string, Schema][] = Object.entries(schema.properties ?? {})
+    .filter(
+      ([key, field]) =>
+        !(path.length === 0 && key === 'id') &&
+        field.type !== 'null' &&
+        (!kinds || key === 'type' || kind?.properties?.[key]),
+    )
+    .map(([key, field]) =>
+      kinds && key === 'type'
+        ? [key, { ...field, description: kind?.description ?? '' }]
+        : [key, field],
+    );
+  /** Another kind takes none of the fields that only the one before has. */
+  const change: SetValue = (changed, next) => {
+    const fields = kinds?.get(text(next))?.properties;
+    if (fields && changed.join('.') === [...path, 'type'].join('.'))
+      onChange(path, {
+        ...Object.fromEntries(
+          Object.entries(value).filter(([key]) => key in fields),
+        ),
+        type: text(next),
+      });
+    else onChange(changed, next);
+  };
   const required = requiredOf(schema);
   entries.sort(([a], [b]) => rank(a, required) - rank(b, required));
   const draw = ([key, field]: [string, Schema], index: number) => (
@@ -516,7 +609,7 @@ export function ObjectFields({
       first={path.length === 0 && index === 0}
       required={required.has(key) && !(isChange && field.writeOnly)}
       errors={errors}
-      onChange={onChange}
+      onChange={change}
     />
   );
   // What is needed is in sight; of a target with nothing that is needed, everything.

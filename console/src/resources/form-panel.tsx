@@ -1,4 +1,4 @@
-import { Button, Drawer } from '@mantine/core';
+import { Drawer } from '@mantine/core';
 import { useMutation, useQueryClient } from '@tanstack/react-query';
 import { type FormEvent, useMemo, useState } from 'react';
 import { useModel } from '@/api/document';
@@ -8,6 +8,7 @@ import type { Operation, Resource } from '@/api/model';
 import { nounOf } from '@/api/words';
 import { PolicyFormContext } from '@/endpoints/policy-context';
 import { PolicyReview } from '@/endpoints/policy-review';
+import { Button } from '@/ui/button';
 import { announce } from '@/ui/toast';
 import ui from '@/ui/ui.module.css';
 import { CommandsOf } from './commands-of';

@@ -1,10 +1,10 @@
-import { Button } from '@mantine/core';
 import { Outlet, useNavigate, useParams, useSearch } from '@/routing/view';
 import { Suspense, useCallback, useState } from 'react';
 import { lazyPart } from '@/api/load';
 import { ApiError } from '@/api/error';
 import type { JsonObject } from '@/api/json';
 import { article, nounOf, pluralOf, titleOf } from '@/api/words';
+import { Button } from '@/ui/button';
 import { Export } from '@/ui/export';
 import { Icon } from '@/ui/icons';
 import { LinkButton } from '@/ui/link-button';
@@ -62,10 +62,12 @@ export default function ListPage() {
   const navigate = useNavigate();
   const { q, filter, order } = search;
   const conditions = { q, filter, order };
-  const list = useList(resource, conditions);
   const custom = customOf(resource.name);
   const title = titleOf(resource.name);
   const chosen = useColumns(resource, search.columns);
+  const sorted = order?.replace(/^-/, '');
+  const rank = chosen.all.find(({ key }) => key === sorted)?.rank;
+  const list = useList(resource, conditions, rank);
   const [ids, setIds] = useState<ReadonlySet<string>>();
   const change = (part: ListAddress) =>
     void navigate({
@@ -92,6 +94,7 @@ export default function ListPage() {
       Create {article(nounOf(resource.name))}
     </LinkButton>
   ) : null;
+  const next = custom.empty?.next;
   const objects = list.objects ?? [];
   const toggle = useCallback(
     (id: string) =>
@@ -106,7 +109,7 @@ export default function ListPage() {
   return (
     <Page
       title={title}
-      text={<Prose text={resource.description} />}
+      text={<Prose text={custom.text ?? resource.description} />}
       actions={create}
     >
       {custom.ListExtra ? (
@@ -177,7 +180,20 @@ export default function ListPage() {
               ? `culvert api ${resource.name} create --help`
               : undefined)
           }
-          action={create}
+          action={
+            next ? (
+              <LinkButton
+                variant="default"
+                to="/$collection"
+                params={{ collection: next[0] }}
+                search={{}}
+              >
+                {next[1]}
+              </LinkButton>
+            ) : (
+              create
+            )
+          }
         />
       ) : null}
       {list.isComplete ? null : (
@@ -215,6 +231,7 @@ export default function ListPage() {
             )}
             whole={(object) => object}
             page={async (after, signal) => {
+              if (rank) return { rows: objects, next: undefined };
               const { objects: rows, next } = await pageOf(
                 resource,
                 conditions,

@@ -1,8 +1,9 @@
-import { Button, Checkbox, NativeSelect, TextInput } from '@mantine/core';
+import { Checkbox, NativeSelect, TextInput } from '@mantine/core';
 import { type FormEvent, useId, useState } from 'react';
 import { useModel } from '@/api/document';
 import type { Resource } from '@/api/model';
 import { isLikeToken, TOKEN_REFUSED } from '@/api/token';
+import { Button } from '@/ui/button';
 import ui from '@/ui/ui.module.css';
 import { COLUMNS_MAX, nameField } from './columns';
 import type { ListSearch } from './queries';
@@ -83,17 +84,18 @@ export function OrderChoice({
   const name = nameField(resource, schemas);
   const sorted = order?.replace(/^-/, '');
   const fields = [
-    ...(name ? [{ key: name, label: 'Name' }] : []),
+    ...(name ? [{ key: name, label: 'Name', isDown: false }] : []),
     ...chosen.all.filter(
       ({ key, isSortable }) =>
         isSortable &&
         (key === sorted || chosen.columns.some((one) => one.key === key)),
     ),
   ];
-  const options = fields.flatMap(({ key, label }) => [
-    { value: key, label: `${label} ↑` },
-    { value: `-${key}`, label: `${label} ↓` },
-  ]);
+  const options = fields.flatMap(({ key, label, isDown }) => {
+    const up = { value: key, label: `${label} ↑` };
+    const down = { value: `-${key}`, label: `${label} ↓` };
+    return isDown ? [down, up] : [up, down];
+  });
   const isKnown = !order || options.some(({ value }) => value === order);
   return (
     <NativeSelect

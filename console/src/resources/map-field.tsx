@@ -1,5 +1,6 @@
-import { ActionIcon, Button, TextInput } from '@mantine/core';
+import { TextInput } from '@mantine/core';
 import { type JsonObject, text } from '@/api/json';
+import { Button, IconButton } from '@/ui/button';
 import { Icon } from '@/ui/icons';
 import ui from '@/ui/ui.module.css';
 
@@ -54,7 +55,7 @@ export function MapField({
               value={text(content)}
               onChange={(event) => put(index, name, event.currentTarget.value)}
             />
-            <ActionIcon
+            <IconButton
               variant="subtle"
               color="gray"
               aria-label={`Remove ${name || 'the line'}`}
@@ -67,7 +68,7 @@ export function MapField({
               }
             >
               <Icon name="close" size={14} />
-            </ActionIcon>
+            </IconButton>
           </div>
         ))}
         <div>

@@ -11,6 +11,7 @@ export const NAMES = [
   'cidr',
   'subject_common_name',
   'email',
+  'rule_name',
   'type',
   'description',
   'id',

@@ -1,4 +1,5 @@
-import { Button, Modal } from '@mantine/core';
+import { Modal } from '@mantine/core';
+import { Button } from '@/ui/button';
 import ui from '@/ui/ui.module.css';
 
 /** Says why a form is not shown, to who opened its address. */

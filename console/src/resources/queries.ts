@@ -101,6 +101,28 @@ export async function pageOf(
   };
 }
 
+/** Objects that are read at most to sort them here. */
+const SORTED_MAX = 5000;
+
+/** All objects of a list, the newest first. */
+export function allQuery(resource: Listed, search: ListSearch) {
+  return queryOptions({
+    queryKey: [resource.name, 'all', search],
+    queryFn: async ({ signal }): Promise<ListPageData> => {
+      const objects: JsonObject[] = [];
+      let isComplete = true;
+      let next: string | undefined;
+      do {
+        const page = await pageOf(resource, search, next, 100, signal);
+        objects.push(...page.objects);
+        isComplete &&= page.isComplete;
+        next = page.next;
+      } while (next && objects.length < SORTED_MAX);
+      return { objects, next: undefined, isComplete: isComplete && !next };
+    },
+  });
+}
+
 /** Queries of a resource share the key `[name]`, so that a change makes all of them new. */
 export function listQuery(
   resource: Listed,

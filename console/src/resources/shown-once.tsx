@@ -1,6 +1,6 @@
-import { Button } from '@mantine/core';
 import { type JsonObject, isObject } from '@/api/json';
 import { humanize } from '@/api/words';
+import { Button } from '@/ui/button';
 import { CopyBlock } from '@/ui/copy';
 import ui from '@/ui/ui.module.css';
 

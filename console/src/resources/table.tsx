@@ -77,8 +77,8 @@ function Cells({ object, slug, columns, isChosen, toggle }: CellsProps) {
           )}
         </div>
       </td>
-      {columns.map(({ key, label, schema, Cell, isTime }) => (
-        <td key={key} data-label={label}>
+      {columns.map(({ key, label, schema, Cell, isTime, isDown }) => (
+        <td key={key} data-label={label} data-narrow={isDown || undefined}>
           {Cell ? (
             <Suspense fallback="…">
               <Cell object={object} />
@@ -197,20 +197,30 @@ export interface Sorting {
   sort: (order: string | undefined) => void;
 }
 
-/** The order behind this one when the head of a field is pressed: up, down, the newest first. */
-const after = (order: string | undefined, field: string) =>
-  order === field ? `-${field}` : order === `-${field}` ? undefined : field;
+/** The order behind this one when the head of a field is pressed: up, down, the newest first. Of amounts, the largest are first. */
+function after(order: string | undefined, field: string, isDown: boolean) {
+  const orders = isDown ? [`-${field}`, field] : [field, `-${field}`];
+  return orders[order ? orders.indexOf(order) + 1 : 0];
+}
 
 function Head({
   label,
   field,
+  isDown = false,
   sorting,
 }: {
   label: string;
   field: string | undefined;
+  isDown?: boolean;
   sorting: Sorting | undefined;
 }) {
-  if (!field || !sorting) return <th scope="col">{label}</th>;
+  const narrow = isDown || undefined;
+  if (!field || !sorting)
+    return (
+      <th scope="col" data-narrow={narrow}>
+        {label}
+      </th>
+    );
   const { order, sort } = sorting;
   const state =
     order === field
@@ -219,11 +229,11 @@ function Head({
         ? 'descending'
         : 'none';
   return (
-    <th scope="col" aria-sort={state}>
+    <th scope="col" aria-sort={state} data-narrow={narrow}>
       <button
         type="button"
         className={ui.sort}
-        onClick={() => sort(after(order, field))}
+        onClick={() => sort(after(order, field, isDown))}
       >
         {label}
         <span aria-hidden="true">
@@ -289,6 +299,7 @@ export function ResourceTable({
                 key={column.key}
                 label={column.label}
                 field={column.isSortable ? column.key : undefined}
+                isDown={column.isDown}
                 sorting={sorting}
               />
             ))}

@@ -7,7 +7,9 @@ import {
 import { useEffect, useMemo } from 'react';
 import type { JsonObject } from '@/api/json';
 import type { Resource } from '@/api/model';
+import { type Rank, useRanked } from './rank';
 import {
+  allQuery,
   isSearched,
   type ListPageData,
   type ListSearch,
@@ -47,12 +49,61 @@ export interface More {
   load: () => void;
 }
 
-/** The objects of a resource, the newest first or in an order: the first page is renewed every few seconds, others follow on demand. */
-export function useList(resource: Resource, search: ListSearch) {
+const NO_MORE: More = {
+  has: false,
+  isLoading: false,
+  error: null,
+  load: () => {},
+};
+
+/** All objects of a resource in the order of a column that the server does not sort by. */
+function useRankedList(
+  resource: Resource,
+  { order, ...search }: ListSearch,
+  rank: Rank | undefined,
+) {
+  const all = useQuery({
+    ...allQuery(resource, search),
+    enabled: rank !== undefined,
+    refetchInterval: SEARCH_EVERY_MS,
+  });
+  const objects = useRanked(
+    all.data?.objects,
+    rank,
+    order?.startsWith('-') ?? false,
+  );
+  return {
+    objects,
+    isComplete: all.data?.isComplete ?? true,
+    isPending: all.isPending,
+    error: all.error,
+    retry: () => void all.refetch(),
+    more: NO_MORE,
+  };
+}
+
+/** The objects of a resource, the newest first or in an order: the one of `rank`, or of a field. */
+export function useList(
+  resource: Resource,
+  search: ListSearch,
+  rank: Rank | undefined,
+) {
+  const ranked = useRankedList(resource, search, rank);
+  const paged = usePagedList(resource, search, rank === undefined);
+  return rank ? ranked : paged;
+}
+
+/** The first page is renewed every few seconds, others follow on demand. */
+function usePagedList(
+  resource: Resource,
+  search: ListSearch,
+  isWanted: boolean,
+) {
   const client = useQueryClient();
   const head = listQuery(resource, search);
   const pages = useInfiniteQuery({
     queryKey: [resource.name, 'pages', search],
+    enabled: isWanted,
     initialPageParam: undefined as string | undefined,
     queryFn: async ({ pageParam, signal }) => {
       const page = await pageOf(
@@ -71,7 +122,7 @@ export function useList(resource: Resource, search: ListSearch) {
   });
   const newest = useQuery({
     ...head,
-    enabled: pages.isSuccess,
+    enabled: isWanted && pages.isSuccess,
     refetchInterval: isSearched(search) ? SEARCH_EVERY_MS : EVERY_MS,
   });
   const loaded = useMemo(

@@ -2,6 +2,7 @@ import {
   Component,
   type ComponentType,
   createContext,
+  Fragment,
   type ReactNode,
   Suspense,
   useContext,
@@ -9,7 +10,8 @@ import {
   useMemo,
   useSyncExternalStore,
 } from 'react';
-import { load, loadStyled } from '@/api/load';
+import { load } from '@/api/load';
+import { moreStyles } from '@/theme/more';
 import { Loading } from '@/ui/states';
 import {
   go,
@@ -24,7 +26,11 @@ import {
 } from './place';
 import { match, type Page } from './routes';
 
-/** A page in a file of its own. A plain one has only the components whose styles are always there. */
+/** What pages need around them whose components are of the library. */
+const library = async () =>
+  (await Promise.all([import('@/theme/styled'), moreStyles()]))[0].Styled;
+
+/** A page in a file of its own. A plain one has no component of the library. */
 export function page(
   get: () => Promise<{ default: ComponentType }>,
   isPlain = false,
@@ -32,11 +38,16 @@ export function page(
   let Loaded: ComponentType | undefined;
   let loading: Promise<unknown> | undefined;
   let failure: unknown;
+  const parts = () => Promise.all([get(), isPlain ? Fragment : library()]);
   const start = () =>
-    (loading ??= (isPlain ? load(get) : loadStyled(get)).then(
-      (file) => {
+    (loading ??= load(parts).then(
+      ([{ default: Inner }, Around]) => {
         failure = undefined;
-        Loaded = file.default;
+        Loaded = () => (
+          <Around>
+            <Inner />
+          </Around>
+        );
       },
       (error: unknown) => {
         // It is loaded again when somebody goes there again.

@@ -13,7 +13,7 @@ export interface Session {
 }
 
 /** Signs in with the link that opened the page, if one did. */
-async function signInByLink(): Promise<Session | null> {
+export async function signInByLink(): Promise<Session | null> {
   const link = secretOfLink();
   if (!link) return null;
   const response = await ask('POST', JSON.stringify({ link }));

@@ -10,7 +10,9 @@ import type { Model } from '@/api/model';
 import { isLikeToken, TOKEN } from '@/api/token';
 import { article, nounOf, titleOf } from '@/api/words';
 import { items } from '@/resources/names';
-import { useScheme, useSignOut } from './account';
+import { useScheme } from '@/theme/scheme';
+import { Styled } from '@/theme/styled';
+import { useSignOut } from './account';
 import { TOP } from './groups';
 import { NAMES } from './other-names';
 import css from './shell.module.css';
@@ -213,62 +215,71 @@ export default function Palette({ onClose }: { onClose: () => void }) {
     event.preventDefault();
   };
   return (
-    <Modal
-      opened
-      onClose={onClose}
-      title="Go to"
-      size="lg"
-      yOffset="10vh"
-      centered={false}
-    >
-      <div className={css.palette}>
-        <TextInput
-          data-autofocus
-          placeholder="A page, an action, a name, an address, an id or a token"
-          aria-label="Page, name, id or token"
-          value={query}
-          onKeyDown={onKey}
-          role="combobox"
-          aria-expanded="true"
-          aria-controls="palette-list"
-          aria-activedescendant={entries[at] ? `palette-${at}` : undefined}
-          onChange={(event) => {
-            setQuery(event.currentTarget.value);
-            setAt(0);
-          }}
-        />
-        <ul id="palette-list" role="listbox" aria-label="Results" tabIndex={-1}>
-          {entries.map((entry, index) => (
-            <li
-              key={`${entry.to} ${entry.label}`}
-              id={`palette-${index}`}
-              role="option"
-              aria-selected={index === at}
-              onClick={() => go(entry)}
-              onKeyDown={onKey}
-              onMouseMove={() => setAt(index)}
-              ref={(element) => {
-                if (index === at) element?.scrollIntoView({ block: 'nearest' });
-              }}
-            >
-              <b>{entry.label}</b>
-              {entry.detail ? <small>{entry.detail}</small> : null}
-              <span>{entry.kind}</span>
-            </li>
-          ))}
-        </ul>
-        <p role="status">
-          {isSearching
-            ? 'Searching…'
-            : found.error && isAsked
-              ? `Objects were not searched: ${found.error.message}`
-              : entries.length === 0
-                ? 'Nothing has this name, address, id or description.'
-                : isAsked && found.data?.isComplete === false
-                  ? 'More objects match. Type more of the name.'
-                  : ''}
-        </p>
-      </div>
-    </Modal>
+    <Styled>
+      {' '}
+      <Modal
+        opened
+        onClose={onClose}
+        title="Go to"
+        size="lg"
+        yOffset="10vh"
+        centered={false}
+      >
+        <div className={css.palette}>
+          <TextInput
+            data-autofocus
+            placeholder="A page, an action, a name, an address, an id or a token"
+            aria-label="Page, name, id or token"
+            value={query}
+            onKeyDown={onKey}
+            role="combobox"
+            aria-expanded="true"
+            aria-controls="palette-list"
+            aria-activedescendant={entries[at] ? `palette-${at}` : undefined}
+            onChange={(event) => {
+              setQuery(event.currentTarget.value);
+              setAt(0);
+            }}
+          />
+          <ul
+            id="palette-list"
+            role="listbox"
+            aria-label="Results"
+            tabIndex={-1}
+          >
+            {entries.map((entry, index) => (
+              <li
+                key={`${entry.to} ${entry.label}`}
+                id={`palette-${index}`}
+                role="option"
+                aria-selected={index === at}
+                onClick={() => go(entry)}
+                onKeyDown={onKey}
+                onMouseMove={() => setAt(index)}
+                ref={(element) => {
+                  if (index === at)
+                    element?.scrollIntoView({ block: 'nearest' });
+                }}
+              >
+                <b>{entry.label}</b>
+                {entry.detail ? <small>{entry.detail}</small> : null}
+                <span>{entry.kind}</span>
+              </li>
+            ))}
+          </ul>
+          <p role="status">
+            {isSearching
+              ? 'Searching…'
+              : found.error && isAsked
+                ? `Objects were not searched: ${found.error.message}`
+                : entries.length === 0
+                  ? 'Nothing has this name, address, id or description.'
+                  : isAsked && found.data?.isComplete === false
+                    ? 'More objects match. Type more of the name.'
+                    : ''}
+          </p>
+        </div>
+      </Modal>
+    </Styled>
   );
 }

@@ -1,5 +1,3 @@
-import { ActionIcon, Button } from '@mantine/core';
-import { useHotkeys } from '@mantine/hooks';
 import { Link } from '@/routing/link';
 import { Outlet, useLocation } from '@/routing/view';
 import {
@@ -12,6 +10,7 @@ import {
 import { useIsOld } from '@/api/build';
 import { connection } from '@/api/connection';
 import { lazyPart } from '@/api/load';
+import { Button, IconButton } from '@/ui/button';
 import { Icon } from '@/ui/icons';
 import { Loading } from '@/ui/states';
 import { Toast } from '@/ui/toast';
@@ -50,7 +49,17 @@ export function Shell() {
   const main = useRef<HTMLElement>(null);
   const page = useLocation().pathname.split('/')[1];
   const first = useRef(true);
-  useHotkeys([['mod+K', () => setPalette(true)]], []);
+  useEffect(() => {
+    const open = (event: KeyboardEvent) => {
+      if (!(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey)
+        return;
+      if (event.key.toLowerCase() !== 'k') return;
+      event.preventDefault();
+      setPalette(true);
+    };
+    document.addEventListener('keydown', open);
+    return () => document.removeEventListener('keydown', open);
+  }, []);
   useEffect(() => {
     // On a new page, a screen reader starts with its heading.
     if (!first.current) main.current?.focus({ preventScroll: true });
@@ -69,7 +78,7 @@ export function Shell() {
         Skip to the page
       </a>
       <section aria-label="Top" className={css.top}>
-        <ActionIcon
+        <IconButton
           variant="subtle"
           color="gray"
           aria-label={menu ? 'Close the menu' : 'Open the menu'}
@@ -77,7 +86,7 @@ export function Shell() {
           onClick={() => setMenu(!menu)}
         >
           <Icon name={menu ? 'close' : 'menu'} />
-        </ActionIcon>
+        </IconButton>
         <Link to="/" className={css.brand}>
           <img src="/console/assets/icon.svg" width="24" height="24" alt="" />
           culvert

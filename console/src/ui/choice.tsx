@@ -1,4 +1,4 @@
-import { Button } from '@mantine/core';
+import { Button } from './button';
 import css from './ui.module.css';
 
 interface Props<T extends string> {

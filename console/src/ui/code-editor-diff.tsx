@@ -14,7 +14,7 @@ const marks = EditorView.theme({
   },
   '.cm-collapsedLines': {
     background: 'var(--sunken)',
-    color: 'var(--mantine-color-dimmed)',
+    color: 'var(--dim)',
   },
 });
 

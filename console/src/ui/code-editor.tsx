@@ -27,21 +27,21 @@ import {
 export const look = EditorView.theme({
   '&': {
     fontSize: '13px',
-    color: 'var(--mantine-color-text)',
+    color: 'var(--text)',
     background: 'var(--surface)',
     border: '1px solid var(--line-strong)',
     borderRadius: '6px',
   },
   '&.cm-focused': { outline: '2px solid var(--accent)', outlineOffset: '1px' },
   '.cm-content': {
-    fontFamily: 'var(--mantine-font-family-monospace)',
+    fontFamily: 'var(--mono)',
     padding: '8px 0',
-    caretColor: 'var(--mantine-color-text)',
+    caretColor: 'var(--text)',
   },
   '.cm-scroller': { maxHeight: '440px', overflow: 'auto' },
   '.cm-gutters': {
     background: 'var(--sunken)',
-    color: 'var(--mantine-color-dimmed)',
+    color: 'var(--dim)',
     border: 'none',
     borderRadius: '6px 0 0 6px',
   },
@@ -56,7 +56,7 @@ export const look = EditorView.theme({
     color: 'inherit',
   },
   '.cm-selectionBackground': { background: 'var(--accent-back) !important' },
-  '.cm-cursor': { borderLeftColor: 'var(--mantine-color-text)' },
+  '.cm-cursor': { borderLeftColor: 'var(--text)' },
   '.cm-tooltip .cm-described, .cm-completionInfo .cm-described': {
     maxWidth: '420px',
     maxHeight: '280px',
@@ -70,7 +70,7 @@ export const look = EditorView.theme({
     whiteSpace: 'pre-wrap',
   },
   '.cm-masked': {
-    color: 'var(--mantine-color-dimmed)',
+    color: 'var(--dim)',
     background: 'var(--sunken)',
     borderRadius: '4px',
     padding: '0 4px',
@@ -98,7 +98,7 @@ export const colours = syntaxHighlighting(
     { tag: tags.string, color: 'var(--warn)' },
     {
       tag: tags.comment,
-      color: 'var(--mantine-color-dimmed)',
+      color: 'var(--dim)',
       fontStyle: 'italic',
     },
     { tag: [tags.number, tags.bool, tags.null], color: 'var(--ok)' },

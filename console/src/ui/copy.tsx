@@ -1,5 +1,5 @@
-import { ActionIcon } from '@mantine/core';
 import { useState } from 'react';
+import { IconButton } from './button';
 import { toClipboard } from './clipboard';
 import { Icon } from './icons';
 import { announce } from './toast';
@@ -24,14 +24,14 @@ export function CopyButton({
     setTimeout(() => setCopied(false), 1500);
   };
   return (
-    <ActionIcon
+    <IconButton
       variant="subtle"
       aria-label={label}
       title={label}
       onClick={() => void copy()}
     >
       <Icon name={copied ? 'check' : 'copy'} size={16} />
-    </ActionIcon>
+    </IconButton>
   );
 }
 
@@ -40,7 +40,11 @@ export function CopyBlock({ value, label }: { value: string; label: string }) {
   return (
     <div className={css.copyBlock}>
       <pre tabIndex={0} role="group" aria-label={label}>
-        {value}
+        {value
+          .split(/(--[\w-]+)/)
+          .map((part, index) =>
+            index % 2 ? <span key={index}>{part}</span> : part,
+          )}
       </pre>
       <CopyButton value={value} label={`Copy ${label}`} />
     </div>

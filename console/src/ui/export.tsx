@@ -1,7 +1,7 @@
-import { Button } from '@mantine/core';
 import { useEffect, useRef, useState } from 'react';
 import { ApiError } from '@/api/error';
 import { type Json, text } from '@/api/json';
+import { Button } from './button';
 import { saveFile } from './save-file';
 import ui from './ui.module.css';
 

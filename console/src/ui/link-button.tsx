@@ -1,9 +1,24 @@
-import { Button, type ButtonProps } from '@mantine/core';
 import { type LinkProps, useLink } from '@/routing/link';
+import { ButtonAnchor, type ButtonLook } from './button';
 
-/** A link that looks like a button. */
-export function LinkButton<P extends string>(
-  props: LinkProps<P> & Omit<ButtonProps, keyof LinkProps<P>>,
-) {
-  return <Button component="a" {...(useLink(props) as object)} />;
+/** A link inside the console that looks like a button. */
+export function LinkButton<P extends string>({
+  variant,
+  color,
+  size,
+  leftSection,
+  children,
+  ...link
+}: Omit<LinkProps<P>, keyof ButtonLook> & ButtonLook) {
+  return (
+    <ButtonAnchor
+      {...useLink(link as unknown as LinkProps<P>)}
+      variant={variant}
+      color={color}
+      size={size}
+      leftSection={leftSection}
+    >
+      {children}
+    </ButtonAnchor>
+  );
 }

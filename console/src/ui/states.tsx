@@ -1,7 +1,7 @@
-import { Button } from '@mantine/core';
 import { type ReactNode, useEffect, useRef } from 'react';
 import { OldConsoleError } from '@/api/build';
 import { ApiError, LostServerError } from '@/api/error';
+import { Button } from './button';
 import { CopyBlock, CopyButton } from './copy';
 import css from './ui.module.css';
 

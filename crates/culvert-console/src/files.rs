@@ -2,7 +2,7 @@
 
 use crate::File;
 
-pub(crate) static FILES: [File; 41] = [
+pub(crate) static FILES: [File; 40] = [
     File::new(
         "agent/agent.html",
         "text/html; charset=utf-8",
@@ -69,12 +69,6 @@ pub(crate) static FILES: [File; 41] = [
         include_bytes!("../dist/assets/app.js"),
     )
     .with_brotli(include_bytes!("../dist/assets/app.js.br")),
-    File::new(
-        "assets/base.css",
-        "text/css; charset=utf-8",
-        include_bytes!("../dist/assets/base.css"),
-    )
-    .with_brotli(include_bytes!("../dist/assets/base.css.br")),
     File::new(
         "assets/checklist.js",
         "text/javascript; charset=utf-8",
@@ -178,6 +172,12 @@ pub(crate) static FILES: [File; 41] = [
     )
     .with_brotli(include_bytes!("../dist/assets/more.css.br")),
     File::new(
+        "assets/mutations.js",
+        "text/javascript; charset=utf-8",
+        include_bytes!("../dist/assets/mutations.js"),
+    )
+    .with_brotli(include_bytes!("../dist/assets/mutations.js.br")),
+    File::new(
         "assets/nodes-page.js",
         "text/javascript; charset=utf-8",
         include_bytes!("../dist/assets/nodes-page.js"),
@@ -207,12 +207,6 @@ pub(crate) static FILES: [File; 41] = [
         include_bytes!("../dist/assets/restriction.js"),
     )
     .with_brotli(include_bytes!("../dist/assets/restriction.js.br")),
-    File::new(
-        "assets/rolldown-runtime.js",
-        "text/javascript; charset=utf-8",
-        include_bytes!("../dist/assets/rolldown-runtime.js"),
-    )
-    .with_brotli(include_bytes!("../dist/assets/rolldown-runtime.js.br")),
     File::new(
         "assets/shared.js",
         "text/javascript; charset=utf-8",

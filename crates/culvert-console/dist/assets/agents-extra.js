@@ -1,1 +1,1 @@
-import{U as e,or as t,ur as n}from"./first.js?v=c8fc70f9e30a9b0f";function r(){return t(`div`,{className:n.toolbar,children:t(e,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{r as default};
+import{Pn as e,R as t,Rn as n}from"./first.js?v=41dbaac43e3300d2";function r(){return e(`div`,{className:n.toolbar,children:e(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{r as default};

@@ -1,1 +1,1 @@
-import{or as e,pr as t,ur as n}from"./first.js?v=c8fc70f9e30a9b0f";function r({object:r}){let i=t(r.grantee);return i===`role:member`?e(`span`,{className:n.tag,children:`All members`}):e(`span`,{className:n.fit,title:i,children:i})}export{r as default};
+import{Pn as e,Rn as t,Vn as n}from"./first.js?v=41dbaac43e3300d2";function r({object:r}){let i=n(r.grantee);return i===`role:member`?e(`span`,{className:t.tag,children:`All members`}):e(`span`,{className:t.fit,title:i,children:i})}export{r as default};

@@ -16,4 +16,6 @@
   };
   set();
   darkness.addEventListener('change', set);
+  // Another tab chose other colours.
+  addEventListener('storage', set);
 })();
