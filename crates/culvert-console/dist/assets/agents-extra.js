@@ -1,1 +1,1 @@
-import{Pn as e,R as t,Rn as n}from"./first.js?v=41dbaac43e3300d2";function r(){return e(`div`,{className:n.toolbar,children:e(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{r as default};
+import{Pn as e,R as t,Rn as n}from"./first.js?v=f5719f452256c5c0";function r(){return e(`div`,{className:n.toolbar,children:e(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{r as default};

@@ -1,4 +1,4 @@
-import{t as e}from"./mutations.js?v=41dbaac43e3300d2";import{Fn as t,G as n,Pn as r,Rn as i,V as a,Vn as o,X as s,Z as c,dn as l,it as u,n as d,q as f,rt as p,yt as m}from"./first.js?v=41dbaac43e3300d2";var h=`on_http_request:
+import{t as e}from"./mutations.js?v=f5719f452256c5c0";import{Fn as t,G as n,Pn as r,Rn as i,V as a,Vn as o,X as s,Z as c,dn as l,it as u,n as d,q as f,rt as p,yt as m}from"./first.js?v=f5719f452256c5c0";var h=`on_http_request:
   - actions:
       - type: custom-response
         config:

@@ -1,1 +1,1 @@
-import{Pn as e,Rn as t,Vn as n}from"./first.js?v=41dbaac43e3300d2";function r({object:r}){let i=n(r.grantee);return i===`role:member`?e(`span`,{className:t.tag,children:`All members`}):e(`span`,{className:t.fit,title:i,children:i})}export{r as default};
+import{Pn as e,Rn as t,Vn as n}from"./first.js?v=f5719f452256c5c0";function r({object:r}){let i=n(r.grantee);return i===`role:member`?e(`span`,{className:t.tag,children:`All members`}):e(`span`,{className:t.fit,title:i,children:i})}export{r as default};

@@ -113,8 +113,10 @@ async fn traffic_goes_to_upstreams_that_pass_their_checks() {
     for _ in 0..6 {
         assert_eq!(rig.ask(GET).await.status, 200);
     }
-    let events = rig.recorder.events(6).await;
-    let upstreams: Vec<_> = events.iter().map(to).collect();
+    // Each connection has an event too.
+    let events = rig.recorder.events(11).await;
+    let requests = of(&events, "http_request_complete.v0");
+    let upstreams: Vec<_> = requests.into_iter().map(to).collect();
     assert_eq!(upstreams, vec![Some(format!("http://{a}")); 6]);
     let changes = rig.edge.take_upstream_changes();
     assert_eq!(changes.len(), 1);
