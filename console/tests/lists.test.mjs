@@ -324,10 +324,15 @@ test(
     await page.getByRole('button', { name: 'Compare', exact: true }).click();
     const start = page.getByRole('button', { name: 'Compare them' });
     assert.equal(await start.isDisabled(), true);
-    // Only rows near the screen are in the page.
-    await page.evaluate(() => scrollTo(0, 0));
-    for (const { public_url: url } of made.slice(0, 2))
-      await page.getByRole('checkbox', { name: `Choose ${url}` }).check();
+    for (const { public_url: url } of made.slice(0, 2)) {
+      const box = page.getByRole('checkbox', { name: `Choose ${url}` });
+      // Only rows near the screen are in the page, which may still return to where it was.
+      await until(
+        () => page.evaluate(() => scrollTo(0, 0)).then(() => box.count()),
+        (count) => count === 1,
+      );
+      await box.check();
+    }
     await page.getByRole('link', { name: 'Compare them' }).click();
     await page
       .getByRole('heading', { name: 'Compare endpoints', level: 1 })
