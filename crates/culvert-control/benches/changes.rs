@@ -51,8 +51,8 @@ impl EdgePort for Port {
         self.0.take_refused()
     }
 
-    fn take_upstream_changes(&self) -> Vec<culvert_edge::UpstreamChange> {
-        self.0.take_upstream_changes()
+    fn unhealthy_upstreams(&self) -> Vec<culvert_edge::UnhealthyUpstream> {
+        self.0.unhealthy_upstreams()
     }
 
     fn upstream_statuses(&self, endpoint_id: &str) -> Option<Vec<culvert_edge::UpstreamStatus>> {

@@ -28,7 +28,7 @@ pub use limits::{Limits, Timeouts};
 pub use operators::{Operator, Operators};
 pub use replay::{NotReplayed, ReplayRequest, Replayed};
 pub use snapshot::{NamedCertificate, Snapshot, SnapshotBuilder, may_forward};
-pub use upstream_health::{CheckReport, UpstreamChange, UpstreamStatus};
+pub use upstream_health::{CheckReport, UnhealthyUpstream, UpstreamStatus};
 pub use upstream_list::{
     ActiveHealth, Balancing, HashKey, ListedUpstream, PassiveHealth, RetriedStatuses, Retries,
     UpstreamList,

@@ -37,19 +37,17 @@ pub struct CheckReport {
     pub failure: String,
 }
 
-/// An upstream became healthy or unhealthy.
+/// An upstream that is unhealthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpstreamChange {
+pub struct UnhealthyUpstream {
     /// ID of the endpoint.
     pub endpoint: Arc<str>,
     /// Account of the endpoint.
     pub account: Arc<str>,
     /// URL of the upstream.
     pub url: String,
-    /// Whether it is healthy now.
-    pub is_healthy: bool,
-    /// Why it is not healthy; empty if it is.
+    /// Why.
     pub reason: String,
-    /// When it changed.
-    pub at: Timestamp,
+    /// For how long.
+    pub lasts: Duration,
 }

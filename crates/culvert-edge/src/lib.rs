@@ -85,7 +85,7 @@ pub use client_services::client_services;
 pub use connection::replay_state::REPLAY_OF;
 pub use culvert_edge_config::{
     Change, Endpoint, EndpointBinding, ForwardRights, Limits, NotReplayed, Operator, Operators,
-    ReplayRequest, Replayed, Restriction, Snapshot, SnapshotBuilder, Timeouts, UpstreamChange,
+    ReplayRequest, Replayed, Restriction, Snapshot, SnapshotBuilder, Timeouts, UnhealthyUpstream,
     UpstreamStatus,
 };
 pub use culvert_io::Inherited;

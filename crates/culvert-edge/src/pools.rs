@@ -5,7 +5,7 @@ use std::sync::Arc;
 use culvert_base::Meter;
 use culvert_upstream::PoolOwner;
 
-use crate::balance::target_set;
+use crate::balance::{attempt, target_set};
 use crate::edge::edge_state::EdgeState;
 use crate::http::request_body::RequestBody;
 
@@ -13,6 +13,8 @@ use crate::http::request_body::RequestBody;
 pub(crate) type Pool = culvert_upstream::Pool<RequestBody>;
 /// The upstreams of one endpoint.
 pub(crate) type TargetSet = target_set::TargetSet<RequestBody>;
+/// An attempt at one of these upstreams.
+pub(crate) type Attempt<'t> = attempt::Attempt<'t, RequestBody>;
 /// An HTTP/1 connection leased to one exchange.
 pub(crate) type Lease = culvert_upstream::Lease<RequestBody>;
 /// A stream of an HTTP/2 connection.

@@ -15,7 +15,6 @@ use culvert_upstream::{DialError, UpstreamStream, refusal};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
-use crate::balance::attempt::Attempt;
 use crate::balance::target_set::{OpenAt, Outcome, Tried, address_hash};
 use crate::connection::conn_state::ConnState;
 use crate::connection::downstream::Downstream;
@@ -24,7 +23,7 @@ use crate::http::forward::reason_of_dial;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::Http1Server;
 use crate::http2::stream::Tunnelled;
-use crate::pools::Pool;
+use crate::pools::{Attempt, Pool};
 use crate::recording::ReachedUpstream;
 use crate::recording::counting::RelayCount;
 use crate::snapshot::group::{Member, StandIn};

@@ -8,18 +8,17 @@
 pub mod alert;
 pub mod captured;
 pub mod destination;
+pub mod edge_reports;
 pub mod event_kinds;
 mod event_proof;
 pub mod event_query;
 pub mod lost_events;
 pub mod ports;
-pub mod refused_traffic;
 pub mod replay;
 pub mod statistics;
 mod subject;
 pub mod subscription;
 pub mod tail;
-pub mod upstream_health;
 
 pub use crate::subject::EventConfig;
 

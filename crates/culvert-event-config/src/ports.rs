@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use culvert_base::BoxFuture;
 use culvert_edge_config::{
-    Change, NotReplayed, ReplayRequest, Replayed, Snapshot, UpstreamChange, UpstreamStatus,
+    Change, NotReplayed, ReplayRequest, Replayed, Snapshot, UnhealthyUpstream, UpstreamStatus,
 };
 use culvert_events::RefusedTraffic;
 
@@ -23,8 +23,8 @@ pub trait EdgePort: Debug + Send + Sync {
     /// Takes what was refused without an endpoint since the last call.
     fn take_refused(&self) -> Vec<RefusedTraffic>;
 
-    /// Takes the upstreams that became healthy or unhealthy since the last call.
-    fn take_upstream_changes(&self) -> Vec<UpstreamChange>;
+    /// The upstreams of all endpoints that are unhealthy.
+    fn unhealthy_upstreams(&self) -> Vec<UnhealthyUpstream>;
 
     /// The health of the upstreams of an endpoint, in the order of its list; `None` if it has no list.
     fn upstream_statuses(&self, endpoint_id: &str) -> Option<Vec<UpstreamStatus>>;

@@ -8,11 +8,11 @@ use culvert_resources::Kernel;
 use culvert_resources::stored::lost_events::LostEvents;
 use culvert_target::TargetTypes;
 
+use crate::edge_reports::refused_traffic::RefusedCounts;
+use crate::edge_reports::upstream_health::UpstreamReports;
 use crate::ports::EdgePort;
-use crate::refused_traffic::RefusedCounts;
 use crate::replay::replay_limits::ReplayLimits;
 use crate::statistics::Statistics;
-use crate::upstream_health::UpstreamReports;
 
 /// Decides which events go where, and finds kept events.
 #[derive(Debug)]

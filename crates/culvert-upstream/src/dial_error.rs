@@ -46,6 +46,18 @@ impl DialError {
         matches!(self, Self::Agent(AgentRefused::Away))
     }
 
+    /// Whether this process lacks what a connection needs, such as a file descriptor or a port: nothing about the upstream.
+    pub fn is_local(&self) -> bool {
+        // EMFILE, ENFILE, EADDRNOTAVAIL, ENOBUFS, ENOMEM of Linux.
+        const LACKING: [i32; 5] = [24, 23, 99, 105, 12];
+        let Self::Connect(error) = self else {
+            return false;
+        };
+        error
+            .raw_os_error()
+            .is_some_and(|code| LACKING.contains(&code))
+    }
+
     /// Whether waiting may help.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Agent(AgentRefused::Busy))

@@ -19,7 +19,6 @@ mod handover;
 mod http1_client;
 mod pool;
 mod ports;
-mod probe;
 mod stream;
 mod tls;
 mod upstream;
@@ -32,10 +31,10 @@ pub use fetch::{Network, PublicClient};
 pub use guard::{AddressGuard, is_private};
 pub use http1_client::Http1ClientError;
 pub use pool::{
-    Http2Sender, Http2Stream, Lease, PendingStream, Pool, Received, SendResult, UpstreamError,
+    Http2Sender, Http2Stream, HttpProbe, Lease, PendingStream, Pool, Probe, ProbeFailure, Received,
+    SendResult, UpstreamError,
 };
 pub use ports::{PoolOwner, UploadBody, UploadError, UpstreamHead};
-pub use probe::{HttpProbe, Probe, ProbeFailure};
 pub use stream::UpstreamStream;
 pub use tls::{TlsOptions, TlsWithheld};
 pub use upstream::{Clients, Protocol, Upstream};

@@ -10,6 +10,7 @@
 
 mod http1;
 mod http2;
+mod probe;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,8 +23,9 @@ use tokio::time::Instant;
 use self::http1::Http1;
 pub use self::http1::{Lease, Received, SendResult};
 use self::http2::Http2;
-pub(crate) use self::http2::StreamTasks;
+use self::http2::StreamTasks;
 pub use self::http2::{Http2Sender, Http2Stream, PendingStream};
+pub use self::probe::{HttpProbe, Probe, ProbeFailure};
 use crate::connector::Connector;
 use crate::dial_error::DialError;
 use crate::handover::Handover;

@@ -3,7 +3,8 @@
 pub(crate) mod lost_commits;
 
 use culvert_endpoints::traffic_policy;
-use culvert_event_config::{lost_events, refused_traffic, upstream_health};
+use culvert_event_config::edge_reports::{refused_traffic, upstream_health};
+use culvert_event_config::lost_events;
 use culvert_events::catalogue::{AuditKind, Catalogue};
 use culvert_identity::api_key::{overlap, rules};
 use culvert_identity::console::session;

@@ -142,7 +142,7 @@ impl EdgePort for HeldEdge {
         std::mem::take(&mut *self.1.lock().unwrap())
     }
 
-    fn take_upstream_changes(&self) -> Vec<culvert_edge_config::UpstreamChange> {
+    fn unhealthy_upstreams(&self) -> Vec<culvert_edge_config::UnhealthyUpstream> {
         Vec::new()
     }
 

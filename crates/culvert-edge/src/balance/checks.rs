@@ -1,108 +1,43 @@
-//! Health checks of upstreams: which are due, and their results.
+//! Health checks of upstreams: which are due, and how one is carried out.
 //!
-//! Each process checks for itself. A check opens a connection of its own, so it sees whether the upstream takes new ones.
+//! Each process checks for itself. A check opens a further connection, so it sees whether the upstream takes new ones.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use culvert_base::sync::lock;
-use culvert_base::{Clock, Entropy, FairPermits, Share};
-use culvert_edge_config::{ActiveHealth, CheckReport, UpstreamStatus};
-use culvert_upstream::Network;
+use culvert_base::{Clock, Entropy, FairPermits};
+use culvert_edge_config::{CheckReport, UnhealthyUpstream, UpstreamStatus};
+use culvert_upstream::{Connector, Network, ProbeFailure, UploadBody};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
+use crate::balance::target_set::TargetSet;
 use crate::edge::edge_state::EdgeState;
-use crate::pools::{Connector, TargetSet};
 
 /// Most checks that run at one time. An owner has a share of them; its others wait, and so come later.
 const RUNNING_MAX: usize = 256;
 /// Shortest time from one look for due checks to the next.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// A first check is not delayed by more than this.
-const FIRST_WITHIN: Duration = Duration::from_secs(2);
+/// Most checks of an owner that begin at one look. Each costs its upstream a connection, and other services may be listed.
+const OF_OWNER_MAX: u32 = 20;
 /// Longest time from one look to the next.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
+/// How long a check keeps its place for a connection that it no longer waits for: the system looks up a name in a thread,
+/// which nothing ends, and there are few threads.
+const LINGER: Duration = Duration::from_secs(60);
+/// Longest text about a failure, in bytes.
+const FAILURE_BYTES_MAX: usize = 256;
 
 /// The endpoints with several upstreams, and the checks of those that have some.
-#[derive(Debug, Default)]
-pub(crate) struct Checks {
-    sets: Mutex<HashMap<String, Arc<TargetSet>>>,
+#[derive(Debug)]
+pub(crate) struct Checks<B> {
+    sets: Mutex<HashMap<String, Arc<TargetSet<B>>>>,
     changed: Notify,
-}
-
-/// The schedule and the results of the checks of one upstream.
-#[derive(Debug, Default)]
-pub(crate) struct CheckState {
-    next_at: Option<Instant>,
-    is_running: bool,
-    /// Checks in a row that passed, or that did not.
-    row: u32,
-    /// Whether these passed.
-    passes: bool,
-    /// The list whose checks count. Results of one before it, which may come late, do not.
-    list: u64,
-    pub(crate) last: Option<CheckReport>,
-}
-
-impl CheckState {
-    /// When the next check is due, unless one runs. `random` is from 0 to 1.
-    fn due_at(&mut self, checks: &ActiveHealth, now: Instant, random: f64) -> Option<Instant> {
-        if self.is_running {
-            return None;
-        }
-        let first = || now + checks.interval.min(FIRST_WITHIN).mul_f64(random);
-        Some(*self.next_at.get_or_insert_with(first))
-    }
-
-    /// Begins a check. Returns when the next one is due.
-    fn begin(&mut self, checks: &ActiveHealth, now: Instant, random: f64) -> Instant {
-        self.is_running = true;
-        // So that many upstreams, and many nodes, do not check together.
-        let next_at = now + checks.interval.mul_f64(0.9 + 0.2 * random);
-        self.next_at = Some(next_at);
-        next_at
-    }
-
-    /// Goes on with the checks of another list. They begin anew if they differ from those before.
-    pub(crate) fn pass_to(&mut self, list: u64, is_changed: bool) {
-        self.list = list;
-        if is_changed {
-            *self = Self {
-                list,
-                is_running: self.is_running,
-                ..Self::default()
-            };
-        }
-    }
-
-    /// Notes a result of a list. Returns whether the upstream passes, or fails, once there were enough of them in a row.
-    pub(crate) fn end(
-        &mut self,
-        list: u64,
-        checks: &ActiveHealth,
-        report: CheckReport,
-    ) -> Option<bool> {
-        self.is_running = false;
-        if list != self.list {
-            return None;
-        }
-        let passes = report.failure.is_empty();
-        self.row = match self.passes == passes {
-            true => self.row.saturating_add(1),
-            false => 1,
-        };
-        self.passes = passes;
-        self.last = Some(report);
-        let enough = match passes {
-            true => checks.healthy_threshold,
-            false => checks.unhealthy_threshold,
-        };
-        (self.row >= enough).then_some(passes)
-    }
 }
 
 /// What checks need of the edge.
@@ -115,25 +50,48 @@ pub(crate) struct Checker {
 }
 
 /// A check that is due.
-struct Due {
+struct Due<B> {
     at: Instant,
-    targets: Arc<TargetSet>,
+    targets: Arc<TargetSet<B>>,
     index: usize,
 }
 
-impl Checks {
-    fn sets(&self) -> MutexGuard<'_, HashMap<String, Arc<TargetSet>>> {
+/// A check that runs. However it ends, the next one may begin then.
+struct Running<B: UploadBody> {
+    targets: Arc<TargetSet<B>>,
+    index: usize,
+}
+
+impl<B: UploadBody> Drop for Running<B> {
+    fn drop(&mut self) {
+        if let Some(state) = self.targets.check_states().nth(self.index) {
+            lock(state).stop();
+        }
+    }
+}
+
+impl<B> Default for Checks<B> {
+    fn default() -> Self {
+        Self {
+            sets: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+}
+
+impl<B: UploadBody> Checks<B> {
+    fn sets(&self) -> MutexGuard<'_, HashMap<String, Arc<TargetSet<B>>>> {
         lock(&self.sets)
     }
 
     /// The upstreams of all endpoints.
-    pub(crate) fn replace(&self, all: impl Iterator<Item = (String, Arc<TargetSet>)>) {
+    pub(crate) fn replace(&self, all: impl Iterator<Item = (String, Arc<TargetSet<B>>)>) {
         *self.sets() = all.collect();
         self.changed.notify_one();
     }
 
     /// The upstreams of an endpoint; `None` if it has not several any more.
-    pub(crate) fn set(&self, endpoint_id: &str, targets: Option<Arc<TargetSet>>) {
+    pub(crate) fn set(&self, endpoint_id: &str, targets: Option<Arc<TargetSet<B>>>) {
         let Some(targets) = targets else {
             self.sets().remove(endpoint_id);
             return;
@@ -147,6 +105,15 @@ impl Checks {
     pub(crate) fn statuses(&self, endpoint_id: &str) -> Option<Vec<UpstreamStatus>> {
         let targets = Arc::clone(self.sets().get(endpoint_id)?);
         Some(targets.statuses())
+    }
+
+    /// The upstreams of all endpoints that are unhealthy.
+    pub(crate) fn unhealthy(&self) -> Vec<UnhealthyUpstream> {
+        let mut found = Vec::new();
+        for targets in self.sets().values() {
+            targets.add_unhealthy(&mut found);
+        }
+        found
     }
 
     /// Checks those that are due. Never returns.
@@ -177,9 +144,39 @@ impl Checks {
         running: &mut JoinSet<()>,
     ) -> Instant {
         let now = Instant::now();
-        let mut next = now + LOOK_AT_LEAST_EVERY;
-        let mut due = Vec::new();
-        let entropy = &checker.entropy;
+        let entropy = &*checker.entropy;
+        let (mut due, mut next) = self.due(entropy, now);
+        // Those that wait for a place come first.
+        due.sort_by_key(|one| one.at);
+        let mut of_owners: HashMap<u64, u32> = HashMap::new();
+        for Due { targets, index, .. } in due {
+            let of_owner = of_owners.entry(targets.share().owner()).or_default();
+            let permit = match *of_owner < OF_OWNER_MAX {
+                true => permits.try_acquire(targets.share()).ok(),
+                false => None,
+            };
+            let (Some(checks), Some(permit)) = (&targets.list().checks, permit) else {
+                next = now;
+                continue;
+            };
+            *of_owner += 1;
+            if let Some(state) = targets.check_states().nth(index) {
+                let next_at = lock(state).begin(checks, now, random(entropy));
+                next = next.min(next_at);
+            }
+            let checker = checker.clone();
+            running.spawn(async move {
+                let running = Running { targets, index };
+                checker.check(&running.targets, index).await;
+                drop((running, permit));
+            });
+        }
+        next
+    }
+
+    /// The checks that are due, and when the next of the others is.
+    fn due(&self, entropy: &dyn Entropy, now: Instant) -> (Vec<Due<B>>, Instant) {
+        let (mut due, mut next) = (Vec::new(), now + LOOK_AT_LEAST_EVERY);
         for targets in self.sets().values() {
             let Some(checks) = &targets.list().checks else {
                 continue;
@@ -187,44 +184,24 @@ impl Checks {
             for (index, state) in targets.check_states().enumerate() {
                 let mut state = lock(state);
                 let is_new = state.next_at.is_none();
-                let random = if is_new { random(&**entropy) } else { 0.0 };
-                let Some(at) = state.due_at(checks, now, random) else {
-                    continue;
-                };
-                if at > now {
-                    next = next.min(at);
-                    continue;
+                let random = if is_new { random(entropy) } else { 0.0 };
+                match state.due_at(checks, now, random) {
+                    Some(at) if at <= now => {
+                        let targets = Arc::clone(targets);
+                        due.push(Due { at, targets, index });
+                    }
+                    Some(at) => next = next.min(at),
+                    None => {}
                 }
-                let targets = Arc::clone(targets);
-                due.push(Due { at, targets, index });
             }
         }
-        // Those that wait for a place come first.
-        due.sort_by_key(|one| one.at);
-        for Due { targets, index, .. } in due {
-            let share = Share::new(targets.account(), targets.endpoint());
-            let (Some(checks), Ok(permit)) = (&targets.list().checks, permits.try_acquire(share))
-            else {
-                next = now;
-                continue;
-            };
-            if let Some(state) = targets.check_states().nth(index) {
-                let next_at = lock(state).begin(checks, now, random(&**entropy));
-                next = next.min(next_at);
-            }
-            let checker = checker.clone();
-            running.spawn(async move {
-                checker.check(&targets, index).await;
-                drop(permit);
-            });
-        }
-        next
+        (due, next)
     }
 }
 
 impl Checker {
-    /// Checks one upstream, and notes the result.
-    async fn check(&self, targets: &TargetSet, index: usize) {
+    /// Checks one upstream, and notes the result. Returns when nothing of the check is left.
+    async fn check<B: UploadBody>(&self, targets: &TargetSet<B>, index: usize) {
         let (Some(checks), Some(pool)) = (&targets.list().checks, targets.pool(index)) else {
             return;
         };
@@ -238,101 +215,50 @@ impl Checker {
             is_tls_terminated: false,
         };
         let began = Instant::now();
-        let checked = pool.probe(&connector, &checks.probe, checks.timeout).await;
+        let until = began + checks.timeout;
+        let mut dialling = pin!(pool.dial_apart(&connector, LINGER));
+        let wire = timeout_at(until, &mut dialling).await;
+        let is_connecting = wire.is_err();
+        let checked = match wire {
+            Ok(Ok(wire)) => timeout_at(until, pool.probe(&connector, wire, &checks.probe))
+                .await
+                .unwrap_or(Err(ProbeFailure::TooSlow)),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => Err(ProbeFailure::TooSlow),
+        };
+        // What this process lacks says nothing about the upstream.
+        if !checked.as_ref().is_err_and(ProbeFailure::is_local) {
+            self.note(targets, index, began, checked);
+        }
+        if is_connecting {
+            drop(dialling.await);
+        }
+    }
+
+    fn note<B: UploadBody>(
+        &self,
+        targets: &TargetSet<B>,
+        index: usize,
+        began: Instant,
+        checked: Result<(), ProbeFailure>,
+    ) {
         let meters = &self.state.meters;
         meters.upstream_checks.up();
         if checked.is_err() {
             meters.upstream_checks_failed.up();
         }
-        let failure = checked.err().map(|failure| failure.to_string());
+        let mut failure = checked.map_or_else(|failure| failure.to_string(), |()| String::new());
+        failure.truncate(failure.floor_char_boundary(FAILURE_BYTES_MAX));
         let report = CheckReport {
             at: self.clock.now(),
             duration: began.elapsed(),
-            failure: failure.unwrap_or_default(),
+            failure,
         };
-        targets.checked(index, checks, report, meters);
+        targets.checked(index, report, meters);
     }
 }
 
 /// From 0 to 1.
 fn random(entropy: &dyn Entropy) -> f64 {
     f64::from(u16::from_le_bytes(entropy.bytes())) / f64::from(u16::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use culvert_base::Timestamp;
-    use culvert_edge_config::Probe;
-
-    use super::*;
-
-    const CHECKS: ActiveHealth = ActiveHealth {
-        probe: Probe::Tcp,
-        interval: Duration::from_secs(10),
-        timeout: Duration::from_secs(1),
-        healthy_threshold: 2,
-        unhealthy_threshold: 3,
-    };
-
-    fn report(failure: &str) -> CheckReport {
-        CheckReport {
-            at: Timestamp::from_unix_seconds(1),
-            duration: Duration::ZERO,
-            failure: failure.to_owned(),
-        }
-    }
-
-    #[test]
-    fn results_in_a_row_decide() {
-        let mut state = CheckState::default();
-        let results = [
-            ("", None),
-            ("", Some(true)),
-            ("refused", None),
-            ("refused", None),
-            ("", None),
-            ("refused", None),
-            ("refused", None),
-            ("refused", Some(false)),
-            ("refused", Some(false)),
-            ("", None),
-            ("", Some(true)),
-        ];
-        for (nth, (failure, decided)) in results.into_iter().enumerate() {
-            assert_eq!(state.end(0, &CHECKS, report(failure)), decided, "{nth}");
-        }
-    }
-
-    #[test]
-    fn the_first_check_is_soon_and_the_others_follow_the_interval() {
-        let now = Instant::now();
-        let mut state = CheckState::default();
-        let first = state.due_at(&CHECKS, now, 1.0).unwrap();
-        assert_eq!(first - now, FIRST_WITHIN);
-        assert_eq!(state.due_at(&CHECKS, now, 0.0), Some(first), "once chosen");
-        let second = state.begin(&CHECKS, first, 0.5);
-        assert_eq!(second - first, CHECKS.interval);
-        assert_eq!(state.due_at(&CHECKS, first, 0.0), None, "it runs");
-        state.end(0, &CHECKS, report(""));
-        assert_eq!(state.due_at(&CHECKS, first, 0.0), Some(second));
-    }
-
-    /// A check that began before a change of the list ends after it.
-    #[test]
-    fn results_of_an_earlier_list_do_not_count() {
-        let mut state = CheckState::default();
-        state.pass_to(1, false);
-        assert_eq!(state.end(1, &CHECKS, report("refused")), None);
-        state.begin(&CHECKS, Instant::now(), 0.5);
-        state.pass_to(2, true);
-        assert!(state.last.is_none());
-        assert_eq!(state.due_at(&CHECKS, Instant::now(), 0.5), None, "it runs");
-        for _ in 0..5 {
-            assert_eq!(state.end(1, &CHECKS, report("refused")), None);
-        }
-        assert!(state.last.is_none());
-        assert!(state.due_at(&CHECKS, Instant::now(), 0.5).is_some());
-        assert_eq!(state.end(2, &CHECKS, report("")), None);
-        assert_eq!(state.end(2, &CHECKS, report("")), Some(true));
-    }
 }

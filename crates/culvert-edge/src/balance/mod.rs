@@ -7,7 +7,7 @@
 
 pub(crate) mod attempt;
 pub(crate) mod budget;
+pub(crate) mod check_state;
 pub(crate) mod checks;
-pub(crate) mod health_changes;
 pub(crate) mod target_set;
 pub(crate) mod view;

@@ -6,18 +6,16 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use culvert_base::Timestamp;
+use culvert_base::Share;
 use culvert_base::sync::lock;
 use culvert_edge_config::{
-    ActiveHealth, Balancing, CheckReport, PassiveHealth, UpstreamChange, UpstreamList,
-    UpstreamStatus,
+    Balancing, CheckReport, PassiveHealth, UnhealthyUpstream, UpstreamList, UpstreamStatus,
 };
 use culvert_upstream::{Pool, UploadBody, Upstream};
 use tokio::time::Instant;
 
 use crate::balance::budget::Budget;
-use crate::balance::checks::CheckState;
-use crate::balance::health_changes::HealthChanges;
+use crate::balance::check_state::CheckState;
 use crate::balance::view::{Candidate, View};
 use crate::edge::meters::Meters;
 
@@ -32,6 +30,7 @@ pub(crate) struct TargetSet<B> {
     /// ID of the endpoint.
     endpoint: Arc<str>,
     account: Arc<str>,
+    share: Share,
     list: Arc<UpstreamList>,
     targets: Box<[Target<B>]>,
     view: ArcSwap<View>,
@@ -39,7 +38,6 @@ pub(crate) struct TargetSet<B> {
     pub(crate) budget: Budget,
     /// Held while the view is made again.
     changing: Mutex<()>,
-    changes: Arc<HealthChanges>,
 }
 
 /// An upstream of a list.
@@ -65,8 +63,8 @@ struct TargetState {
     /// Whether it was ejected or failed its checks, and has not responded or passed them since. Written under the lock of
     /// `reason`.
     is_unhealthy: AtomicBool,
-    /// Why it is unhealthy.
-    reason: Mutex<String>,
+    /// Why it is unhealthy, and since when.
+    reason: Mutex<(String, Option<Instant>)>,
     ejection: Mutex<Ejection>,
     check: Mutex<CheckState>,
 }
@@ -134,7 +132,8 @@ pub(crate) fn hash_of(bytes: &[u8]) -> u64 {
 pub(crate) fn address_hash(address: IpAddr) -> u64 {
     match address.to_canonical() {
         IpAddr::V4(address) => hash_of(&address.octets()),
-        IpAddr::V6(address) => hash_of(&address.octets()),
+        // A client may have all addresses of its network.
+        IpAddr::V6(address) => hash_of(&address.octets()[..8]),
     }
 }
 
@@ -146,10 +145,31 @@ fn bit(index: usize) -> u64 {
 }
 
 impl TargetState {
-    /// Whether it gets no traffic of its own.
+    /// Whether it gets no traffic, unless too few others are left.
     fn is_unused(&self) -> bool {
         self.is_out.load(Ordering::Relaxed) || self.is_down.load(Ordering::Relaxed)
     }
+}
+
+/// Notes that an upstream is unhealthy, unless it has become healthy meanwhile.
+fn note_unhealthy(state: &TargetState, why: &str) {
+    let mut reason = lock(&state.reason);
+    if !state.is_unused() {
+        return;
+    }
+    let since = reason.1.unwrap_or_else(Instant::now);
+    *reason = (why.to_owned(), Some(since));
+    state.is_unhealthy.store(true, Ordering::Relaxed);
+}
+
+/// Notes that an upstream is healthy, unless it fails its checks: these decide then.
+fn note_healthy(state: &TargetState) {
+    let mut reason = lock(&state.reason);
+    if state.is_down.load(Ordering::Relaxed) {
+        return;
+    }
+    *reason = (String::new(), None);
+    state.is_unhealthy.store(false, Ordering::Relaxed);
 }
 
 impl Ejection {
@@ -182,10 +202,9 @@ impl Ejection {
 impl<B: UploadBody> TargetSet<B> {
     /// The upstreams of a list of an endpoint and its account, with their pools in its order. Those that `before` has keep their state.
     pub(crate) fn new(
-        (endpoint, account): (&str, &Arc<str>),
+        (endpoint, account, share): (&str, &Arc<str>, Share),
         list: Arc<UpstreamList>,
         pools: impl Iterator<Item = Arc<Pool<B>>>,
-        changes: &Arc<HealthChanges>,
         before: Option<&Self>,
     ) -> Self {
         let known = |pool: &Pool<B>| {
@@ -206,6 +225,7 @@ impl<B: UploadBody> TargetSet<B> {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             endpoint: endpoint.into(),
             account: Arc::clone(account),
+            share,
             budget: Budget::new(
                 list.retries.budget_percent,
                 before.map(|before| &before.budget),
@@ -215,19 +235,15 @@ impl<B: UploadBody> TargetSet<B> {
             turn: AtomicU64::new(before.map_or(0, |before| before.turn.load(Ordering::Relaxed))),
             targets,
             changing: Mutex::default(),
-            changes: Arc::clone(changes),
         };
         let checks_before = before.and_then(|before| before.list.checks.as_ref());
         let is_changed = set.list.checks.as_ref() != checks_before;
         for target in &set.targets {
             let mut check = lock(&target.state.check);
             check.pass_to(set.id, is_changed);
-            // What checks found holds no longer.
-            if set.list.checks.is_none() && target.state.is_down.swap(false, Ordering::Relaxed) {
-                drop(check);
-                if !target.state.is_out.load(Ordering::Relaxed) {
-                    set.note_healthy(target);
-                }
+            // What checks found holds no longer. Whether it is healthy shows the next response.
+            if set.list.checks.is_none() {
+                target.state.is_down.store(false, Ordering::Relaxed);
             }
         }
         set.view.store(Arc::new(set.new_view()));
@@ -239,14 +255,9 @@ impl<B: UploadBody> TargetSet<B> {
         &self.list
     }
 
-    /// ID of the endpoint.
-    pub(crate) fn endpoint(&self) -> &str {
-        &self.endpoint
-    }
-
-    /// Account of the endpoint.
-    pub(crate) fn account(&self) -> &str {
-        &self.account
+    /// Whose limited resources its checks take.
+    pub(crate) fn share(&self) -> Share {
+        self.share
     }
 
     /// The checks of each upstream.
@@ -368,10 +379,7 @@ impl<B: UploadBody> TargetSet<B> {
                     if state.is_out.load(Ordering::Relaxed) {
                         self.restore(target, meters);
                     }
-                    // Its checks decide, if they do not pass.
-                    if !state.is_down.load(Ordering::Relaxed) {
-                        self.note_healthy(target);
-                    }
+                    note_healthy(state);
                 }
             }
             Outcome::Bad(why) => {
@@ -432,19 +440,16 @@ impl<B: UploadBody> TargetSet<B> {
         }
         drop(changing);
         if is_first {
-            self.note_unhealthy(target, &format!("{failures} failures in a row: {why}"));
+            note_unhealthy(
+                &target.state,
+                &format!("{failures} failures in a row: {why}"),
+            );
         }
     }
 
     /// Notes the result of a check. Enough of them in a row decide whether the upstream is used.
-    pub(crate) fn checked(
-        &self,
-        index: usize,
-        checks: &ActiveHealth,
-        report: CheckReport,
-        meters: &Meters,
-    ) {
-        let Some(target) = self.targets.get(index) else {
+    pub(crate) fn checked(&self, index: usize, report: CheckReport, meters: &Meters) {
+        let (Some(target), Some(checks)) = (self.targets.get(index), &self.list.checks) else {
             return;
         };
         let state = &target.state;
@@ -458,30 +463,36 @@ impl<B: UploadBody> TargetSet<B> {
         };
         match (failure.is_empty(), was_down) {
             (false, false) => {
-                tracing::warn!(
-                    endpoint.id = %self.endpoint,
-                    upstream = target.pool.name(),
-                    why = failure,
-                    "the upstream fails its health checks"
-                );
+                if lock(&state.ejection).may_log(Instant::now()) {
+                    tracing::warn!(
+                        endpoint.id = %self.endpoint,
+                        upstream = target.pool.name(),
+                        why = failure,
+                        "the upstream fails its health checks"
+                    );
+                }
                 self.renew(&lock(&self.changing));
-                self.note_unhealthy(target, &format!("health check: {failure}"));
+                note_unhealthy(state, &format!("health check: {failure}"));
             }
             (true, true) => {
-                tracing::info!(
-                    endpoint.id = %self.endpoint,
-                    upstream = target.pool.name(),
-                    "the upstream passes its health checks"
-                );
+                if lock(&state.ejection).may_log(Instant::now()) {
+                    tracing::info!(
+                        endpoint.id = %self.endpoint,
+                        upstream = target.pool.name(),
+                        "the upstream passes its health checks"
+                    );
+                }
                 state.failures.store(0, Ordering::Relaxed);
                 self.restore(target, meters);
-                self.note_healthy(target);
+                note_healthy(state);
             }
-            // One that was ejected serves again, whatever the time.
-            (true, false) if state.is_out.load(Ordering::Relaxed) => {
+            // One that was ejected serves again, whether its time is over or not.
+            (true, false) if state.is_unhealthy.load(Ordering::Relaxed) => {
                 state.failures.store(0, Ordering::Relaxed);
-                self.restore(target, meters);
-                self.note_healthy(target);
+                if state.is_out.load(Ordering::Relaxed) {
+                    self.restore(target, meters);
+                }
+                note_healthy(state);
             }
             _ => {}
         }
@@ -490,58 +501,41 @@ impl<B: UploadBody> TargetSet<B> {
     /// The health of its upstreams.
     pub(crate) fn statuses(&self) -> Vec<UpstreamStatus> {
         let now = Instant::now();
-        let is_panic = self.view.load().is_panic;
-        let of_target = |target: &Target<B>| {
+        let view = self.view.load();
+        let of_target = |(index, target): (usize, &Target<B>)| {
             let state = &target.state;
             let ejection = lock(&state.ejection).until;
             let ejection = ejection.map(|until| until.saturating_duration_since(now));
+            let reason = lock(&state.reason).0.clone();
+            let last_check = lock(&state.check).last.clone();
             UpstreamStatus {
                 url: target.pool.name().to_owned(),
                 is_healthy: !state.is_unhealthy.load(Ordering::Relaxed),
-                is_used: is_panic || !state.is_unused(),
-                reason: lock(&state.reason).clone(),
+                is_used: view.has(index),
+                reason,
                 ejected_for: ejection.filter(|_| state.is_out.load(Ordering::Relaxed)),
                 open_requests: state.open.load(Ordering::Relaxed),
                 failures: state.failures.load(Ordering::Relaxed),
-                last_check: lock(&state.check).last.clone(),
+                last_check,
             }
         };
-        self.targets.iter().map(of_target).collect()
+        self.targets.iter().enumerate().map(of_target).collect()
     }
 
-    /// Notes that an upstream became unhealthy, unless it is.
-    fn note_unhealthy(&self, target: &Target<B>, why: &str) {
-        let mut reason = lock(&target.state.reason);
-        why.clone_into(&mut reason);
-        if !target.state.is_unhealthy.swap(true, Ordering::Relaxed) {
-            self.note_change(target, false, why);
-        }
-    }
-
-    fn note_healthy(&self, target: &Target<B>) {
-        let mut reason = lock(&target.state.reason);
-        reason.clear();
-        if target.state.is_unhealthy.swap(false, Ordering::Relaxed) {
-            self.note_change(target, true, "");
-        }
-    }
-
-    fn note_change(&self, target: &Target<B>, is_healthy: bool, reason: &str) {
-        let is_noted = self.changes.note(UpstreamChange {
-            endpoint: Arc::clone(&self.endpoint),
-            account: Arc::clone(&self.account),
-            url: target.pool.name().to_owned(),
-            is_healthy,
-            reason: reason.to_owned(),
-            at: Timestamp::default(),
-        });
-        if !is_noted {
-            tracing::warn!(
-                endpoint.id = %self.endpoint,
-                upstream = target.pool.name(),
-                is_healthy,
-                "too many upstreams change their health, so this change has no event"
-            );
+    /// Adds its upstreams that are unhealthy.
+    pub(crate) fn add_unhealthy(&self, found: &mut Vec<UnhealthyUpstream>) {
+        for target in &self.targets {
+            if !target.state.is_unhealthy.load(Ordering::Relaxed) {
+                continue;
+            }
+            let (reason, since) = lock(&target.state.reason).clone();
+            found.push(UnhealthyUpstream {
+                endpoint: Arc::clone(&self.endpoint),
+                account: Arc::clone(&self.account),
+                url: target.pool.name().to_owned(),
+                reason,
+                lasts: since.map_or(Duration::ZERO, |since| since.elapsed()),
+            });
         }
     }
 

@@ -23,9 +23,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::balance::checks::Checks;
-use crate::balance::health_changes::HealthChanges;
 use crate::connection::conn_state::ConnState;
 use crate::edge::edge_state::{EdgeState, Phase};
+use crate::http::request_body::RequestBody;
 use crate::settings::rules::Rules;
 use crate::snapshot::freshness::Freshness;
 use crate::snapshot::live_snapshot::LiveSnapshot;
@@ -59,9 +59,7 @@ pub(crate) struct EdgeContext {
     /// What [`Self::tell_missing_data`] logged last.
     pub(crate) missing_data: AtomicU64,
     /// The upstreams of endpoints that have several.
-    pub(crate) checks: Checks,
-    /// Upstreams that became healthy or unhealthy.
-    pub(crate) health_changes: Arc<HealthChanges>,
+    pub(crate) checks: Arc<Checks<RequestBody>>,
     pub(crate) supervisor: Supervisor,
     pub(crate) threads: ConnectionThreads,
     /// Cancelled when accepting ends.

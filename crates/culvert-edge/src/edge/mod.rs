@@ -16,7 +16,7 @@ use arc_swap::ArcSwap;
 use culvert_base::sync::lock;
 use culvert_base::{BoxFuture, Clock, FairPermits, Fault};
 use culvert_edge_config::{
-    Change, NotReplayed, ReplayRequest, Replayed, Snapshot, UpstreamChange, UpstreamStatus,
+    Change, NotReplayed, ReplayRequest, Replayed, Snapshot, UnhealthyUpstream, UpstreamStatus,
 };
 use culvert_events::{Recorder, RefusedTraffic};
 use culvert_io::{ConnectionThreads, Inherited, splice};
@@ -32,6 +32,7 @@ use culvert_upstream::Network;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
@@ -143,7 +144,6 @@ impl Edge {
             ..
         } = settings;
         let state = EdgeState::new(recorder, settings.traffic, &limits, ENCODERS_KIB_MAX);
-        let compiler = SnapshotCompiler::default();
         // Policies start tasks on the threads of this context, which owns the policies' services: so theirs is weak.
         let shared = Arc::new_cyclic(|shared| EdgeContext {
             policy: Arc::new(PolicyServices {
@@ -171,8 +171,7 @@ impl Edge {
             write_delay: settings.write_delay,
             agents: settings.agents,
             missing_data: AtomicU64::new(0),
-            checks: Checks::default(),
-            health_changes: Arc::clone(compiler.health_changes()),
+            checks: Arc::new(Checks::default()),
             files: ArcSwap::from_pointee(files),
             kubernetes_host: settings.kubernetes_host,
             supervisor: settings.supervisor,
@@ -183,7 +182,7 @@ impl Edge {
         Ok(Self {
             shared,
             ports: Arc::new(tokio::sync::Mutex::new(Ports {
-                compiler,
+                compiler: SnapshotCompiler::default(),
                 tcp_bind_ip: settings.tcp_bind_ip,
                 inherited: settings.inherited,
                 open: HashMap::new(),
@@ -227,9 +226,9 @@ impl Edge {
         self.shared.state.refusals.take(self.shared.clock.now())
     }
 
-    /// Takes the upstreams that became healthy or unhealthy since the last call.
-    pub fn take_upstream_changes(&self) -> Vec<UpstreamChange> {
-        self.shared.health_changes.take(self.shared.clock.now())
+    /// The upstreams of all endpoints that are unhealthy.
+    pub fn unhealthy_upstreams(&self) -> Vec<UnhealthyUpstream> {
+        self.shared.checks.unhealthy()
     }
 
     /// The health of the upstreams of an endpoint, in the order of its list; `None` if it has no list.
@@ -430,13 +429,17 @@ impl Edge {
             let stop = shared.accepting.child_token();
             listen(shared, listener, kind, stop);
         }
+        // Apart, so that many checks delay nothing. They end with this.
+        let mut checking = JoinSet::new();
+        let (checks, checker) = (Arc::clone(&shared.checks), self.checker());
+        checking.spawn(async move { checks.run(checker).await });
         tokio::select! {
             biased;
             () = cancel.cancelled() => {}
             () = self.regulate() => {}
-            () = shared.checks.run(self.checker()) => {}
         }
         shared.accepting.cancel();
+        checking.abort_all();
         // Connections are refused from here on, unless another edge has handles of the sockets.
         lock(&self.listeners).clear();
         self.ports.lock().await.open.clear();

@@ -11,7 +11,6 @@ use culvert_edge_config::{Balancing, HashKey};
 use culvert_upstream::{Http1ClientError, Protocol, UpstreamError, UpstreamHead};
 use http_body::Body;
 
-use crate::balance::attempt::Attempt;
 use crate::balance::target_set::{Outcome, Tried, address_hash, hash_of};
 use crate::http::exchange::HttpExchange;
 use crate::http::forward::{
@@ -19,7 +18,7 @@ use crate::http::forward::{
 };
 use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::RequestBody;
-use crate::pools::TargetSet;
+use crate::pools::{Attempt, TargetSet};
 
 /// Sends a request to one of the upstreams of an endpoint, and to others if it fails and may be sent again.
 pub(super) async fn send(
@@ -81,7 +80,7 @@ pub(super) async fn send(
             Ok(_) if !way.stand_ins.is_empty() && !pool.is_reachable() => Failed::ToConnect,
             Ok(_) => Failed::No,
             // That does not depend on the client.
-            Err(UpstreamError::Dial(_)) if !was_sent => Failed::ToConnect,
+            Err(UpstreamError::Dial(error)) if !was_sent && !error.is_local() => Failed::ToConnect,
             Err(_) if has_gone(exchange) => Failed::ByClient,
             Err(failure) => failure_of(failure, per_try.is_some(), was_sent),
         };
@@ -179,6 +178,7 @@ fn has_gone(exchange: &HttpExchange) -> bool {
 fn failure_of(failure: &UpstreamError, has_try_timeout: bool, was_sent: bool) -> Failed {
     match failure {
         // An open connection closed, and there is no other: the request may be what ended the upstream.
+        UpstreamError::Dial(error) if error.is_local() => Failed::Otherwise,
         UpstreamError::Dial(_) if was_sent => Failed::Reset,
         UpstreamError::Dial(_) => Failed::ToConnect,
         UpstreamError::Http1(Http1ClientError::Io(_) | Http1ClientError::Ended) => Failed::Reset,

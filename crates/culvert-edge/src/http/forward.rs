@@ -35,7 +35,6 @@ use http::{HeaderValue, Method, Request, StatusCode, Version, request, response}
 use http_body::Body;
 use tokio::time::Instant;
 
-use crate::balance::attempt::Attempt;
 use crate::connection::downstream::Downstream;
 use crate::connection::http1_state::Broken;
 use crate::http::balanced;
@@ -48,7 +47,7 @@ use crate::http::response::{Abandoned, PendingResponse};
 use crate::http::response_body::Source;
 use crate::http::upgrade;
 use crate::http::upgrade::UpgradeRequest;
-use crate::pools::{Lease, PendingStream, Pool};
+use crate::pools::{Attempt, Lease, PendingStream, Pool};
 use crate::snapshot::group::{Member, StandIn};
 
 /// The first pause before a request goes to a busy agent again, which doubles each time, and the time limit of
@@ -389,16 +388,12 @@ async fn over_new_connection(
         let next = stand_ins.next();
         let clock = exchange.recording.connect_clock();
         let connecting = attempt.take();
-        if let Some(attempt) = connecting {
-            attempt.set_connecting(true);
-        }
+        Attempt::note(connecting, true);
         let connected = match in_turn {
             true => pool.connect_in_turn(&down.connector(), connect).await,
             false => pool.connect(&down.connector(), connect).await,
         };
-        if let Some(attempt) = connecting {
-            attempt.set_connecting(false);
-        }
+        Attempt::note(connecting, false);
         let mut lease = match (connected, next) {
             (Ok(lease), _) => lease,
             (Err(UpstreamError::Dial(error)), next) => {
@@ -565,20 +560,12 @@ pub(super) async fn over_http2(
     let credentials = [AUTHORIZATION, PROXY_AUTHORIZATION];
     let is_alone = has_connection_authentication(request.headers(), credentials)
         || (way.reuse != Reuse::Anyone && key.is_none());
-    let mut attempt = way.attempt;
     loop {
         let clock = exchange.recording.connect_clock();
-        let connecting = attempt.take();
-        if let Some(attempt) = connecting {
-            attempt.set_connecting(true);
-        }
         let opened = match is_alone {
             true => pool.http2_alone(&down.connector(), connect).await,
             false => pool.http2(&down.connector(), connect).await,
         };
-        if let Some(attempt) = connecting {
-            attempt.set_connecting(false);
-        }
         let mut link = match (opened, attempts) {
             (Ok(link), _) => link,
             (Err(UpstreamError::Dial(error)), 0) => match stand_ins.next() {

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use culvert_base::Share;
 use culvert_edge_config::{
     Change, Endpoint, EndpointBinding, NamedCertificate, Restriction, Snapshot,
 };
@@ -15,7 +16,6 @@ use culvert_tls::server_certificate::ServerCertificate;
 use culvert_upstream::Upstream;
 use rustls_pki_types::CertificateDer;
 
-use crate::balance::health_changes::HealthChanges;
 use crate::pools::{Pool, TargetSet};
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::group::{Group, Member};
@@ -35,7 +35,6 @@ pub(crate) struct SnapshotCompiler {
     places: HashMap<EndpointAddress, Vec<Arc<Endpoint>>>,
     by_id: HashMap<String, Placed>,
     restrictions: HashMap<Arc<str>, Arc<Restriction>>,
-    health_changes: Arc<HealthChanges>,
 }
 
 /// An endpoint, what ends its open relays, and the state of its upstreams if it has several.
@@ -213,11 +212,6 @@ impl SnapshotCompiler {
         Ok(live)
     }
 
-    /// What becomes of the upstreams of all endpoints.
-    pub(crate) fn health_changes(&self) -> &Arc<HealthChanges> {
-        &self.health_changes
-    }
-
     /// The upstreams of an endpoint that has several.
     pub(crate) fn targets(&self, endpoint_id: &str) -> Option<&Arc<TargetSet>> {
         self.by_id.get(endpoint_id)?.targets.as_ref()
@@ -297,12 +291,11 @@ impl SnapshotCompiler {
                 let pools = upstreams.filter_map(|one| self.pools.pool_to(&endpoint.account, one));
                 let list = Arc::clone(list);
                 let pools = pools.cloned();
-                let changes = &self.health_changes;
+                let share = Share::new(&endpoint.owner, &endpoint.id);
                 Arc::new(TargetSet::new(
-                    (&endpoint.id, &endpoint.account),
+                    (&endpoint.id, &endpoint.account, share),
                     list,
                     pools,
-                    changes,
                     known.as_deref(),
                 ))
             }

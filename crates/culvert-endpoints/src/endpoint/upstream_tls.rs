@@ -143,7 +143,7 @@ impl UpstreamTlsOptions {
         }
     }
 
-    /// Checks the certificates of `ca`, except for those that the endpoint had before, and drops the text around them: what is
+    /// Checks the certificates of `ca`, except for those that the endpoint had before, and drops the text around them: everything
     /// stored is shown.
     fn settle_authorities(&mut self, known: &[String], now: Timestamp) -> Result<(), String> {
         for entry in self.ca.iter_mut().flatten() {

@@ -213,7 +213,7 @@ fn an_escaped_target_is_as_long_as_any_other() {
         assert_eq!(read(&over, false), Err(TOO_LONG));
         assert_eq!(read_path(&over, false), Err(TOO_LONG));
     }
-    // Events and policies see the target as received, whatever it becomes.
+    // What was received is seen too, whatever it becomes.
     let removed = [&long(b"\xE9", third + 1)[..], b"/.."].concat();
     assert_eq!(read(&removed.into(), false), Err(TOO_LONG));
     let query = [b"/?", &*b"\xE9".repeat(third + 1)].concat();

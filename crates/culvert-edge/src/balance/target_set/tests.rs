@@ -1,5 +1,6 @@
+use culvert_base::Timestamp;
 use culvert_edge_config::upstream_tls::UpstreamTls;
-use culvert_edge_config::{ListedUpstream, Retries, TlsOptions, TlsWithheld};
+use culvert_edge_config::{ActiveHealth, ListedUpstream, Retries, TlsOptions, TlsWithheld};
 
 use super::*;
 use crate::balance::attempt::Attempt;
@@ -28,8 +29,8 @@ fn set_of(list: Arc<UpstreamList>, before: Option<&TargetSet>) -> TargetSet {
         .iter()
         .map(|listed| Arc::new(Pool::new(listed.upstream.clone())))
         .collect();
-    let of = ("ep_1", &Arc::from("ac_1"));
-    TargetSet::new(of, list, pools.into_iter(), &Arc::default(), before)
+    let of = ("ep_1", &Arc::from("ac_1"), Share::of_owner("usr_1"));
+    TargetSet::new(of, list, pools.into_iter(), before)
 }
 
 fn set(weights: &[u16]) -> TargetSet {
@@ -178,7 +179,7 @@ fn checked(set: &TargetSet, index: usize, failures: &[&str]) {
             duration: Duration::ZERO,
             failure: (*failure).to_owned(),
         };
-        set.checked(index, &CHECKS, report, &Meters::default());
+        set.checked(index, report, &Meters::default());
     }
 }
 
@@ -188,12 +189,11 @@ fn set_with_checks() -> TargetSet {
     set_of(list, None)
 }
 
-/// The changes since the last call: the port, and whether it is healthy.
-fn changes(set: &TargetSet) -> Vec<(String, bool)> {
-    let changes = set.changes.take(Timestamp::default()).into_iter();
-    let mut changes: Vec<_> = changes.map(|one| (one.url, one.is_healthy)).collect();
-    changes.sort();
-    changes
+/// The URLs of those that are unhealthy.
+fn unhealthy(set: &TargetSet) -> Vec<String> {
+    let mut found = Vec::new();
+    set.add_unhealthy(&mut found);
+    found.into_iter().map(|one| one.url).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -204,17 +204,17 @@ async fn an_upstream_that_fails_its_checks_is_left_out_until_it_passes_them() {
     checked(&set, 1, &["refused"]);
     assert_eq!(counts(&set, 30), [15, 0, 15]);
     let url = "http://127.0.0.1:2".to_owned();
-    assert_eq!(changes(&set), [(url.clone(), false)]);
+    assert_eq!(unhealthy(&set), [url.clone()]);
     assert_eq!(set.statuses()[1].reason, "health check: refused");
     // Further failures say nothing new, and a response to a request does not bring it back.
     checked(&set, 1, &["refused"]);
     set.report(1, Outcome::Good, &Meters::default());
     checked(&set, 1, &[""]);
     assert_eq!(counts(&set, 30), [15, 0, 15]);
-    assert!(changes(&set).is_empty());
+    assert_eq!(unhealthy(&set), [url]);
     checked(&set, 1, &[""]);
     assert_eq!(counts(&set, 30), [10, 10, 10]);
-    assert_eq!(changes(&set), [(url, true)]);
+    assert!(unhealthy(&set).is_empty());
     assert_eq!(set.statuses()[1].reason, "");
 }
 
@@ -225,7 +225,7 @@ async fn an_ejected_upstream_is_healthy_once_it_responds_or_passes_its_checks() 
         let set = set_with_checks();
         fail(&set, 0, 3);
         let url = "http://127.0.0.1:1".to_owned();
-        assert_eq!(changes(&set), [(url.clone(), false)]);
+        assert_eq!(unhealthy(&set), [url.clone()]);
         assert_eq!(set.statuses()[0].reason, "3 failures in a row: 503");
         assert!(set.statuses()[0].ejected_for.is_some());
         if by_check {
@@ -233,11 +233,11 @@ async fn an_ejected_upstream_is_healthy_once_it_responds_or_passes_its_checks() 
         } else {
             tokio::time::advance(Duration::from_secs(11)).await;
             assert_eq!(counts(&set, 30), [10, 10, 10], "its time is over");
-            assert!(changes(&set).is_empty(), "and nothing is proven");
+            assert_eq!(unhealthy(&set), [url], "and nothing is proven");
             set.report(0, Outcome::Good, &Meters::default());
         }
         assert_eq!(counts(&set, 30), [10, 10, 10]);
-        assert_eq!(changes(&set), [(url, true)], "by check: {by_check}");
+        assert!(unhealthy(&set).is_empty(), "by check: {by_check}");
         assert!(
             set.statuses()
                 .iter()
@@ -333,7 +333,7 @@ async fn a_response_while_it_is_ejected_ends_the_growth_of_its_ejections() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_does_not_wait_for_a_connection_counts_as_one_failure_after_a_second() {
+async fn a_client_that_does_not_wait_for_a_connection_counts_once_the_limit_is_nearly_over() {
     let (set, meters) = (set(&[1, 1]), Meters::default());
     let limit = Duration::from_secs(10);
     let leave = |limit, after: Duration| {
@@ -346,12 +346,15 @@ async fn a_client_that_does_not_wait_for_a_connection_counts_as_one_failure_afte
     };
     let failures = || set.targets[0].state.failures.load(Ordering::Relaxed);
     for _ in 0..9 {
-        leave(limit, Duration::from_millis(999)).await;
+        leave(limit, Duration::from_millis(8_999)).await;
     }
     assert_eq!(failures(), 0);
-    leave(limit, Duration::from_secs(1)).await;
+    leave(limit, Duration::from_secs(9)).await;
     assert_eq!(failures(), 1);
-    leave(Duration::from_secs(1), Duration::from_millis(500)).await;
+    let short = Duration::from_millis(700);
+    leave(short, Duration::from_millis(650)).await;
+    assert_eq!(failures(), 1, "the whole of a short limit");
+    leave(short, short).await;
     assert_eq!(failures(), 2);
     // After the connection exists, or with an outcome, leaving says nothing more.
     let attempt = Attempt::new(&set, 0, limit, &meters);
@@ -405,4 +408,16 @@ async fn a_key_stays_at_its_upstream_while_that_serves() {
     }
     assert_eq!(set.choose(Some(key), tried, &meters), None);
     assert_eq!(counts(&set, 30), [15, 0, 15]);
+}
+
+/// Nobody sends requests to it, but it passes its checks.
+#[tokio::test(start_paused = true)]
+async fn one_whose_ejection_is_over_is_healthy_once_it_passes_its_checks() {
+    let set = set_with_checks();
+    fail(&set, 0, 3);
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert_eq!(counts(&set, 30), [10, 10, 10]);
+    assert!(!set.statuses()[0].is_healthy);
+    checked(&set, 0, &["", ""]);
+    assert!(set.statuses()[0].is_healthy);
 }

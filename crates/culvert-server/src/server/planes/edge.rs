@@ -9,7 +9,7 @@ use culvert_command::{Invalid, with_causes};
 use culvert_control::{Control, EdgePort};
 use culvert_delivery::Delivery;
 use culvert_edge::{
-    Change, Dial, Edge, NotReplayed, ReplayRequest, Replayed, Snapshot, UpstreamChange,
+    Change, Dial, Edge, NotReplayed, ReplayRequest, Replayed, Snapshot, UnhealthyUpstream,
     UpstreamStatus,
 };
 use culvert_events::RefusedTraffic;
@@ -114,8 +114,8 @@ impl EdgePort for Published {
         self.edge.take_refused()
     }
 
-    fn take_upstream_changes(&self) -> Vec<UpstreamChange> {
-        self.edge.take_upstream_changes()
+    fn unhealthy_upstreams(&self) -> Vec<UnhealthyUpstream> {
+        self.edge.unhealthy_upstreams()
     }
 
     fn upstream_statuses(&self, endpoint_id: &str) -> Option<Vec<UpstreamStatus>> {

@@ -12,11 +12,11 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
-use tokio::time::{Instant, timeout_at};
+use memchr::memmem;
 
+use super::{Pool, StreamTasks};
 use crate::connector::Connector;
 use crate::dial_error::DialError;
-use crate::pool::{Pool, StreamTasks};
 use crate::ports::{PoolOwner, UploadBody};
 use crate::stream::UpstreamStream;
 use crate::upstream::Protocol;
@@ -82,6 +82,13 @@ pub enum ProbeFailure {
     Invalid,
 }
 
+impl ProbeFailure {
+    /// Whether this process, and not the upstream, is the cause.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Self::Dial(error) if error.is_local())
+    }
+}
+
 impl Probe {
     /// Whether it sends a request, which only an upstream of HTTP understands.
     pub fn is_http(&self) -> bool {
@@ -90,7 +97,21 @@ impl Probe {
 }
 
 impl<B: UploadBody> Pool<B> {
-    /// Checks the upstream on a new connection, within `limit`.
+    /// Opens a connection for a check, within `limit`. Other endpoints share the pool, so it learns nothing of that.
+    ///
+    /// # Errors
+    ///
+    /// The upstream cannot be connected to.
+    pub async fn dial_apart(
+        &self,
+        connector: &Connector<'_, impl PoolOwner>,
+        limit: Duration,
+    ) -> Result<UpstreamStream, ProbeFailure> {
+        let wire = connector.dial(self.upstream(), limit, false).await;
+        wire.map_err(ProbeFailure::Dial)
+    }
+
+    /// Checks the upstream on a new connection.
     ///
     /// # Errors
     ///
@@ -98,30 +119,22 @@ impl<B: UploadBody> Pool<B> {
     pub async fn probe(
         &self,
         connector: &Connector<'_, impl PoolOwner>,
+        wire: UpstreamStream,
         probe: &Probe,
-        limit: Duration,
     ) -> Result<(), ProbeFailure> {
-        let until = Instant::now() + limit;
-        let wire = self.dial(connector, limit).await;
-        let wire = wire.map_err(ProbeFailure::Dial)?;
-        let checked = async {
-            match probe {
-                Probe::Tcp => Ok(()),
-                Probe::Http(http) => {
-                    let request = self.request_of(http)?;
-                    let response = self.exchange(connector, wire, request);
-                    http.judge(response.await?).await
-                }
-                Probe::Grpc(service) => {
-                    let request = self.grpc_request(service)?;
-                    let response = self.exchange(connector, wire, request);
-                    judge_grpc(response.await?).await
-                }
+        match probe {
+            Probe::Tcp => Ok(()),
+            Probe::Http(http) => {
+                let request = self.request_of(http)?;
+                let response = self.exchange(connector, wire, request);
+                http.judge(response.await?).await
             }
-        };
-        timeout_at(until, checked)
-            .await
-            .unwrap_or(Err(ProbeFailure::TooSlow))
+            Probe::Grpc(service) => {
+                let request = self.grpc_request(service)?;
+                let response = self.exchange(connector, wire, request);
+                judge_grpc(response.await?).await
+            }
+        }
     }
 
     /// Sends a request as the only one of a connection.
@@ -231,9 +244,10 @@ impl HttpProbe {
             return Ok(());
         }
         let body = begin_of(response.into_body()).await?;
-        let text = self.body.as_bytes();
-        let has_text = body.0.windows(text.len()).any(|part| part == text);
-        has_text.then_some(()).ok_or(ProbeFailure::Body)
+        match memmem::find(&body.0, self.body.as_bytes()) {
+            Some(_) => Ok(()),
+            None => Err(ProbeFailure::Body),
+        }
     }
 }
 
@@ -281,8 +295,12 @@ async fn judge_grpc(response: Response<Incoming>) -> Result<(), ProbeFailure> {
     match status.map(HeaderValue::as_bytes) {
         Some(b"0") => {}
         other => {
-            let status = other.map_or("missing".into(), String::from_utf8_lossy);
-            return Err(ProbeFailure::GrpcStatus(status.into_owned()));
+            let status = other.map_or("missing", |status| {
+                let is_number = status.len() <= 3 && status.iter().all(u8::is_ascii_digit);
+                let number = std::str::from_utf8(status).ok().filter(|_| is_number);
+                number.unwrap_or("invalid")
+            });
+            return Err(ProbeFailure::GrpcStatus(status.to_owned()));
         }
     }
     serving(&body)

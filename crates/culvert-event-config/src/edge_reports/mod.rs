@@ -1,0 +1,4 @@
+//! Events about what the edge of this process sees and no call causes.
+
+pub mod refused_traffic;
+pub mod upstream_health;
