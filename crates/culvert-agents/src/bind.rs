@@ -430,7 +430,7 @@ impl AgentControl {
     ) -> Result<(), Error> {
         let (_, session) = self.entitled_session(session_id).await?;
         let patching = self.patch_endpoint_locked(session_id, &session, change);
-        self.kernel.locks.with(&[session_id], patching).await
+        Box::pin(self.kernel.locks.with(&[session_id], patching)).await
     }
 
     async fn patch_endpoint_locked(

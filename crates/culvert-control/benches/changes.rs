@@ -51,7 +51,7 @@ impl EdgePort for Port {
         self.0.take_refused()
     }
 
-    fn unhealthy_upstreams(&self) -> Vec<culvert_edge::UnhealthyUpstream> {
+    fn unhealthy_upstreams(&self) -> Option<Vec<culvert_edge::UnhealthyUpstream>> {
         self.0.unhealthy_upstreams()
     }
 

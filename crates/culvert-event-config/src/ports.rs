@@ -23,8 +23,8 @@ pub trait EdgePort: Debug + Send + Sync {
     /// Takes what was refused without an endpoint since the last call.
     fn take_refused(&self) -> Vec<RefusedTraffic>;
 
-    /// The upstreams of all endpoints that are unhealthy.
-    fn unhealthy_upstreams(&self) -> Vec<UnhealthyUpstream>;
+    /// The upstreams of all endpoints that are unhealthy; `None` if it stops.
+    fn unhealthy_upstreams(&self) -> Option<Vec<UnhealthyUpstream>>;
 
     /// The health of the upstreams of an endpoint, in the order of its list; `None` if it has no list.
     fn upstream_statuses(&self, endpoint_id: &str) -> Option<Vec<UpstreamStatus>>;

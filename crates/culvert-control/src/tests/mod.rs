@@ -142,8 +142,8 @@ impl EdgePort for HeldEdge {
         std::mem::take(&mut *self.1.lock().unwrap())
     }
 
-    fn unhealthy_upstreams(&self) -> Vec<culvert_edge_config::UnhealthyUpstream> {
-        Vec::new()
+    fn unhealthy_upstreams(&self) -> Option<Vec<culvert_edge_config::UnhealthyUpstream>> {
+        None
     }
 
     fn upstream_statuses(&self, _: &str) -> Option<Vec<culvert_edge_config::UpstreamStatus>> {

@@ -226,9 +226,10 @@ impl Edge {
         self.shared.state.refusals.take(self.shared.clock.now())
     }
 
-    /// The upstreams of all endpoints that are unhealthy.
-    pub fn unhealthy_upstreams(&self) -> Vec<UnhealthyUpstream> {
-        self.shared.checks.unhealthy()
+    /// The upstreams of all endpoints that are unhealthy; `None` from the begin of the drain on.
+    pub fn unhealthy_upstreams(&self) -> Option<Vec<UnhealthyUpstream>> {
+        let is_serving = self.shared.state.phase() == Phase::Serving;
+        is_serving.then(|| self.shared.checks.unhealthy())
     }
 
     /// The health of the upstreams of an endpoint, in the order of its list; `None` if it has no list.

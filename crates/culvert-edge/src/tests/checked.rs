@@ -118,13 +118,13 @@ async fn traffic_goes_to_upstreams_that_pass_their_checks() {
     let requests = of(&events, "http_request_complete.v0");
     let upstreams: Vec<_> = requests.into_iter().map(to).collect();
     assert_eq!(upstreams, vec![Some(format!("http://{a}")); 6]);
-    let unhealthy = rig.edge.unhealthy_upstreams();
+    let unhealthy = rig.edge.unhealthy_upstreams().unwrap();
     assert_eq!(unhealthy.len(), 1);
     assert_eq!(unhealthy[0].url, format!("http://{b}"));
 
     changing.store(204, Ordering::SeqCst);
     are(&rig, &[true, true]).await;
-    assert!(rig.edge.unhealthy_upstreams().is_empty());
+    assert!(rig.edge.unhealthy_upstreams().unwrap().is_empty());
     let head = heads.lock().unwrap()[0].to_ascii_lowercase();
     assert!(
         head.starts_with("get /healthz?full=1 http/1.1\r\n"),

@@ -138,12 +138,12 @@ impl GivenActiveHealth {
 
     fn check_request(&self) -> Result<(), Refusal> {
         let is_visible = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
-        if let Some(path) = &self.path {
-            if path.len() > PATH_BYTES_MAX || !HttpProbe::is_path(path) {
-                return Err(invalid(
-                    "`upstream_health.active.path` must begin with `/`, with at most 2048 visible ASCII characters and no `#`.",
-                ));
-            }
+        if let Some(path) = &self.path
+            && (path.len() > PATH_BYTES_MAX || !HttpProbe::is_path(path))
+        {
+            return Err(invalid(
+                "`upstream_health.active.path` must begin with `/`, with at most 2048 visible ASCII characters and no `#`.",
+            ));
         }
         if let Some(host) = &self.host
             && (host.len() > HOST_BYTES_MAX || !HttpProbe::is_host(host))

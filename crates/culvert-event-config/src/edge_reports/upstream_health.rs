@@ -22,7 +22,7 @@ use crate::EventConfig;
 use crate::event_kinds::{UPSTREAM_HEALTHY, UPSTREAM_UNHEALTHY};
 
 /// How often it compares the upstreams with what it reported.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Shortest time between two events of an upstream.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Most events of an account in this time. Others wait.
@@ -87,7 +87,7 @@ impl Reports {
         &self,
         unhealthy: Vec<UnhealthyUpstream>,
         is_listed: impl Fn(&Key) -> bool,
-        (now, all): (Instant, bool),
+        now: Instant,
     ) -> Vec<Change> {
         let unhealthy = unhealthy.into_iter();
         let unhealthy: HashMap<Key, UnhealthyUpstream> = unhealthy
@@ -101,19 +101,20 @@ impl Reports {
         }
         let mut due: Vec<Change> = Vec::new();
         for (key, one) in &self.reported {
-            if !one.is_healthy && !unhealthy.contains_key(key) && (all || !is_recent(one)) {
-                due.push(Change {
-                    key: key.clone(),
-                    account: Arc::clone(&one.account),
-                    is_healthy: true,
-                    reason: if is_listed(key) { "" } else { "removed" }.to_owned(),
-                    lasts: Duration::ZERO,
-                });
+            if one.is_healthy || unhealthy.contains_key(key) || is_recent(one) {
+                continue;
             }
+            due.push(Change {
+                key: key.clone(),
+                account: Arc::clone(&one.account),
+                is_healthy: true,
+                reason: if is_listed(key) { "" } else { "removed" }.to_owned(),
+                lasts: Duration::ZERO,
+            });
         }
         for (key, one) in unhealthy {
             let before = self.reported.get(&key);
-            if before.is_none_or(|before| before.is_healthy && (all || !is_recent(before))) {
+            if before.is_none_or(|before| before.is_healthy && !is_recent(before)) {
                 due.push(Change {
                     key,
                     account: one.account,
@@ -124,12 +125,11 @@ impl Reports {
             }
         }
         due.sort_by_key(|change| std::cmp::Reverse(change.lasts));
-        let has_room = |change: &Change| {
+        let mut has_room = |change: &Change| {
             let count = of_accounts.entry(Arc::clone(&change.account)).or_default();
             *count += 1;
-            all || *count <= OF_ACCOUNT_MAX
+            *count <= OF_ACCOUNT_MAX
         };
-        let mut has_room = has_room;
         due.retain(|change| has_room(change));
         due.truncate(TOGETHER_MAX);
         due
@@ -178,28 +178,29 @@ impl EventConfig {
         lock(&self.upstream_reports.0)
     }
 
-    /// Reports the health of upstreams until cancelled, and then the rest.
+    /// Reports the health of upstreams until cancelled.
     pub async fn report_upstream_health(&self, stop: CancellationToken) {
         loop {
-            let is_over = tokio::select! {
-                () = stop.cancelled() => true,
-                () = tokio::time::sleep(LOOK_EVERY) => false,
-            };
-            if let Err(fault) = self.report_upstreams(is_over).await {
-                tracing::warn!(cause = %fault.chain(), "reporting the health of upstreams failed; retrying");
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
             }
-            if is_over {
-                return;
+            if let Err(fault) = self.report_upstreams().await {
+                tracing::warn!(cause = %fault.chain(), "reporting the health of upstreams failed; retrying");
             }
         }
     }
 
-    /// Commits the events that are due; with `all`, also those that are due later.
+    /// Commits the events that are due.
     ///
     /// # Errors
     /// If the store fails. What was not written is tried again.
-    pub async fn report_upstreams(&self, all: bool) -> Result<(), Fault> {
+    pub async fn report_upstreams(&self) -> Result<(), Fault> {
         let Some(edge) = &self.edge else {
+            return Ok(());
+        };
+        // An edge that stops has no lists any more.
+        let Some(unhealthy) = edge.unhealthy_upstreams() else {
             return Ok(());
         };
         let now = Instant::now();
@@ -210,7 +211,7 @@ impl EventConfig {
         let due = {
             let mut reports = self.upstream_reports();
             reports.note(&[], now);
-            reports.due(edge.unhealthy_upstreams(), is_listed, (now, all))
+            reports.due(unhealthy, is_listed, now)
         };
         if due.is_empty() {
             return Ok(());
@@ -265,7 +266,7 @@ mod tests {
         now: Instant,
     ) -> Vec<(String, bool, String)> {
         reports.note(&[], now);
-        let due = reports.due(unhealthy, |_| is_listed, (now, false));
+        let due = reports.due(unhealthy, |_| is_listed, now);
         reports.note(&due, now);
         let said = due.into_iter();
         said.map(|one| (one.key.0.to_string(), one.is_healthy, one.reason))

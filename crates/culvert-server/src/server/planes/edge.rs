@@ -114,7 +114,7 @@ impl EdgePort for Published {
         self.edge.take_refused()
     }
 
-    fn unhealthy_upstreams(&self) -> Vec<UnhealthyUpstream> {
+    fn unhealthy_upstreams(&self) -> Option<Vec<UnhealthyUpstream>> {
         self.edge.unhealthy_upstreams()
     }
 
