@@ -220,7 +220,7 @@ impl Checker {
         let wire = timeout_at(until, &mut dialling).await;
         let is_connecting = wire.is_err();
         let checked = match wire {
-            Ok(Ok(wire)) => timeout_at(until, pool.probe(&connector, wire, &checks.probe))
+            Ok(Ok(wire)) => timeout_at(until, pool.check_health(&connector, wire, &checks.probe))
                 .await
                 .unwrap_or(Err(ProbeFailure::TooSlow)),
             Ok(Err(failure)) => Err(failure),

@@ -67,8 +67,8 @@ pub(crate) struct UpstreamReports(Mutex<Reports>);
 
 #[derive(Debug, Default)]
 struct Reports {
-    /// The last event of each upstream that was unhealthy then, or in the last minute. There are at most as many as upstreams
-    /// in lists, because those that are removed are reported and forgotten.
+    /// The last event of each upstream that was unhealthy then, or in the last minute. No more than lists
+    /// have: those that are removed are reported and forgotten.
     reported: HashMap<Key, Reported>,
 }
 
@@ -168,7 +168,7 @@ pub fn kinds() -> [AuditKind; 2] {
         kind(
             UPSTREAM_UNHEALTHY,
             "An upstream of an endpoint with several was ejected after failures in a row, or fails its health checks. From each \
-             node that sees it. An upstream has one event a minute at most; an account has 100. A node that starts knows nothing of before.",
+             node that sees it. An upstream has one event a minute at most; an account has 100. A node that starts does not know the last state.",
         ),
     ]
 }

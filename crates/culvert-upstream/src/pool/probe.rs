@@ -116,7 +116,7 @@ impl<B: UploadBody> Pool<B> {
     /// # Errors
     ///
     /// It does not pass.
-    pub async fn probe(
+    pub async fn check_health(
         &self,
         connector: &Connector<'_, impl PoolOwner>,
         wire: UpstreamStream,

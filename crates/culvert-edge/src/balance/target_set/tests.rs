@@ -410,7 +410,7 @@ async fn a_key_stays_at_its_upstream_while_that_serves() {
     assert_eq!(counts(&set, 30), [15, 0, 15]);
 }
 
-/// Nobody sends requests to it, but it passes its checks.
+/// It gets no requests, but passes its checks.
 #[tokio::test(start_paused = true)]
 async fn one_whose_ejection_is_over_is_healthy_once_it_passes_its_checks() {
     let set = set_with_checks();
