@@ -75,9 +75,9 @@ pub(super) async fn send(
         };
         let was_sent = exchange.recording.attempts() > sent_before;
         let failed = match &sent {
+            // The response is that of another one.
+            Ok(_) if exchange.is_at_stand_in => Failed::ToConnect,
             Ok((head, _)) if retries.statuses.has(head.status().as_u16()) => Failed::Status,
-            // The response is that of a stand-in.
-            Ok(_) if !way.stand_ins.is_empty() && !pool.is_reachable() => Failed::ToConnect,
             Ok(_) => Failed::No,
             // That does not depend on the client.
             Err(UpstreamError::Dial(error)) if !was_sent && !error.is_local() => Failed::ToConnect,

@@ -74,6 +74,8 @@ pub(crate) struct HttpExchange {
     set_by_policies: Vec<HeaderName>,
     /// Counts it for the upstream that serves it, if its endpoint has several.
     open_at: Option<OpenAt>,
+    /// Whether it went to a stand-in.
+    pub(crate) is_at_stand_in: bool,
     /// Whether the client got an interim response of an upstream.
     pub(crate) has_informed: bool,
     pub(crate) alarm: Alarm,
@@ -112,6 +114,7 @@ impl HttpExchange {
             upload: None,
             set_by_policies: Vec::new(),
             open_at: None,
+            is_at_stand_in: false,
             has_informed: false,
             alarm: down.conn.borrow_alarm(),
             down,

@@ -478,6 +478,7 @@ async fn over_new_connection(
 /// The pool of a stand-in that serves the request.
 fn stand_in(exchange: &mut HttpExchange, way: Way<'_>, stand_in: &StandIn) -> Arc<Pool> {
     exchange.count.stands_in(stand_in);
+    exchange.is_at_stand_in = true;
     let pool = Arc::clone(stand_in.pool(&exchange.down().edge.state.meters));
     pool_for(exchange, &pool, way.member)
 }

@@ -451,6 +451,58 @@ async fn a_list_shares_an_address_with_another_endpoint() {
     assert_eq!(ask(8).await, counted(&[("a", 8)]));
 }
 
+/// An upstream that accepts one connection, and keeps it.
+async fn kept(listener: TcpListener, release: Arc<Notify>) {
+    let (stream, _) = listener.accept().await.unwrap();
+    drop(listener);
+    let mut client = Client::new(stream);
+    while let Some((head, _)) = client.request().await {
+        if head.contains("/held") {
+            release.notified().await;
+        }
+        client.send(named("kept", 0)).await;
+    }
+}
+
+/// Whether a connection can be opened says nothing about a response over another one.
+#[tokio::test]
+async fn a_response_over_a_kept_connection_is_no_failure() {
+    let alone = Server::start("alone").await;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (release, mut tasks) = (Arc::new(Notify::new()), JoinSet::new());
+    tasks.spawn(kept(listener, Arc::clone(&release)));
+    let rig = Rig::start().await;
+    let url = format!("http://{}", alone.address);
+    let one = endpoint(Scheme::Http, "app.example", 80, &url, "");
+    publish_pooled(&rig, one, several(list("http", &[(address, 1, 0)], ""))).await;
+    let state = || rig.edge.upstream_statuses("ep_2").unwrap()[0].clone();
+    let ask = async |count| {
+        let mut kept = 0;
+        for _ in 0..count {
+            let answer = rig.ask(GET).await;
+            assert_eq!(answer.status, 200);
+            kept += usize::from(answer.text() == "kept");
+        }
+        kept
+    };
+    // In turn with the other endpoint.
+    assert_eq!(ask(2).await, 1);
+    let mut held = [rig.connect().await, rig.connect().await];
+    for client in &mut held {
+        client.send(GET.replace("/x", "/held")).await;
+    }
+    eventually("one is held", || state().open_requests == 1).await;
+    assert_eq!(ask(2).await, 0, "no other connection can be opened");
+    assert_eq!(state().failures, 1);
+    release.notify_one();
+    for client in &mut held {
+        assert_eq!(client.answer("GET").await.status, 200);
+    }
+    assert_eq!(ask(8).await, 4);
+    assert_eq!((state().failures, state().is_healthy), (0, true));
+}
+
 #[tokio::test]
 async fn a_list_loses_no_turns_as_a_stand_in_of_a_tcp_endpoint() {
     let a = Server::start("a").await;
