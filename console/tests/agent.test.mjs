@@ -326,7 +326,9 @@ test('markup of a stranger stays text, failed requests say why, in both themes a
       ),
       scheme,
     );
-    await page.getByRole('button', { name: /^Use (dark|light) colours$/ }).click();
+    await page
+      .getByRole('button', { name: /^Use (dark|light) colours$/ })
+      .click();
     await page.waitForFunction(
       (was) =>
         document.documentElement.getAttribute('data-mantine-color-scheme') !==
