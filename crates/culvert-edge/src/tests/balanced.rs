@@ -11,6 +11,7 @@ use culvert_edge_config::{
 };
 use culvert_policy::Scheme;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::harness::*;
