@@ -9,7 +9,7 @@ use culvert_resources::stored::lost_events::LostEvents;
 use culvert_target::TargetTypes;
 
 use crate::edge_reports::refused_traffic::RefusedCounts;
-use crate::edge_reports::upstream_health::UpstreamReports;
+use crate::edge_reports::upstream_reports::UpstreamReports;
 use crate::ports::EdgePort;
 use crate::replay::replay_limits::ReplayLimits;
 use crate::statistics::Statistics;

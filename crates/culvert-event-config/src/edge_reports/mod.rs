@@ -2,3 +2,4 @@
 
 pub mod refused_traffic;
 pub mod upstream_health;
+pub(crate) mod upstream_reports;

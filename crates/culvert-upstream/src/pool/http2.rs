@@ -14,7 +14,8 @@ use hyper::client::conn::http2;
 use hyper::rt::ReadBufCursor;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::MutexGuard;
+use tokio::time::{Instant, timeout};
 
 use super::{IDLE_FOR, PASSED_OVER_FOR, Pool, UpstreamError};
 use crate::connector::Connector;
@@ -235,20 +236,30 @@ impl<B: UploadBody> Pool<B> {
         let stream = match self.http2_stream() {
             Some(stream) => stream,
             None => {
-                // Many requests may wait for the one that connects: each has the limit for both.
-                let until = Instant::now() + limit;
-                let turn = timeout_at(until, self.connecting.lock()).await;
-                let _one = turn.map_err(|_| UpstreamError::Dial(DialError::TooSlow))?;
-                match self.http2_stream() {
-                    Some(stream) => stream,
-                    None => {
-                        let limit = until.saturating_duration_since(Instant::now());
-                        self.further_http2_stream(connector, limit).await?
-                    }
+                let turn = self.turn_to_connect(limit).await;
+                match (self.http2_stream(), turn) {
+                    (Some(stream), _) => stream,
+                    (None, Ok(_turn)) => self.further_http2_stream(connector, limit).await?,
+                    (None, Err(failure)) => return Err(failure),
                 }
             }
         };
         Ok(Http2Sender::of(stream))
+    }
+
+    /// Waits for the turn to open a connection. Many requests may wait for those that others open, so the limit begins again
+    /// with each connection that is opened; if there is none in this time, all that wait give up.
+    async fn turn_to_connect(&self, limit: Duration) -> Result<MutexGuard<'_, ()>, UpstreamError> {
+        loop {
+            let since = Instant::now();
+            if let Ok(turn) = timeout(limit, self.connecting.lock()).await {
+                return Ok(turn);
+            }
+            let is_new = |one: &Arc<Http2<B>>| one.made_at >= since;
+            if !self.http2.load().iter().any(is_new) {
+                return Err(UpstreamError::Dial(DialError::TooSlow));
+            }
+        }
     }
 
     /// The only stream of a new HTTP/2 connection, which is opened within `limit` and closes after the exchange.

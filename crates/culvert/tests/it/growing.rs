@@ -541,7 +541,7 @@ const BY_SERVER: &[&str] = &[
     "control/operations/root.rs Root.subresource_uris",
     "certificates/ssh/mod.rs Certificate.critical_options",
     "certificates/ssh/mod.rs Certificate.extensions",
-    "event-config/edge_reports/upstream_health.rs Reports.reported",
+    "event-config/edge_reports/upstream_reports.rs Reports.reported",
     "event-config/statistics/keeper.rs Keeper.waiting",
     "event-config/statistics/query.rs Called.steps",
     "event-config/statistics/query.rs Called.total",
