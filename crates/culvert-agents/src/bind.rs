@@ -264,6 +264,8 @@ impl AgentControl {
             description: description(&want.description)?,
             metadata: metadata.clone(),
             policy,
+            merge_slashes: want.options.merge_slashes,
+            timeouts: &want.options.timeouts,
         };
         let (endpoint, also, is_new) =
             match Endpoint::serve(cx, endpoint_id, place, parts, before.as_ref()).await? {

@@ -948,3 +948,29 @@ pub(super) async fn unsupported_agent_operations_are_refused() {
     let unseen = rig.call(&reader, "POST", &path, Value::Null).await;
     assert!(unseen.is_absent(), "{unseen:?}");
 }
+
+/// What an endpoint of the API can set, one of an agent can too.
+#[tokio::test]
+async fn an_agent_sets_slashes_and_timeouts_of_its_endpoint() {
+    let open = Open::start().await;
+    let grant = open.session(json!([])).await;
+    let mut want = http("slashes.culvert.localhost");
+    want.options.merge_slashes = Some(false);
+    let timeout = |name: &str, time: &str| (name.to_owned(), time.to_owned());
+    want.options.timeouts = [timeout("first_byte", "90s"), timeout("idle", "1h")].into();
+    let bound = open.bind(&grant, want).await.unwrap();
+    let shown = open
+        .rig
+        .get(&format!("/endpoints/{}", bound.id))
+        .await
+        .body();
+    assert_eq!(shown["merge_slashes"], false);
+    assert_eq!(shown["timeouts"]["first_byte"], "90s");
+    assert_eq!(shown["timeouts"]["idle"], "1h");
+    for (name, time) in [("first", "90s"), ("idle", "10ms"), ("idle", "x")] {
+        let mut wrong = http("wrong.culvert.localhost");
+        wrong.options.timeouts = [timeout(name, time)].into();
+        let refused = open.bind(&grant, wrong).await.unwrap_err();
+        assert_eq!(refused, 359, "{name}={time}");
+    }
+}

@@ -1,5 +1,6 @@
 //! Endpoints that agents serve: what an agent may request, and the stored form (contract: agent protocol 5.2).
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use culvert_base::names::escaped;
@@ -15,6 +16,7 @@ use culvert_store::{Changes, Document};
 
 use crate::endpoint::address::{ChosenAddress, RequestedUrl, address_key};
 use crate::endpoint::model::{Address, AddressScheme, Binding, Endpoint, Served};
+use crate::endpoint::timeouts::Timeouts;
 use crate::endpoint::{TYPE, address};
 use crate::traffic_policy::model::StoredPolicy;
 use crate::{address_lock, host, pool, reserved_domain};
@@ -234,6 +236,10 @@ pub struct Parts<'a> {
     pub metadata: Metadata,
     /// Text of the policy; empty for none.
     pub policy: &'a str,
+    /// Whether `//` in paths becomes `/`; `None` for the default.
+    pub merge_slashes: Option<bool>,
+    /// Its timeouts by name, as durations.
+    pub timeouts: &'a BTreeMap<String, String>,
 }
 
 /// The write that an endpoint needs.
@@ -292,10 +298,10 @@ impl Endpoint {
             pooling_enabled: parts.pooling_enabled,
             upstream: None,
             policy,
-            merge_slashes: super::merges_slashes(),
+            merge_slashes: parts.merge_slashes.unwrap_or_else(super::merges_slashes),
             principal_id: cx.caller.owner_id.clone(),
             served: Some(parts.served),
-            timeouts: None,
+            timeouts: Timeouts::of_agent(parts.timeouts)?,
             upstream_tls: None,
         };
         let Some(before) = before else {

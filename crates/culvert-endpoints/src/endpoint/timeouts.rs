@@ -1,5 +1,6 @@
 //! The timeouts of an endpoint, which override the settings `edge.timeouts`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use culvert_base::{Refusal, code};
@@ -42,6 +43,27 @@ pub(crate) struct Timeouts {
 type Row<'a> = (&'static str, &'a mut Option<String>, Duration, Duration);
 
 impl Timeouts {
+    /// Those that an agent requests, by name; `None` if there are none.
+    ///
+    /// # Errors
+    ///
+    /// 359 for another name, or a duration that is out of bounds.
+    pub(crate) fn of_agent(named: &BTreeMap<String, String>) -> Result<Option<Self>, Refusal> {
+        let mut timeouts = Self::default();
+        for (name, time) in named {
+            let mut rows = timeouts.rows().into_iter();
+            let Some((_, field, ..)) = rows.find(|(known, ..)| known == name) else {
+                return Err(Refusal::new(
+                    code::ENDPOINT_OPTION_INVALID,
+                    "A timeout of the endpoint must be `connect`, `first_byte`, `idle`, `write` or `request`.",
+                ));
+            };
+            *field = Some(time.clone());
+        }
+        let checked = timeouts.check();
+        checked.map_err(|refusal| Refusal::new(code::ENDPOINT_OPTION_INVALID, refusal.message))
+    }
+
     fn rows(&mut self) -> [Row<'_>; 5] {
         let (tick, second) = (Duration::from_millis(100), Duration::from_secs(1));
         let (minutes, week) = (Duration::from_secs(600), 7 * DAY);

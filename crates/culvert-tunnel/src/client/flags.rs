@@ -380,6 +380,14 @@ pub static FLAGS: &[Flag] = texts![
         |to, text| { to.set("WebhookVerification", "provider", text); Ok(()) };
     "verify-webhook-secret", "SECRET", false, HTTP, "Webhook secret",
         |to, text| { to.set("WebhookVerification", "secret", text); Ok(()) };
+    "merge-slashes", "", false, HTTP, "Whether `//` in paths becomes `/` [default: true]",
+        |to, text| { to.opts.insert("MergeSlashes".into(), truth(text)?.into()); Ok(()) };
+    "timeout", "NAME=DURATION", true, EVERYWHERE, "Timeout of the endpoint, such as `first_byte=90s`: connect, first_byte, idle, write or request",
+        |to, text| {
+            let (name, time) = text.split_once('=').ok_or("the value must be `name=duration`")?;
+            to.set("Timeouts", name, time);
+            Ok(())
+        };
     "websocket-tcp-converter", "", false, HTTP, "Convert client WebSocket connections to TCP for the service",
         |to, text| {
             if truth(text)? { to.opts.insert("WebsocketTCPConverter".into(), json!({})); }

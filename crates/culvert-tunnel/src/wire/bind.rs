@@ -1,5 +1,7 @@
 //! The Bind call, with which an agent requests an endpoint and its options.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -200,6 +202,11 @@ pub struct Options {
     /// The traffic policy as text; empty for none.
     #[serde(rename = "trafficpolicy")]
     pub traffic_policy: String,
+    /// Whether `//` in paths becomes `/`; absent for the default. Only in culvert's protocol.
+    #[serde(rename = "mergeslashes")]
+    pub merge_slashes: Option<bool>,
+    /// The timeouts of the endpoint by name, such as `first_byte`, as durations. Only in culvert's protocol.
+    pub timeouts: BTreeMap<String, String>,
 }
 
 impl Options {
