@@ -81,7 +81,7 @@ pub(super) fn field_of(given: &ArgMatches, body: &Value) -> Option<Result<Vec<St
 }
 
 fn values(body: &Value, field: &str, is_terminal: bool) -> Result<Vec<String>, Failure> {
-    let all = match items_of(body) {
+    let all = match items_with(body, &[field]) {
         Some(items) => items.iter().collect(),
         None => vec![body],
     };
@@ -109,6 +109,21 @@ fn items_of(body: &Value) -> Option<&Vec<Value>> {
     let object = body.as_object()?;
     let list = object.values().find_map(Value::as_array);
     list.filter(|_| object.contains_key("next_page_uri"))
+}
+
+/// The items whose fields these are: those of a page, or of the only list in an object that has none of the fields itself.
+fn items_with<'b>(body: &'b Value, fields: &[&str]) -> Option<&'b Vec<Value>> {
+    if let Some(items) = items_of(body) {
+        return Some(items);
+    }
+    let object = body.as_object()?;
+    let is_here = |field: &&str| object.contains_key(field.split('.').next().unwrap_or(field));
+    if fields.is_empty() || fields.iter().any(is_here) {
+        return None;
+    }
+    let mut lists = object.values().filter_map(Value::as_array);
+    let list = lists.next().filter(|_| lists.next().is_none())?;
+    list.iter().all(Value::is_object).then_some(list)
 }
 
 /// The requested table, if any.
@@ -147,7 +162,8 @@ impl Table {
         let Some(object) = body.as_object() else {
             return String::new();
         };
-        match items_of(body) {
+        let columns: Vec<&str> = self.columns.iter().map(String::as_str).collect();
+        match items_with(body, &columns) {
             Some(items) => self.list(items),
             None => self.object(object),
         }
@@ -354,6 +370,16 @@ mod tests {
             })
         };
         json!({"things": [item("thing_1", "short"), item("thing_2", &"long ".repeat(40))], "next_page_uri": null})
+    }
+
+    #[test]
+    fn chosen_fields_may_be_those_of_the_only_list() {
+        let body = json!({"node": "a", "upstreams": [{"url": "u1", "used": true}, {"url": "u2", "used": false}]});
+        let shown = table(&["url", "used"], 120, false).render(&body);
+        assert_eq!(shown, "URL  USED\nu1   true\nu2   false\n");
+        assert_eq!(values(&body, "url", false).unwrap(), ["u1", "u2"]);
+        assert_eq!(values(&body, "node", false).unwrap(), ["a"]);
+        assert!(values(&body, "other", false).is_err());
     }
 
     #[test]
