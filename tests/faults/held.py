@@ -30,6 +30,7 @@ ROWS = [
     ("loop", "delivery.traffic_log", "database:", "logged"),
     ("loop", "delivery.workers", "event log:", "told"),
     ("loop", "edge", "memory:", "edge"),
+    ("loop", "edge.checks", "node:", "it:upstreams_that_fail_their_checks_are_shown_and_have_events"),
     ("loop", "edge.http", "memory:", "edge"),
     ("loop", "edge.https", "memory:", "ready"),
     ("loop", "edge_copy", "database:", "it:a_start_without_the_database_serves_as_before_until_it_is_back"),

@@ -98,8 +98,7 @@ impl Endpoint {
     /// The share of limited resources that its traffic uses.
     #[inline]
     pub fn share(&self) -> Share {
-        let owner = self.policy.as_ref().map_or("", |policy| policy.owner());
-        Share::new(owner, &self.id)
+        Share::new(&self.owner, &self.id)
     }
 
     /// Its properties for policies.

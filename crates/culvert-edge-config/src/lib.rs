@@ -31,5 +31,5 @@ pub use snapshot::{NamedCertificate, Snapshot, SnapshotBuilder, may_forward};
 pub use upstream_health::{CheckReport, UnhealthyUpstream, UpstreamStatus};
 pub use upstream_list::{
     ActiveHealth, Balancing, HashKey, ListedUpstream, PassiveHealth, RetriedStatuses, Retries,
-    UpstreamList,
+    Sticky, UpstreamList,
 };

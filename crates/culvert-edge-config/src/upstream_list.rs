@@ -1,7 +1,9 @@
 //! Several upstreams of an endpoint: which of them serves a request, which are ejected, and which requests are sent again.
 
+use std::fmt;
 use std::time::Duration;
 
+use culvert_base::DigestKey;
 use culvert_upstream::{Probe, Upstream};
 
 /// The upstreams among which an endpoint divides its traffic. All of them have one protocol.
@@ -11,8 +13,12 @@ pub struct UpstreamList {
     pub upstreams: Vec<ListedUpstream>,
     /// How one of them is chosen.
     pub balancing: Balancing,
+    /// How clients name the one that served them before; `None` if that does not count.
+    pub sticky: Option<Sticky>,
     /// When one of them is ejected.
     pub health: PassiveHealth,
+    /// How long the share of one that returns, or is new in the list, grows; zero for not at all.
+    pub slow_start: Duration,
     /// How they are checked; `None` if they are not.
     pub checks: Option<ActiveHealth>,
     /// Which requests are sent again.
@@ -40,6 +46,16 @@ pub enum Balancing {
     LeastRequests,
     /// The same one for the same key, as long as it is there and serves. Requests without a key take turns.
     Hash(HashKey),
+}
+
+/// The cookie that keeps a client at an upstream. Its value is a token that only this installation can make and that says
+/// nothing about the upstream.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Sticky {
+    /// Its name without a prefix, which depends on the endpoint: several may have such cookies at one host.
+    pub cookie: String,
+    /// The token of each upstream, in the order of the list.
+    pub tokens: Box<[String]>,
 }
 
 /// What the choice of an upstream depends on.
@@ -111,6 +127,41 @@ pub struct RetriedStatuses {
     pub unavailable: bool,
     /// 504 (Gateway Timeout).
     pub gateway_timeout: bool,
+}
+
+impl Sticky {
+    const TOKEN_BYTES: usize = 16;
+
+    /// The cookie of an endpoint with these upstreams. Nodes with the same key make the same one.
+    pub fn of<'u>(
+        key: &DigestKey,
+        endpoint_id: &str,
+        upstreams: impl Iterator<Item = &'u Upstream>,
+    ) -> Self {
+        let short = |text: &str| {
+            let digest = key.digest(text).to_bytes();
+            culvert_base::text::hex(digest.get(..Self::TOKEN_BYTES).unwrap_or(&digest))
+        };
+        Self {
+            cookie: format!("upstream.{}", short(endpoint_id)),
+            // An ID has no blank, so no two pairs make the same text.
+            tokens: upstreams
+                .map(|upstream| short(&format!("{endpoint_id} {upstream}")))
+                .collect(),
+        }
+    }
+
+    /// The position of the upstream with a token.
+    pub fn position(&self, token: &str) -> Option<usize> {
+        self.tokens.iter().position(|known| known == token)
+    }
+}
+
+impl fmt::Debug for Sticky {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The tokens choose an upstream.
+        f.debug_struct("Sticky").finish_non_exhaustive()
+    }
 }
 
 impl HashKey {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_base::BoxFuture;
-use culvert_edge_config::{Balancing, HashKey, Timeouts};
+use culvert_edge_config::{Balancing, Endpoint, HashKey, Timeouts};
 use culvert_io::{CountedUpstream, MovedBytes, Pipe, Prefixed, RelayEnd, RelayLimits, run_relay};
 use culvert_upstream::{DialError, UpstreamStream, refusal};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -78,7 +78,7 @@ async fn reach<'m>(
         limits,
         &down.edge.state.meters,
     );
-    let (wire, place) = connected(&mut places, &member.endpoint.id, limits, down).await?;
+    let (wire, place) = connected(&mut places, &member.endpoint, limits, down).await?;
     if places.count > 1 && member.targets.is_some() {
         down.edge.state.meters.upstream_moves.up();
     }
@@ -199,7 +199,7 @@ impl Place<'_> {
 /// A connection to the first place that accepts one. If all reachable agents are busy, waits for the first.
 async fn connected<'m>(
     places: impl Iterator<Item = (Arc<Pool>, Place<'m>)>,
-    endpoint: &str,
+    endpoint: &Endpoint,
     limits: DialLimits,
     down: &Arc<Downstream>,
 ) -> Option<(UpstreamStream, Place<'m>)> {
@@ -211,19 +211,22 @@ async fn connected<'m>(
         });
     };
     let unreached = |error: &DialError| {
-        tracing::debug!(endpoint.id = endpoint, %error, "upstream unreachable");
+        tracing::debug!(endpoint.id = endpoint.id, %error, "upstream unreachable");
     };
     let (mut busy, mut last) = (None, None);
     for (pool, place) in places {
         place.begin();
-        match pool.dial(&down.connector(), limits.connect).await {
+        match pool.dial(&down.connector(endpoint), limits.connect).await {
             Ok(wire) => {
                 place.settle(Outcome::Good);
                 reached(&pool);
                 return Some((wire, place));
             }
             Err(error) => {
-                place.settle(Outcome::Bad("it cannot be connected to"));
+                place.settle(match error.is_local() {
+                    true => Outcome::Unknown,
+                    false => Outcome::Bad("it cannot be connected to"),
+                });
                 unreached(&error);
                 last = Some(reason_of_dial(&error));
                 if error.is_busy() {
@@ -237,7 +240,9 @@ async fn connected<'m>(
             .for_each(|reason| down.conn.end_for(reason));
         return None;
     };
-    let dialled = pool.dial_in_turn(&down.connector(), limits.connect).await;
+    let dialled = pool
+        .dial_in_turn(&down.connector(endpoint), limits.connect)
+        .await;
     match dialled.inspect_err(unreached) {
         Ok(wire) => {
             reached(&pool);
@@ -270,7 +275,7 @@ struct RetryPlan {
     /// The bytes sent to the upstream.
     sent: Vec<u8>,
     pools: Vec<Arc<Pool>>,
-    endpoint: String,
+    endpoint: Arc<Endpoint>,
     limits: DialLimits,
     down: Arc<Downstream>,
     until: Instant,
@@ -290,7 +295,7 @@ impl RetryingUpstream {
         let retry = RetryPlan {
             sent: Vec::new(),
             pools: member.pool.iter().chain(stand_ins).cloned().collect(),
-            endpoint: member.endpoint.id.to_string(),
+            endpoint: Arc::clone(&member.endpoint),
             limits,
             down: Arc::clone(down),
             until: Instant::now() + REFUSED_RETRY_WITHIN,
@@ -336,7 +341,7 @@ impl RetryingUpstream {
         retry.down.edge.state.meters.upstream_retries.up();
         // The next agent in turn.
         retry.pools.rotate_left(1);
-        let (pools, endpoint) = (retry.pools.clone(), retry.endpoint.clone());
+        let (pools, endpoint) = (retry.pools.clone(), Arc::clone(&retry.endpoint));
         let (limits, down, pause) = (retry.limits, Arc::clone(&retry.down), retry.pause);
         retry.pause = pause * 2;
         let (sent, is_shut) = (retry.sent.clone(), self.is_shut);

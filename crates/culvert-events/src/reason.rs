@@ -69,6 +69,7 @@ reasons! {
     AgentSilent "agent_silent" "The connections to the agents of the endpoint carry nothing.";
     NoAddress "upstream_no_address" "The name of the upstream has no address.";
     AddressForbidden "upstream_address_forbidden" "The address of the upstream is private or that of the edge, which the settings forbid.";
+    LookupLimit "upstream_lookup_limit" "Too many host names are being looked up for the owner of the endpoint.";
     ConnectFailed "upstream_connect_failed" "The network or the upstream refused the connection.";
     ConnectTimeout "upstream_connect_timeout" "Connecting to the upstream took too long.";
     ProxyFailed "upstream_proxy_failed" "The proxy on the way to the upstream made no connection.";
@@ -108,6 +109,7 @@ impl Reason {
                 | Self::AgentSilent
                 | Self::NoAddress
                 | Self::AddressForbidden
+                | Self::LookupLimit
                 | Self::ConnectFailed
                 | Self::ConnectTimeout
                 | Self::ProxyFailed

@@ -4,9 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_base::Share;
+
 use crate::agent::{AgentRefused, Dial};
 use crate::dial_error::DialError;
 use crate::fetch::Network;
+use crate::names::LookupFor;
 use crate::ports::PoolOwner;
 use crate::stream::UpstreamStream;
 use crate::upstream::Upstream;
@@ -24,6 +27,10 @@ pub struct Connector<'x, E> {
     pub client: SocketAddr,
     /// The address that the client connected to.
     pub server: SocketAddr,
+    /// Whose limited resources its connections take.
+    pub share: Share,
+    /// What names are looked up for.
+    pub lookup_for: LookupFor,
     /// Whether this process terminated the TLS of the client's connection.
     pub is_tls_terminated: bool,
 }
@@ -40,7 +47,9 @@ impl<E: PoolOwner> Connector<'_, E> {
         let dialled = match (to.agents_endpoint(), self.agents) {
             (None, _) => {
                 let dialer = self.network.dialer.load_full();
-                dialer.dial_within(limit, to).await
+                dialer
+                    .dial_within(limit, to, (self.lookup_for, self.share))
+                    .await
             }
             (Some(_), None) => Err(DialError::Agent(AgentRefused::Away)),
             (Some(_), Some(agents)) => {

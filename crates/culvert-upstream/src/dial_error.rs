@@ -14,6 +14,9 @@ pub enum DialError {
     /// The name has no address.
     #[error("the name has no address")]
     NoAddress,
+    /// Too many names are being looked up for the same owner.
+    #[error("too many host names are being looked up for this owner")]
+    TooManyLookups,
     /// Its address is private, and private addresses are not allowed.
     #[error("the address is private, and private addresses are not allowed")]
     Private,
@@ -46,16 +49,19 @@ impl DialError {
         matches!(self, Self::Agent(AgentRefused::Away))
     }
 
-    /// Whether this process lacks what a connection needs, such as a file descriptor or a port: nothing about the upstream.
+    /// Whether this process lacks what a connection needs, such as a file descriptor, a port or a place for a lookup: nothing
+    /// about the upstream.
     pub fn is_local(&self) -> bool {
         // EMFILE, ENFILE, EADDRNOTAVAIL, ENOBUFS, ENOMEM of Linux.
         const LACKING: [i32; 5] = [24, 23, 99, 105, 12];
-        let Self::Connect(error) = self else {
-            return false;
-        };
-        error
-            .raw_os_error()
-            .is_some_and(|code| LACKING.contains(&code))
+        match self {
+            Self::TooManyLookups => true,
+            Self::Connect(error) => {
+                let code = error.raw_os_error();
+                code.is_some_and(|code| LACKING.contains(&code))
+            }
+            _ => false,
+        }
     }
 
     /// Whether waiting may help.

@@ -1,24 +1,29 @@
 //! Opens connections to upstreams that have an address: name lookup, address guard, TCP and TLS.
 
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use culvert_base::Share;
 use culvert_io::forward_proxy::{ProxiedScheme, Proxies, Proxy};
 use culvert_io::upstream_tls::UpstreamTls;
 use culvert_io::{is_own_address, tcp_options};
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use crate::dial_error::DialError;
 use crate::guard::AddressGuard;
+use crate::names::{self, LookupFor, Names};
 use crate::stream::UpstreamStream;
 use crate::tls::{TlsOptions, Unusable};
 use crate::upstream::{Protocol, Upstream};
 
-/// Most addresses of a name that are tried.
-const ADDRESSES_MAX: usize = 16;
+/// After how long the next address of a name is tried beside those that have not responded (RFC 8305, section 8).
+const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 
 /// Connects to upstreams.
 #[derive(Clone, Debug)]
@@ -28,6 +33,9 @@ pub struct Dialer {
     default_tls: Arc<TlsOptions>,
     connect: Duration,
     guard: AddressGuard,
+    names: Names,
+    /// Counts connections, so that each begins with another address of a name.
+    turn: Arc<AtomicUsize>,
     /// Proxies of single requests; upstreams have none.
     proxies: Proxies,
 }
@@ -59,6 +67,8 @@ impl Dialer {
             default_tls: Arc::new(TlsOptions::new(Ok(UpstreamTls::default()))),
             connect,
             guard,
+            names: Names::default(),
+            turn: Arc::default(),
             proxies: Proxies::default(),
         })
     }
@@ -83,14 +93,44 @@ impl Dialer {
         &self.guard
     }
 
-    /// Opens a connection, including the TLS handshake, within `limit`. Not for agents.
+    /// The same with the lookups that run for another dialer.
+    #[must_use]
+    pub fn with_lookups_of(self, other: &Self) -> Self {
+        Self {
+            names: other.names.clone(),
+            turn: Arc::clone(&other.turn),
+            ..self
+        }
+    }
+
+    /// Looks up names.
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Opens a connection, including the TLS handshake, within `limit`. A lookup of the name counts for `share`. Not for agents.
     pub(crate) async fn dial_within(
         &self,
         limit: Duration,
         to: &Upstream,
+        lookup: (LookupFor, Share),
     ) -> Result<UpstreamStream, DialError> {
-        match tokio::time::timeout(limit, self.connect(to, None)).await {
+        self.connect_within(limit, to, lookup, None).await
+    }
+
+    async fn connect_within(
+        &self,
+        limit: Duration,
+        to: &Upstream,
+        lookup: (LookupFor, Share),
+        proxy: Option<&Proxy>,
+    ) -> Result<UpstreamStream, DialError> {
+        let is_queued = AtomicBool::new(false);
+        let connecting = self.connect(to, (lookup, &is_queued), proxy);
+        match tokio::time::timeout(limit, connecting).await {
             Ok(result) => result,
+            // It says nothing about the upstream.
+            Err(_) if is_queued.load(Ordering::Relaxed) => Err(DialError::TooManyLookups),
             Err(_) => Err(DialError::TooSlow),
         }
     }
@@ -102,15 +142,18 @@ impl Dialer {
             false => ProxiedScheme::Http,
         };
         let proxy = self.proxies.of(scheme, to.host(), to.port());
-        match tokio::time::timeout(self.connect, self.connect(to, proxy)).await {
-            Ok(result) => result,
-            Err(_) => Err(DialError::TooSlow),
-        }
+        // It is not known whose policy wants it. Whose domain it is is: one with many hosts has one share.
+        let lookup = (
+            LookupFor::Calls,
+            Share::new(domain_of(to.host()), to.host()),
+        );
+        self.connect_within(self.connect, to, lookup, proxy).await
     }
 
     async fn connect(
         &self,
         to: &Upstream,
+        lookup: Lookup<'_>,
         proxy: Option<&Proxy>,
     ) -> Result<UpstreamStream, DialError> {
         let tls = match to.is_tls() {
@@ -128,7 +171,7 @@ impl Dialer {
             }
             false => None,
         };
-        let tcp = self.connect_tcp(to, proxy).await?;
+        let tcp = self.connect_tcp(to, lookup, proxy).await?;
         // Without this, Nagle's algorithm would delay small messages.
         tcp.set_nodelay(true).map_err(DialError::Connect)?;
         // A response may pause for long: keep-alive probes find a dead upstream. The tunnel checks streams of agents.
@@ -143,17 +186,14 @@ impl Dialer {
     async fn connect_tcp(
         &self,
         to: &Upstream,
+        lookup: Lookup<'_>,
         proxy: Option<&Proxy>,
     ) -> Result<TcpStream, DialError> {
-        let mut last = DialError::NoAddress;
-        let addresses: Vec<SocketAddr> = match to.host().parse::<IpAddr>() {
-            Ok(address) => vec![SocketAddr::new(address, to.port())],
-            Err(_) => tokio::net::lookup_host((to.host(), to.port()))
-                .await
-                .map_err(DialError::Connect)?
-                .take(ADDRESSES_MAX)
-                .collect(),
-        };
+        let (lookup, is_queued) = lookup;
+        let addresses = self.names.addresses(to.host(), lookup, is_queued).await?;
+        // Scattered, so that names that are used in turn do not have the same address each time.
+        let turn = self.turn.fetch_add(0x9E37_79B9, Ordering::Relaxed) >> 16;
+        let addresses = names::order(&addresses, to.port(), turn);
         if !self.guard.admits(&addresses) {
             return Err(DialError::Private);
         }
@@ -165,21 +205,14 @@ impl Dialer {
         if let Some(proxy) = proxy.filter(|_| !addresses.iter().any(is_here)) {
             return self.connect_by(proxy, &addresses).await;
         }
-        for address in addresses {
-            match TcpStream::connect(address).await {
-                Ok(tcp) => {
-                    if self.guard.minds_own() {
-                        let local = tcp.local_addr().map_err(DialError::Connect)?;
-                        if self.guard.is_own_by_now(local, address) {
-                            return Err(DialError::OwnListener);
-                        }
-                    }
-                    return Ok(tcp);
-                }
-                Err(error) => last = DialError::Connect(error),
+        let (tcp, address) = connect_to_first(&addresses).await?;
+        if self.guard.minds_own() {
+            let local = tcp.local_addr().map_err(DialError::Connect)?;
+            if self.guard.is_own_by_now(local, address) {
+                return Err(DialError::OwnListener);
             }
         }
-        Err(last)
+        Ok(tcp)
     }
 
     /// Connects to one of the admitted addresses through a proxy. The operator named the proxy, so the guard does not
@@ -203,5 +236,130 @@ impl Dialer {
             }
         }
         Err(last)
+    }
+}
+
+/// What a lookup is for, and whether it waits for its place.
+type Lookup<'x> = ((LookupFor, Share), &'x AtomicBool);
+
+/// The last two labels of a host name.
+fn domain_of(host: &str) -> &str {
+    let host = host.trim_end_matches('.');
+    let mut dots = host.rmatch_indices('.').map(|(at, _)| at + 1);
+    let from = dots.nth(1).unwrap_or(0);
+    host.get(from..).unwrap_or(host)
+}
+
+fn failed(address: SocketAddr, error: io::Error) -> DialError {
+    // EADDRNOTAVAIL: no free port, or, for IPv6, a machine without IPv6. The address cannot be connected to then.
+    let has_no_ipv6 = address.is_ipv6() && error.raw_os_error() == Some(99);
+    DialError::Connect(match has_no_ipv6 {
+        true => io::ErrorKind::AddrNotAvailable.into(),
+        false => error,
+    })
+}
+
+/// Connects to the first of these addresses that accepts. Each is tried as soon as the one before it has failed, or has not
+/// responded for a while: a dead address does not take all the time that there is.
+async fn connect_to_first(addresses: &[SocketAddr]) -> Result<(TcpStream, SocketAddr), DialError> {
+    let mut waiting = addresses.iter().copied();
+    let first = waiting.next().ok_or(DialError::NoAddress)?;
+    // Most have one address, which needs no task.
+    if addresses.len() == 1 {
+        let tcp = TcpStream::connect(first).await;
+        return Ok((tcp.map_err(|error| failed(first, error))?, first));
+    }
+    let attempt = |address| async move { (TcpStream::connect(address).await, address) };
+    let mut attempts = JoinSet::new();
+    attempts.spawn(attempt(first));
+    let mut failure = None;
+    loop {
+        let ended = tokio::select! {
+            biased;
+            ended = attempts.join_next() => ended,
+            () = tokio::time::sleep(NEXT_ADDRESS_AFTER), if waiting.len() > 0 => {
+                if let Some(next) = waiting.next() {
+                    attempts.spawn(attempt(next));
+                }
+                continue;
+            }
+        };
+        match ended {
+            Some(Ok((Ok(tcp), address))) => return Ok((tcp, address)),
+            // What this process lacks for one address explains nothing about the others.
+            Some(Ok((Err(error), address))) => {
+                let error = failed(address, error);
+                if !error.is_local() || failure.is_none() {
+                    failure = Some(error);
+                }
+            }
+            Some(Err(_)) => {}
+            None => return Err(failure.unwrap_or(DialError::NoAddress)),
+        }
+        if let Some(next) = waiting.next() {
+            attempts.spawn(attempt(next));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A listener whose queue is full: it does not respond to another connection.
+    async fn silent() -> (TcpListener, Vec<TcpStream>) {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut queued = Vec::new();
+        let within = Duration::from_millis(200);
+        let mut missed = 0;
+        // One late response may be that of a busy machine.
+        while missed < 3 {
+            match tokio::time::timeout(within, TcpStream::connect(address)).await {
+                Ok(tcp) => queued.push(tcp.unwrap()),
+                Err(_) => missed += 1,
+            }
+        }
+        (listener, queued)
+    }
+
+    #[test]
+    fn hosts_of_a_domain_have_one_share() {
+        for (host, domain) in [
+            ("a.b.example.com", "example.com"),
+            ("example.com.", "example.com"),
+            ("localhost", "localhost"),
+            ("", ""),
+        ] {
+            assert_eq!(domain_of(host), domain);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dead_address_does_not_take_the_time_of_the_next() {
+        let (dead, _queued) = silent().await;
+        // Bound, so that no other process listens there.
+        let bound = tokio::net::TcpSocket::new_v4().unwrap();
+        bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let closed = bound.local_addr().unwrap();
+        let alive = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = alive.local_addr().unwrap();
+        let dead = dead.local_addr().unwrap();
+        let connected = connect_to_first(&[dead, closed, address]).await.unwrap();
+        assert_eq!(connected.1, address);
+        assert_eq!(connected.0.peer_addr().unwrap(), address);
+        let refused = connect_to_first(&[closed, closed]).await.unwrap_err();
+        assert!(matches!(refused, DialError::Connect(_)), "{refused}");
+        // As on a machine without IPv6: the other address decides.
+        let lacking = io::Error::from_raw_os_error(99);
+        assert!(!failed("[::1]:1".parse().unwrap(), lacking).is_local());
+        let lacking = io::Error::from_raw_os_error(99);
+        assert!(failed(closed, lacking).is_local());
+        let none = connect_to_first(&[]).await.unwrap_err();
+        assert!(matches!(none, DialError::NoAddress));
     }
 }

@@ -17,6 +17,7 @@ mod fetch;
 mod guard;
 mod handover;
 mod http1_client;
+mod names;
 mod pool;
 mod ports;
 mod stream;
@@ -30,6 +31,7 @@ pub use dialer::Dialer;
 pub use fetch::{Network, PublicClient};
 pub use guard::{AddressGuard, is_private};
 pub use http1_client::Http1ClientError;
+pub use names::LookupFor;
 pub use pool::{
     Http2Sender, Http2Stream, HttpProbe, Lease, PendingStream, Pool, Probe, ProbeFailure, Received,
     SendResult, UpstreamError,

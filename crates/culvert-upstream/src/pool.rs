@@ -8,6 +8,7 @@
 //! Idle connections are spread over shards, which are locked with `try_lock` only. A thread uses only its own
 //! shard, because the connection of another thread would wake that thread.
 
+mod addresses;
 mod http1;
 mod http2;
 mod probe;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::time::Instant;
 
+use self::addresses::CurrentAddresses;
 use self::http1::Http1;
 pub use self::http1::{Lease, Received, SendResult};
 use self::http2::Http2;
@@ -40,8 +42,8 @@ const IDLE_MAX: usize = 256;
 const IDLE_WHEN_BUSY_MAX: usize = IDLE_MAX / 2;
 /// How long an idle connection is kept.
 const IDLE_FOR: Duration = Duration::from_secs(60);
-/// How often failures of TLS are logged.
-const TLS_LOGGED_EVERY: Duration = Duration::from_secs(60);
+/// How often failed connections are logged.
+const LOGGED_EVERY: Duration = Duration::from_secs(60);
 /// How long an upstream is skipped after a failed connection, if another upstream is available.
 const PASSED_OVER_FOR: Duration = Duration::from_secs(5);
 
@@ -63,13 +65,14 @@ pub struct Pool<B> {
     http2_refused_at: ArcSwapOption<Instant>,
     /// When a connection last failed; cleared when one succeeds.
     failed_at: ArcSwapOption<Instant>,
-    /// When a failure of TLS was last logged.
-    tls_logged_at: ArcSwapOption<Instant>,
+    /// When a failure was last logged.
+    logged_at: ArcSwapOption<Instant>,
     created: Instant,
     /// When it last sent more than a response, in milliseconds since its creation plus one; 0 for never.
     excess_at: AtomicU64,
     /// Held while an HTTP/2 connection is opened, so that only one is opened at a time.
     connecting: tokio::sync::Mutex<()>,
+    addresses: CurrentAddresses,
 }
 
 /// Why a request has no response.
@@ -116,10 +119,11 @@ impl<B: UploadBody> Pool<B> {
             http2: ArcSwap::default(),
             http2_refused_at: ArcSwapOption::empty(),
             failed_at: ArcSwapOption::empty(),
-            tls_logged_at: ArcSwapOption::empty(),
+            logged_at: ArcSwapOption::empty(),
             created: Instant::now(),
             excess_at: AtomicU64::new(0),
             connecting: tokio::sync::Mutex::new(()),
+            addresses: CurrentAddresses::default(),
         }
     }
 
@@ -167,27 +171,29 @@ impl<B: UploadBody> Pool<B> {
         match &dialled {
             // The agent is connected and will have capacity again.
             Err(error) if error.is_busy() => {}
+            // Other endpoints use the pool too, and may have what this one lacks.
+            Err(error) if error.is_local() => {}
             // Stored only if it changes: threads share this.
             Ok(_) if self.failed_at.load().is_some() => self.failed_at.store(None),
             Ok(_) => {}
             Err(error) => {
                 self.failed_at.store(Some(Arc::new(Instant::now())));
-                self.log_tls(error);
+                self.log(error);
             }
         }
         dialled
     }
 
-    /// Logs why TLS failed, once in a while.
-    fn log_tls(&self, error: &DialError) {
-        if !matches!(error, DialError::Tls(_) | DialError::TlsWithheld(_)) {
+    /// Logs why there is no connection, once in a while. That no agent is there is not a failure.
+    fn log(&self, error: &DialError) {
+        if matches!(error, DialError::Agent(_)) {
             return;
         }
-        let logged_at = self.tls_logged_at.load();
-        let is_due = |at: &Arc<Instant>| at.elapsed() >= TLS_LOGGED_EVERY;
+        let logged_at = self.logged_at.load();
+        let is_due = |at: &Arc<Instant>| at.elapsed() >= LOGGED_EVERY;
         if logged_at.as_ref().is_none_or(is_due) {
-            self.tls_logged_at.store(Some(Arc::new(Instant::now())));
-            tracing::warn!(upstream = %self.name, %error, "no TLS connection to an upstream");
+            self.logged_at.store(Some(Arc::new(Instant::now())));
+            tracing::warn!(upstream = %self.name, %error, "no connection to an upstream");
         }
     }
 
@@ -219,7 +225,9 @@ impl<B: UploadBody> Pool<B> {
                 link.connection.free_buffers();
                 // The first sweep that finds it idle sets the time, so that requests need not read the clock.
                 let since = *link.idle_since.get_or_insert(now);
-                now.saturating_duration_since(since) < IDLE_FOR && self.is_free(link, &mut cx)
+                now.saturating_duration_since(since) < IDLE_FOR
+                    && self.is_current(link)
+                    && self.is_free(link, &mut cx)
             });
             // The longest idle ones are first.
             let excess = idle.len().saturating_sub(idle_max);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, Read as _};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,6 +73,16 @@ impl UpstreamStream {
             stream,
             received: Arc::default(),
         }
+    }
+
+    /// The address that it leads to, if that is known.
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
+        let socket = match &self.stream {
+            Transport::Plain(socket) => socket,
+            Transport::Tls(stream) => stream.get_ref().0,
+            Transport::Agent(_) | Transport::Carried(_) => return None,
+        };
+        Some(socket.peer_addr().ok()?.ip())
     }
 
     /// Counts received bytes.

@@ -188,6 +188,19 @@ async fn wrong_lists_of_upstreams_are_refused() {
             "must be a name",
         ),
         (
+            json!({
+                "url": "tcp://1.tcp.culvert.localhost:20001", "upstreams": [{"url": "tcp://a:1"}],
+                "upstream_balancing": {"sticky": true},
+            }),
+            18014,
+            "needs an HTTP endpoint",
+        ),
+        (
+            with(json!({"upstream_health": {"slow_start": "2h"}})),
+            18014,
+            "from 1s to 1h",
+        ),
+        (
             with(json!({"upstream_health": {"active": {"type": "ftp"}}})),
             18014,
             "`http`, `tcp` or `grpc`",

@@ -4,14 +4,13 @@
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use culvert_base::sync::lock;
 use culvert_base::{Clock, Entropy, FairPermits};
 use culvert_edge_config::{CheckReport, UnhealthyUpstream, UpstreamStatus};
-use culvert_upstream::{Connector, Network, ProbeFailure, UploadBody};
+use culvert_upstream::{Connector, LookupFor, Network, ProbeFailure, UploadBody};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -27,9 +26,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const OF_OWNER_MAX: u32 = 20;
 /// Longest time from one look to the next.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
-/// How long a check keeps its place for a connection that it no longer waits for: the system looks up a name in a thread,
-/// which nothing ends, and there are few threads.
-const LINGER: Duration = Duration::from_secs(60);
 /// Longest text about a failure, in bytes.
 const FAILURE_BYTES_MAX: usize = 256;
 
@@ -212,26 +208,21 @@ impl Checker {
             agents: None,
             client: nowhere,
             server: nowhere,
+            share: targets.share(),
+            lookup_for: LookupFor::Checks,
             is_tls_terminated: false,
         };
         let began = Instant::now();
         let until = began + checks.timeout;
-        let mut dialling = pin!(pool.dial_apart(&connector, LINGER));
-        let wire = timeout_at(until, &mut dialling).await;
-        let is_connecting = wire.is_err();
-        let checked = match wire {
-            Ok(Ok(wire)) => timeout_at(until, pool.check_health(&connector, wire, &checks.probe))
+        let checked = match pool.dial_apart(&connector, checks.timeout).await {
+            Ok(wire) => timeout_at(until, pool.check_health(&connector, wire, &checks.probe))
                 .await
                 .unwrap_or(Err(ProbeFailure::TooSlow)),
-            Ok(Err(failure)) => Err(failure),
-            Err(_) => Err(ProbeFailure::TooSlow),
+            Err(failure) => Err(failure),
         };
         // What this process lacks says nothing about the upstream.
         if !checked.as_ref().is_err_and(ProbeFailure::is_local) {
             self.note(targets, index, began, checked);
-        }
-        if is_connecting {
-            drop(dialling.await);
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use culvert_base::Share;
 use culvert_base::sync::lock;
 use culvert_edge_config::{
@@ -21,6 +21,8 @@ use crate::edge::meters::Meters;
 
 /// How often the log has a line about an upstream.
 const LOG_EVERY: Duration = Duration::from_secs(1);
+/// In how many steps the share of an upstream grows that is used again.
+const WARMING_STEPS: u32 = 10;
 
 /// The upstreams of one endpoint, with the connections to them.
 #[derive(Debug)]
@@ -77,6 +79,8 @@ struct Ejection {
     length: Duration,
     /// When that was over.
     ended: Option<Instant>,
+    /// Since when it is used again, or used at all, while its share grows.
+    warming_since: Option<Instant>,
     /// When the log last had a line about it.
     logged_at: Option<Instant>,
 }
@@ -183,6 +187,27 @@ impl Ejection {
         true
     }
 
+    /// Begins to raise the share of the upstream, which takes this long.
+    fn begin_to_warm(&mut self, slow_start: Duration) {
+        self.warming_since = (!slow_start.is_zero()).then(Instant::now);
+    }
+
+    /// How much of its share the upstream has, in percent, and when that grows. `whole` is the time until it has all.
+    fn warmth(&mut self, whole: Duration, now: Instant) -> (u8, Option<Instant>) {
+        let step = whole / WARMING_STEPS;
+        let Some(since) = self.warming_since.filter(|_| !step.is_zero()) else {
+            return (100, None);
+        };
+        let elapsed = now.saturating_duration_since(since);
+        let steps = (1..WARMING_STEPS).find(|steps| elapsed < step * *steps);
+        let Some(steps) = steps else {
+            self.warming_since = None;
+            return (100, None);
+        };
+        let warmth = u8::try_from(100 * steps / WARMING_STEPS).unwrap_or(100);
+        (warmth, Some(since + step * steps))
+    }
+
     /// Ejects an upstream, for longer if it has failed again soon after the last time.
     fn begin(&mut self, health: &PassiveHealth, now: Instant) -> Duration {
         let is_soon = self.ended.is_some_and(|ended| {
@@ -192,6 +217,7 @@ impl Ejection {
             true => self.length.saturating_mul(2),
             false => health.ejection_time,
         };
+        self.warming_since = None;
         self.length = length.min(health.ejection_time_max);
         self.until = now.checked_add(self.length);
         self.ended = self.until;
@@ -213,9 +239,17 @@ impl<B: UploadBody> TargetSet<B> {
             let known = targets.find(|target| target.pool.name() == pool.name());
             Some(Arc::clone(&known?.state))
         };
+        let new = || {
+            let state = TargetState::default();
+            // Those of a first list have nothing to spare each other.
+            if before.is_some() {
+                lock(&state.ejection).begin_to_warm(list.slow_start);
+            }
+            Arc::new(state)
+        };
         let targets: Box<[Target<B>]> = pools
             .map(|pool| Target {
-                state: known(&pool).unwrap_or_default(),
+                state: known(&pool).unwrap_or_else(new),
                 identity: hash_of(pool.name().as_bytes()),
                 pool,
             })
@@ -238,6 +272,20 @@ impl<B: UploadBody> TargetSet<B> {
         };
         let checks_before = before.and_then(|before| before.list.checks.as_ref());
         let is_changed = set.list.checks.as_ref() != checks_before;
+        if let Some(before) = before {
+            // One that had no traffic begins like one that is new.
+            let had_none = |target: &Target<B>| {
+                let mut known = before.targets.iter().zip(&before.list.upstreams);
+                known.any(|(known, listed)| {
+                    known.pool.name() == target.pool.name() && listed.weight == 0
+                })
+            };
+            for (target, listed) in set.targets.iter().zip(&set.list.upstreams) {
+                if listed.weight > 0 && had_none(target) {
+                    lock(&target.state.ejection).begin_to_warm(set.list.slow_start);
+                }
+            }
+        }
         for target in &set.targets {
             let mut check = lock(&target.state.check);
             check.pass_to(set.id, is_changed);
@@ -278,24 +326,34 @@ impl<B: UploadBody> TargetSet<B> {
 
     /// Whether one of its upstreams is expected to serve.
     pub(crate) fn is_reachable(&self) -> bool {
-        // Only a choice ends an ejection whose time is over.
-        let until = self.view.load().until;
-        if until.is_some_and(|until| Instant::now() >= until) {
-            return true;
-        }
+        let view = self.view.load();
+        let may_return = view.until.is_some_and(|until| Instant::now() >= until);
         let served = self.targets.iter().zip(&self.list.upstreams);
         let mut served = served.filter(|(_, listed)| listed.weight > 0);
-        served.any(|(target, _)| !target.state.is_unused())
+        served.any(|(target, _)| {
+            let state = &target.state;
+            // Only a choice ends an ejection whose time is over.
+            let returns = may_return && !state.is_down.load(Ordering::Relaxed) && {
+                let until = lock(&state.ejection).until;
+                until.is_some_and(|until| Instant::now() >= until)
+            };
+            returns || !state.is_unused()
+        })
+    }
+
+    fn current_view(&self, meters: &Meters) -> Guard<Arc<View>> {
+        let view = self.view.load();
+        if view.until.is_some_and(|until| Instant::now() >= until) {
+            self.refresh(meters);
+            return self.view.load();
+        }
+        view
     }
 
     /// The upstream of the next request, of those that were not tried; `None` if all were. Requests with the same `key`
     /// have the same one, if the list says so.
     pub(crate) fn choose(&self, key: Option<u64>, tried: Tried, meters: &Meters) -> Option<usize> {
-        let mut view = self.view.load();
-        if view.until.is_some_and(|until| Instant::now() >= until) {
-            self.refresh(meters);
-            view = self.view.load();
-        }
+        let view = self.current_view(meters);
         if let (Balancing::Hash(_), Some(key)) = (&self.list.balancing, key) {
             let identity = |index: usize| self.targets.get(index).map_or(0, |one| one.identity);
             let chosen = view.of_key(key, identity, |index| !tried.has(index));
@@ -328,6 +386,18 @@ impl<B: UploadBody> TargetSet<B> {
             .or_else(others)
     }
 
+    /// The upstream that served a client before, by one of its cookies, if it gets traffic.
+    pub(crate) fn kept<'c>(
+        &self,
+        mut tokens: impl Iterator<Item = &'c str>,
+        meters: &Meters,
+    ) -> Option<usize> {
+        let sticky = self.list.sticky.as_ref()?;
+        let index = tokens.find_map(|token| sticky.position(token))?;
+        let view = self.current_view(meters);
+        view.has(index).then_some(index)
+    }
+
     /// Whether there is another upstream than those tried.
     pub(crate) fn has_more(&self, tried: Tried) -> bool {
         let mut listed = self.list.upstreams.iter().enumerate();
@@ -345,8 +415,7 @@ impl<B: UploadBody> TargetSet<B> {
         let load = |index: usize| {
             let open = self.targets.get(index);
             let open = open.map_or(0, |target| target.state.open.load(Ordering::Relaxed));
-            let weight = self.list.upstreams.get(index).map_or(1, |one| one.weight);
-            (u64::from(open) + 1, u64::from(weight.max(1)))
+            (u64::from(open), view.weight(index).max(1))
         };
         let ((open, weight), (other_open, other_weight)) = (load(first), load(second));
         match open * other_weight <= other_open * weight {
@@ -459,6 +528,9 @@ impl<B: UploadBody> TargetSet<B> {
             let Some(passes) = check.end(self.id, checks, report) else {
                 return;
             };
+            if !passes {
+                lock(&state.ejection).warming_since = None;
+            }
             state.is_down.swap(!passes, Ordering::Relaxed)
         };
         match (failure.is_empty(), was_down) {
@@ -543,6 +615,7 @@ impl<B: UploadBody> TargetSet<B> {
         let changing = lock(&self.changing);
         let (was_out, may_log) = {
             let mut ejection = lock(&target.state.ejection);
+            ejection.begin_to_warm(self.list.slow_start);
             // It responded, so its next ejection is a first one: else a client whose requests fail at times could prolong
             // the ejections of upstreams that serve all others.
             ejection.until = None;
@@ -579,6 +652,7 @@ impl<B: UploadBody> TargetSet<B> {
         for target in &self.targets {
             let mut ejection = lock(&target.state.ejection);
             if ejection.until.take_if(|until| *until <= now).is_some() {
+                ejection.begin_to_warm(self.list.slow_start);
                 let failures = self.list.health.consecutive_failures.saturating_sub(1);
                 target.state.failures.store(failures, Ordering::Relaxed);
                 target.state.is_out.store(false, Ordering::Relaxed);
@@ -610,14 +684,17 @@ impl<B: UploadBody> TargetSet<B> {
     }
 
     fn new_view(&self) -> View {
+        let now = Instant::now();
         let mut until = None::<Instant>;
         let of_target = |(target, listed): (&Target<B>, &culvert_edge_config::ListedUpstream)| {
-            let returns = lock(&target.state.ejection).until;
-            until = until.into_iter().chain(returns).min();
+            let mut ejection = lock(&target.state.ejection);
+            let (warmth, grows) = ejection.warmth(self.list.slow_start, now);
+            until = until.into_iter().chain(ejection.until).chain(grows).min();
             Candidate {
                 weight: listed.weight,
                 priority: listed.priority,
                 is_out: target.state.is_unused(),
+                warmth,
             }
         };
         let candidates: Vec<Candidate> = self

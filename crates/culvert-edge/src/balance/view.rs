@@ -6,7 +6,7 @@ use tokio::time::Instant;
 /// priority still serves everything.
 const OVERFLOW_PERCENT: u64 = 140;
 /// The weights of a priority that serves a part of the traffic are scaled to this sum.
-const SCALE: u64 = 10_000;
+const SCALE: u64 = 1_000_000;
 
 /// An upstream of a list as a view is made of it.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,8 @@ pub(crate) struct Candidate {
     pub(crate) priority: u8,
     /// Whether it is ejected.
     pub(crate) is_out: bool,
+    /// How much of its weight counts so far, in percent; at least 1.
+    pub(crate) warmth: u8,
 }
 
 /// The upstreams that get traffic, until one of them is ejected or another returns.
@@ -28,8 +30,14 @@ pub(crate) struct View {
     stride: u64,
     /// Whether too many are out, so that all are used.
     pub(crate) is_panic: bool,
-    /// When the next one that is out returns.
+    /// When the next one that is out returns, or the share of one grows.
     pub(crate) until: Option<Instant>,
+}
+
+impl Candidate {
+    fn warm_weight(&self) -> u64 {
+        u64::from(self.weight) * u64::from(self.warmth)
+    }
 }
 
 impl View {
@@ -58,10 +66,10 @@ impl View {
         let weight = |one: &Candidate| match (is_panic, one.is_out) {
             (true, _) => u64::from(one.weight),
             (false, true) => 0,
-            (false, false) if is_whole && share(one.priority) > 0 => u64::from(one.weight),
+            (false, false) if is_whole && share(one.priority) > 0 => one.warm_weight(),
             (false, false) => {
                 let sum = weights(candidates, one.priority).max(1);
-                share(one.priority) * SCALE * u64::from(one.weight) / (sum * 100)
+                share(one.priority) * SCALE * one.warm_weight() / (sum * 100)
             }
         };
         Self::with(candidates.iter().map(weight), is_panic, until)
@@ -134,7 +142,17 @@ impl View {
 
     /// Whether an upstream gets traffic.
     pub(crate) fn has(&self, index: usize) -> bool {
-        self.entries.iter().any(|(one, _)| *one == index)
+        self.weight(index) > 0
+    }
+
+    /// The share of an upstream in proportion to those of the others; 0 if it gets no traffic.
+    pub(crate) fn weight(&self, index: usize) -> u64 {
+        let Ok(entry) = self.entries.binary_search_by_key(&index, |(one, _)| *one) else {
+            return 0;
+        };
+        let upto = |entry: usize| self.entries.get(entry).map_or(0, |(_, upto)| *upto);
+        let before = entry.checked_sub(1).map_or(0, upto);
+        upto(entry) - before
     }
 }
 
@@ -168,7 +186,7 @@ fn weights(candidates: &[Candidate], priority: u8) -> u64 {
     let left = candidates
         .iter()
         .filter(|one| one.priority == priority && !one.is_out);
-    left.map(|one| u64::from(one.weight)).sum()
+    left.map(Candidate::warm_weight).sum()
 }
 
 /// A number without a factor in common with `total`, near the golden section of it: successive turns are far apart.
@@ -200,9 +218,38 @@ mod tests {
                 weight,
                 priority,
                 is_out,
+                warmth: 100,
             })
             .collect();
         View::of(&candidates, panic_below, None)
+    }
+
+    #[test]
+    fn one_that_is_not_warm_has_a_part_of_its_turns() {
+        let one = |weight, warmth| Candidate {
+            weight,
+            priority: 0,
+            is_out: false,
+            warmth,
+        };
+        let view = View::of(&[one(1, 100), one(1, 10), one(2, 50)], 50, None);
+        assert_eq!(counts(&view, 0..21, 3), [10, 1, 10]);
+        assert_eq!([0, 1, 2, 3].map(|index| view.weight(index)), [10, 1, 10, 0]);
+        // A priority that serves a part is divided in the same way.
+        let out = Candidate {
+            is_out: true,
+            ..one(1, 100)
+        };
+        let spare = Candidate {
+            priority: 1,
+            ..one(1, 100)
+        };
+        let view = View::of(&[one(1, 100), one(1, 10), out, out, spare], 0, None);
+        let (warm, cold) = (view.weight(0), view.weight(1));
+        assert!(warm.abs_diff(10 * cold) < 10, "{warm}, {cold}");
+        // If all are cold, none waits.
+        let cold = View::of(&[one(1, 10), one(3, 10)], 50, None);
+        assert_eq!(counts(&cold, 0..4, 2), [1, 3]);
     }
 
     /// How often each of `n` upstreams has its turn.

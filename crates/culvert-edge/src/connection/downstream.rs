@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use culvert_base::net::plain_address;
 use culvert_base::sync::lock;
+use culvert_edge_config::Endpoint;
 use culvert_events::Reason;
 use culvert_overload::{CensusEntry, CensusLimit};
 use culvert_policy::conn::source;
 use culvert_policy::host::ConnContext;
-use culvert_upstream::{Dial, Upstream};
+use culvert_upstream::{Dial, LookupFor, Upstream};
 
 use crate::connection::conn_state::ConnState;
 use crate::edge::edge_context::EdgeContext;
@@ -213,14 +214,16 @@ impl Downstream {
         }
     }
 
-    /// Opens connections to upstreams on behalf of this one.
-    pub(crate) fn connector(&self) -> Connector<'_> {
+    /// Opens connections to the upstreams of an endpoint on behalf of this one.
+    pub(crate) fn connector(&self, endpoint: &Endpoint) -> Connector<'_> {
         Connector {
             owner: &self.edge.state,
             network: &self.edge.network,
             agents: self.edge.agents(),
             client: self.conn.info.client,
             server: self.conn.info.server,
+            share: endpoint.share(),
+            lookup_for: LookupFor::Traffic,
             is_tls_terminated: self.conn.info.tls.get().is_some(),
         }
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use culvert_base::sync::lock;
-use culvert_base::{BoxFuture, Clock, FairPermits, Fault};
+use culvert_base::{BoxFuture, Clock, FairPermits, Fault, Share};
 use culvert_edge_config::{
     Change, NotReplayed, ReplayRequest, Replayed, Snapshot, UnhealthyUpstream, UpstreamStatus,
 };
@@ -210,6 +210,14 @@ impl Edge {
         self.kubernetes_addr
     }
 
+    /// The connections to its upstreams.
+    #[cfg(test)]
+    pub(crate) async fn pools(&self) -> Vec<Arc<crate::pools::Pool>> {
+        let ports = self.ports.lock().await;
+        let pools = ports.compiler.pools();
+        pools.map(|(_, pool)| Arc::clone(pool)).collect()
+    }
+
     /// The state that its connections share.
     #[cfg(test)]
     pub(crate) fn shared(&self) -> Arc<EdgeContext> {
@@ -250,6 +258,8 @@ impl Edge {
     /// When a certificate cannot be used; then nothing has changed.
     pub fn reload(&self, settings: &Settings) -> Result<(), Fault> {
         let (dialer, files) = (settings.dialer()?, settings.files()?);
+        // Those that hang keep their places.
+        let dialer = dialer.with_lookups_of(&self.shared.network.dialer.load());
         self.shared.rules.store(Arc::new(settings.rules()));
         self.shared.network.dialer.store(Arc::new(dialer));
         self.shared.files.store(Arc::new(files));
@@ -433,7 +443,12 @@ impl Edge {
         // Apart, so that many checks delay nothing. They end with this.
         let mut checking = JoinSet::new();
         let (checks, checker) = (Arc::clone(&shared.checks), self.checker());
-        checking.spawn(async move { checks.run(checker).await });
+        let stopping = shared.accepting.clone();
+        checking.spawn(shared.supervisor.supervise(
+            "edge.checks",
+            move || stopping.is_cancelled(),
+            async move { checks.run(checker).await },
+        ));
         tokio::select! {
             biased;
             () = cancel.cancelled() => {}
@@ -529,8 +544,9 @@ impl Edge {
     /// Closes upstream connections that are idle for too long, or too many.
     async fn sweep(&self) {
         let level = self.shared.state.level();
-        for pool in self.ports.lock().await.compiler.pools() {
+        for (account, pool) in self.ports.lock().await.compiler.pools() {
             pool.sweep(level > Level::Calm);
+            pool.follow_name(&self.shared.network, Share::of_owner(account));
         }
     }
 }

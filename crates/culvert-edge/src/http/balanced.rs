@@ -18,6 +18,7 @@ use crate::http::forward::{
 };
 use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::RequestBody;
+use crate::http::sticky;
 use crate::pools::{Attempt, TargetSet};
 
 /// Sends a request to one of the upstreams of an endpoint, and to others if it fails and may be sent again.
@@ -37,7 +38,10 @@ pub(super) async fn send(
     let mut tried = Tried::default();
     let of_client = down.known_upstream(&way.member.id, |upstream| targets.position(upstream));
     let key = key_of(&targets.list().balancing, exchange, head);
-    let mut chosen = of_client.or_else(|| targets.choose(key, tried, meters));
+    let kept = sticky::kept(targets, &down, head);
+    let mut chosen = of_client
+        .or(kept)
+        .or_else(|| targets.choose(key, tried, meters));
     let mut attempts = 0;
     loop {
         let Some((index, pool)) = chosen.and_then(|index| Some((index, targets.pool(index)?)))
@@ -81,6 +85,7 @@ pub(super) async fn send(
             Ok(_) => Failed::No,
             // That does not depend on the client.
             Err(UpstreamError::Dial(error)) if !was_sent && !error.is_local() => Failed::ToConnect,
+            Err(UpstreamError::Dial(_)) if !was_sent => Failed::ToBegin,
             Err(_) if has_gone(exchange) => Failed::ByClient,
             Err(failure) => failure_of(failure, per_try.is_some(), was_sent),
         };
@@ -91,8 +96,11 @@ pub(super) async fn send(
             failed => failed,
         };
         at.settle(failed.outcome());
+        if failed == Failed::No && kept != Some(index) {
+            sticky::keep(targets, exchange, index);
+        }
         let may_go_on = match failed {
-            Failed::ToConnect => retries.connect_failure,
+            Failed::ToConnect | Failed::ToBegin => retries.connect_failure,
             Failed::Reset => retries.reset && is_repeatable,
             Failed::Status => is_repeatable,
             Failed::No | Failed::ByClient | Failed::Otherwise => false,
@@ -101,7 +109,8 @@ pub(super) async fn send(
             return sent;
         }
         // An upstream without a connection has no more work from a further attempt.
-        if failed != Failed::ToConnect && !targets.budget.spend() {
+        let was_received = !matches!(failed, Failed::ToConnect | Failed::ToBegin);
+        if was_received && !targets.budget.spend() {
             meters.upstream_moves_refused.up();
             return sent;
         }
@@ -148,6 +157,8 @@ enum Failed {
     Status,
     /// The upstream cannot be connected to.
     ToConnect,
+    /// This process lacked what a connection needs. Another upstream may need less, such as no lookup of a name.
+    ToBegin,
     /// It closed the connection, or took too long, before the head of a response.
     Reset,
     /// The client left or sent too much or too slowly.
@@ -164,7 +175,7 @@ impl Failed {
             Self::Status => Outcome::Bad("the response has a status that counts as a failure"),
             Self::ToConnect => Outcome::Bad("it cannot be connected to"),
             Self::Reset => Outcome::Bad("it closed the connection or took too long"),
-            Self::ByClient | Self::Otherwise => Outcome::Unknown,
+            Self::ToBegin | Self::ByClient | Self::Otherwise => Outcome::Unknown,
         }
     }
 }

@@ -14,7 +14,7 @@ use culvert_http::authority::Authority;
 use culvert_http::fields::strip_spellings;
 use culvert_io::{Alarm, UploadProgress};
 use culvert_policy::problem::Problem;
-use http::header::{HeaderMap, HeaderName};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, Version};
 
 use crate::balance::target_set::OpenAt;
@@ -74,6 +74,8 @@ pub(crate) struct HttpExchange {
     set_by_policies: Vec<HeaderName>,
     /// Counts it for the upstream that serves it, if its endpoint has several.
     open_at: Option<OpenAt>,
+    /// The cookie that keeps the client at the upstream that served it, for the response.
+    pub(crate) sticky_cookie: Option<Box<HeaderValue>>,
     /// Whether it went to a stand-in.
     pub(crate) is_at_stand_in: bool,
     /// Whether the client got an interim response of an upstream.
@@ -114,6 +116,7 @@ impl HttpExchange {
             upload: None,
             set_by_policies: Vec::new(),
             open_at: None,
+            sticky_cookie: None,
             is_at_stand_in: false,
             has_informed: false,
             alarm: down.conn.borrow_alarm(),

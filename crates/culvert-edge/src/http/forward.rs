@@ -274,6 +274,7 @@ pub(crate) fn reason_of_dial(error: &DialError) -> Reason {
     match error {
         DialError::NoAddress => Reason::NoAddress,
         DialError::Private | DialError::OwnListener => Reason::AddressForbidden,
+        DialError::TooManyLookups => Reason::LookupLimit,
         DialError::TooSlow => Reason::ConnectTimeout,
         DialError::Connect(_) => Reason::ConnectFailed,
         DialError::Proxy(_) => Reason::ProxyFailed,
@@ -390,8 +391,14 @@ async fn over_new_connection(
         let connecting = attempt.take();
         Attempt::note(connecting, true);
         let connected = match in_turn {
-            true => pool.connect_in_turn(&down.connector(), connect).await,
-            false => pool.connect(&down.connector(), connect).await,
+            true => {
+                pool.connect_in_turn(&down.connector(&way.member.endpoint), connect)
+                    .await
+            }
+            false => {
+                pool.connect(&down.connector(&way.member.endpoint), connect)
+                    .await
+            }
         };
         Attempt::note(connecting, false);
         let mut lease = match (connected, next) {
@@ -563,10 +570,19 @@ pub(super) async fn over_http2(
         || (way.reuse != Reuse::Anyone && key.is_none());
     loop {
         let clock = exchange.recording.connect_clock();
+        let connecting = way.attempt.filter(|_| attempts == 0);
+        Attempt::note(connecting, true);
         let opened = match is_alone {
-            true => pool.http2_alone(&down.connector(), connect).await,
-            false => pool.http2(&down.connector(), connect).await,
+            true => {
+                pool.http2_alone(&down.connector(&way.member.endpoint), connect)
+                    .await
+            }
+            false => {
+                pool.http2(&down.connector(&way.member.endpoint), connect)
+                    .await
+            }
         };
+        Attempt::note(connecting, false);
         let mut link = match (opened, attempts) {
             (Ok(link), _) => link,
             (Err(UpstreamError::Dial(error)), 0) => match stand_ins.next() {

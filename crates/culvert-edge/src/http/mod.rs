@@ -22,5 +22,6 @@ mod routing;
 mod send_response;
 pub(crate) mod server;
 pub(crate) mod started_request;
+mod sticky;
 pub(crate) mod streams;
 pub(crate) mod upgrade;

@@ -16,7 +16,7 @@ use culvert_policy::policy::exchange::{Exchange, Memory};
 use culvert_policy::policy::phase::Phase;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
-use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
+use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue, SET_COOKIE};
 use http::{Method, Response, Version, request};
 
 use crate::connection::downstream::Downstream;
@@ -128,6 +128,10 @@ pub(super) async fn respond(
         sent.unwrap_or_else(|problem| PendingResponse::of(problem, traits, &exchange.down().conn));
     if !policies.is_empty() {
         Box::pin(policies.run_response_phases(exchange, &mut response, traits)).await?;
+    }
+    // Behind the policies: they neither see nor remove what the edge needs to know the client again.
+    if let Some(cookie) = exchange.sticky_cookie.take() {
+        response.head.headers.append(SET_COOKIE, *cookie);
     }
     Ok(response)
 }

@@ -6,7 +6,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use culvert_base::Share;
 use culvert_edge_config::{
     Change, Endpoint, EndpointBinding, NamedCertificate, Restriction, Snapshot,
 };
@@ -291,7 +290,7 @@ impl SnapshotCompiler {
                 let pools = upstreams.filter_map(|one| self.pools.pool_to(&endpoint.account, one));
                 let list = Arc::clone(list);
                 let pools = pools.cloned();
-                let share = Share::new(&endpoint.owner, &endpoint.id);
+                let share = endpoint.share();
                 Arc::new(TargetSet::new(
                     (&endpoint.id, &endpoint.account, share),
                     list,
@@ -335,10 +334,12 @@ impl SnapshotCompiler {
         Group::new(endpoints.iter().map(member).collect(), restriction).map(Arc::new)
     }
 
-    /// The pools in use.
-    pub(crate) fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
-        let pools = self.pools.0.values().flat_map(HashMap::values);
-        pools.map(|(pool, _)| pool)
+    /// The pools in use, with their accounts.
+    pub(crate) fn pools(&self) -> impl Iterator<Item = (&Arc<str>, &Arc<Pool>)> {
+        self.pools.0.iter().flat_map(|(account, pools)| {
+            let pools = pools.values();
+            pools.map(move |(pool, _)| (account, pool))
+        })
     }
 }
 

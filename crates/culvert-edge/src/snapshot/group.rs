@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use culvert_edge_config::{Endpoint, Restriction};
+use culvert_edge_config::{Endpoint, Restriction, UpstreamList};
 use culvert_policy::policy::run::EDGE_PATHS;
 use culvert_statistics::{EndpointCounters, Slot};
 use culvert_upstream::{Dial, Protocol};
@@ -242,7 +242,10 @@ impl Group {
     pub(crate) fn is_plain(&self) -> bool {
         let is_plain = |member: &Arc<Member>| {
             let pool = member.pool.as_ref();
+            let is_sticky = |list: &UpstreamList| list.sticky.is_some();
             member.endpoint.policy.is_none()
+                // Its responses may have a cookie of the edge.
+                && !member.endpoint.upstreams.as_deref().is_some_and(is_sticky)
                 && pool.is_some_and(|pool| pool.upstream().protocol() == Protocol::Http1)
         };
         self.restriction.is_none() && self.members().all(is_plain)

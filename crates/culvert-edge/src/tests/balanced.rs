@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use culvert_edge_config::{
-    Balancing, HashKey, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, UpstreamList,
+    Balancing, HashKey, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, Sticky,
+    UpstreamList,
 };
 use culvert_policy::Scheme;
 use tokio::net::{TcpListener, TcpStream};
@@ -100,7 +101,9 @@ pub(super) fn list(
     UpstreamList {
         upstreams: upstreams.iter().map(listed).collect(),
         balancing: Balancing::RoundRobin,
+        sticky: None,
         health: PassiveHealth::default(),
+        slow_start: Duration::ZERO,
         checks: None,
         retries: Retries::default(),
     }
@@ -699,4 +702,129 @@ async fn requests_with_the_same_key_go_to_the_same_upstream() {
     let second = ask(&of_cookie, cookie).await;
     assert_ne!(second, first);
     assert_eq!(ask(&of_cookie, cookie).await, second);
+}
+
+fn make_sticky(list: &mut UpstreamList) {
+    let key = culvert_base::DigestKey::new(b"key");
+    let upstreams = list.upstreams.iter().map(|one| &one.upstream);
+    list.sticky = Some(Sticky::of(&key, "ep_1", upstreams));
+}
+
+/// The body of a response, and the cookie it sets.
+async fn with_cookie(rig: &Rig, cookie: &str) -> (String, String) {
+    let field = match cookie.is_empty() {
+        true => String::new(),
+        false => format!("Cookie: a=1; {cookie}; b=2\r\n"),
+    };
+    let request = format!("GET / HTTP/1.1\r\nHost: app.example\r\n{field}\r\n");
+    let answer = rig.ask(&request).await;
+    assert_eq!(answer.status, 200);
+    let set = answer.header("set-cookie").unwrap_or_default();
+    let pair = set.split(';').next().unwrap_or_default().to_owned();
+    if !pair.is_empty() {
+        assert!(set.ends_with("; Path=/; HttpOnly; SameSite=Lax"), "{set}");
+    }
+    (answer.text().to_owned(), pair)
+}
+
+/// The cookie decides while its upstream serves, and no client can make one.
+#[tokio::test]
+async fn a_client_stays_at_the_upstream_that_served_it() {
+    let mut servers = [
+        Server::start("a").await,
+        Server::start("b").await,
+        Server::start("c").await,
+    ];
+    let [a, b, c] = &servers;
+    let rig = evenly(&[a, b, c], make_sticky).await;
+    let mut cookies = BTreeMap::new();
+    for _ in 0..6 {
+        let (name, cookie) = with_cookie(&rig, "").await;
+        assert!(cookie.starts_with("culvert.upstream."), "{cookie}");
+        let known = cookies.entry(name).or_insert_with(|| cookie.clone());
+        assert_eq!(*known, cookie);
+    }
+    assert_eq!(cookies.len(), 3);
+    for (name, cookie) in &cookies {
+        for _ in 0..5 {
+            let again = with_cookie(&rig, cookie).await;
+            assert_eq!(again, (name.clone(), String::new()));
+        }
+    }
+    // One that no edge made chooses nothing: all are served in turn, with the true cookies.
+    let name = cookies["a"].split_once('=').unwrap().0;
+    let mut forged = BTreeMap::new();
+    for _ in 0..3 {
+        let (by, cookie) = with_cookie(&rig, &format!("{name}=0123456789abcdef")).await;
+        forged.insert(by, cookie);
+    }
+    assert_eq!(forged, cookies);
+
+    let cookie = cookies["b"].clone();
+    servers[1].kill().await;
+    let (next, new) = with_cookie(&rig, &cookie).await;
+    assert_ne!(next, "b");
+    assert_eq!(new, cookies[&next]);
+    servers[1].serve(named).await;
+    assert_eq!(with_cookie(&rig, &new).await, (next, String::new()));
+}
+
+/// What came in the `cookie` fields of a request, in the body of its response.
+async fn cookies_seen(tasks: &mut JoinSet<()>) -> SocketAddr {
+    origin(tasks, async |mut client| {
+        while let Some((head, _)) = client.request().await {
+            let lines = head.lines();
+            let seen: Vec<&str> = lines
+                .filter_map(|line| {
+                    line.to_ascii_lowercase()
+                        .starts_with("cookie: ")
+                        .then(|| &line[8..])
+                })
+                .collect();
+            let seen = seen.join("|");
+            let length = seen.len();
+            client
+                .send(format!(
+                    "HTTP/1.1 200 OK\r\nset-cookie: culvert.upstream.x=1\r\nset-cookie: sid=2\r\n\
+                     content-length: {length}\r\n\r\n{seen}"
+                ))
+                .await;
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn upstreams_neither_see_nor_set_the_cookie_of_the_edge() {
+    let mut tasks = JoinSet::new();
+    let (one, other) = (
+        cookies_seen(&mut tasks).await,
+        cookies_seen(&mut tasks).await,
+    );
+    let rig = Rig::start().await;
+    let mut list = list("http", &[(one, 1, 0), (other, 1, 0)], "");
+    make_sticky(&mut list);
+    let sticky = list.sticky.clone().unwrap();
+    let name = format!("culvert.{}", sticky.cookie);
+    publish(&rig, several(list)).await;
+    let ask = async |cookie: &str| {
+        rig.ask(&format!(
+            "GET /x HTTP/1.1\r\nHost: app.example\r\nCookie: a=1; {cookie}; b=2\r\n\r\n"
+        ))
+        .await
+    };
+    let kept = ask(&format!("{name}={}", sticky.tokens[1])).await;
+    assert_eq!(kept.text(), "a=1; b=2");
+    let set = |answer: &Answer| -> Vec<String> {
+        let fields = answer.headers.iter();
+        let set = fields.filter(|(name, _)| name == "set-cookie");
+        set.map(|(_, value)| value.clone()).collect()
+    };
+    assert_eq!(set(&kept), ["sid=2"]);
+    let new = set(&ask("c=3").await);
+    assert_eq!((new.len(), new[0].as_str()), (2, "sid=2"), "{new:?}");
+    assert!(new[1].starts_with(&format!("{name}=")), "{new:?}");
+    // The value is no secret, but who reads events has no use for it.
+    let events = rig.recorder.events(2).await;
+    assert!(!format!("{events:?}").contains(&sticky.tokens[0]));
 }

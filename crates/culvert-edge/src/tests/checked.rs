@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,8 +45,18 @@ fn http(path: &str) -> HttpProbe {
 /// An origin that responds to checks with a status that can be changed, and to others with 200. It keeps the heads of
 /// checks.
 async fn ready(tasks: &mut JoinSet<()>, status: &Arc<AtomicU16>, heads: &Heads) -> SocketAddr {
+    let here = SocketAddr::from(([127, 0, 0, 1], 0));
+    ready_at(here, tasks, status, heads).await
+}
+
+async fn ready_at(
+    address: SocketAddr,
+    tasks: &mut JoinSet<()>,
+    status: &Arc<AtomicU16>,
+    heads: &Heads,
+) -> SocketAddr {
     let (status, heads) = (Arc::clone(status), Arc::clone(heads));
-    origin(tasks, move |mut client| {
+    origin_at(address, tasks, move |mut client| {
         let (status, heads) = (Arc::clone(&status), Arc::clone(&heads));
         async move {
             while let Some((head, _)) = client.request().await {
@@ -309,4 +319,54 @@ async fn a_shorter_interval_holds_immediately() {
     };
     rig.edge.apply(change).await;
     eventually("further checks", || count() > 5).await;
+}
+
+/// Three servers are replaced one after the other under load. Each says in its checks that it wants no more requests, and
+/// stops once it has none. No request fails, also none that must not be sent twice.
+#[tokio::test]
+async fn a_rolling_deploy_with_readiness_loses_no_request() {
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        let (mut tasks, status) = (JoinSet::new(), Arc::new(AtomicU16::new(200)));
+        let address = ready(&mut tasks, &status, &Heads::default()).await;
+        servers.push((tasks, status, address));
+    }
+    let addresses: Vec<_> = servers.iter().map(|(_, _, address)| *address).collect();
+    let rig = Arc::new(checking(&addresses, "", Probe::Http(http("/ready"))).await);
+    are(&rig, &[true; 3]).await;
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for _ in 0..4 {
+        let (rig, stop) = (Arc::clone(&rig), Arc::clone(&stop));
+        clients.spawn(async move {
+            let mut client = rig.connect().await;
+            let (mut served, mut failed) = (0, Vec::new());
+            while !stop.load(Ordering::SeqCst) {
+                client
+                    .send("POST /x HTTP/1.1\r\nHost: app.example\r\nContent-Length: 2\r\n\r\nab")
+                    .await;
+                match client.answer("POST").await.status {
+                    200 => served += 1,
+                    other => failed.push(other),
+                }
+            }
+            (served, failed)
+        });
+    }
+    for (index, (tasks, status, address)) in servers.iter_mut().enumerate() {
+        status.store(503, Ordering::SeqCst);
+        eventually("it is out and has no requests", || {
+            let status = &statuses(&rig)[index];
+            !status.is_used && status.open_requests == 0
+        })
+        .await;
+        tasks.shutdown().await;
+        *status = Arc::new(AtomicU16::new(200));
+        ready_at(*address, tasks, status, &Heads::default()).await;
+        eventually("it is back", || statuses(&rig)[index].is_used).await;
+    }
+    stop.store(true, Ordering::SeqCst);
+    for (served, failed) in clients.join_all().await {
+        assert!(served > 0 && failed.is_empty(), "{served}, {failed:?}");
+    }
 }

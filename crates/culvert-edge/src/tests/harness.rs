@@ -244,7 +244,20 @@ where
     F: Fn(Client<TcpStream>) -> S + Send + 'static,
     S: Future<Output = ()> + Send + 'static,
 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    origin_at((Ipv4Addr::LOCALHOST, 0).into(), rig_tasks, serve).await
+}
+
+/// As [`origin`], at this address.
+pub(crate) async fn origin_at<F, S>(
+    address: SocketAddr,
+    rig_tasks: &mut JoinSet<()>,
+    serve: F,
+) -> SocketAddr
+where
+    F: Fn(Client<TcpStream>) -> S + Send + 'static,
+    S: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
     rig_tasks.spawn(async move {
         let mut connections = JoinSet::new();

@@ -36,6 +36,43 @@ pub(super) async fn http2_origin(tasks: &mut JoinSet<()>) -> SocketAddr {
     .await
 }
 
+/// Its open streams end in order, and the next request has another connection.
+#[tokio::test]
+async fn an_http2_connection_to_an_address_that_a_name_lost_takes_no_further_stream() {
+    let mut rig = Rig::start().await;
+    let origin = http2_origin(&mut rig.tasks).await;
+    let mut app = endpoint(
+        Scheme::Http,
+        "a.example",
+        80,
+        &format!("http://{origin}"),
+        "",
+    );
+    let upstream = crate::Upstream::parse(&format!("http://{origin}"), "http2").unwrap();
+    app.upstream = Some(upstream);
+    rig.edge
+        .publish(Snapshot::builder().endpoint(app).build())
+        .await;
+    let get = "GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
+    let connects = |rig: &Rig| rig.edge.meters().upstream_connects.get();
+    for _ in 0..3 {
+        assert_eq!(rig.ask(get).await.status, 200);
+    }
+    assert_eq!(connects(&rig), 1);
+    let pools = rig.edge.pools().await;
+    let note = |address: &str| {
+        pools
+            .iter()
+            .for_each(|pool| pool.note_addresses(&[address.parse().unwrap()]));
+    };
+    note("127.0.0.1");
+    assert_eq!(rig.ask(get).await.status, 200);
+    assert_eq!(connects(&rig), 1);
+    note("127.0.0.2");
+    assert_eq!(rig.ask(get).await.status, 200);
+    assert_eq!(connects(&rig), 2);
+}
+
 /// An edge with `https://a.example` of account 1 and `https://b.example` of account 2, each with its
 /// certificate, and `https://*.w.example` under one wildcard of account 1.
 async fn rig() -> (Rig, Vec<CertificateDer<'static>>) {

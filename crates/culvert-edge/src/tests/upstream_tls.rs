@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use culvert_edge_config::upstream_tls::{
     ClientCertificate, Pin, UpstreamTls, Verification, server_name,
@@ -357,7 +358,9 @@ async fn one_of_several_upstreams_with_another_certificate_is_ejected() {
     let list = UpstreamList {
         upstreams: vec![listed(&wrong), listed(&good)],
         balancing: Balancing::default(),
+        sticky: None,
         health: PassiveHealth::default(),
+        slow_start: Duration::ZERO,
         checks: None,
         retries: Retries::default(),
     };

@@ -541,7 +541,8 @@ impl Endpoint {
                 let is_http = self.address.scheme.is_http();
                 let tls = self.upstream_tls.as_ref();
                 let tls = tls.map(|options| Arc::new(options.compile()));
-                let (first, list) = upstream.compile(is_http, tls.as_ref(), unusable)?;
+                let tokens = (head.id.as_str(), seal.upstream_tokens());
+                let (first, list) = upstream.compile(is_http, tls.as_ref(), tokens, unusable)?;
                 (Some(first), list)
             }
             (None, None) => (None, None),

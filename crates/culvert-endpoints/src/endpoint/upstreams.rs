@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::{Fault, Refusal, code};
+use culvert_base::{DigestKey, Fault, Refusal, code};
 use culvert_edge_config::{
-    Balancing, HashKey, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, TlsOptions,
-    Upstream, UpstreamList,
+    Balancing, HashKey, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, Sticky,
+    TlsOptions, Upstream, UpstreamList,
 };
 use culvert_resources::settings::Settings;
 use schemars::JsonSchema;
@@ -59,6 +59,9 @@ pub(crate) struct GivenBalancing {
     /// Name of the header field or cookie.
     #[schemars(length(max = 127))]
     hash_name: Option<String>,
+    /// Whether a client stays at the upstream that served it first, by a cookie that the edge sets and keeps from the upstreams.
+    /// Only for HTTP. When that upstream does not serve, the client gets another one, and stays there.
+    sticky: Option<bool>,
 }
 
 /// When upstreams are ejected. Values that are absent, `null` or empty are the default.
@@ -69,6 +72,10 @@ pub(crate) struct GivenHealth {
     /// If fewer of the upstreams than this share are left, all are used again: 0 to 100 percent, default 50.
     #[schemars(range(max = 100))]
     panic_below_percent: Option<u8>,
+    /// For how long the share of an upstream that is used again, or is new in the list, grows from a tenth to the whole: 1s to
+    /// 1h. By default it gets its whole share.
+    #[schemars(extend("pattern" = PATTERN))]
+    slow_start: Option<String>,
     /// How failures of requests count.
     passive: Option<GivenPassiveHealth>,
     /// How the upstreams are checked; without it, they are not.
@@ -286,6 +293,7 @@ impl StoredUpstream {
         &self,
         is_http: bool,
         tls: Option<&Arc<TlsOptions>>,
+        (endpoint_id, tokens): (&str, &DigestKey),
         unusable: impl Fn(&dyn std::fmt::Display) -> Fault,
     ) -> Result<(Upstream, Option<Arc<UpstreamList>>), Fault> {
         let read = |url: &str| {
@@ -313,9 +321,16 @@ impl StoredUpstream {
         let balancing = options.balancing.as_ref();
         let health = options.health.as_ref();
         let retries = options.retries.as_ref();
+        let is_sticky = balancing.is_some_and(|balancing| balancing.sticky == Some(true));
+        let sticky = is_sticky.then(|| {
+            let listed = upstreams.iter().map(|one| &one.upstream);
+            Sticky::of(tokens, endpoint_id, listed)
+        });
         let list = UpstreamList {
             upstreams,
             balancing: balancing.map_or_else(Default::default, GivenBalancing::compile),
+            sticky,
+            slow_start: health.map_or(Duration::ZERO, GivenHealth::slow_start),
             health: health.map_or_else(Default::default, GivenHealth::compile),
             checks: health.and_then(|health| Some(health.active.as_ref()?.compile(is_http))),
             retries: retries.map_or_else(Default::default, GivenRetries::compile),
@@ -344,6 +359,11 @@ impl GivenBalancing {
         if policy != "hash" && (self.hash_by.is_some() || self.hash_name.is_some()) {
             return Err(invalid(
                 "`upstream_balancing.hash_by` and `hash_name` are only for the policy `hash`.",
+            ));
+        }
+        if self.sticky == Some(true) && !is_http {
+            return Err(invalid(
+                "`upstream_balancing.sticky` needs an HTTP endpoint; for others, use the policy `hash`.",
             ));
         }
         let needs_name = matches!(by, "header" | "cookie");
@@ -385,6 +405,12 @@ impl GivenHealth {
             "upstream_health.panic_below_percent",
             self.panic_below_percent,
         )?;
+        let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3_600));
+        time(
+            "upstream_health.slow_start",
+            &mut self.slow_start,
+            second..=hour,
+        )?;
         if let Some(passive) = &mut self.passive {
             if passive
                 .consecutive_failures
@@ -394,8 +420,6 @@ impl GivenHealth {
                     "`upstream_health.passive.consecutive_failures` must be at most {FAILURES_MAX}."
                 )));
             }
-            let second = Duration::from_secs(1);
-            let hour = Duration::from_secs(3_600);
             let field = "upstream_health.passive.ejection_time";
             let first = time(field, &mut passive.ejection_time, second..=hour)?;
             let field = "upstream_health.passive.ejection_time_max";
@@ -413,6 +437,11 @@ impl GivenHealth {
             )?;
         }
         Ok(self)
+    }
+
+    fn slow_start(&self) -> Duration {
+        let text = self.slow_start.as_deref();
+        text.and_then(parse).unwrap_or_default()
     }
 
     fn compile(&self) -> PassiveHealth {

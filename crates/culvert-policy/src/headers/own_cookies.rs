@@ -17,6 +17,8 @@ use memchr::{memchr2, memchr2_iter};
 pub const HOST_PREFIX: &str = "__Host-culvert.";
 /// The prefix of cookies that several hosts of a domain share (RFC 6265bis 4.1.3.1).
 pub const SECURE_PREFIX: &str = "__Secure-culvert.";
+/// The prefix of cookies of hosts without TLS, where browsers refuse the others. They are no credentials.
+pub const PLAIN_PREFIX: &str = "culvert.upstream.";
 /// The cookies of the console. Browsers send cookies to all ports of a host, so an endpoint at the host of the API gets them.
 const OF_CONSOLE: [&str; 2] = ["__Host-culvert", "__Host-culvert-sign-in"];
 /// The prefix of the cookies of former versions, which outlive an upgrade: `culvert.session`, `culvert.nonce`, and with an
@@ -55,6 +57,7 @@ pub fn is_own(name: &[u8]) -> bool {
             .iter()
             .any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
         || after(name, SECURE_PREFIX).is_some()
+        || after(name, PLAIN_PREFIX).is_some()
         || after(name, FORMER_PREFIX).is_some_and(is_former)
 }
 

@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
-use culvert_base::{Digest, Entropy, Fault, Secret};
+use culvert_base::{Digest, DigestKey, Entropy, Fault, Secret};
 use zeroize::Zeroizing;
 
 /// Bytes of an XChaCha20 nonce, large enough for random nonces.
@@ -22,6 +22,7 @@ pub struct Seal {
     current: SealKey,
     /// Older keys, needed until all secrets are re-encrypted.
     older: Vec<SealKey>,
+    upstream_tokens: DigestKey,
 }
 
 struct SealKey {
@@ -53,6 +54,7 @@ impl Seal {
         Self {
             current: SealKey::new(master),
             older: Vec::new(),
+            upstream_tokens: DigestKey::new(&*derived(master, "culvert upstream tokens 1")),
         }
     }
 
@@ -62,6 +64,11 @@ impl Seal {
             older: older.into_iter().map(SealKey::new).collect(),
             ..self
         }
+    }
+
+    /// The key of the tokens that clients name an upstream with. They end with the master key.
+    pub fn upstream_tokens(&self) -> &DigestKey {
+        &self.upstream_tokens
     }
 
     /// Whether `text` looks like a value encrypted with an older key. False for the digest of a token, which

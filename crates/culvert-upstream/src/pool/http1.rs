@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,6 +17,7 @@ use http::response;
 use http_body::{Frame, SizeHint};
 use tokio::time::Instant;
 
+use super::addresses::NOT_COMPARED;
 use super::{Pool, SHARDS, UpstreamError};
 use crate::connector::Connector;
 use crate::http1_client::{Http1Client, Http1ClientError, ReuseState};
@@ -41,6 +43,11 @@ pub(super) struct Http1<B> {
     handovers: u8,
     /// Whether it is closed after the exchange.
     closes: bool,
+    /// The address it leads to; `None` for agents.
+    pub(super) peer: Option<IpAddr>,
+    /// The addresses of the name that the peer was compared with.
+    pub(super) generation: u64,
+    _counted: Arc<()>,
 }
 
 /// An HTTP/1 connection leased to one exchange.
@@ -76,7 +83,10 @@ impl<B: UploadBody> Pool<B> {
         for shard in self.shards() {
             while let Some(mut link) = shard.try_lock().ok().and_then(|mut idle| idle.pop()) {
                 // Events that happened while it was idle show now.
-                if link.connection.wire().resume() && self.is_free(&mut link, cx) {
+                if link.connection.wire().resume()
+                    && self.is_current(&mut link)
+                    && self.is_free(&mut link, cx)
+                {
                     return Some(Lease {
                         link,
                         pool: Arc::clone(self),
@@ -133,6 +143,7 @@ impl<B: UploadBody> Pool<B> {
     }
 
     fn lease(self: &Arc<Self>, wire: UpstreamStream) -> Lease<B> {
+        let peer = wire.peer();
         let link = Box::new(Http1 {
             has_served: false,
             received: wire.received(),
@@ -140,6 +151,9 @@ impl<B: UploadBody> Pool<B> {
             idle_since: None,
             handovers: 0,
             closes: false,
+            peer,
+            generation: NOT_COMPARED,
+            _counted: Arc::clone(&self.addresses.connections),
         });
         Lease {
             link,
@@ -317,7 +331,7 @@ impl<B: UploadBody> Lease<B> {
     /// is still open.
     pub fn give_back(self) {
         let Self { mut link, pool } = self;
-        if link.closes {
+        if link.closes || !pool.is_current(&mut link) {
             if link.connection.is_over() {
                 link.connection.wire().end();
             }

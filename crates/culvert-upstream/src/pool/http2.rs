@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -47,12 +48,17 @@ pub(super) struct Http2<B> {
     idle_since: AtomicU64,
     made_at: Instant,
     settings: Arc<PeerSettings>,
+    /// The address it leads to; `None` for agents.
+    pub(super) peer: Option<IpAddr>,
+    /// Whether it takes no further streams, as long as there is another connection.
+    pub(super) is_retired: AtomicBool,
+    _counted: Arc<()>,
 }
 
 impl<B: UploadBody> Http2<B> {
     /// Another stream, if the limit allows it.
     fn stream(self: &Arc<Self>) -> Option<Http2Stream<B>> {
-        if self.sender.is_closed() {
+        if self.sender.is_closed() || self.is_retired.load(Ordering::Relaxed) {
             return None;
         }
         let most = self.settings.streams_max.load(Ordering::Relaxed);
@@ -67,6 +73,12 @@ impl<B: UploadBody> Http2<B> {
     fn waiting_stream(self: &Arc<Self>) -> Http2Stream<B> {
         self.in_use.fetch_add(1, Ordering::Relaxed);
         Http2Stream(Arc::clone(self))
+    }
+
+    /// Whether it has served its last stream.
+    fn is_over(&self) -> bool {
+        let is_retired = self.is_retired.load(Ordering::Relaxed);
+        self.sender.is_closed() || (is_retired && self.in_use.load(Ordering::Relaxed) == 0)
     }
 
     /// Whether it has had no streams for the idle timeout.
@@ -274,7 +286,7 @@ impl<B: UploadBody> Pool<B> {
     ) -> Result<Http2Sender<B>, UpstreamError> {
         let wire = self.dial_in_turn(connector, limit).await;
         let wire = wire.map_err(UpstreamError::Dial)?;
-        let made = handshake(connector, wire).await?;
+        let made = handshake(connector, wire, &self.addresses.connections).await?;
         Ok(Http2Sender::of(made.waiting_stream()))
     }
 
@@ -322,9 +334,9 @@ impl<B: UploadBody> Pool<B> {
         connector: &Connector<'_, impl PoolOwner>,
         wire: UpstreamStream,
     ) -> Result<Arc<Http2<B>>, UpstreamError> {
-        let made = handshake(connector, wire).await?;
+        let made = handshake(connector, wire, &self.addresses.connections).await?;
         let open = self.http2.load();
-        let open = open.iter().filter(|other| !other.sender.is_closed());
+        let open = open.iter().filter(|other| !other.is_over());
         let all = open.chain([&made]).cloned().collect();
         self.http2.store(Arc::new(all));
         Ok(made)
@@ -333,7 +345,7 @@ impl<B: UploadBody> Pool<B> {
     /// Closes further HTTP/2 connections that are no longer needed.
     pub(super) fn sweep_http2(&self) {
         let all = self.http2.load();
-        if all.len() < 2 {
+        if all.len() < 2 && !all.iter().any(|one| one.is_over()) {
             return;
         }
         // Skips this while a connection is being opened, because the list is about to change.
@@ -341,9 +353,8 @@ impl<B: UploadBody> Pool<B> {
             return;
         };
         let all = self.http2.load();
-        let is_kept = |(nth, it): &(usize, &Arc<Http2<B>>)| {
-            !it.sender.is_closed() && (*nth == 0 || !it.is_unused())
-        };
+        let is_kept =
+            |(nth, it): &(usize, &Arc<Http2<B>>)| !it.is_over() && (*nth == 0 || !it.is_unused());
         let kept: Vec<_> = all.iter().enumerate().filter(is_kept).collect();
         if kept.len() < all.len() {
             let kept = kept.into_iter().map(|(_, it)| Arc::clone(it)).collect();
@@ -356,7 +367,9 @@ impl<B: UploadBody> Pool<B> {
 async fn handshake<B: UploadBody>(
     connector: &Connector<'_, impl PoolOwner>,
     wire: UpstreamStream,
+    connections: &Arc<()>,
 ) -> Result<Arc<Http2<B>>, UpstreamError> {
+    let peer = wire.peer();
     let owner = connector.owner;
     let (sender, connection) = http2::Builder::new(StreamTasks(Arc::clone(owner)))
         .initial_stream_window_size(STREAM_WINDOW)
@@ -406,6 +419,9 @@ async fn handshake<B: UploadBody>(
         idle_since: 0.into(),
         made_at,
         settings,
+        peer,
+        is_retired: false.into(),
+        _counted: Arc::clone(connections),
     }))
 }
 

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::harness::{Backend, Database, backends, eventually};
 
 /// All long-lived tasks of a server on SQLite.
-pub const TASKS: [&str; 39] = [
+pub const TASKS: [&str; 40] = [
     "agent_sessions",
     "agents",
     "alerts",
@@ -36,6 +36,7 @@ pub const TASKS: [&str; 39] = [
     "delivery.traffic_log",
     "delivery.workers",
     "edge",
+    "edge.checks",
     "edge.http",
     "edge.https",
     "heartbeat",

@@ -17,7 +17,9 @@ fn list(weights: &[u16], balancing: Balancing) -> Arc<UpstreamList> {
     Arc::new(UpstreamList {
         upstreams: weights.iter().enumerate().map(listed).collect(),
         balancing,
+        sticky: None,
         health: PassiveHealth::default(),
+        slow_start: Duration::ZERO,
         checks: None,
         retries: Retries::default(),
     })
@@ -84,6 +86,63 @@ async fn it_returns_after_a_time_that_doubles() {
     fail(&set, 0, 3);
     tokio::time::advance(Duration::from_secs(10)).await;
     assert_ne!(counts(&set, 20)[0], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_upstreams_have_their_turns_with_least_requests() {
+    let set = set_of(list(&[2, 1], Balancing::LeastRequests), None);
+    assert_eq!(counts(&set, 60), [40, 20]);
+}
+
+/// One that had no traffic is as cold as a new one, and one that fails its checks does not grow.
+#[tokio::test(start_paused = true)]
+async fn only_upstreams_with_traffic_are_warm() {
+    let slow = |weights: &[u16]| {
+        let mut list = list(weights, Balancing::RoundRobin);
+        Arc::make_mut(&mut list).slow_start = Duration::from_secs(20);
+        list
+    };
+    let before = set_of(slow(&[1, 0]), None);
+    let set = set_of(slow(&[1, 1]), Some(&before));
+    assert_eq!(counts(&set, 11), [10, 1]);
+    for index in 0..2 {
+        fail(&set, index, 3);
+    }
+    assert!(!set.is_reachable());
+    tokio::time::advance(Duration::from_secs(9)).await;
+    assert!(!set.is_reachable(), "no ejection is over");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(set.is_reachable());
+}
+
+/// With a slow start, it gets a tenth of its share first, and the whole after the time.
+#[tokio::test(start_paused = true)]
+async fn the_share_of_one_that_returns_grows() {
+    let slow = |weights: &[u16]| {
+        let mut list = list(weights, Balancing::RoundRobin);
+        Arc::make_mut(&mut list).slow_start = Duration::from_secs(20);
+        list
+    };
+    let set = set_of(slow(&[1, 1, 1]), None);
+    assert_eq!(counts(&set, 30), [10, 10, 10], "all began together");
+    fail(&set, 0, 3);
+    assert_eq!(counts(&set, 30), [0, 15, 15]);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    for tenths in 1..=10 {
+        assert_eq!(counts(&set, 20 + tenths), [tenths, 10, 10]);
+        tokio::time::advance(Duration::from_secs(2)).await;
+    }
+    // One that fails while its share grows begins again.
+    fail(&set, 1, 3);
+    tokio::time::advance(Duration::from_secs(19)).await;
+    assert_eq!(counts(&set, 21)[1], 1);
+    fail(&set, 1, 1);
+    assert_eq!(counts(&set, 20)[1], 0);
+    // So does one that is new in a list.
+    let more = set_of(slow(&[1, 1, 1, 1]), Some(&set));
+    assert_eq!(counts(&more, 21)[3], 1);
+    let none = set_of(list(&[1, 1, 1, 1, 1], Balancing::RoundRobin), Some(&more));
+    assert_eq!(counts(&none, 40)[4], 10);
 }
 
 #[tokio::test(start_paused = true)]

@@ -118,12 +118,12 @@ fn a_connection_pool_survives_a_change_of_its_endpoint() {
     let live = compiler
         .compile(Snapshot::builder().endpoint(endpoint(1, 1)).build())
         .unwrap();
-    let pool = Arc::clone(compiler.pools().next().unwrap());
+    let pool = Arc::clone(compiler.pools().next().unwrap().1);
     let mut change = Change::default();
     // Another address, the same account and upstream.
     change.put(endpoint(1, 1 + 4 * 7 * 15 * 11 * 4));
     let live = compiler.apply(&live, change).unwrap();
-    assert!(Arc::ptr_eq(&pool, compiler.pools().next().unwrap()));
+    assert!(Arc::ptr_eq(&pool, compiler.pools().next().unwrap().1));
     let mut change = Change::default();
     change.remove("ep_01".to_owned());
     compiler.apply(&live, change).unwrap();

@@ -237,3 +237,31 @@ async fn bytes_behind_a_response_are_noticed() {
     lease.give_back();
     assert!(reused(&pool).is_none());
 }
+
+/// A name that leads elsewhere keeps no connection to where it led.
+#[tokio::test]
+async fn connections_to_addresses_that_a_name_no_longer_has_serve_no_further_request() {
+    let addresses = |texts: &[&str]| -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    };
+    let (pool, mut kept, mut origin) = pair();
+    exchange(&mut kept, &mut origin).await;
+    kept.give_back();
+    pool.note_addresses(&addresses(&["127.0.0.1", "127.0.0.2"]));
+    let mut kept = reused(&pool).expect("its address is still one of them");
+    // Nothing is known of a name without an address.
+    pool.note_addresses(&[]);
+    exchange(&mut kept, &mut origin).await;
+    kept.give_back();
+    let mut kept = reused(&pool).expect("the addresses before count");
+    pool.note_addresses(&addresses(&["127.0.0.2"]));
+    exchange(&mut kept, &mut origin).await;
+    // It serves its request to the end, and no other.
+    kept.give_back();
+    assert!(reused(&pool).is_none());
+    assert_eq!(
+        Arc::strong_count(&pool.addresses.connections),
+        1,
+        "none is open"
+    );
+}
