@@ -322,8 +322,26 @@ describe('wrong states', { concurrency: true }, () => {
         .waitFor();
       await page.getByText(/\(422\)/).waitFor();
       await page.getByRole('checkbox', { name: /^Pick dead letter/ }).waitFor();
+      // The newest, so that it is first until the health sorts.
+      await server.make('event_destinations', {
+        format: 'json',
+        description: 'quiet',
+        target: { file: { path: 'quiet.ndjson' } },
+      });
       await page.goto(`${server.url}/console/event_destinations`);
       await page.getByText(/Unhealthy|Retrying/).waitFor();
+      const names = async () =>
+        (await page.locator('tbody tr td:first-child').allInnerTexts())
+          .map((text) => /sick|quiet/.exec(text)?.[0])
+          .join();
+      await until(names, (found) => found === 'quiet,sick');
+      const head = page.getByRole('columnheader', { name: 'Health' });
+      await head.getByRole('button').click();
+      await until(names, (found) => found === 'sick,quiet');
+      assert.equal(await head.getAttribute('aria-sort'), 'ascending');
+      await head.getByRole('button').click();
+      await until(names, (found) => found === 'quiet,sick');
+      assert.equal(await head.getAttribute('aria-sort'), 'descending');
       await page.goto(`${server.url}/console/`);
       await page
         .getByText(/Unhealthy|Retrying/)

@@ -1,14 +1,14 @@
 import type { EventDestinationHealth } from '../../generated/api';
 import { Tag } from '@/ui/page';
+import { healthState } from './health-order';
 
-const TONES = { ok: 'ok', retrying: 'warn', unhealthy: 'bad' } as const;
-const WORDS = { ok: 'Healthy', retrying: 'Retrying', unhealthy: 'Unhealthy' };
+const TAGS = {
+  ok: <Tag tone="ok">Healthy</Tag>,
+  retrying: <Tag tone="warn">Retrying</Tag>,
+  unhealthy: <Tag tone="bad">Unhealthy</Tag>,
+  unused: <Tag>Nothing sent yet</Tag>,
+};
 
 export function HealthTag({ health }: { health: EventDestinationHealth }) {
-  const never = health.state === 'ok' && !health.last_success_at;
-  return never ? (
-    <Tag>Nothing sent yet</Tag>
-  ) : (
-    <Tag tone={TONES[health.state]}>{WORDS[health.state]}</Tag>
-  );
+  return TAGS[healthState(health)];
 }

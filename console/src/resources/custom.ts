@@ -5,6 +5,8 @@ import { userStatus } from '@/access/user-status';
 import { domainState } from '@/domains/status';
 import { servedBy } from '@/endpoints/served-by';
 import { inWords } from '@/events/condition';
+import { rankOfAlert } from '@/events/alert-order';
+import { HEALTH } from '@/events/health-order';
 import { roleOf } from '@/session/roles';
 import { ERRORS, ONLINE, RATE, type Rank } from './rank';
 
@@ -12,7 +14,7 @@ export interface ColumnDef {
   label: string;
   Cell: ComponentType<{ object: JsonObject }>;
   /** What the column is sorted by. */
-  rank?: Rank;
+  rank: Rank;
   /** Whether the largest come first when its head is pressed. */
   isDown?: boolean;
 }
@@ -133,7 +135,7 @@ export const CUSTOM: Record<string, Custom> = {
   },
   alerts: {
     fields: ['summary'],
-    columns: [{ label: 'Alert', Cell: AlertState }],
+    columns: [{ label: 'Alert', Cell: AlertState, rank: { of: rankOfAlert } }],
     empty: {
       title: 'No alerts',
       text: 'Nothing needs attention. While the condition of an alert rule is true of an object, there is an alert.',
@@ -158,7 +160,7 @@ export const CUSTOM: Record<string, Custom> = {
   },
   event_destinations: {
     fields: ['target'],
-    columns: [{ label: 'Health', Cell: DestinationHealth }],
+    columns: [{ label: 'Health', Cell: DestinationHealth, rank: HEALTH }],
     DetailExtra: DestinationExtra,
     handled: [
       'get-health',

@@ -1,4 +1,9 @@
-import { useQueries, useQuery } from '@tanstack/react-query';
+import {
+  keepPreviousData,
+  type QueryClient,
+  useQueries,
+  useQuery,
+} from '@tanstack/react-query';
 import { useCallback, useMemo } from 'react';
 import { useModel } from '@/api/document';
 import { type Json, type JsonObject, refId, text } from '@/api/json';
@@ -19,7 +24,11 @@ type Value = number | string | undefined;
 export type Rank =
   | { of: (object: JsonObject) => Value }
   | { ofMinute: (object: JsonObject, minute: Minute | undefined) => Value }
-  | { field: string };
+  | { field: string }
+  | {
+      /** What the server is asked about each object; nothing if the person may not know. */
+      ask: (object: JsonObject, client: QueryClient) => Promise<Value>;
+    };
 
 /** By what was counted in the last minute. */
 export const RATE: Rank = { ofMinute: (_, minute) => rankOfRate(minute) };
@@ -43,6 +52,41 @@ function compare(one: Value, other: Value): number {
     : collator.compare(String(one), String(other));
 }
 
+/** Objects that the server is asked about one by one, at most. */
+const ASKED_MAX = 500;
+const ASK_EVERY_MS = 15_000;
+
+/** How many objects a column sorts at most. */
+export const sortedMax = (rank: Rank | undefined): number =>
+  rank && 'ask' in rank ? ASKED_MAX : Infinity;
+
+/** What the server says of each object, by its ID; `undefined` until it has of all of them. */
+function useAsked(
+  objects: JsonObject[] | undefined,
+  rank: Rank | undefined,
+): Map<string, Value> | undefined {
+  const ask = rank && 'ask' in rank ? rank.ask : undefined;
+  const ids = objects?.map(({ id }) => text(id));
+  const answers = useQuery({
+    queryKey: ['ranks', ids],
+    queryFn: async ({ client }) =>
+      new Map(
+        await Promise.all(
+          (ask ? (objects ?? []) : []).map(
+            async (object): Promise<[string, Value]> => [
+              text(object.id),
+              await ask?.(object, client).catch(() => undefined),
+            ],
+          ),
+        ),
+      ),
+    enabled: ask !== undefined && objects !== undefined,
+    placeholderData: keepPreviousData,
+    refetchInterval: ASK_EVERY_MS,
+  });
+  return answers.data;
+}
+
 /** Objects in the order of a column. Those that are equal stay as they were. */
 export function useRanked(
   objects: JsonObject[] | undefined,
@@ -52,6 +96,7 @@ export function useRanked(
   const { resources } = useModel();
   const isOfMinute = rank !== undefined && 'ofMinute' in rank;
   const minute = useQuery({ ...minuteQuery, enabled: isOfMinute }).data;
+  const asked = useAsked(objects, rank);
   const field = rank && 'field' in rank ? rank.field : undefined;
   const ids = useMemo(
     () =>
@@ -74,6 +119,7 @@ export function useRanked(
     if (!objects || !rank) return objects;
     const valueOf = (object: JsonObject): Value => {
       if ('of' in rank) return rank.of(object);
+      if ('ask' in rank) return asked?.get(text(object.id));
       if ('ofMinute' in rank)
         return rank.ofMinute(object, minuteOf(minute, text(object.id)));
       return (
@@ -92,5 +138,5 @@ export function useRanked(
         ),
       ...valued.filter((one) => !isThere(one)),
     ].map(({ object }) => object);
-  }, [objects, rank, isDown, minute, names]);
+  }, [objects, rank, isDown, minute, asked, names]);
 }

@@ -7,7 +7,7 @@ import {
 import { useEffect, useMemo } from 'react';
 import type { JsonObject } from '@/api/json';
 import type { Resource } from '@/api/model';
-import { type Rank, useRanked } from './rank';
+import { type Rank, sortedMax, useRanked } from './rank';
 import {
   allQuery,
   isSearched,
@@ -67,14 +67,13 @@ function useRankedList(
     enabled: rank !== undefined,
     refetchInterval: SEARCH_EVERY_MS,
   });
-  const objects = useRanked(
-    all.data?.objects,
-    rank,
-    order?.startsWith('-') ?? false,
-  );
+  const found = all.data?.objects;
+  const most = sortedMax(rank);
+  const sorted = useMemo(() => found?.slice(0, most), [found, most]);
+  const objects = useRanked(sorted, rank, order?.startsWith('-') ?? false);
   return {
     objects,
-    isComplete: all.data?.isComplete ?? true,
+    isComplete: (all.data?.isComplete ?? true) && (found?.length ?? 0) <= most,
     isPending: all.isPending,
     error: all.error,
     retry: () => void all.refetch(),
