@@ -50,6 +50,38 @@ test('a condition has the fields of its kind alone', async () => {
   );
 });
 
+test('a form begins in its first field, also in an editor, and says what is needed', async () => {
+  await go(page, '/audit_holds/new');
+  const editor = page.getByRole('dialog').getByRole('textbox', {
+    name: 'Filter',
+  });
+  await editor.waitFor();
+  await until(
+    () =>
+      page.evaluate(() =>
+        document.activeElement?.shadowRoot?.activeElement?.getAttribute(
+          'aria-label',
+        ),
+      ),
+    (label) => label === 'Filter',
+  );
+  await page.getByRole('dialog').getByText('Filter *').waitFor();
+  await page.keyboard.type('event_id == ');
+  await until(
+    () => editor.innerText(),
+    (text) => text.includes('event_id =='),
+  );
+  await go(page, '/event_subscriptions/new');
+  const add = page.getByRole('button', { name: 'Add source' });
+  await add.click();
+  await add.click();
+  await page.getByRole('button', { name: 'Remove source 1' }).click();
+  await until(
+    () => page.getByRole('group', { name: /^Sources \d/ }).count(),
+    (count) => count === 1,
+  );
+});
+
 test('a time is chosen in the time zone of the person', async () => {
   const { body: bot } = await api(page, 'POST', '/bot_users', {
     name: `times${Date.now()}`,

@@ -101,7 +101,7 @@ export default function WhichEndpoint() {
     }
   };
   return (
-    <details className={ui.commands}>
+    <details className={`${ui.commands} ${ui.question}`}>
       <summary>Which endpoint serves a host?</summary>
       <form className={ui.toolbar} onSubmit={submit}>
         <TextInput

@@ -18,8 +18,8 @@ import {
   requiredOf,
   resolve,
 } from '@/api/schema';
-import { humanize } from '@/api/words';
-import { Button, IconButton } from '@/ui/button';
+import { humanize, referenceLabel } from '@/api/words';
+import { Button } from '@/ui/button';
 import { Icon } from '@/ui/icons';
 import { Prose } from '@/ui/page';
 import ui from '@/ui/ui.module.css';
@@ -87,7 +87,14 @@ function CodeField({
   return (
     <div className={ui.stack}>
       <div>
-        <span className={ui.label}>{common.label}</span>
+        <span className={ui.label}>
+          {common.label}
+          {common.withAsterisk ? (
+            <span className={ui.needed} aria-hidden="true">
+              {' *'}
+            </span>
+          ) : null}
+        </span>
         <p className={ui.hint}>{common.description}</p>
         {language === 'policy' ? (
           <PolicyEditor
@@ -111,6 +118,7 @@ function CodeField({
               label={common.label}
               language={language}
               value={shown}
+              isFirst={common['data-autofocus']}
               onChange={(next) => onChange(path, next)}
             />
           </Suspense>
@@ -149,8 +157,11 @@ export function Field(props: FieldProps) {
   } = props;
   const isChange = useContext(ChangeContext);
   const set = (next: Json | undefined) => onChange(path, next);
+  const inner = resolve(useModel().schemas, schema.items ?? {});
+  // What is picked by its name is not called an ID.
+  const isPicked = collectionIn(schema.pattern ?? inner.pattern) !== undefined;
   const common: Common = {
-    label: label ?? humanize(name),
+    label: label ?? (isPicked ? referenceLabel(name) : humanize(name)),
     description: schema.description ? (
       <Prose
         text={
@@ -320,7 +331,7 @@ function ListField({
   const set = (next: Json | undefined) => onChange(path, next);
   if (inner.types.includes('object')) {
     const list = Array.isArray(value) ? value : [];
-    const add = `Add ${humanize(name).toLowerCase().replace(/s$/, '')}`;
+    const noun = humanize(name).toLowerCase().replace(/s$/, '');
     return (
       <fieldset className={ui.fieldset}>
         <legend>{common.label}</legend>
@@ -332,7 +343,12 @@ function ListField({
         ) : null}
         <div className={ui.stack}>
           {list.map((one, index) => (
-            <div key={index} className={ui.row}>
+            <div
+              key={index}
+              className={ui.item}
+              role="group"
+              aria-label={`${humanize(name)} ${index + 1}`}
+            >
               <div className={ui.stack}>
                 <ObjectFields
                   path={[...path, index]}
@@ -342,14 +358,15 @@ function ListField({
                   onChange={onChange}
                 />
               </div>
-              <IconButton
-                variant="subtle"
-                color="gray"
-                aria-label={`Remove ${humanize(name)} ${index + 1}`}
+              <Button
+                size="xs"
+                variant="default"
+                aria-label={`Remove ${noun} ${index + 1}`}
+                leftSection={<Icon name="close" size={14} />}
                 onClick={() => set(list.filter((_, other) => other !== index))}
               >
-                <Icon name="close" size={14} />
-              </IconButton>
+                Remove {noun}
+              </Button>
             </div>
           ))}
           <div>
@@ -359,7 +376,7 @@ function ListField({
               leftSection={<Icon name="plus" size={14} />}
               onClick={() => set([...list, {}])}
             >
-              {add}
+              Add {noun}
             </Button>
           </div>
         </div>

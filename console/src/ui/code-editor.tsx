@@ -155,6 +155,8 @@ interface Props {
   /** Whether the secrets of a policy are shown. */
   isOpen?: boolean;
   jump?: Jump | undefined;
+  /** Has the focus when the form around it opens. */
+  isFirst?: boolean | undefined;
 }
 
 function extensionsOf(
@@ -218,6 +220,8 @@ export default function CodeEditor(props: Props) {
       }),
     });
     view.current = editor;
+    // It comes after the form, which gave the focus to its button meanwhile.
+    if (props.isFirst) editor.focus();
     return () => editor.destroy();
     // The editor is made once; what is typed is its own state.
     // oxlint-disable-next-line react/exhaustive-deps
