@@ -308,6 +308,48 @@ test(
 );
 
 test(
+  'an ID is read as it is, also on a card, and a page does not repeat what it is of',
+  { skip: !program },
+  async () => {
+    const [{ id }] = made;
+    await go(page, '/endpoints?q=list-000&columns=id');
+    await page.getByRole('cell', { name: id, exact: true }).waitFor();
+    await page.setViewportSize({ width: 360, height: 760 });
+    const { width } = await page.locator(`code[title="${id}"]`).boundingBox();
+    assert.ok(width > 100, `${width} pixels`);
+    await page.setViewportSize({ width: 1440, height: 900 });
+    const vault = await server.make('vaults', { name: 'vault-of-lists' });
+    await server.make('vault_secrets', {
+      name: 'secret-of-lists',
+      value: 'x',
+      vault_id: vault.id,
+    });
+    await server.make('grants', {
+      object_id: vault.id,
+      grantee: 'role:member',
+    });
+    await go(page, `/vaults/${vault.id}`);
+    const heads = (name) =>
+      page
+        .getByRole('region', { name, exact: true })
+        .getByRole('columnheader')
+        .allInnerTexts();
+    await page.getByRole('cell', { name: 'All members' }).waitFor();
+    assert.deepEqual(await heads('Secrets'), ['Name', 'Created by', 'Created']);
+    assert.deepEqual(await heads('Grants'), ['Name', 'Grantee', 'Created']);
+    await page
+      .getByRole('region', { name: 'Grants', exact: true })
+      .getByRole('link')
+      .first()
+      .click();
+    await page
+      .locator('dt:text-is("Object") + dd')
+      .getByText('vault-of-lists')
+      .waitFor();
+  },
+);
+
+test(
   'endpoints are compared: chosen in the list, by a link, and at 360 px',
   { skip: !program, timeout: 120_000 },
   async () => {

@@ -116,7 +116,7 @@ test('a destination and a subscription are made, a test event is sent, and a rep
   await page.getByRole('button', { name: 'Send a test event' }).click();
   await page.getByText('The destination took the test event.').waitFor();
   await page.getByRole('link', { name: 'Add a subscription' }).click();
-  await page.getByRole('combobox', { name: 'Destination IDs' }).click();
+  await page.getByRole('combobox', { name: 'Destinations' }).click();
   await page.getByRole('option', { name: new RegExp(`file ${run}`) }).click();
   await page.keyboard.press('Escape');
   await page.getByRole('button', { name: 'Add source' }).click();

@@ -1,4 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
+import { type JsonObject, text } from '@/api/json';
 import { useResource } from '@/resources/use-resource';
 import { listQuery } from '@/resources/queries';
 import { ResourceTable } from '@/resources/table';
@@ -8,11 +9,12 @@ import ui from '@/ui/ui.module.css';
 /** The grants on an object, and those to it, as far as the caller sees them. */
 export default function Grants({
   collection,
-  id,
+  object,
 }: {
   collection: string;
-  id: string;
+  object: JsonObject;
 }) {
+  const id = text(object.id);
   const grants = useResource('grants');
   const filter = `obj.object_id == "${id}" || obj.grantee == "${id}"`;
   const { data } = useQuery(listQuery(grants, { filter }));
@@ -20,7 +22,12 @@ export default function Grants({
   const isVault = collection === 'vaults' || collection === 'vault_secrets';
   return (
     <Section title="Grants">
-      <ResourceTable resource={grants} objects={data.objects} label="Grants" />
+      <ResourceTable
+        resource={grants}
+        objects={data.objects}
+        label="Grants"
+        parent={object}
+      />
       {isVault ? (
         <p className={ui.hint}>
           A grant is as good as reading the values: the upstreams of the grantee

@@ -59,7 +59,12 @@ export default function IpPolicyExtra({ object }: { object: JsonObject }) {
         </p>
       ) : null}
       {rules.length > 0 ? (
-        <ResourceTable resource={resource} objects={rules} label="Rules" />
+        <ResourceTable
+          resource={resource}
+          objects={rules}
+          label="Rules"
+          parent={object}
+        />
       ) : null}
     </Section>
   );

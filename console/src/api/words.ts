@@ -16,6 +16,7 @@ const CAPITALS = new Set([
   'ip',
   'ips',
   'json',
+  'ns',
   'os',
   'pem',
   'sasl',
@@ -88,6 +89,14 @@ export function humanize(name: string): string {
     );
   const line = words.join(' ');
   return line.charAt(0).toUpperCase() + line.slice(1);
+}
+
+/** What a field with IDs of other objects is called where their names are shown: `ip_policy_ids` becomes "IP policies". */
+export function referenceLabel(name: string): string {
+  const label = humanize(name.replace(/_ids?$/, ''));
+  return name.endsWith('_ids')
+    ? label.replace(/s?$/, 's').replace(/ys$/, 'ies')
+    : label;
 }
 
 export function titleOf(resource: string): string {

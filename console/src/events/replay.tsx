@@ -139,7 +139,7 @@ export function Replay({ id }: { id: string }) {
         </form>
       ) : (
         <p className={ui.dim}>
-          Kept events can be sent again, under their first ids: after a
+          Kept events can be sent again, under their first IDs: after a
           destination lost some, or to fill a new one.
         </p>
       )}

@@ -123,10 +123,13 @@ export function Actions({
   resource,
   object,
   handled,
+  isRemoval,
 }: {
   resource: Resource;
   object: JsonObject;
   handled: string[];
+  /** Those that take something away, or the others. */
+  isRemoval: boolean;
 }) {
   const id = String(object.id);
   // What is deleted below an object is a field of it; while that is `null` there is nothing to delete.
@@ -136,6 +139,7 @@ export function Actions({
     (one) =>
       there(one) &&
       one.method !== 'GET' &&
+      (one.method === 'DELETE') === isRemoval &&
       !handled.includes(one.command) &&
       !/\{(?!id\})/.test(one.path),
   );

@@ -1,7 +1,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { useModel } from '@/api/document';
 import { call } from '@/api/http';
-import { isObject } from '@/api/json';
+import { isObject, type JsonObject, text } from '@/api/json';
 import { type Operation, type Resource, listIn } from '@/api/model';
 import { Section } from '@/ui/page';
 import { Failure, Loading } from '@/ui/states';
@@ -14,11 +14,11 @@ import { Fields } from './value';
 /** What belongs to one object: each reading operation below it is a section. */
 export function Below({
   resource,
-  id,
+  object,
   handled,
 }: {
   resource: Resource;
-  id: string;
+  object: JsonObject;
   handled: string[];
 }) {
   const shown = resource.below.filter(
@@ -32,7 +32,7 @@ export function Below({
       key={operation.id}
       resource={resource}
       operation={operation}
-      id={id}
+      object={object}
     />
   ));
 }
@@ -40,12 +40,13 @@ export function Below({
 function BelowSection({
   resource,
   operation,
-  id,
+  object: parent,
 }: {
   resource: Resource;
   operation: Operation;
-  id: string;
+  object: JsonObject;
 }) {
+  const id = text(parent.id);
   const model = useModel();
   const answer = useQuery({
     queryKey: [resource.name, 'below', id, operation.id],
@@ -77,7 +78,12 @@ function BelowSection({
         <p className={ui.dim}>None.</p>
       ) : null}
       {owner && found.length > 0 ? (
-        <ResourceTable resource={owner} objects={found} label={title} />
+        <ResourceTable
+          resource={owner}
+          objects={found}
+          label={title}
+          parent={parent}
+        />
       ) : null}
       {owner
         ? null

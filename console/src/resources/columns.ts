@@ -1,7 +1,7 @@
-import type { JsonObject } from '@/api/json';
+import { type JsonObject, refId, text } from '@/api/json';
 import type { Resource } from '@/api/model';
 import { type Resolved, type Schemas, resolve } from '@/api/schema';
-import { humanize } from '@/api/words';
+import { humanize, referenceLabel } from '@/api/words';
 import { type ColumnDef, customOf } from './custom';
 import { collectionIn, NAMES, nameOf } from './names';
 import type { Rank } from './rank';
@@ -106,10 +106,18 @@ export function columnsOf(
   const { columns: further = [], fields, labels } = customOf(resource.name);
   const fieldColumn = (key: string): Column => {
     const schema = resolve(schemas, resource.item.properties?.[key] ?? {});
-    const rank = isReference(key, schema, schemas) ? { field: key } : undefined;
+    const isOther = key !== 'id' && isReference(key, schema, schemas);
+    const rank: Rank | undefined = isOther
+      ? { field: key }
+      : key === 'id'
+        ? { of: ({ id }) => text(id) }
+        : undefined;
     return {
       key,
-      label: labels?.[key] ?? TIMES[key] ?? humanize(key),
+      label:
+        labels?.[key] ??
+        TIMES[key] ??
+        (isOther ? referenceLabel(key) : humanize(key)),
       schema,
       isTime: key in TIMES,
       isSortable:
@@ -161,6 +169,20 @@ export function columnsOf(
     .map(fieldColumn)
     .filter(({ key, schema }) => schema && !isLong(key, schema));
   return { all: [...usual, ...others], usual: usual.map(({ key }) => key) };
+}
+
+/** The columns that tell the objects of one object apart: not those that have its own ID or name in every row. */
+export function columnsWithin(
+  columns: Column[],
+  objects: JsonObject[],
+  parent: JsonObject,
+): Column[] {
+  const its = [text(parent.id), nameOf(parent)];
+  const isIts = (object: JsonObject, key: string) =>
+    its.includes(refId(object[key]) ?? text(object[key]));
+  return columns.filter(
+    ({ key }) => !objects.every((object) => isIts(object, key)),
+  );
 }
 
 /** The second line of a row's first cell. */

@@ -133,6 +133,7 @@ export const CUSTOM: Record<string, Custom> = {
       command: 'culvert api api_keys create --description deploys',
     },
   },
+  audit_holds: { fields: ['filter', 'until', 'ended_at'] },
   alerts: {
     fields: ['summary'],
     columns: [{ label: 'Alert', Cell: AlertState, rank: { of: rankOfAlert } }],
@@ -216,6 +217,7 @@ export const CUSTOM: Record<string, Custom> = {
     },
   },
   'app/users': {
+    labels: { provider_user_id: 'Provider user ID' },
     empty: {
       title: 'No application users yet',
       text: 'People who sign in at an endpoint whose traffic policy requires it are here.',
@@ -307,6 +309,8 @@ export const CUSTOM: Record<string, Custom> = {
     text: 'Programs with API keys of their own: the same objects as bot users, under their newer name.',
   },
   ip_policies: { DetailExtra: IpPolicyExtra },
+  ssh_credentials: { labels: OWNER },
+  kubernetes_operators: { labels: OWNER },
   ip_policy_rules: { fields: ['action', 'ip_policy'] },
   reserved_addrs: { dangerous: true },
   certificate_authorities: { dangerous: true },

@@ -112,7 +112,7 @@ export default function DetailPage() {
   const fixed = customOf(resource.name).fixed?.(object);
   const actions = (
     <>
-      <Actions resource={resource} object={object} handled={handled} />
+      <Actions {...{ resource, object, handled }} isRemoval={false} />
       <LinkButton variant="default" to="/audit" search={{ object: id }}>
         History
       </LinkButton>
@@ -126,6 +126,7 @@ export default function DetailPage() {
           Edit
         </LinkButton>
       ) : null}
+      <Actions {...{ resource, object, handled }} isRemoval />
       {resource.remove && !fixed ? (
         <DeleteButton
           resource={resource}
@@ -157,10 +158,10 @@ export default function DetailPage() {
       {DetailExtra ? null : (
         <Details title="Details" resource={resource} object={object} />
       )}
-      <Below resource={resource} id={id} handled={handled} />
+      <Below resource={resource} object={object} handled={handled} />
       {GRANTS.has(resource.name) ? (
         <Suspense fallback={null}>
-          <Grants collection={resource.name} id={id} />
+          <Grants collection={resource.name} object={object} />
         </Suspense>
       ) : null}
       {DetailExtra ? (

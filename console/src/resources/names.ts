@@ -13,6 +13,7 @@ export const NAMES = [
   'email',
   'rule_name',
   'type',
+  'reason',
   'description',
   'id',
 ];

@@ -15,7 +15,13 @@ import type { Resource } from '@/api/model';
 import { Breakable } from '@/ui/breakable';
 import { Time } from '@/ui/time';
 import ui from '@/ui/ui.module.css';
-import { type Column, columnsOf, nameField, underName } from './columns';
+import {
+  type Column,
+  columnsOf,
+  columnsWithin,
+  nameField,
+  underName,
+} from './columns';
 import { nameOf } from './names';
 import type { More } from './use-list';
 import { Value } from './value';
@@ -85,6 +91,12 @@ function Cells({ object, slug, columns, isChosen, toggle }: CellsProps) {
             </Suspense>
           ) : isTime && typeof object[key] === 'string' ? (
             <Time value={object[key]} relative />
+          ) : key === 'id' ? (
+            <div>
+              <code className={ui.fit} title={id}>
+                {id}
+              </code>
+            </div>
           ) : (
             <div>
               <Value value={object[key]} schema={schema} short />
@@ -255,6 +267,8 @@ interface TableProps {
   isUsual?: boolean;
   sorting?: Sorting;
   choosing?: Choosing | undefined;
+  /** The object that all of these belong to, on its page. */
+  parent?: JsonObject;
 }
 
 /** The objects of a resource as a table; on a phone each is a card. */
@@ -267,13 +281,17 @@ export function ResourceTable({
   isUsual = true,
   sorting,
   choosing,
+  parent,
 }: TableProps) {
   const { schemas } = useModel();
   const usual = useMemo(() => {
     const { all, usual: keys } = columnsOf(resource, schemas);
     return all.slice(0, keys.length);
   }, [resource, schemas]);
-  const columns = chosen ?? usual;
+  const columns = useMemo(
+    () => chosen ?? (parent ? columnsWithin(usual, objects, parent) : usual),
+    [chosen, parent, usual, objects],
+  );
   const isLong = objects.length > SHORT || more?.has === true;
   const row = { slug: resource.slug, columns };
   return (

@@ -4,7 +4,7 @@ import { lazyPart } from '@/api/load';
 import { useModelIfThere } from '@/api/document';
 import { type Json, isObject, refId, text } from '@/api/json';
 import { type Resolved, type Schema, resolve } from '@/api/schema';
-import { humanize } from '@/api/words';
+import { humanize, referenceLabel } from '@/api/words';
 import { Breakable } from '@/ui/breakable';
 import { CopyButton } from '@/ui/copy';
 import { escaped } from '@/ui/escaped';
@@ -19,11 +19,21 @@ const TIME = /^\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)$/;
 const LONG = 160;
 const MOST = 3;
 const NONE: string[] = [];
+/** Who has a grant that all owners with the role have. */
+export const EVERYONE = 'role:member';
 
-function ObjectLink({ id, short }: { id: string; short: boolean }) {
+function ObjectLink({
+  id,
+  short,
+  named,
+}: {
+  id: string;
+  short: boolean;
+  named: boolean;
+}) {
   const known = useModelIfThere()?.resources.has(collectionOf(id) ?? '');
   const path = known ? pathOf(id) : undefined;
-  const name = useNameOf(id, short);
+  const name = useNameOf(id, short || named);
   const shortened =
     short && name === id ? { className: ui.fit, title: id } : {};
   return path ? (
@@ -35,14 +45,22 @@ function ObjectLink({ id, short }: { id: string; short: boolean }) {
   );
 }
 
-function TextValue({ value, short }: { value: string; short: boolean }) {
+function TextValue({
+  value,
+  short,
+  named = false,
+}: {
+  value: string;
+  short: boolean;
+  named?: boolean;
+}) {
   if (value === '') return <Nothing />;
   if (TIME.test(value)) return <Time value={value} relative={short} />;
   if (collectionOf(value) && /^[a-z0-9]+_[A-Za-z0-9]{20,}$/.test(value))
-    return <ObjectLink id={value} short={short} />;
+    return <ObjectLink id={value} short={short} named={named} />;
   if (short)
     return value.length > LONG ? (
-      <span title={escaped(value)}>
+      <span className={ui.clamped} title={escaped(value)}>
         <Breakable text={`${value.slice(0, LONG)}…`} />
       </span>
     ) : (
@@ -51,7 +69,12 @@ function TextValue({ value, short }: { value: string; short: boolean }) {
   if (value.includes('\n') || value.length > LONG * 2) {
     return (
       <div className={ui.row}>
-        <pre className={ui.long} tabIndex={0} role="group" aria-label="Text">
+        <pre
+          className={value.includes('\n') ? `${ui.long} ${ui.lines}` : ui.long}
+          tabIndex={0}
+          role="group"
+          aria-label="Text"
+        >
           {escaped(value, true)}
         </pre>
         <CopyButton value={value} />
@@ -74,10 +97,17 @@ interface ValueProps {
   schema?: Resolved | undefined;
   /** In a table: one line, relative times. */
   short?: boolean;
+  /** Whether other objects are shown by their names, as in a table. */
+  named?: boolean;
 }
 
 /** Any value of the API, read by its schema where there is one. */
-export function Value({ value, schema, short = false }: ValueProps) {
+export function Value({
+  value,
+  schema,
+  short = false,
+  named = false,
+}: ValueProps) {
   const model = useModelIfThere();
   if (value === null || value === undefined) return <Nothing />;
   if (typeof value === 'boolean') return <>{value ? 'Yes' : 'No'}</>;
@@ -88,9 +118,9 @@ export function Value({ value, schema, short = false }: ValueProps) {
       </>
     );
   if (typeof value === 'string')
-    return <TextValue value={value} short={short} />;
+    return <TextValue value={value} short={short} named={named} />;
   const id = refId(value);
-  if (id) return <ObjectLink id={id} short={short} />;
+  if (id) return <ObjectLink id={id} short={short} named={named} />;
   if (Array.isArray(value)) {
     if (value.length === 0) return <Nothing />;
     const inner =
@@ -102,7 +132,7 @@ export function Value({ value, schema, short = false }: ValueProps) {
       <ul className={flat ? ui.list : ui.items}>
         {value.map((one, index) => (
           <li key={index}>
-            <Value value={one} schema={inner} short={short} />
+            <Value value={one} schema={inner} short={short} named={named} />
             {flat && index < value.length - 1 ? ',' : ''}
           </li>
         ))}
@@ -140,6 +170,12 @@ export function Value({ value, schema, short = false }: ValueProps) {
   );
 }
 
+/** Whether a value names other objects: by an ID, or by a list of them. */
+const isOfObjects = (value: Json | undefined): boolean =>
+  Array.isArray(value)
+    ? value.length > 0 && value.every(isOfObjects)
+    : collectionOf(refId(value) ?? text(value)) !== undefined;
+
 interface FieldsProps {
   value: { [key: string]: Json };
   schema?: Resolved | Schema | undefined;
@@ -165,16 +201,19 @@ export function Fields({ value, schema, skip = NONE }: FieldsProps) {
           .replaceAll('\n', ' ');
         return [
           <dt key={`${key} name`} title={meaning}>
-            {humanize(key)}
+            {isOfObjects(value[key]) ? referenceLabel(key) : humanize(key)}
           </dt>,
           <dd key={key}>
             {key === 'traffic_policy' && value[key] ? (
               <Suspense fallback={<Nothing />}>
                 <PolicyValue value={text(value[key])} />
               </Suspense>
+            ) : key === 'grantee' && value[key] === EVERYONE ? (
+              'All members'
             ) : (
               <Value
                 value={value[key]}
+                named
                 schema={
                   field && model ? resolve(model.schemas, field) : undefined
                 }

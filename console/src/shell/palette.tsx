@@ -228,7 +228,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
         <div className={css.palette}>
           <TextInput
             data-autofocus
-            placeholder="A page, an action, a name, an address, an id or a token"
+            placeholder="A page, an action, a name, an address, an ID or a token"
             aria-label="Page, name, id or token"
             value={query}
             onKeyDown={onKey}
