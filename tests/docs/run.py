@@ -247,6 +247,8 @@ def run(document, culvert):
     # Servers that the script leaves running may still write there; they end with the namespace.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", folder), "LANG": "C.UTF-8"}
+        # How the programs of this machine are set up is no part of what a reader types.
+        environment |= {name: os.environ[name] for name in ("CONTAINERS_CONF",) if name in os.environ}
         place = folder
         if culvert:
             # A reader has built the program; the path is the one that the README names.

@@ -27,6 +27,20 @@ class Guides(unittest.TestCase):
         cls.folder.chmod(0o755)
         cls.package = build("deb", "1.0.0", cls.folder)
         shutil.copy(ROOT / "tests/docs/run.py", cls.folder)
+        cls.sign()
+
+    @classmethod
+    def sign(cls):
+        """Makes the checksums of a release and their signature, as `scripts/release` does. Its key is of this test."""
+        with open(cls.folder / "SHA256SUMS", "w", encoding="utf-8") as sums:
+            # Another file of the release, which this reader did not download.
+            print("0" * 64 + "  culvert-1.0.0-chart.tgz", file=sums)
+            sums.flush()
+            subprocess.run(["sha256sum", cls.package.name], cwd=cls.folder, stdout=sums, check=True)
+        with tempfile.TemporaryDirectory() as secret:
+            key = f"{secret}/culvert.key"
+            for command in (["-G", "-W", "-p", "culvert.pub", "-s", key], ["-S", "-s", key, "-m", "SHA256SUMS"]):
+                subprocess.run(["minisign", *command], cwd=cls.folder, input=b"", check=True, capture_output=True)
 
     def read(self, guide, has_package=True, has_internet=False):
         """Runs a guide, and prints the numbers of its blocks."""
@@ -43,8 +57,9 @@ class Guides(unittest.TestCase):
         if has_package:
             machine.run("dpkg", "--install", f"/packages/{self.package.name}")
         else:
-            # The reader has downloaded it.
-            machine.run("install", "-o", "reader", f"/packages/{self.package.name}", "/home/reader/")
+            # The reader has downloaded it, with what a release has beside it.
+            names = (self.package.name, "SHA256SUMS", "SHA256SUMS.minisig", "culvert.pub")
+            machine.run("install", "-o", "reader", *(f"/packages/{name}" for name in names), "/home/reader/")
         reader = machine.enter("setpriv", "--reuid", "reader", "--regid", "reader", "--init-groups", "env", "-i", PATH,
                                "HOME=/home/reader", "USER=reader", "python3", "-B", "/packages/run.py",
                                f"/packages/{guide}")

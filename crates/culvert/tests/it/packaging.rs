@@ -28,7 +28,9 @@ async fn an_rpm_is_installed_upgraded_under_load_and_erased() {
 /// The guides for an installed package work as a reader pastes them, on an empty machine each.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guides_work_on_a_machine_with_the_package() {
-    let named = ["ip", "named", "pebble", "openssl", "curl", "unshare"];
+    let named = [
+        "ip", "named", "pebble", "openssl", "curl", "unshare", "minisign",
+    ];
     if is_root() && has(&named) {
         on_a_machine("test_guides").await;
     }
@@ -48,6 +50,14 @@ async fn the_image_is_small_and_runs_without_rights() {
     if is_root() && has(&["buildah", "skopeo", "umoci", "readelf", "unshare", "ip"]) {
         let python = environment().unwrap_or_else(|| PathBuf::from("python3"));
         run(&python, "test_image").await;
+    }
+}
+
+/// The guide for containers works as a reader pastes it, with Podman in the place of Docker.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guide_for_containers_works_with_the_image() {
+    if is_root() && has(&["buildah", "podman", "readelf", "unshare", "ip", "curl"]) {
+        run(Path::new("python3"), "test_container").await;
     }
 }
 
