@@ -1,1 +1,1 @@
-import{Pn as e,R as t,Rn as n}from"./first.js?v=f5719f452256c5c0";function r(){return e(`div`,{className:n.toolbar,children:e(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{r as default};
+import{Et as e,N as t,hn as n}from"./first.js?v=94361cf412427419";function r(){return n(`div`,{className:e.toolbar,children:n(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{r as default};

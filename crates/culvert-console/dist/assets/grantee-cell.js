@@ -1,1 +1,1 @@
-import{Pn as e,Rn as t,Vn as n}from"./first.js?v=f5719f452256c5c0";function r({object:r}){let i=n(r.grantee);return i===`role:member`?e(`span`,{className:t.tag,children:`All members`}):e(`span`,{className:t.fit,title:i,children:i})}export{r as default};
+import{Et as e,Un as t,hn as n}from"./first.js?v=94361cf412427419";import"./shared.js?v=94361cf412427419";function r({object:r}){let i=t(r.grantee);return i===`role:member`?n(`span`,{className:e.tag,children:`All members`}):n(`span`,{className:e.fit,title:i,children:i})}export{r as default};
