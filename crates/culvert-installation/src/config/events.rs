@@ -220,7 +220,7 @@ impl Default for Events {
         Self {
             redact_headers: HeaderRules::REDACTED.map(lower).to_vec(),
             redact_query: HeaderRules::PARAMETERS.map(lower).to_vec(),
-            traffic_retention: Span(Duration::from_secs(24 * 60 * 60)),
+            traffic_retention: Span(Duration::from_secs(72 * 60 * 60)),
             traffic_retention_bytes: 1 << 30,
             capture_memory_bytes: 32 << 20,
             log_stream: String::new(),
