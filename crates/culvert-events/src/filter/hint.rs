@@ -4,7 +4,7 @@
 use culvert_base::text::similar::distance;
 use culvert_base::{Refusal, code};
 use culvert_cel::ast::{Expr, ExprKind, Literal, Operator};
-use culvert_cel::{Error, ErrorKind, Limits, parse_lenient};
+use culvert_cel::{Error, ErrorKind, Limits, Position, parse_lenient};
 
 use crate::catalogue::field::Type;
 use crate::kinds;
@@ -51,7 +51,7 @@ pub(super) fn refusal<'v>(
             (code::EVENT_FILTER_FIELD_UNKNOWN, message)
         }
         ErrorKind::UnknownIdentifier { name } => {
-            let hint = suggestion(name, &variables);
+            let hint = suggestion(dotted(source, position, name), &variables);
             (code::EVENT_FILTER_INVALID, format!("filter, {error}{hint}"))
         }
         ErrorKind::ObjectAsValue { path } => {
@@ -71,6 +71,12 @@ pub(super) fn refusal<'v>(
             let message = format!("filter, {error}; `==` compares, `=` does not");
             (code::EVENT_FILTER_INVALID, message)
         }
+        ErrorKind::Syntax if begins_with_comparison(source) => {
+            let message = format!(
+                "filter, {error}; the field to compare comes first, as in `ev.http.response.status_code == 502`"
+            );
+            (code::EVENT_FILTER_INVALID, message)
+        }
         ErrorKind::Type => {
             let message = format!("filter, {error}{}", type_hint(&error.message));
             (code::EVENT_FILTER_INVALID, message)
@@ -83,10 +89,32 @@ pub(super) fn refusal<'v>(
 /// Maximum number of fields that a message names.
 const SUGGESTIONS_MAX: usize = 3;
 
+/// The whole of `http.response.status_code` where its first name is at `position`: one forgot `ev.`.
+fn dotted<'s>(source: &'s str, position: Position, name: &'s str) -> &'s str {
+    let line = source
+        .lines()
+        .nth(usize::from(position.line.saturating_sub(1)));
+    let line = line.unwrap_or_default();
+    let skipped = usize::from(position.column.saturating_sub(1));
+    let start = line.char_indices().nth(skipped).map(|(at, _)| at);
+    let rest = start.map_or("", |at| &line[at..]);
+    let is_of_path = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+    let end = rest.find(|c| !is_of_path(c)).unwrap_or(rest.len());
+    let path = rest[..end].trim_end_matches('.');
+    match path.strip_prefix(name) {
+        Some(below) if below.starts_with('.') => path,
+        _ => name,
+    }
+}
+
 /// The variables that a name may stand for.
 fn suggestion(name: &str, variables: &[&str]) -> String {
     let bare = name.strip_prefix("ev.").unwrap_or(name);
     let last = bare.rsplit('.').next().unwrap_or(bare);
+    let whole = format!("ev.{bare}");
+    if whole != name && variables.contains(&whole.as_str()) {
+        return format!("; did you mean `{whole}`?");
+    }
     let alias = ALIASES
         .iter()
         .find(|(alias, _)| *alias == bare || *alias == last);
@@ -106,7 +134,6 @@ fn suggestion(name: &str, variables: &[&str]) -> String {
         );
     }
     if found.is_empty() {
-        let whole = format!("ev.{bare}");
         let near = |name: &str| distance(name, &whole).min(distance(name, bare));
         let nearest = variables.iter().map(|name| (near(name), *name)).min();
         // Suggests only similar names.
@@ -185,6 +212,11 @@ fn path_of(expression: &Expr) -> Option<String> {
     }
 }
 
+/// Whether a condition begins with what compares: `== 502`.
+fn begins_with_comparison(source: &str) -> bool {
+    source.trim_start().starts_with(['=', '<', '>']) || source.trim_start().starts_with("!=")
+}
+
 /// Whether a `=` outside of texts is neither `==` nor a part of another operator.
 fn has_single_equals(source: &str) -> bool {
     let mut quote = None;
@@ -233,6 +265,24 @@ mod tests {
             (
                 "ev.status == 502",
                 "did you mean `ev.http.response.status_code`?",
+            ),
+            (
+                "http.response.status_code == 502",
+                "did you mean `ev.http.response.status_code`?",
+            ),
+            (
+                "1 == 1 &&\n  http.response.status_cod == 502",
+                "did you mean `ev.http.response.status_code`?",
+            ),
+            (
+                "== 502",
+                "the field to compare comes first, as in `ev.http.response.status_code == 502`",
+            ),
+            ("  != 'GET'", "as in `ev.http.response.status_code == 502`"),
+            ("http. == 5", "filter, 1:7"),
+            (
+                "'é' == http.response.status_code",
+                "`ev.http.response.status_code`",
             ),
             (
                 "ev.http.status_code == 502",
