@@ -88,12 +88,14 @@ export async function open(
     scheme = 'light',
     expected = [],
     at = base,
+    ignoreHTTPSErrors = false,
   } = {},
 ) {
   const context = await browser.newContext({
     viewport: { width, height },
     colorScheme: scheme,
     reducedMotion: 'reduce',
+    ignoreHTTPSErrors,
   });
   context.setDefaultTimeout(PATIENCE_MS);
   await fromFolder(context);

@@ -11,6 +11,7 @@ import { Page, Section } from '@/ui/page';
 import { Failure } from '@/ui/states';
 import ui from '@/ui/ui.module.css';
 import { commandsFor } from './snippets';
+import { useCaHash } from './ca-hash';
 
 /** The last part of an address: its port. */
 const portOf = (address: string | undefined): string | undefined =>
@@ -54,6 +55,7 @@ export default function ConnectPage() {
     server,
     sshPort: listeners.ssh,
     origin: location.origin,
+    caHash: useCaHash(),
   });
   return (
     <Page
