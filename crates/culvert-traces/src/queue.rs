@@ -1,0 +1,117 @@
+//! The spans that wait for their export.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use culvert_base::sync::lock;
+use culvert_base::{FairPermit, FairPermits, Meter, Share};
+use http::HeaderValue;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::context::TraceId;
+use crate::span::Span;
+
+/// The recorded spans of a request.
+#[derive(Debug)]
+pub struct FinishedTrace {
+    /// The trace that they are part of.
+    pub trace_id: TraceId,
+    /// Its flags.
+    pub flags: u8,
+    /// What systems on the way said of it.
+    pub state: Option<HeaderValue>,
+    /// A moment, and its nanoseconds since 1970.
+    pub at: (Instant, u64),
+    /// At least one, that of the edge.
+    pub spans: Vec<Span>,
+    /// The memory that they occupy.
+    pub(crate) _room: FairPermit,
+}
+
+impl FinishedTrace {
+    /// Nanoseconds since 1970 of a moment of the request.
+    pub fn nanos(&self, moment: Instant) -> u64 {
+        let (at, nanos) = self.at;
+        let since = moment.saturating_duration_since(at).as_nanos();
+        nanos.saturating_add(u64::try_from(since).unwrap_or(u64::MAX))
+    }
+}
+
+/// The queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    spans_max: usize,
+    room: FairPermits,
+    waiting: Mutex<Waiting>,
+    /// Notified of traces, for the exporter, which is one task.
+    added: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    traces: VecDeque<FinishedTrace>,
+    /// Spans of all traces.
+    spans: usize,
+}
+
+impl Queue {
+    /// With a limit in spans and one in KiB.
+    pub(crate) fn new(spans_max: usize, kib_max: usize) -> Self {
+        Self {
+            spans_max,
+            room: FairPermits::new(kib_max),
+            waiting: Mutex::default(),
+            added: Notify::new(),
+        }
+    }
+
+    /// Room for spans of this many bytes; `None` if the share of their endpoint or its owner is used up.
+    pub(crate) fn room(&self, share: Share, bytes: usize) -> Option<FairPermit> {
+        let kib = bytes.div_ceil(1 << 10).max(1);
+        self.room.try_acquire_many(share, kib).ok()
+    }
+
+    /// Adds a trace, or counts its spans as dropped.
+    pub(crate) fn add(&self, trace: FinishedTrace, dropped: &Meter) {
+        let spans = trace.spans.len();
+        let mut waiting = lock(&self.waiting);
+        if waiting.spans.saturating_add(spans) > self.spans_max {
+            drop(waiting);
+            dropped.add(spans as u64);
+            return;
+        }
+        waiting.spans += spans;
+        waiting.traces.push_back(trace);
+        drop(waiting);
+        self.added.notify_one();
+    }
+
+    /// Takes the oldest traces, with at most this many spans together, but at least one trace if there is any.
+    pub(crate) fn take(&self, spans_max: usize) -> Vec<FinishedTrace> {
+        let (mut taken, mut spans) = (Vec::new(), 0);
+        let mut waiting = lock(&self.waiting);
+        while let Some(next) = waiting.traces.front() {
+            let with_next = spans + next.spans.len();
+            if with_next > spans_max && !taken.is_empty() {
+                break;
+            }
+            spans = with_next;
+            taken.extend(waiting.traces.pop_front());
+        }
+        waiting.spans -= spans;
+        taken
+    }
+
+    /// Spans that wait.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.waiting).spans
+    }
+
+    /// Waits until there are this many spans.
+    pub(crate) async fn filled(&self, spans: usize) {
+        while self.len() < spans {
+            self.added.notified().await;
+        }
+    }
+}
