@@ -67,6 +67,7 @@ pub use policy::reference::reference;
 pub use policy::run::OnExpressionError;
 pub use policy::secret::REDACTED;
 pub use policy::secrets::Secrets;
+pub use policy::single_condition::single_condition;
 pub use policy::source::{Reference, Source};
 pub use ports::forward_target::ForwardTarget;
 pub use ports::{host, services};

@@ -124,7 +124,10 @@ pub fn hex(id: &[u8]) -> String {
 /// then those at its end (3.3.1.5).
 pub fn tracestate<'v>(values: impl IntoIterator<Item = &'v [u8]>) -> Option<HeaderValue> {
     let mut members: Vec<&[u8]> = Vec::new();
-    for member in values.into_iter().flat_map(|value| value.split(|byte| *byte == b',')) {
+    for member in values
+        .into_iter()
+        .flat_map(|value| value.split(|byte| *byte == b','))
+    {
         let member = member.trim_ascii();
         // Empty members are allowed, and mean nothing (3.3.1.2).
         if member.is_empty() {
@@ -155,9 +158,8 @@ fn is_member(member: &[u8]) -> bool {
         return false;
     };
     let (key, value) = (&member[..at], &member[at + 1..]);
-    let is_key = |byte: &u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/@".contains(byte)
-    };
+    let is_key =
+        |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-*/@".contains(byte);
     let is_value = |byte: &u8| matches!(byte, b' '..=b'~') && !b",=".contains(byte);
     let starts_well = key
         .first()
@@ -204,7 +206,11 @@ mod tests {
             "00-4bf92f3577b34da6a3ce929d0e0e473g-00f067aa0ba902b7-01",
             " 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
         ] {
-            assert_eq!(TraceContext::parse(malformed.as_bytes()), None, "{malformed}");
+            assert_eq!(
+                TraceContext::parse(malformed.as_bytes()),
+                None,
+                "{malformed}"
+            );
         }
         assert_eq!(TraceContext::of([VALUE.as_bytes(), VALUE.as_bytes()]), None);
         assert_eq!(TraceContext::of([]), None);
@@ -231,7 +237,10 @@ mod tests {
     fn states_are_joined_bounded_or_discarded() {
         assert_eq!(state(&[]), None);
         assert_eq!(state(&["a=1"]).as_deref(), Some("a=1"));
-        assert_eq!(state(&["a=1, b@c=2", ",", "d=3"]).as_deref(), Some("a=1,b@c=2,d=3"));
+        assert_eq!(
+            state(&["a=1, b@c=2", ",", "d=3"]).as_deref(),
+            Some("a=1,b@c=2,d=3")
+        );
         for malformed in ["a", "=1", "a=", "A=1", "a=1=2", "a b=1", "a=\u{e9}", "_a=1"] {
             assert_eq!(state(&["b=2", malformed]), None, "{malformed}");
         }
@@ -239,7 +248,10 @@ mod tests {
         assert_eq!(state(&[&most.join(",")]), Some(most.join(",")));
         assert_eq!(state(&[&most.join(","), "more=1"]), None);
         // 512 bytes are kept; with one more, the long member goes.
-        let (long, short) = (format!("l={}", "x".repeat(198)), format!("s={}", "y".repeat(98)));
+        let (long, short) = (
+            format!("l={}", "x".repeat(198)),
+            format!("s={}", "y".repeat(98)),
+        );
         let fits = format!("{long},{short},t={},u={}", "z".repeat(98), "w".repeat(107));
         assert_eq!(fits.len(), 512);
         assert_eq!(state(&[&fits]).as_deref(), Some(&*fits));

@@ -13,6 +13,8 @@ use crate::tracer::{Parent, Tracer};
 
 /// Most spans of a request. A policy may have thousands of actions.
 const SPANS_MAX: usize = 64;
+/// Most notes of a group.
+const NOTES_MAX: usize = 64;
 /// The difference between the IDs of two spans of a request: odd, so that no two of them are the same.
 const ID_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
@@ -70,6 +72,14 @@ struct Recorded {
     left_out: i64,
     /// The open request to an upstream.
     attempt: Option<Span>,
+    /// Begin and end of connecting, for the next of them.
+    connect: Option<(Instant, Instant)>,
+    /// When the head of the response was known.
+    answered: Option<Instant>,
+    /// The open step that has others within it.
+    group: Option<Span>,
+    /// What is to be said of it at its end.
+    notes: Vec<String>,
 }
 
 impl Recorded {
@@ -80,9 +90,10 @@ impl Recorded {
             0 => own.wrapping_sub(ID_STEP),
             id => id,
         };
+        let parent = self.group.as_ref().unwrap_or(&self.server);
         Span {
             span_id: id.to_be_bytes(),
-            parent: Some(self.server.span_id),
+            parent: Some(parent.span_id),
             name: name.to_owned(),
             kind,
             began,
@@ -132,6 +143,10 @@ impl Trace {
             count: 0,
             left_out: 0,
             attempt: None,
+            connect: None,
+            answered: None,
+            group: None,
+            notes: Vec::new(),
         };
         Self {
             trace_id: context.map_or(own.trace_id, |context| context.trace_id),
@@ -183,12 +198,71 @@ impl Trace {
         recorded.spans.get_mut(count)
     }
 
+    /// Begins a step that others are part of. Returns it, so that the caller describes it.
+    pub fn begin_group(&mut self, name: &str, began: Instant) -> Option<&mut Span> {
+        self.end_group(began);
+        let recorded = self.recorded.as_mut()?;
+        let span = recorded.child(name, SpanKind::Internal, began);
+        Some(recorded.group.insert(span))
+    }
+
+    /// The step that others are part of, if one is open.
+    pub fn group(&mut self) -> Option<&mut Span> {
+        self.recorded.as_mut()?.group.as_mut()
+    }
+
+    /// Ends it.
+    pub fn end_group(&mut self, ended: Instant) {
+        if let Some(recorded) = &mut self.recorded
+            && let Some(mut group) = recorded.group.take()
+        {
+            group.ended = ended;
+            recorded.keep(group);
+        }
+    }
+
+    /// Notes something for the end of the group.
+    pub fn note(&mut self, note: String) {
+        if let Some(recorded) = &mut self.recorded
+            && recorded.notes.len() < NOTES_MAX
+        {
+            recorded.notes.push(note);
+        }
+    }
+
+    /// What was noted.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        let recorded = self.recorded.as_mut();
+        recorded.map_or_else(Vec::new, |recorded| std::mem::take(&mut recorded.notes))
+    }
+
     /// Begins a request to an upstream. One that is open has failed. Returns it, so that the caller describes it.
     pub fn begin_attempt(&mut self, name: &str, began: Instant) -> Option<&mut Span> {
         self.end_attempt("superseded", Instant::now());
         let recorded = self.recorded.as_mut()?;
+        let connect = recorded.connect.take();
+        let began = connect.map_or(began, |(began, _)| began);
         let span = recorded.child(name, SpanKind::Client, began);
+        if let Some((began, ended)) = connect {
+            let mut connect = recorded.child("connect", SpanKind::Internal, began);
+            (connect.parent, connect.ended) = (Some(span.span_id), ended);
+            recorded.keep(connect);
+        }
         Some(recorded.attempt.insert(span))
+    }
+
+    /// Notes that a connection was opened for the next request to an upstream, or was not.
+    pub fn note_connect(&mut self, began: Instant, ended: Instant) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.connect = Some((began, ended));
+        }
+    }
+
+    /// Notes when the head of the response was known. The last one counts.
+    pub fn answered(&mut self, at: Instant) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.answered = Some(at);
+        }
     }
 
     /// The request to an upstream that is open.
@@ -214,6 +288,11 @@ impl Trace {
     /// Ends the request, and offers its spans for export. They are dropped, and counted, if there is no room.
     pub fn finish(mut self: Box<Self>, ended: Instant) {
         self.end_attempt("abandoned", ended);
+        self.end_group(ended);
+        let answered = self.recorded.as_ref().and_then(|it| it.answered);
+        if let Some(at) = answered {
+            self.step("send response", at, ended);
+        }
         let Some(recorded) = self.recorded.take() else {
             return;
         };
@@ -344,12 +423,15 @@ mod tests {
         assert!(begin(&tracer(of_all(0.0)), parent(1, true)).is_none());
         let low = |is_trusted| {
             let mut low = parent(1, is_trusted);
-            low.context.as_mut().unwrap().trace_id = [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+            low.context.as_mut().unwrap().trace_id =
+                [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
             low
         };
         let few = tracer(of_all(0.01));
         assert!(begin(&few, low(true)).is_some());
-        let recorded = (0..200).filter(|_| begin(&few, low(false)).is_some()).count();
+        let recorded = (0..200)
+            .filter(|_| begin(&few, low(false)).is_some())
+            .count();
         assert!(recorded < 20, "{recorded}");
     }
 
@@ -373,7 +455,11 @@ mod tests {
         for span in &finished.spans[..3] {
             assert_eq!(span.parent, Some(server.span_id));
         }
-        let ids: Vec<String> = finished.spans.iter().map(|span| hex(&span.span_id)).collect();
+        let ids: Vec<String> = finished
+            .spans
+            .iter()
+            .map(|span| hex(&span.span_id))
+            .collect();
         assert_eq!(ids[1].as_bytes(), &first[36..52]);
         assert_eq!(ids[2].as_bytes(), &second[36..52]);
         assert!(finished.spans[1].has_failed && !finished.spans[2].has_failed);

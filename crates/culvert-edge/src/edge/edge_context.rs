@@ -26,6 +26,7 @@ use crate::balance::checks::Checks;
 use crate::connection::conn_state::ConnState;
 use crate::edge::edge_state::{EdgeState, Phase};
 use crate::http::request_body::RequestBody;
+use crate::recording::traces::Tracing;
 use crate::settings::rules::Rules;
 use crate::snapshot::freshness::Freshness;
 use crate::snapshot::live_snapshot::LiveSnapshot;
@@ -52,6 +53,8 @@ pub(crate) struct EdgeContext {
     pub(crate) files: ArcSwap<Hosts<Arc<ServerCertificate>>>,
     /// The host whose certificate Kubernetes operators see that name none.
     pub(crate) kubernetes_host: String,
+    /// How requests are traced, if they are.
+    pub(crate) tracing: Option<Tracing>,
     /// Turns of TLS handshakes.
     pub(crate) handshakes: HandshakeLimiter,
     /// Connections whose PROXY header is being read.
@@ -71,6 +74,12 @@ impl EdgeContext {
     /// Opens streams to agents, if there are any.
     pub(crate) fn agents(&self) -> Option<&dyn Dial> {
         self.agents.as_deref()
+    }
+
+    /// Whether an expression decides which requests are traced.
+    pub(crate) fn judges_traces(&self) -> bool {
+        let tracing = self.tracing.as_ref();
+        tracing.is_some_and(|tracing| tracing.tracer.has_condition())
     }
 
     /// IP data that policies read and no file has, the number of endpoints that need it, and the ID of one.

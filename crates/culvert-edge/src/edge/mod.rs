@@ -28,6 +28,7 @@ use culvert_policy::ipdata::IpFields;
 use culvert_policy::services::{CALLS_MAX, PolicyServices, Spawn};
 use culvert_policy::shared_counts::SharedCounts;
 use culvert_statistics::Traffic;
+use culvert_traces::Tracer;
 use culvert_upstream::Network;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -174,6 +175,7 @@ impl Edge {
             checks: Arc::new(Checks::default()),
             files: ArcSwap::from_pointee(files),
             kubernetes_host: settings.kubernetes_host,
+            tracing: settings.tracing,
             supervisor: settings.supervisor,
             threads,
             accepting: CancellationToken::new(),
@@ -227,6 +229,12 @@ impl Edge {
     /// Counts the traffic of its endpoints.
     pub fn traffic(&self) -> &Arc<Traffic> {
         &self.shared.state.traffic
+    }
+
+    /// Traces requests, if they are traced.
+    pub fn tracer(&self) -> Option<&Arc<Tracer>> {
+        let tracing = self.shared.tracing.as_ref();
+        tracing.map(|tracing| &tracing.tracer)
     }
 
     /// Takes what was refused without an endpoint since the last call.

@@ -14,7 +14,7 @@ use http_body::Body;
 use crate::balance::target_set::{Outcome, Tried, address_hash, hash_of};
 use crate::http::exchange::HttpExchange;
 use crate::http::forward::{
-    UpstreamResponse, Way, is_idempotent, over_http1, over_http2, pool_for,
+    UpstreamResponse, Way, is_idempotent, over_http1, over_http2, pool_for, reason_of,
 };
 use crate::http::plain_head::OutgoingHead;
 use crate::http::request_body::RequestBody;
@@ -77,6 +77,10 @@ pub(super) async fn send(
                 .unwrap_or(Err(UpstreamError::TooSlow)),
             None => attempt.await,
         };
+        if let Err(failure) = &sent {
+            // One that took too long.
+            exchange.recording.end_attempt(Err(reason_of(failure)));
+        }
         let was_sent = exchange.recording.attempts() > sent_before;
         let failed = match &sent {
             // The response is that of another one.

@@ -303,6 +303,7 @@ impl HttpExchange {
 
     /// Records the final head of a response that is not captured.
     pub(crate) fn answer_with<'x>(&mut self, status: StatusCode, fields: impl FieldLines<'x>) {
+        self.recording.trace_answer(status);
         let upstream = self.recording.upstream_use();
         let answer = (status, self.count.answer(status, upstream));
         let conn = &self.down.conn;
@@ -334,6 +335,7 @@ impl HttpExchange {
         self.recording
             .finish_capture(true, &conn.rules.header_rules);
         self.recording.complete_tunnel(&conn.edge, conn.info.now());
+        self.recording.finish_trace(true);
     }
 }
 
@@ -346,6 +348,7 @@ impl Drop for HttpExchange {
             self.recording.note_reason(reason);
         }
         self.count_refusal();
+        self.recording.finish_trace(self.is_answered);
         let conn = &self.down.conn;
         conn.return_alarm(std::mem::take(&mut self.alarm));
         self.recording

@@ -41,7 +41,7 @@ use crate::http::balanced;
 use crate::http::exchange::{HttpExchange, UpstreamLimits};
 use crate::http::fields;
 use crate::http::forward_request::{ForwardRequest, OutgoingRequest, Reuse};
-use crate::http::plain_head::OutgoingHead;
+use crate::http::plain_head::{OutgoingHead, set_trace};
 use crate::http::request_body::RequestBody;
 use crate::http::response::{Abandoned, PendingResponse};
 use crate::http::response_body::Source;
@@ -247,7 +247,7 @@ fn problem_of(failure: &UpstreamError, down: &Downstream, member: &Member) -> Pr
 }
 
 /// The reason of a failure in the event.
-fn reason_of(failure: &UpstreamError) -> Reason {
+pub(super) fn reason_of(failure: &UpstreamError) -> Reason {
     match failure {
         failure if is_silent(failure) => Reason::AgentSilent,
         UpstreamError::Dial(error) => reason_of_dial(error),
@@ -317,7 +317,7 @@ pub(super) async fn over_http1(
     let can_be_repeated = body.is_end_stream() && is_idempotent(head.method());
     let mut has_moved = false;
     if let Some(mut lease) = poll_fn(|cx| Poll::Ready(pool.reuse(cx))).await {
-        exchange.recording.upstream(pool.name(), true);
+        begin_attempt(exchange, pool, true, head);
         meters.upstream_reused.up();
         match send(&mut lease, exchange, (&down, way), head, taken(body)).await? {
             SendResult::Responded(head) => return Ok(take(head, lease)),
@@ -348,7 +348,7 @@ fn taken(body: &mut RequestBody) -> RequestBody {
 
 /// A request that needs a new connection.
 struct NewRequest<'x, 'h> {
-    head: &'x OutgoingHead<'h>,
+    head: &'x mut OutgoingHead<'h>,
     body: &'x mut RequestBody,
     /// Whether it was sent to an agent that has left.
     has_moved: bool,
@@ -405,21 +405,33 @@ async fn over_new_connection(
             (Ok(lease), _) => lease,
             (Err(UpstreamError::Dial(error)), next) => {
                 exchange.recording.connected(clock);
+                let unreached = |exchange: &mut HttpExchange, pool: &Pool| {
+                    let reason = reason_of_dial(&error);
+                    let (upstream, method) = (pool.upstream(), head.method());
+                    let recording = &mut exchange.recording;
+                    recording.trace_unreached(upstream, pool.name(), method, reason);
+                };
                 if error.is_busy() {
                     busy.get_or_insert_with(|| Arc::clone(&pool));
                 }
                 match (next, busy.take_if(|_| next.is_none() && !in_turn)) {
-                    (Some(next), _) => pool = stand_in(exchange, way, next),
+                    (Some(next), _) => {
+                        unreached(exchange, &pool);
+                        pool = stand_in(exchange, way, next);
+                    }
                     (None, Some(first)) => (pool, in_turn) = (first, true),
                     (None, None) if search.goes_on(&error, &pool, down).await => {}
-                    (None, None) => return Err(UpstreamError::Dial(error)),
+                    (None, None) => {
+                        unreached(exchange, &pool);
+                        return Err(UpstreamError::Dial(error));
+                    }
                 }
                 continue;
             }
             (Err(failure), _) => return Err(failure),
         };
         exchange.recording.connected(clock);
-        exchange.recording.upstream(pool.name(), lease.was_used());
+        begin_attempt(exchange, &pool, lease.was_used(), head);
         match (
             send(&mut lease, exchange, (down, way), head, taken(body)).await?,
             next,
@@ -479,6 +491,37 @@ async fn over_new_connection(
             }
             (SendResult::Stale, _) => return Err(UpstreamError::Closed),
         }
+    }
+}
+
+/// Records an attempt at the upstream of a pool, with a request that gets the fields of its trace.
+fn begin_attempt(
+    exchange: &mut HttpExchange,
+    pool: &Pool,
+    is_reused: bool,
+    head: &mut OutgoingHead<'_>,
+) {
+    let recording = &mut exchange.recording;
+    recording.upstream(pool.name(), is_reused);
+    let (upstream, method) = (pool.upstream(), head.method());
+    if let Some(outgoing) = recording.trace_attempt(upstream, pool.name(), method, is_reused) {
+        head.set_trace(outgoing);
+    }
+}
+
+/// The end of an attempt over HTTP/1, for its span.
+fn outcome(sent: &Result<SendResult, UpstreamError>) -> Result<StatusCode, Reason> {
+    match sent {
+        Ok(SendResult::Responded(head)) => Ok(head.status()),
+        Ok(SendResult::Failed(Http1ClientError::Io(error), _)) => Err(match refusal(error) {
+            Some(refused) => reason_of_dial(&DialError::Agent(refused)),
+            None => Reason::Aborted,
+        }),
+        Ok(SendResult::Failed(Http1ClientError::Ended, _) | SendResult::Stale) => {
+            Err(Reason::Aborted)
+        }
+        Ok(SendResult::Failed(..)) => Err(Reason::BadResponse),
+        Err(failure) => Err(reason_of(failure)),
     }
 }
 
@@ -585,14 +628,27 @@ pub(super) async fn over_http2(
         Attempt::note(connecting, false);
         let mut link = match (opened, attempts) {
             (Ok(link), _) => link,
-            (Err(UpstreamError::Dial(error)), 0) => match stand_ins.next() {
-                Some(next) => {
-                    pool = stand_in(exchange, way, next);
-                    continue;
+            (Err(UpstreamError::Dial(error)), 0) => {
+                let unreached = |exchange: &mut HttpExchange| {
+                    let reason = reason_of_dial(&error);
+                    let (upstream, method) = (pool.upstream(), request.method());
+                    exchange.recording.connected(clock);
+                    let recording = &mut exchange.recording;
+                    recording.trace_unreached(upstream, pool.name(), method, reason);
+                };
+                match stand_ins.next() {
+                    Some(next) => {
+                        unreached(exchange);
+                        pool = stand_in(exchange, way, next);
+                        continue;
+                    }
+                    None if search.goes_on(&error, &pool, &down).await => continue,
+                    None => {
+                        unreached(exchange);
+                        return Err(UpstreamError::Dial(error));
+                    }
                 }
-                None if search.goes_on(&error, &pool, &down).await => continue,
-                None => return Err(UpstreamError::Dial(error)),
-            },
+            }
             (Err(failure), _) => return Err(failure),
         };
         attempts += 1;
@@ -608,7 +664,12 @@ pub(super) async fn over_http2(
         if !was_used {
             exchange.recording.connected(clock);
         }
-        exchange.recording.upstream(pool.name(), was_used);
+        let recording = &mut exchange.recording;
+        recording.upstream(pool.name(), was_used);
+        let (upstream, method) = (pool.upstream(), request.method());
+        if let Some(outgoing) = recording.trace_attempt(upstream, pool.name(), method, was_used) {
+            set_trace(request.headers_mut(), outgoing);
+        }
         let sent = async {
             // Waits while the upstream accepts no more streams.
             match sender.ready().await {
@@ -620,7 +681,18 @@ pub(super) async fn over_http2(
                 (error.into_error(), back)
             })
         };
-        match in_time(exchange, way.limits, sent).await? {
+        let sent = in_time(exchange, way.limits, sent).await;
+        if exchange.recording.is_traced() {
+            exchange.recording.end_attempt(match &sent {
+                Ok(Ok(response)) => Ok(response.status()),
+                Ok(Err((error, _))) if error.is_closed() || error.is_incomplete_message() => {
+                    Err(Reason::Aborted)
+                }
+                Ok(Err(_)) => Err(Reason::BadResponse),
+                Err(failure) => Err(reason_of(failure)),
+            });
+        }
+        match sent? {
             Ok(mut response) => {
                 let is_open = key.is_some() && response.status().is_success();
                 let becoming = is_open.then(|| hyper::upgrade::on(&mut response));
@@ -685,6 +757,9 @@ async fn send(
     };
     let sent = in_time(exchange, way.limits, lease.send(head, body, inform)).await;
     exchange.has_informed |= has_informed.into_inner();
+    if exchange.recording.is_traced() {
+        exchange.recording.end_attempt(outcome(&sent));
+    }
     let sent = sent?;
     if way.reuse == Reuse::Anyone
         && let SendResult::Responded(head) = &sent

@@ -32,6 +32,7 @@ use crate::http::response_body::ResponseBody;
 use crate::http::routing::{self, Route};
 use crate::http::send_response::{finish, refuse, send};
 use crate::http::upgrade::{self, UpgradeRequest};
+use crate::recording::traces;
 use crate::snapshot::group::Member;
 use crate::snapshot::live_snapshot::LiveSnapshot;
 
@@ -84,6 +85,9 @@ pub(crate) async fn serve(
     // After routing, which records the fields as received for the event. Policies see what the upstream gets.
     routing::set_authority(&mut parts, &authority);
     fields::strip_mixed_up(&mut parts.headers, down.conn.rules.underscore_headers);
+    if let Some(tracing) = &down.edge.tracing {
+        traces::begin(&mut exchange, tracing, &member, &parts);
+    }
     if body.size_hint().lower() > down.conn.rules.limits.body_bytes {
         return Ok(refuse(exchange, Problem::Oversized, &traits));
     }

@@ -25,6 +25,7 @@ use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
 use crate::http::response_body::{ResponseBody, Source};
 use crate::http::send_response::{refuse, send};
 use crate::recording::RecordedRequest;
+use crate::recording::traces::begin_plain;
 use crate::snapshot::group::{Group, Member};
 use crate::snapshot::live_snapshot::LiveSnapshot;
 
@@ -68,7 +69,7 @@ pub(crate) fn begin(
         raw,
         is_likely_again: false,
     };
-    let request = PlainRequest::of(raw, down.conn.info.is_trusted).map_err(not_plain)?;
+    let mut request = PlainRequest::of(raw, down.conn.info.is_trusted).map_err(not_plain)?;
     let held = (version == Version::HTTP_2).then(|| request.size());
     if held.is_some_and(|bytes| !can_hold_head(down, bytes)) {
         return Err(not_plain(request.into_raw()));
@@ -102,6 +103,9 @@ pub(crate) fn begin(
     let member = Arc::clone(down.pick(group));
     exchange.attribute(group, &member, recorded, &authority);
     exchange.passes(&member);
+    if let Some(tracing) = &down.edge.tracing {
+        begin_plain(&mut exchange, tracing, &member, (&mut request, version));
+    }
     Ok(PlainExchange {
         exchange,
         request,
@@ -121,7 +125,8 @@ fn find<'x>(
         || culvert_login::may_be_callback(target)
         || target.starts_with(WELL_KNOWN)
         || down.edge.state.level() == Level::Full
-        || down.edge.freshness.is_outdated();
+        || down.edge.freshness.is_outdated()
+        || down.edge.judges_traces();
     if is_other {
         return None;
     }
@@ -164,6 +169,7 @@ impl PlainExchange {
                 Some(_) => "https",
                 None => "http",
             },
+            trace: None,
         };
         let sent = send_to(&mut exchange, &member, head, body, Reuse::Anyone).await?;
         let closes = || {

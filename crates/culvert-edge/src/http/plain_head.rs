@@ -11,8 +11,9 @@ use culvert_http::http1::{
 };
 use culvert_policy::own_cookies;
 use culvert_policy::problem::{is_edges_own, is_edges_request};
+use culvert_traces::{Outgoing, TRACEPARENT, TRACESTATE};
 use culvert_upstream::UpstreamHead;
-use http::header::{EXPECT, HeaderValue, UPGRADE};
+use http::header::{EXPECT, HeaderMap, HeaderValue, UPGRADE};
 use http::{Method, StatusCode, request};
 
 use crate::http::fields::{self, FIELD_OVERHEAD, says_who_calls};
@@ -130,6 +131,15 @@ impl PlainRequest {
         }
     }
 
+    /// Leaves out the fields with these names.
+    pub(crate) fn leave_out(&mut self, names: &[&str]) {
+        for (position, field) in self.raw.fields().iter().enumerate() {
+            if names.iter().any(|name| field.is(name)) {
+                self.without.add(position);
+            }
+        }
+    }
+
     /// HTTP/2: the size of its target and fields, with the overhead for each field of RFC 9113 6.5.2. The first field was a
     /// pseudo-header field and does not count.
     pub(crate) fn size(&self) -> usize {
@@ -221,6 +231,8 @@ pub(crate) enum OutgoingHead<'x> {
         /// The values of forwarding fields.
         client: HeaderValue,
         scheme: &'static str,
+        /// The fields of its trace, if it has one. Those of the client are left out then.
+        trace: Option<Box<Outgoing>>,
     },
 }
 
@@ -231,6 +243,23 @@ impl OutgoingHead<'_> {
             Self::Parts(parts) => parts.headers.contains_key(UPGRADE),
             Self::Plain { .. } => false,
         }
+    }
+
+    /// Sets the fields of its trace.
+    pub(crate) fn set_trace(&mut self, outgoing: Outgoing) {
+        match self {
+            Self::Parts(parts) => set_trace(&mut parts.headers, outgoing),
+            Self::Plain { trace, .. } => *trace = Some(Box::new(outgoing)),
+        }
+    }
+}
+
+/// Replaces the fields of a trace.
+pub(crate) fn set_trace(headers: &mut HeaderMap, outgoing: Outgoing) {
+    headers.insert(TRACEPARENT, outgoing.parent_value());
+    match outgoing.tracestate {
+        Some(state) => drop(headers.insert(TRACESTATE, state)),
+        None => drop(headers.remove(TRACESTATE)),
     }
 }
 
@@ -280,6 +309,7 @@ impl UpstreamHead for OutgoingHead<'_> {
                 request,
                 client,
                 scheme,
+                trace,
             } => {
                 let out = out.front();
                 request.raw.write_line(out);
@@ -295,6 +325,19 @@ impl UpstreamHead for OutgoingHead<'_> {
                     b"\r\n",
                 ] {
                     out.extend_from_slice(part);
+                }
+                if let Some(trace) = trace {
+                    let state = trace.tracestate.as_ref();
+                    let fields = [
+                        (TRACEPARENT, Some(&trace.traceparent[..])),
+                        (TRACESTATE, state.map(HeaderValue::as_bytes)),
+                    ];
+                    for (name, value) in fields {
+                        let Some(value) = value else { continue };
+                        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+                            out.extend_from_slice(part);
+                        }
+                    }
                 }
                 end_request(out, request.raw.method(), request.length, body_bytes)
             }

@@ -224,8 +224,11 @@ async fn answer_edge_path(
     if *wanted != UpgradeRequest::Http || request.check(wanted).is_err() {
         return x.refuse(Problem::EdgePath);
     }
+    x.begin_span("edge path");
     let flow = x.answer_edge_path().await;
-    flow.unwrap_or(Flow::Continue)
+    let flow = flow.unwrap_or(Flow::Continue);
+    x.end_span(&flow);
+    flow
 }
 
 /// Runs the request phase of one policy.
@@ -254,7 +257,9 @@ async fn run_request_phase(
     x.request = Some(&*request.parts);
     x.body = Some(&mut body);
     x.event = Some(event);
+    x.begin_span(Phase::Request.name());
     let flow = x.run().await;
+    x.end_span(&flow);
     (flow, std::mem::take(&mut x.edits))
 }
 
@@ -278,7 +283,9 @@ impl PolicyRun {
         x.body_whole_at = body_whole_at;
         x.response = Some(&response.head);
         x.event = Some(exchange.recording.for_policy().0);
+        x.begin_span(Phase::Response.name());
         let flow = x.run().await;
+        x.end_span(&flow);
         let mut edits = std::mem::take(&mut x.edits);
         match flow {
             Flow::Continue | Flow::Forward(_) => {}

@@ -40,7 +40,7 @@ use crate::http::request_body::Upload;
 use crate::http::response::{PendingResponse, RequestTraits};
 use crate::http::send_response::send;
 use crate::http::upgrade::UpgradeRequest;
-use crate::recording::recorded;
+use crate::recording::{recorded, traces};
 use crate::snapshot::group::{Group, Member};
 
 /// How long a replay may take.
@@ -206,6 +206,9 @@ async fn exchange(
     let traits = RequestTraits::of(&parts);
     let mut exchange = HttpExchange::begin(Arc::clone(down), Version::HTTP_2);
     exchange.attribute(group, member, recorded(&parts), authority);
+    if let Some(tracing) = &down.edge.tracing {
+        traces::begin(&mut exchange, tracing, member, &parts);
+    }
     if let Some(received) = exchange.recording.count_received() {
         received.store(request.body.len() as u64, Ordering::Relaxed);
     }

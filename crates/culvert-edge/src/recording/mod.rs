@@ -13,6 +13,7 @@ pub(crate) mod counting;
 pub(crate) mod event_slots;
 pub(crate) mod refusal_sampler;
 pub(crate) mod refusals;
+pub(crate) mod traces;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use culvert_policy::event::EventDraft;
 use culvert_policy::own_cookies::recorded_value;
 use culvert_policy::policy::conn_state::PolicyConnState;
 use culvert_statistics::UpstreamUse;
+use culvert_traces::{TRACEPARENT, TraceContext};
 use http::header::{HOST, HeaderMap, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode, request};
 use http_body::Frame;
@@ -160,7 +162,7 @@ impl Recording {
             .into_iter()
             .chain(request.lines)
             .inspect(|(name, value)| {
-                if wants_trace && name.eq_ignore_ascii_case(b"traceparent") {
+                if wants_trace && name.eq_ignore_ascii_case(TRACEPARENT.as_bytes()) {
                     trace = trace.or(Some(*value));
                 }
             });
@@ -311,9 +313,9 @@ impl Recording {
         }
     }
 
-    /// Measures connecting to an upstream, if the event has that.
+    /// Measures connecting to an upstream, if the event or the trace has that.
     pub(crate) fn connect_clock(&self) -> Option<Instant> {
-        let is_wanted = self.event.wants(event_slots::http::CONNECT_MS);
+        let is_wanted = self.event.wants(event_slots::http::CONNECT_MS) || self.is_traced();
         is_wanted.then(Instant::now)
     }
 
@@ -321,6 +323,7 @@ impl Recording {
     pub(crate) fn connected(&mut self, clock: Option<Instant>) {
         if let Some(began) = clock {
             *self.connecting.get_or_insert_default() += began.elapsed();
+            self.trace_connect(began);
         }
     }
 
@@ -666,15 +669,8 @@ fn millis(time: Duration) -> i64 {
 
 /// The trace ID of a `traceparent` (W3C Trace Context 3.2).
 fn trace_id(value: &[u8]) -> Option<&str> {
-    let value = std::str::from_utf8(value).ok()?;
-    let mut parts = value.split('-');
-    let (version, trace, parent) = (parts.next()?, parts.next()?, parts.next()?);
-    let is_hex = |part: &str, length: usize| {
-        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-        part.len() == length && part.bytes().all(is_digit)
-    };
-    let is_whole = is_hex(version, 2) && version != "ff" && is_hex(trace, 32) && is_hex(parent, 16);
-    (is_whole && parts.next().is_some() && trace.bytes().any(|byte| byte != b'0')).then_some(trace)
+    TraceContext::parse(value)?;
+    std::str::from_utf8(value.get(3..35)?).ok()
 }
 
 fn set_method(record: &mut Record, method: &Method) {

@@ -23,6 +23,7 @@ use culvert_upstream::{AddressGuard, Dial, Dialer};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
+use crate::recording::traces::Tracing;
 use crate::settings::rules::{ProxyProtocol, Rules};
 use crate::snapshot::route::Hosts;
 
@@ -93,6 +94,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Counts the traffic of endpoints.
     pub traffic: Arc<Traffic>,
+    /// How requests are traced; not at all if `None`. Set at the start only.
+    pub tracing: Option<Tracing>,
     /// Where long-lived tasks report their end.
     pub supervisor: Supervisor,
 }
@@ -140,6 +143,7 @@ impl Default for Settings {
             threads: 0,
             limits: Limits::default(),
             traffic: Arc::new(Traffic::new(ENDPOINTS_MAX, 0)),
+            tracing: None,
             supervisor: Supervisor::default(),
         }
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use culvert_events::bodies::{BodyBudget, CapturedExchange};
 use culvert_events::{HeaderRules, Reason, Record, Settable, Slot, Text};
+use culvert_traces::Trace;
 use http::header::{Entry, HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, request};
 use serde_json::{Map, Value};
@@ -25,6 +26,8 @@ const LOGS_MAX: usize = 32;
 pub struct EventDraft {
     /// The record; `None` if there is no event.
     pub record: Option<Record>,
+    /// The trace; `None` if the server records none, or the request passes with the one that it has.
+    pub trace: Option<Box<Trace>>,
     /// Whether a module that may run more than once refused the exchange.
     is_blocked: bool,
     /// Whether header maps and logs are omitted.

@@ -154,12 +154,17 @@ impl Exchange<'_> {
                 Verdict::NoMatch => continue,
                 Verdict::Reject(problem) => return self.reject_undecided(rule, problem),
             }
-            for action in &rule.actions {
+            for (at, action) in rule.actions.iter().enumerate() {
                 self.failure.set(None);
-                let flow = match action.run(self) {
-                    ActionResult::Done(flow) => flow,
-                    ActionResult::Later(flow) => flow.await,
+                let clock = self.action_clock();
+                let (flow, has_waited) = match action.run(self) {
+                    ActionResult::Done(flow) => (flow, false),
+                    ActionResult::Later(flow) => (flow.await, true),
                 };
+                if let Some(began) = clock {
+                    let name = rule.types.get(at).map_or("", |(name, _)| name);
+                    self.note_action((name, &rule.name), (began, has_waited), &flow);
+                }
                 if let Some(problem) = self.undecidable.take() {
                     return self.reject_undecided(rule, problem);
                 }
@@ -209,7 +214,7 @@ impl Exchange<'_> {
     }
 
     /// Takes the IP data that the policy reads. False if some of it is not loaded.
-    fn loads_ip_data(&mut self) -> bool {
+    pub(super) fn loads_ip_data(&mut self) -> bool {
         let policy = self.policy;
         if policy.ip_fields().is_empty() {
             return true;

@@ -46,6 +46,7 @@ fn request(text: &str, trusted: bool) -> Option<(Option<Vec<String>>, Vec<String
                 request: &request,
                 client: info.client_value(),
                 scheme: "http",
+                trace: None,
             };
             head.write(&mut out, Some(0));
             lines(out)
@@ -107,6 +108,7 @@ fn http2_request(
                 request: &request,
                 client: info.client_value(),
                 scheme: "http",
+                trace: None,
             };
             head.write(&mut out, Some(0));
             lines(out)
