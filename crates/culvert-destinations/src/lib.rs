@@ -12,6 +12,11 @@
 //! errors. `crates/culvert-destinations/src/client/amqp.rs` and `crates/culvert-destinations/src/client/kafka.rs` speak
 //! to brokers whose published clients connect to any address that a broker names.
 //!
+//! # Spans
+//!
+//! Spans of traced requests are no events: no account has them, and nothing stores them. [`spans`] exports them with
+//! the same client and messages as the `otlp` target.
+//!
 //! # A new target
 //!
 //! A target is a file in [`target`] that exports a `static TYPE`, and two lines in its `mod.rs`.
@@ -21,6 +26,7 @@
 
 mod client;
 mod config;
+pub mod spans;
 pub mod target;
 
 pub use target::TYPES;

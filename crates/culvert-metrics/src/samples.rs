@@ -252,6 +252,55 @@ fn upstreams(edge: &Edge) -> Vec<Sample> {
     ]
 }
 
+/// The traces of requests; none if they are not traced.
+fn traces(edge: &Edge) -> Vec<Sample> {
+    let Some(tracer) = edge.tracer() else {
+        return Vec::new();
+    };
+    let m = tracer.meters();
+    let waiting = u64::try_from(tracer.waiting()).unwrap_or(u64::MAX);
+    let mut samples = vec![
+        counter(
+            "edge_traces_recorded",
+            "Requests whose spans were recorded",
+            m.recorded.get(),
+        ),
+        counter(
+            "edge_trace_parents_refused",
+            "Requests not recorded although their callers asked for it: limit per second",
+            m.parents_refused.get(),
+        ),
+        counter(
+            "edge_traces_undecided",
+            "Requests not recorded because the expression of `tracing.sample` failed",
+            m.undecided.get(),
+        ),
+        gauge("edge_spans_waiting", "Spans that wait to be sent", waiting),
+        counter(
+            "edge_spans_exported",
+            "Spans that the receiver took",
+            m.exported.get(),
+        ),
+        counter(
+            "edge_span_export_retries",
+            "Requests to the receiver of spans that failed and were repeated",
+            m.retries.get(),
+        ),
+    ];
+    let lost = [
+        ("queue_full", &m.dropped),
+        ("not_sent", &m.failed),
+        ("rejected", &m.rejected),
+    ];
+    samples.extend(lost.map(|(reason, meter)| Sample {
+        name: "edge_spans_lost",
+        help: "Spans that were dropped, could not be sent, or were rejected by the receiver",
+        labels: vec![("reason", reason.to_owned())],
+        value: Value::Counter(meter.get()),
+    }));
+    samples
+}
+
 /// What the edge sheds, why, and the floods that it ends.
 fn overload(edge: &Edge) -> Vec<Sample> {
     let m = edge.meters();

@@ -54,6 +54,7 @@ mod streams;
 mod threads;
 mod timeouts;
 mod tokens;
+mod traces;
 mod tunnels;
 mod two_paths;
 mod upstream_tls;

@@ -22,6 +22,7 @@ mod span;
 mod statistics;
 #[cfg(test)]
 mod tests;
+mod traces;
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -52,6 +53,7 @@ pub use policy::*;
 pub use sections::*;
 pub use span::Span;
 pub use statistics::Statistics;
+pub use traces::{TraceHeaders, TraceSample, Tracing};
 
 /// The minimum size, which must hold the data of one write.
 const TRAFFIC_RETENTION_BYTES_MIN: u64 = 1 << 20;
@@ -127,6 +129,8 @@ pub struct Settings {
     pub destinations: Destinations,
     /// Shutdown.
     pub shutdown: Shutdown,
+    /// Traces of requests.
+    pub tracing: Tracing,
     /// Logging.
     pub log: Log,
 }
@@ -161,6 +165,7 @@ impl Default for Settings {
             events: Events::default(),
             destinations: Destinations::default(),
             shutdown: Shutdown::default(),
+            tracing: Tracing::default(),
             log: Log::default(),
         }
     }
@@ -189,6 +194,7 @@ impl Settings {
         self.nats()?;
         self.events.check()?;
         self.statistics.check()?;
+        self.tracing.check()?;
         for (key, text) in [
             ("api.addr", &self.api.addr),
             ("edge.http_addr", &self.edge.http_addr),
@@ -348,6 +354,9 @@ impl Settings {
         }
         if !shown.console.openid.client_secret.is_empty() {
             shown.console.openid.client_secret = "[secret]".into();
+        }
+        if !shown.tracing.headers.is_empty() {
+            shown.tracing.headers = "[secret]".into();
         }
         for secret in shown.acme.secrets() {
             if !secret.is_empty() {

@@ -48,6 +48,8 @@ pub(super) enum Name {
     NodeNote,
     /// Events of the server itself.
     ServerEvents,
+    /// The export of spans.
+    Tracing,
 }
 
 /// Why parts stop.

@@ -123,6 +123,7 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
             settings.statistics.endpoints_max as usize,
             settings.metrics.endpoints_max as usize,
         )),
+        tracing: None,
         supervisor: Supervisor::default(),
     })
 }

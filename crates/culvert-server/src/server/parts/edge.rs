@@ -25,7 +25,7 @@ impl part::Part for Part {
     }
 
     fn depends_on(&self) -> &'static [Name] {
-        &[Name::Delivery, Name::Control]
+        &[Name::Delivery, Name::Control, Name::Tracing]
     }
 
     fn start<'a>(&'a mut self, start: Start<'a>) -> BoxFuture<'a, Result<()>> {

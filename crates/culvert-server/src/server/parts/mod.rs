@@ -14,6 +14,7 @@ mod node_note;
 mod nodes;
 mod server_events;
 mod statistics;
+mod traces;
 
 use anyhow::Result;
 
@@ -28,6 +29,9 @@ pub(super) fn list(foundation: &mut Foundation) -> Result<Vec<Box<dyn Part>>> {
         Box::new(delivery::Part::new(foundation)),
         Box::new(control::Part::new(foundation)),
     ];
+    if let Some(tracing) = traces::Part::new(foundation)? {
+        list.push(Box::new(tracing));
+    }
     if let Some(edge) = edge::Part::new(foundation) {
         list.push(Box::new(edge));
     }

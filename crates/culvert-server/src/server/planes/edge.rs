@@ -9,12 +9,13 @@ use culvert_command::{Invalid, with_causes};
 use culvert_control::{Control, EdgePort};
 use culvert_delivery::Delivery;
 use culvert_edge::{
-    Change, Dial, Edge, NotReplayed, ReplayRequest, Replayed, Snapshot, UnhealthyUpstream,
+    Change, Dial, Edge, NotReplayed, ReplayRequest, Replayed, Snapshot, Tracing, UnhealthyUpstream,
     UpstreamStatus,
 };
 use culvert_events::RefusedTraffic;
-use culvert_installation::config::{Role, Settings};
+use culvert_installation::config::{Role, Settings, TraceSample};
 use culvert_policy::{IpData, IpDatabases, SharedCounts};
+use culvert_traces::{Sample, Tracer, TracerSettings};
 use tokio::sync::watch;
 
 use crate::server::opened::Opened;
@@ -46,10 +47,34 @@ pub(crate) async fn plane(
         supervisor: opened.supervisor.clone(),
         ip_data: ip_data.clone(),
         counts: Some(counts.clone()),
+        tracing: tracing(settings, opened)?,
         ..edge_settings(settings)?
     };
     let edge = Edge::bind(around, delivery.recorder(), opened.clock.clone()).await;
     Ok(Some(edge.map_err(with_causes)?))
+}
+
+/// How requests are traced, if a receiver of spans is set.
+fn tracing(settings: &Settings, opened: &Opened) -> Result<Option<Tracing>, Invalid> {
+    let given = &settings.tracing;
+    if given.receiver()?.is_none() {
+        return Ok(None);
+    }
+    let (sample, condition) = match given.sample()? {
+        TraceSample::Share(share) => (Sample::Share(share), None),
+        TraceSample::Condition(condition) => (Sample::Condition, Some(condition)),
+    };
+    let tracer = TracerSettings {
+        sample,
+        is_parent_based: given.parent_based,
+        parents_per_second: given.parents_per_second,
+        queue_spans: given.queue_spans as usize,
+        queue_bytes: usize::try_from(given.queue_bytes).unwrap_or(usize::MAX),
+    };
+    Ok(Some(Tracing {
+        tracer: Tracer::new(tracer, opened.entropy.clone()),
+        condition,
+    }))
 }
 
 /// Loads the operator's address data. The server starts even if a file cannot be read. Policies that need the file
