@@ -57,6 +57,7 @@ ROWS = [
     ("loop", "store.node_name", "database:", "agent"),
     ("loop", "store.notifications", "database:", "live"),
     ("loop", "store.writer", "database:", "live"),
+    ("loop", "tracing", "node:", "it:a_request_is_traced_from_the_edge_to_a_receiver"),
     ("loop", "upstream_health", "node:", "it:upstreams_that_fail_their_checks_are_shown_and_have_events"),
     ("cache", "endpoints/kubernetes_operator/active_operators.rs ActiveOperators.operators", "database:", "it:an_operator_of_an_inactive_or_deleted_bot_is_refused"),
     ("cache", "resources/access/key_uses.rs Known.uses", "database:", "uses"),

@@ -93,7 +93,7 @@ pub use culvert_io::forward_proxy::Proxies;
 pub use culvert_io::proxy::ProxyVersion;
 pub use culvert_overload::WriteDelay;
 pub use culvert_upstream::{
-    AgentCall, AgentIo, AgentRefused, Clients, Dial, Protocol, PublicClient, Upstream,
+    AgentCall, AgentIo, AgentPlace, AgentRefused, Clients, Dial, Protocol, PublicClient, Upstream,
 };
 pub use edge::Edge;
 pub use edge::meters::{Meters, Pressure};

@@ -72,6 +72,7 @@ pub fn edge(edge: &Edge) -> Vec<Sample> {
     samples.extend(upstreams(edge));
     samples.extend(refused(edge));
     samples.extend(overload(edge));
+    samples.extend(traces(edge));
     samples
 }
 

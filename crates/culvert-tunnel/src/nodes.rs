@@ -416,6 +416,11 @@ impl Nodes {
             .is_some_and(|peer| *peer.is_reached.borrow())
     }
 
+    /// The address of the node that has an agent for the endpoint.
+    pub fn node_of(&self, endpoint: &str) -> Option<String> {
+        Some(self.peer_of(endpoint)?.address.clone())
+    }
+
     /// Whether the node with the endpoint's agent was lost or added less than two seconds ago, so that it or
     /// the agent may reconnect soon.
     pub fn has_just_lost(&self, endpoint: &str) -> bool {

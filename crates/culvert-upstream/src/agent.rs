@@ -138,4 +138,18 @@ pub trait Dial: fmt::Debug + Send + Sync {
     fn may_return(&self, _endpoint: &str) -> bool {
         false
     }
+
+    /// Where the agent of the endpoint is, for traces.
+    fn place(&self, _endpoint: &str) -> AgentPlace {
+        AgentPlace::default()
+    }
+}
+
+/// Where the agent of an endpoint is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentPlace {
+    /// Its session, if it is connected to this node and no other serves the endpoint here.
+    pub session: Option<String>,
+    /// The address of the node that it is connected to, if that is another one.
+    pub node: Option<String>,
 }

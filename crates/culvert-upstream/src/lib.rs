@@ -24,7 +24,7 @@ mod stream;
 mod tls;
 mod upstream;
 
-pub use agent::{AgentCall, AgentIo, AgentRefused, Dial, is_silent, refusal};
+pub use agent::{AgentCall, AgentIo, AgentPlace, AgentRefused, Dial, is_silent, refusal};
 pub use connector::Connector;
 pub use dial_error::DialError;
 pub use dialer::Dialer;

@@ -407,9 +407,9 @@ async fn over_new_connection(
                 exchange.recording.connected(clock);
                 let unreached = |exchange: &mut HttpExchange, pool: &Pool| {
                     let reason = reason_of_dial(&error);
-                    let (upstream, method) = (pool.upstream(), head.method());
+                    let upstream = (pool.upstream(), pool.name());
                     let recording = &mut exchange.recording;
-                    recording.trace_unreached(upstream, pool.name(), method, reason);
+                    recording.trace_unreached(upstream, head.method(), reason);
                 };
                 if error.is_busy() {
                     busy.get_or_insert_with(|| Arc::clone(&pool));
@@ -501,10 +501,15 @@ fn begin_attempt(
     is_reused: bool,
     head: &mut OutgoingHead<'_>,
 ) {
+    exchange.recording.upstream(pool.name(), is_reused);
+    if !exchange.recording.has_trace() {
+        return;
+    }
+    let down = Arc::clone(exchange.down());
     let recording = &mut exchange.recording;
-    recording.upstream(pool.name(), is_reused);
-    let (upstream, method) = (pool.upstream(), head.method());
-    if let Some(outgoing) = recording.trace_attempt(upstream, pool.name(), method, is_reused) {
+    let (upstream, method) = ((pool.upstream(), pool.name()), head.method());
+    let agents = down.edge.agents();
+    if let Some(outgoing) = recording.trace_attempt(upstream, method, is_reused, agents) {
         head.set_trace(outgoing);
     }
 }
@@ -631,10 +636,10 @@ pub(super) async fn over_http2(
             (Err(UpstreamError::Dial(error)), 0) => {
                 let unreached = |exchange: &mut HttpExchange| {
                     let reason = reason_of_dial(&error);
-                    let (upstream, method) = (pool.upstream(), request.method());
-                    exchange.recording.connected(clock);
+                    let upstream = (pool.upstream(), pool.name());
                     let recording = &mut exchange.recording;
-                    recording.trace_unreached(upstream, pool.name(), method, reason);
+                    recording.connected(clock);
+                    recording.trace_unreached(upstream, request.method(), reason);
                 };
                 match stand_ins.next() {
                     Some(next) => {
@@ -666,8 +671,9 @@ pub(super) async fn over_http2(
         }
         let recording = &mut exchange.recording;
         recording.upstream(pool.name(), was_used);
-        let (upstream, method) = (pool.upstream(), request.method());
-        if let Some(outgoing) = recording.trace_attempt(upstream, pool.name(), method, was_used) {
+        let (upstream, method) = ((pool.upstream(), pool.name()), request.method());
+        let agents = down.edge.agents();
+        if let Some(outgoing) = recording.trace_attempt(upstream, method, was_used, agents) {
             set_trace(request.headers_mut(), outgoing);
         }
         let sent = async {

@@ -13,7 +13,7 @@ use culvert_policy::policy::phase::Phase;
 use culvert_traces::{
     Begun, Outgoing, Parent, Span, TRACEPARENT, TRACESTATE, Trace, TraceContext, Tracer, tracestate,
 };
-use culvert_upstream::Upstream;
+use culvert_upstream::{AgentPlace, Dial, Upstream};
 use http::{Method, StatusCode, Version, request};
 use tokio::time::Instant;
 
@@ -194,6 +194,11 @@ impl Recording {
         trace.filter(|trace| trace.is_recorded())
     }
 
+    /// Whether the exchange has a trace of its own, recorded or not.
+    pub(crate) fn has_trace(&self) -> bool {
+        self.event.trace.is_some()
+    }
+
     /// Whether spans of the exchange are recorded.
     pub(crate) fn is_traced(&self) -> bool {
         let trace = self.event.trace.as_ref();
@@ -210,10 +215,10 @@ impl Recording {
     /// Begins the span of an attempt. Returns the fields that the request gets, if it has a trace.
     pub(crate) fn trace_attempt(
         &mut self,
-        upstream: &Upstream,
-        name: &str,
+        (upstream, name): (&Upstream, &str),
         method: &Method,
         is_reused: bool,
+        agents: Option<&dyn Dial>,
     ) -> Option<Outgoing> {
         self.event.trace.as_ref()?;
         let attempts = self.attempts();
@@ -225,7 +230,17 @@ impl Recording {
         if let Some(span) = trace.begin_attempt(method, Instant::now()) {
             span.set("http.request.method", method);
             match upstream.agents_endpoint() {
-                Some(endpoint) => span.set("culvert.agent.endpoint.id", endpoint),
+                Some(endpoint) => {
+                    span.set("culvert.agent.endpoint.id", endpoint);
+                    let place = agents.map(|agents| agents.place(endpoint));
+                    let AgentPlace { session, node } = place.unwrap_or_default();
+                    if let Some(session) = session {
+                        span.set("culvert.agent.session.id", session.as_str());
+                    }
+                    if let Some(node) = node {
+                        span.set("culvert.agent.node", node.as_str());
+                    }
+                }
                 None => {
                     span.set("server.address", upstream.host());
                     span.set("server.port", upstream.port());
@@ -243,13 +258,12 @@ impl Recording {
     /// Records an attempt that could not connect to its upstream.
     pub(crate) fn trace_unreached(
         &mut self,
-        upstream: &Upstream,
-        name: &str,
+        upstream: (&Upstream, &str),
         method: &Method,
         reason: Reason,
     ) {
         if self.is_traced() {
-            let _fields = self.trace_attempt(upstream, name, method, false);
+            drop(self.trace_attempt(upstream, method, false, None));
             self.end_attempt(Err(reason));
         }
     }

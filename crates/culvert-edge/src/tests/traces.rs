@@ -124,6 +124,12 @@ fn span<'t>(trace: &'t FinishedTrace, name: &str) -> &'t Span {
     found.unwrap_or_else(|| panic!("{name}: {trace:#?}"))
 }
 
+/// An address where nothing listens.
+fn gone() -> SocketAddr {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap()
+}
+
 fn clients(trace: &FinishedTrace) -> Vec<&Span> {
     let spans = trace.spans.iter();
     spans
@@ -181,16 +187,17 @@ async fn a_trace_is_continued_with_the_span_of_the_attempt() {
         assert_eq!(text(attempt, "http.response.status_code"), "200");
         assert!(text(attempt, "culvert.upstream").starts_with("http://127.0.0.1:"));
         assert!(attempt.began >= server.began && attempt.ended <= server.ended);
-        // A new connection was made.
-        assert_eq!(span(&trace, "connect").parent, Some(attempt.span_id));
-        assert_eq!(text(attempt, "culvert.connection_reused"), "false");
+        // The second request uses the connection of the first.
+        let is_reused = text(attempt, "culvert.connection_reused");
+        let connect = trace.spans.iter().find(|span| span.name == "connect");
+        assert_eq!(connect.is_none(), is_reused == "true");
+        assert!(connect.is_none_or(|span| span.parent == Some(attempt.span_id)));
+        assert_eq!(is_reused == "true", host == HOSTS[1]);
     }
-    let events = rig.recorder.events(2).await;
-    assert!(
-        events
-            .iter()
-            .all(|event| event["culvert"]["trace_id"] == TRACE)
-    );
+    // With those of their connections.
+    for event in of(&rig.recorder.events(4).await, HTTP) {
+        assert_eq!(event["culvert"]["trace_id"], TRACE);
+    }
 }
 
 #[tokio::test]
@@ -216,8 +223,9 @@ async fn a_trace_is_begun_if_there_is_no_valid_one() {
         ids.insert(id);
     }
     assert_eq!(ids.len(), 8);
-    for event in rig.recorder.events(8).await {
-        assert!(ids.contains(event["culvert"]["trace_id"].as_str().unwrap()));
+    for event in of(&rig.recorder.events(16).await, HTTP) {
+        let id = event["culvert"]["trace_id"].as_str();
+        assert!(id.is_some_and(|id| ids.contains(id)), "{event:#}");
     }
 }
 
@@ -310,8 +318,7 @@ async fn each_attempt_has_its_own_span() {
         drop(client.request().await);
     })
     .await;
-    let refusing = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let refusing = refusing.local_addr().unwrap();
+    let refusing = gone();
     let echo = echo(&mut rig.tasks).await;
     let mut list = list(
         "http",
@@ -326,7 +333,7 @@ async fn each_attempt_has_its_own_span() {
     let trace = taken(&tracer, 1).await.remove(0);
     let attempts = clients(&trace);
     let errors: Vec<String> = attempts.iter().map(|it| text(it, "error.type")).collect();
-    assert_eq!(errors, ["aborted", "connect_failed", ""]);
+    assert_eq!(errors, ["upstream_aborted", "upstream_connect_failed", ""]);
     let failed: Vec<bool> = attempts.iter().map(|it| it.has_failed).collect();
     assert_eq!(failed, [true, true, false]);
     assert_eq!(
@@ -345,18 +352,16 @@ async fn each_attempt_has_its_own_span() {
 async fn failures_are_those_of_events() {
     let (settings, tracer) = all();
     let rig = Rig::with(settings).await;
-    let gone = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let gone = gone.local_addr().unwrap();
-    rig.edge.publish(http("app.example", gone).build()).await;
+    rig.edge.publish(http("app.example", gone()).build()).await;
     let request = "GET / HTTP/1.1\r\nHost: app.example\r\n\r\n";
     assert_eq!(rig.ask(request).await.status, 502);
     let trace = taken(&tracer, 1).await.remove(0);
     let server = trace.spans.last().unwrap();
     assert!(server.has_failed);
-    assert_eq!(text(server, "error.type"), "connect_failed");
+    assert_eq!(text(server, "error.type"), "upstream_connect_failed");
     assert_eq!(text(server, "http.response.status_code"), "502");
     let attempt = clients(&trace)[0];
-    assert_eq!(text(attempt, "error.type"), "connect_failed");
+    assert_eq!(text(attempt, "error.type"), "upstream_connect_failed");
     assert_eq!(span(&trace, "connect").parent, Some(attempt.span_id));
 }
 

@@ -190,6 +190,11 @@ mod tests {
             .map(|(name, value)| (name.as_str(), value.reveal()))
             .collect();
         assert_eq!(shown, [("x-a", "b=c"), ("x-d", "")]);
+        let settings = crate::config::Settings {
+            tracing,
+            ..crate::config::Settings::default()
+        };
+        assert_eq!(settings.shown()["tracing"]["headers"], "[secret]");
         assert!(with(|it| it.queue_spans = 1).is_err());
         assert!(with(|it| it.queue_bytes = 1).is_err());
     }

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use culvert_base::BoxFuture;
-use culvert_edge::{AgentCall, AgentIo, AgentRefused, Dial};
+use culvert_edge::{AgentCall, AgentIo, AgentPlace, AgentRefused, Dial};
 use culvert_policy::Scheme;
 use culvert_tunnel::driver::{self, Stream};
 use culvert_tunnel::nodes::{self, Nodes};
@@ -204,6 +204,15 @@ impl Dial for ToAgents {
                 .elsewhere
                 .as_ref()
                 .is_some_and(|nodes| nodes.is_online(endpoint))
+    }
+
+    fn place(&self, endpoint: &str) -> AgentPlace {
+        let here = self.here.as_ref().filter(|it| it.count(endpoint) > 0);
+        let elsewhere = self.elsewhere.as_ref().filter(|_| here.is_none());
+        AgentPlace {
+            session: here.and_then(|bindings| bindings.only_session(endpoint)),
+            node: elsewhere.and_then(|nodes| nodes.node_of(endpoint)),
+        }
     }
 
     fn may_return(&self, endpoint: &str) -> bool {

@@ -200,6 +200,15 @@ impl Bindings {
             .map_or(0, |endpoint| endpoint.served_by.len())
     }
 
+    /// The session that serves an endpoint, if there is exactly one.
+    pub fn only_session(&self, endpoint: &str) -> Option<String> {
+        let state = self.lock();
+        let mut serving = state.endpoints.get(endpoint)?.served_by.iter();
+        let (first, _) = serving.next()?;
+        let is_only = serving.all(|(other, _)| other.session_id == first.session_id);
+        is_only.then(|| first.session_id.clone())
+    }
+
     /// Whether a session has a connection.
     pub fn is_connected(&self, session_id: &str) -> bool {
         self.lock().legs.range(legs_of(session_id)).next().is_some()

@@ -343,6 +343,13 @@ const BY_CLIENTS: &[Row] = &[
         "",
     ),
     (
+        "traces/queue.rs Waiting.traces",
+        "queue_spans",
+        20_000,
+        Direct,
+        "spans_and_their_memory_are_bounded_and_shared",
+    ),
+    (
         "tunnel/client/exchanges.rs State.kept",
         "KEPT_MAX",
         500,

@@ -89,6 +89,7 @@ mod referrers;
 mod refused_traffic;
 mod reload;
 mod repeated;
+mod request_traces;
 mod reserved_addresses;
 mod restart;
 mod rotate;
