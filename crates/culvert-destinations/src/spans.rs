@@ -45,7 +45,7 @@ const RETRY_WITHIN: Duration = Duration::from_secs(300);
 /// How long the spans that are left may take when the server stops.
 const REST_WITHIN: Duration = Duration::from_secs(3);
 
-/// Where spans are sent, and what is said of their source.
+/// Where spans are sent, and the description of their source.
 #[derive(Clone, Debug)]
 pub struct SpanReceiver {
     /// The base URL; `/v1/traces` is appended.

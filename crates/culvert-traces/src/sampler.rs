@@ -46,7 +46,7 @@ pub(crate) struct Strangers {
     until: AtomicU64,
 }
 
-/// The allowance that may be used at once.
+/// The allowance that may be used without a pause.
 const BURST: Duration = Duration::from_secs(1);
 
 impl Strangers {
@@ -100,7 +100,7 @@ mod tests {
         let taken = |at: Instant| (0..100).filter(|_| strangers.take(at)).count();
         assert_eq!(taken(now), 10);
         assert_eq!(taken(now + Duration::from_millis(300)), 3);
-        // What is not used does not add up.
+        // An unused allowance does not add up.
         assert_eq!(taken(now + Duration::from_secs(60)), 10);
         assert!(!Strangers::new(0, now).take(now));
     }

@@ -17,7 +17,7 @@ pub enum SpanKind {
     Server,
     /// A request that it sends.
     Client,
-    /// A step of its own.
+    /// A step of the edge itself.
     Internal,
 }
 

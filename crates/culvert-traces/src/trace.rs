@@ -56,7 +56,7 @@ pub struct Trace {
     recorded: Option<Box<Recorded>>,
 }
 
-/// What is recorded of a request.
+/// The record of a request.
 #[derive(Debug)]
 struct Recorded {
     tracer: Arc<Tracer>,
@@ -78,7 +78,7 @@ struct Recorded {
     answered: Option<Instant>,
     /// The open step that has others within it.
     group: Option<Span>,
-    /// What is to be said of it at its end.
+    /// Its notes, for its end.
     notes: Vec<String>,
 }
 

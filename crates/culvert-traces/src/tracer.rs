@@ -11,7 +11,7 @@ use crate::queue::{FinishedTrace, Queue};
 use crate::sampler::{Sample, Share, Strangers};
 use crate::trace::{Begun, Trace};
 
-/// What is recorded, and how much of it may wait.
+/// Which requests are recorded, and how many spans may wait.
 #[derive(Clone, Copy, Debug)]
 pub struct TracerSettings {
     /// The requests that are recorded, if no caller has decided it.

@@ -31,7 +31,7 @@ use http::header::{
     AUTHORIZATION, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, UPGRADE, WWW_AUTHENTICATE,
 };
 use http::uri::{PathAndQuery, Scheme, Uri};
-use http::{HeaderValue, Method, Request, StatusCode, Version, request, response};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, request, response};
 use http_body::Body;
 use tokio::time::Instant;
 
@@ -405,24 +405,16 @@ async fn over_new_connection(
             (Ok(lease), _) => lease,
             (Err(UpstreamError::Dial(error)), next) => {
                 exchange.recording.connected(clock);
-                let unreached = |exchange: &mut HttpExchange, pool: &Pool| {
-                    let reason = reason_of_dial(&error);
-                    let upstream = (pool.upstream(), pool.name());
-                    let recording = &mut exchange.recording;
-                    recording.trace_unreached(upstream, head.method(), reason);
-                };
-                if error.is_busy() {
-                    busy.get_or_insert_with(|| Arc::clone(&pool));
-                }
+                note_busy(&mut busy, &error, &pool);
                 match (next, busy.take_if(|_| next.is_none() && !in_turn)) {
                     (Some(next), _) => {
-                        unreached(exchange, &pool);
+                        unreached(exchange, &pool, head.method(), &error);
                         pool = stand_in(exchange, way, next);
                     }
                     (None, Some(first)) => (pool, in_turn) = (first, true),
                     (None, None) if search.goes_on(&error, &pool, down).await => {}
                     (None, None) => {
-                        unreached(exchange, &pool);
+                        unreached(exchange, &pool, head.method(), &error);
                         return Err(UpstreamError::Dial(error));
                     }
                 }
@@ -454,9 +446,7 @@ async fn over_new_connection(
                 meters.upstream_retries.up();
                 match next {
                     Some(next) => {
-                        if refused.is_busy() {
-                            busy.get_or_insert_with(|| Arc::clone(&pool));
-                        }
+                        note_busy(&mut busy, &refused, &pool);
                         pool = stand_in(exchange, way, next);
                     }
                     None if refused.is_away() => tokio::time::sleep(LOOK_FOR_AGENT_EVERY).await,
@@ -514,6 +504,27 @@ fn begin_attempt(
     }
 }
 
+/// Records an attempt that could not connect to the upstream of a pool, in the trace.
+fn unreached(exchange: &mut HttpExchange, pool: &Pool, method: &Method, error: &DialError) {
+    let upstream = (pool.upstream(), pool.name());
+    let reason = reason_of_dial(error);
+    exchange.recording.trace_unreached(upstream, method, reason);
+}
+
+/// The end of an attempt over HTTP/2, for its span.
+fn http2_outcome<B, R>(
+    sent: &Result<Result<Response<B>, (hyper::Error, R)>, UpstreamError>,
+) -> Result<StatusCode, Reason> {
+    match sent {
+        Ok(Ok(response)) => Ok(response.status()),
+        Ok(Err((error, _))) if error.is_closed() || error.is_incomplete_message() => {
+            Err(Reason::Aborted)
+        }
+        Ok(Err(_)) => Err(Reason::BadResponse),
+        Err(failure) => Err(reason_of(failure)),
+    }
+}
+
 /// The end of an attempt over HTTP/1, for its span.
 fn outcome(sent: &Result<SendResult, UpstreamError>) -> Result<StatusCode, Reason> {
     match sent {
@@ -527,6 +538,13 @@ fn outcome(sent: &Result<SendResult, UpstreamError>) -> Result<StatusCode, Reaso
         }
         Ok(SendResult::Failed(..)) => Err(Reason::BadResponse),
         Err(failure) => Err(reason_of(failure)),
+    }
+}
+
+/// Keeps the first pool whose agents were busy.
+fn note_busy(busy: &mut Option<Arc<Pool>>, error: &DialError, pool: &Arc<Pool>) {
+    if error.is_busy() {
+        busy.get_or_insert_with(|| Arc::clone(pool));
     }
 }
 
@@ -633,27 +651,20 @@ pub(super) async fn over_http2(
         Attempt::note(connecting, false);
         let mut link = match (opened, attempts) {
             (Ok(link), _) => link,
-            (Err(UpstreamError::Dial(error)), 0) => {
-                let unreached = |exchange: &mut HttpExchange| {
-                    let reason = reason_of_dial(&error);
-                    let upstream = (pool.upstream(), pool.name());
-                    let recording = &mut exchange.recording;
-                    recording.connected(clock);
-                    recording.trace_unreached(upstream, request.method(), reason);
-                };
-                match stand_ins.next() {
-                    Some(next) => {
-                        unreached(exchange);
-                        pool = stand_in(exchange, way, next);
-                        continue;
-                    }
-                    None if search.goes_on(&error, &pool, &down).await => continue,
-                    None => {
-                        unreached(exchange);
-                        return Err(UpstreamError::Dial(error));
-                    }
+            (Err(UpstreamError::Dial(error)), 0) => match stand_ins.next() {
+                Some(next) => {
+                    exchange.recording.connected(clock);
+                    unreached(exchange, &pool, request.method(), &error);
+                    pool = stand_in(exchange, way, next);
+                    continue;
                 }
-            }
+                None if search.goes_on(&error, &pool, &down).await => continue,
+                None => {
+                    exchange.recording.connected(clock);
+                    unreached(exchange, &pool, request.method(), &error);
+                    return Err(UpstreamError::Dial(error));
+                }
+            },
             (Err(failure), _) => return Err(failure),
         };
         attempts += 1;
@@ -689,14 +700,7 @@ pub(super) async fn over_http2(
         };
         let sent = in_time(exchange, way.limits, sent).await;
         if exchange.recording.is_traced() {
-            exchange.recording.end_attempt(match &sent {
-                Ok(Ok(response)) => Ok(response.status()),
-                Ok(Err((error, _))) if error.is_closed() || error.is_incomplete_message() => {
-                    Err(Reason::Aborted)
-                }
-                Ok(Err(_)) => Err(Reason::BadResponse),
-                Err(failure) => Err(reason_of(failure)),
-            });
+            exchange.recording.end_attempt(http2_outcome(&sent));
         }
         match sent? {
             Ok(mut response) => {

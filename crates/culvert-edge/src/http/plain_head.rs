@@ -231,7 +231,7 @@ pub(crate) enum OutgoingHead<'x> {
         /// The values of forwarding fields.
         client: HeaderValue,
         scheme: &'static str,
-        /// The fields of its trace, if it has one. Those of the client are left out then.
+        /// The fields of its trace, if it has one. Those of the client are not sent then.
         trace: Option<Box<Outgoing>>,
     },
 }

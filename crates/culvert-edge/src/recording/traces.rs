@@ -25,7 +25,7 @@ use crate::snapshot::group::Member;
 /// How requests are traced.
 #[derive(Clone, Debug)]
 pub struct Tracing {
-    /// Decides what is recorded, and has the queue of the exporter.
+    /// Decides which requests are recorded, and has the queue of the exporter.
     pub tracer: Arc<Tracer>,
     /// The expression that decides it, if the tracer [has one](Tracer::has_condition).
     pub condition: Option<Arc<Policy>>,
@@ -111,7 +111,7 @@ pub(crate) fn begin_plain(
     }
 }
 
-/// Whether the request has a trace of its own now.
+/// Whether the request has a trace now.
 fn start(
     exchange: &mut HttpExchange,
     tracing: &Tracing,
@@ -194,7 +194,7 @@ impl Recording {
         trace.filter(|trace| trace.is_recorded())
     }
 
-    /// Whether the exchange has a trace of its own, recorded or not.
+    /// Whether the exchange has a trace, recorded or not.
     pub(crate) fn has_trace(&self) -> bool {
         self.event.trace.is_some()
     }

@@ -1,4 +1,4 @@
-//! Traces of requests: what the upstream gets, and what is recorded.
+//! Traces of requests: the fields that the upstream gets, and the spans.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -54,7 +54,7 @@ impl Exchange<'_> {
         trace.is_recorded().then(Instant::now)
     }
 
-    /// Notes an action that has run. One that `has_waited` has a span of its own.
+    /// Notes an action that has run. One that `has_waited` has a separate span.
     #[cold]
     pub(super) fn note_action(
         &mut self,
