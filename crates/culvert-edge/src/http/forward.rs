@@ -368,15 +368,11 @@ async fn over_new_connection(
         body,
         has_moved,
     } = request;
-    let can_be_repeated = body.is_end_stream() && is_idempotent(head.method());
-    let mut search = Search::new();
-    if has_moved {
-        search.begin();
-    }
-    let is_agents = pool.upstream().agents_endpoint().is_some();
-    let connect = way.limits.connect;
     // A refused agent has read nothing of the request.
     let can_be_moved = body.is_end_stream();
+    let can_be_repeated = can_be_moved && is_idempotent(head.method());
+    let mut search = Search::after(has_moved);
+    let is_agents = pool.upstream().agents_endpoint().is_some();
     let mut stand_ins = way.stand_ins.iter();
     let mut pool = Arc::clone(pool);
     // The first pool whose agents were busy. The request waits for it if no other is left.
@@ -390,15 +386,12 @@ async fn over_new_connection(
         let clock = exchange.recording.connect_clock();
         let connecting = attempt.take();
         Attempt::note(connecting, true);
+        let connector = down.connector(&way.member.endpoint);
         let connected = match in_turn {
             true => {
-                pool.connect_in_turn(&down.connector(&way.member.endpoint), connect)
-                    .await
+                pool.connect_in_turn(&connector, way.limits.connect).await
             }
-            false => {
-                pool.connect(&down.connector(&way.member.endpoint), connect)
-                    .await
-            }
+            false => pool.connect(&connector, way.limits.connect).await,
         };
         Attempt::note(connecting, false);
         let mut lease = match (connected, next) {
@@ -573,6 +566,14 @@ impl Search {
         Self {
             until: Instant::now() + LOOK_FOR_AGENT_WITHIN,
             is_begun: false,
+        }
+    }
+
+    /// One whose time limit has started if a request went to a node that the agent `has_left`.
+    fn after(has_left: bool) -> Self {
+        Self {
+            is_begun: has_left,
+            ..Self::new()
         }
     }
 
