@@ -363,15 +363,11 @@ async fn over_new_connection(
     request: NewRequest<'_, '_>,
 ) -> Result<UpstreamResponse, UpstreamError> {
     let meters = &down.edge.state.meters;
-    let NewRequest {
-        head,
-        body,
-        has_moved,
-    } = request;
+    let NewRequest { head, body, .. } = request;
     // A refused agent has read nothing of the request.
     let can_be_moved = body.is_end_stream();
     let can_be_repeated = can_be_moved && is_idempotent(head.method());
-    let mut search = Search::after(has_moved);
+    let mut search = Search::after(request.has_moved);
     let is_agents = pool.upstream().agents_endpoint().is_some();
     let mut stand_ins = way.stand_ins.iter();
     let mut pool = Arc::clone(pool);
