@@ -162,6 +162,8 @@ fn describe(span: &mut Span, traced: &Traced<'_>) {
     span.set("network.protocol.version", version);
 }
 
+/// The error of a response that was not sent whole: the client or the upstream ended it.
+const INCOMPLETE: &str = "incomplete";
 /// The name of methods that are not well known, of which a client could use any number.
 const OTHER: &str = "_OTHER";
 
@@ -314,7 +316,7 @@ impl Recording {
                 (Some(reason), ..) => span.set("error.type", reason.name()),
                 (None, false, _) => {
                     span.has_failed = true;
-                    span.set("error.type", Reason::Aborted.name());
+                    span.set("error.type", INCOMPLETE);
                 }
                 (None, true, Some(culvert_traces::AttributeValue::Number(status)))
                     if span.has_failed =>

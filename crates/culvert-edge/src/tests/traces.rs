@@ -504,3 +504,28 @@ async fn a_full_queue_drops_spans_and_serves_requests() {
     eventually("they are counted", || tracer.meters().dropped.get() >= 50).await;
     assert!(tracer.waiting() <= 4);
 }
+
+#[tokio::test]
+async fn a_response_that_is_cut_has_failed() {
+    let (settings, tracer) = all();
+    let mut rig = Rig::with(settings).await;
+    let cut = origin(&mut rig.tasks, |mut client| async move {
+        if client.request().await.is_some() {
+            client
+                .send("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")
+                .await;
+        }
+    })
+    .await;
+    rig.edge.publish(http("app.example", cut).build()).await;
+    let mut client = rig.connect().await;
+    client
+        .send("GET / HTTP/1.1\r\nHost: app.example\r\n\r\n")
+        .await;
+    client.rest().await;
+    let trace = taken(&tracer, 1).await.remove(0);
+    let server = trace.spans.last().unwrap();
+    assert!(server.has_failed);
+    assert_eq!(text(server, "error.type"), "incomplete");
+    assert_eq!(text(server, "http.response.status_code"), "200");
+}
