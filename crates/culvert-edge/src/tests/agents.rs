@@ -17,9 +17,10 @@ use tokio::task::JoinSet;
 
 use super::events;
 use super::harness::*;
+use super::traces::{clients, taken, text};
 use crate::{
-    AgentCall, AgentIo, AgentRefused, Clients, Dial, Endpoint, Inherited, Protocol, ProxyVersion,
-    Settings, Snapshot, Upstream,
+    AgentCall, AgentIo, AgentPlace, AgentRefused, Clients, Dial, Endpoint, Inherited, Protocol,
+    ProxyVersion, Settings, Snapshot, Upstream,
 };
 
 /// The behaviour of an agent.
@@ -195,6 +196,13 @@ impl Dial for Agents {
     fn may_return(&self, endpoint: &str) -> bool {
         self.return_soon.load(Ordering::Relaxed) && !self.is_online(endpoint)
     }
+
+    fn place(&self, endpoint: &str) -> AgentPlace {
+        AgentPlace {
+            session: Some(format!("session of {endpoint}")),
+            node: None,
+        }
+    }
 }
 
 /// How long the fake port lets callers wait; tests that expect no change wait for all of it.
@@ -284,6 +292,35 @@ async fn a_stream_is_reused_only_by_the_same_client() {
         .filter(|reused| !reused.is_null())
         .collect();
     assert_eq!(reused, [false, true, true, false, true, true]);
+}
+
+#[tokio::test]
+async fn attempts_at_agents_are_traced() {
+    let agents = Agents::new(&[("ep_a", Agent::RefusesOne), ("ep_b", Agent::IsAway)]);
+    let (traced, tracer) = super::traces::all();
+    let rig = Rig::with(Settings {
+        agents: Some(Arc::clone(&agents) as _),
+        ..traced
+    })
+    .await;
+    let snapshot = Snapshot::builder()
+        .endpoint(forwarding("ep_a"))
+        .endpoint(endpoint_of("ep_b", Scheme::Http, "away.example", None));
+    rig.edge.publish(snapshot.build()).await;
+    assert_eq!(rig.ask(REQUEST).await.status, 200);
+    let trace = taken(&tracer, 1).await.remove(0);
+    let attempts = clients(&trace);
+    let errors: Vec<String> = attempts.iter().map(|it| text(it, "error.type")).collect();
+    assert_eq!(errors, ["agent_busy", ""]);
+    for attempt in attempts {
+        assert_eq!(text(attempt, "culvert.agent.endpoint.id"), "ep_a");
+        let session = text(attempt, "culvert.agent.session.id");
+        assert_eq!(session, "session of ep_a");
+    }
+    let away = REQUEST.replace("app.example", "away.example");
+    assert_eq!(rig.ask(&away).await.status, 404);
+    let trace = taken(&tracer, 1).await.remove(0);
+    assert_eq!(text(clients(&trace)[0], "error.type"), "agent_away");
 }
 
 #[tokio::test]

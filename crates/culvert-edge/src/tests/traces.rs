@@ -42,7 +42,7 @@ fn traced(sample: Sample, change: impl FnOnce(&mut TracerSettings)) -> (Settings
     (settings, tracer)
 }
 
-fn all() -> (Settings, Arc<Tracer>) {
+pub(super) fn all() -> (Settings, Arc<Tracer>) {
     traced(Sample::Share(1.0), |_| {})
 }
 
@@ -95,7 +95,7 @@ fn values<'h>(head: &'h str, name: &str) -> Vec<&'h str> {
 }
 
 /// Waits for traces.
-async fn taken(tracer: &Arc<Tracer>, count: usize) -> Vec<FinishedTrace> {
+pub(super) async fn taken(tracer: &Arc<Tracer>, count: usize) -> Vec<FinishedTrace> {
     let mut traces = Vec::new();
     soon("traces", async {
         while traces.len() < count {
@@ -108,7 +108,7 @@ async fn taken(tracer: &Arc<Tracer>, count: usize) -> Vec<FinishedTrace> {
     traces
 }
 
-fn text(span: &Span, name: &str) -> String {
+pub(super) fn text(span: &Span, name: &str) -> String {
     let value = span.attributes.iter().find(|(it, _)| *it == name);
     match value.map(|(_, value)| value) {
         Some(AttributeValue::Text(text)) => text.clone(),
@@ -130,7 +130,7 @@ fn gone() -> SocketAddr {
     listener.local_addr().unwrap()
 }
 
-fn clients(trace: &FinishedTrace) -> Vec<&Span> {
+pub(super) fn clients(trace: &FinishedTrace) -> Vec<&Span> {
     let spans = trace.spans.iter();
     spans
         .filter(|span| span.kind == culvert_traces::SpanKind::Client)
