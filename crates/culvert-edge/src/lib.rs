@@ -97,7 +97,7 @@ pub use culvert_upstream::{
 };
 pub use edge::Edge;
 pub use edge::meters::{Meters, Pressure};
-pub use recording::traces::Tracing;
 pub use settings::Settings;
 pub use settings::bounds::sizes;
 pub use settings::rules::ProxyProtocol;
+pub use settings::tracing::Tracing;

@@ -174,7 +174,7 @@ impl Trace {
     }
 
     /// The fields of a request to an upstream: with the span of the open attempt, if there is one.
-    pub fn outgoing(&self) -> Outgoing {
+    pub fn outgoing_fields(&self) -> Outgoing {
         let recorded = self.recorded.as_ref();
         let attempt = recorded.and_then(|recorded| recorded.attempt.as_ref());
         let context = TraceContext {
@@ -259,7 +259,7 @@ impl Trace {
     }
 
     /// Notes when the head of the response was known. The last one counts.
-    pub fn answered(&mut self, at: Instant) {
+    pub fn note_answer(&mut self, at: Instant) {
         if let Some(recorded) = &mut self.recorded {
             recorded.answered = Some(at);
         }
@@ -379,9 +379,9 @@ mod tests {
         let all = tracer(settings(1.0));
         let new = begin(&all, Parent::default()).unwrap();
         assert!(new.is_recorded());
-        assert_eq!(&new.outgoing().traceparent[52..], b"-01");
+        assert_eq!(&new.outgoing_fields().traceparent[52..], b"-01");
         let continued = begin(&all, parent(3, false)).unwrap();
-        let outgoing = continued.outgoing();
+        let outgoing = continued.outgoing_fields();
         assert_eq!(&outgoing.traceparent[3..35], "07".repeat(16).as_bytes());
         // The span of the edge, and not that of the caller.
         assert_ne!(&outgoing.traceparent[36..52], "09".repeat(8).as_bytes());
@@ -394,11 +394,17 @@ mod tests {
             context: None,
             ..parent(0, true)
         };
-        assert!(begin(&all, state).unwrap().outgoing().tracestate.is_none());
+        assert!(
+            begin(&all, state)
+                .unwrap()
+                .outgoing_fields()
+                .tracestate
+                .is_none()
+        );
         let none = tracer(settings(0.0));
         let unrecorded = begin(&none, Parent::default()).unwrap();
         assert!(!unrecorded.is_recorded());
-        assert_eq!(&unrecorded.outgoing().traceparent[52..], b"-00");
+        assert_eq!(&unrecorded.outgoing_fields().traceparent[52..], b"-00");
     }
 
     #[test]
@@ -442,9 +448,9 @@ mod tests {
         let at = Instant::now();
         trace.step("policy", at, at).unwrap().set("x", 1_i64);
         trace.begin_attempt("GET", at).unwrap();
-        let first = trace.outgoing().traceparent;
+        let first = trace.outgoing_fields().traceparent;
         trace.begin_attempt("GET", at).unwrap();
-        let second = trace.outgoing().traceparent;
+        let second = trace.outgoing_fields().traceparent;
         assert_ne!(first, second);
         trace.end_attempt("", at);
         trace.finish(at);

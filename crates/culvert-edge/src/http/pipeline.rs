@@ -86,7 +86,8 @@ pub(crate) async fn serve(
     routing::set_authority(&mut parts, &authority);
     fields::strip_mixed_up(&mut parts.headers, down.conn.rules.underscore_headers);
     if let Some(tracing) = &down.edge.tracing {
-        traces::begin(&mut exchange, tracing, &member, &parts);
+        let reached = (down.context(), exchange.count.began(), &*member.endpoint);
+        traces::begin(&mut exchange.recording, tracing, reached, &parts);
     }
     if body.size_hint().lower() > down.conn.rules.limits.body_bytes {
         return Ok(refuse(exchange, Problem::Oversized, &traits));

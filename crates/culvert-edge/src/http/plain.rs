@@ -12,6 +12,7 @@ use culvert_http::http1::{BodyWriter, FinalHead, RawRequest, body_writer};
 use culvert_overload::Level;
 use culvert_policy::problem::Problem;
 use culvert_policy::reply;
+use culvert_traces::{TRACEPARENT, TRACESTATE};
 use http::header::CONNECTION;
 use http::{Method, Response, StatusCode, Version, response};
 
@@ -104,7 +105,11 @@ pub(crate) fn begin(
     exchange.attribute(group, &member, recorded, &authority);
     exchange.passes(&member);
     if let Some(tracing) = &down.edge.tracing {
-        begin_plain(&mut exchange, tracing, &member, (&mut request, version));
+        let reached = (down.context(), exchange.count.began(), &*member.endpoint);
+        let plain = (request.raw(), version);
+        if begin_plain(&mut exchange.recording, tracing, reached, plain) {
+            request.leave_out(&[TRACEPARENT, TRACESTATE]);
+        }
     }
     Ok(PlainExchange {
         exchange,

@@ -207,7 +207,8 @@ async fn exchange(
     let mut exchange = HttpExchange::begin(Arc::clone(down), Version::HTTP_2);
     exchange.attribute(group, member, recorded(&parts), authority);
     if let Some(tracing) = &down.edge.tracing {
-        traces::begin(&mut exchange, tracing, member, &parts);
+        let reached = (down.context(), exchange.count.began(), &*member.endpoint);
+        traces::begin(&mut exchange.recording, tracing, reached, &parts);
     }
     if let Some(received) = exchange.recording.count_received() {
         received.store(request.body.len() as u64, Ordering::Relaxed);

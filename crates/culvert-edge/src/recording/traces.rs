@@ -4,32 +4,23 @@
 //! the names of OpenTelemetry's semantic conventions for HTTP (version 1.29, stable); our own begin with `culvert.`.
 //! No query and no header field is an attribute: they may be secret.
 
-use std::sync::Arc;
-
+use culvert_base::Share;
+use culvert_edge_config::Endpoint;
 use culvert_events::Reason;
-use culvert_policy::Policy;
+use culvert_http::http1::RawRequest;
+use culvert_policy::host::ConnContext;
 use culvert_policy::policy::exchange::{Exchange, Memory};
 use culvert_policy::policy::phase::Phase;
 use culvert_traces::{
-    Begun, Outgoing, Parent, Span, TRACEPARENT, TRACESTATE, Trace, TraceContext, Tracer, tracestate,
+    AttributeValue, Begun, Outgoing, Parent, Span, TRACEPARENT, TRACESTATE, Trace, TraceContext,
+    tracestate,
 };
 use culvert_upstream::{AgentPlace, Dial, Upstream};
-use http::{Method, StatusCode, Version, request};
+use http::{HeaderValue, Method, StatusCode, Version, request};
 use tokio::time::Instant;
 
-use crate::http::exchange::HttpExchange;
-use crate::http::plain_head::PlainRequest;
 use crate::recording::{Recording, event_slots};
-use crate::snapshot::group::Member;
-
-/// How requests are traced.
-#[derive(Clone, Debug)]
-pub struct Tracing {
-    /// Decides which requests are recorded, and has the queue of the exporter.
-    pub tracer: Arc<Tracer>,
-    /// The expression that decides it, if the tracer [has one](Tracer::has_condition).
-    pub condition: Option<Arc<Policy>>,
-}
+use crate::settings::tracing::Tracing;
 
 /// What the span of the edge says of a request.
 struct Traced<'x> {
@@ -39,34 +30,29 @@ struct Traced<'x> {
     host: &'x str,
 }
 
-/// Begins the trace of a request with a map of its fields, which has reached an endpoint.
+/// A request that has reached an endpoint: its connection, when it began, and the endpoint.
+pub(crate) type Reached<'x> = (ConnContext<'x>, Instant, &'x Endpoint);
+
+/// Begins the trace of a request with a map of its fields.
 pub(crate) fn begin(
-    exchange: &mut HttpExchange,
+    recording: &mut Recording,
     tracing: &Tracing,
-    member: &Member,
+    (conn, began, endpoint): Reached<'_>,
     parts: &request::Parts,
 ) {
-    let down = Arc::clone(exchange.down());
-    let values = |name| {
+    let fields = |name| {
         let values = parts.headers.get_all(name).into_iter();
-        values.map(http::HeaderValue::as_bytes)
+        values.map(HeaderValue::as_bytes)
     };
     let parent = Parent {
-        context: TraceContext::of(values(TRACEPARENT)),
-        state: tracestate(values(TRACESTATE)),
-        is_trusted: down.conn.info.is_trusted,
+        context: TraceContext::of(fields(TRACEPARENT)),
+        state: tracestate(fields(TRACESTATE)),
+        is_trusted: conn.info.is_trusted,
     };
     let condition = || {
         let policy = tracing.condition.as_deref()?;
-        let mut memory = Memory::new(down.conn.info.now());
-        let endpoint = member.endpoint.info();
-        let mut x = Exchange::new(
-            Phase::Request,
-            policy,
-            endpoint,
-            down.context(),
-            &mut memory,
-        );
+        let mut memory = Memory::new(conn.info.now());
+        let mut x = Exchange::new(Phase::Request, policy, endpoint.info(), conn, &mut memory);
         x.request = Some(parts);
         x.meets_condition()
     };
@@ -74,58 +60,56 @@ pub(crate) fn begin(
         method: &parts.method,
         path: parts.uri.path(),
         version: parts.version,
-        host: &member.endpoint.host,
+        host: &endpoint.host,
     };
-    start(exchange, tracing, member, (parent, condition), &traced);
+    let reached = (conn, began, endpoint);
+    start(recording, tracing, reached, (parent, condition), &traced);
 }
 
-/// Begins the trace of a plain request.
+/// Begins the trace of a plain request. Whether it has one now: then its own fields are not sent.
 pub(crate) fn begin_plain(
-    exchange: &mut HttpExchange,
+    recording: &mut Recording,
     tracing: &Tracing,
-    member: &Member,
-    (request, version): (&mut PlainRequest, Version),
-) {
-    let values = |name| {
-        let fields = request.raw().fields().iter();
+    (conn, began, endpoint): Reached<'_>,
+    (request, version): (&RawRequest, Version),
+) -> bool {
+    let fields = |name| {
+        let fields = request.fields().iter();
         fields
             .filter(move |field| field.is(name))
             .map(|field| field.value)
     };
     let parent = Parent {
-        context: TraceContext::of(values(TRACEPARENT)),
-        state: tracestate(values(TRACESTATE)),
-        is_trusted: exchange.down().conn.info.is_trusted,
+        context: TraceContext::of(fields(TRACEPARENT)),
+        state: tracestate(fields(TRACESTATE)),
+        is_trusted: conn.info.is_trusted,
     };
-    let target = request.raw().target();
+    let target = request.target();
     let traced = Traced {
-        method: request.raw().method(),
+        method: request.method(),
         path: target.split_once('?').map_or(target, |(path, _)| path),
         version,
-        host: &member.endpoint.host,
+        host: &endpoint.host,
     };
     // A request for which an expression decides has a map of its fields.
     let never = || None;
-    if start(exchange, tracing, member, (parent, never), &traced) {
-        request.leave_out(&[TRACEPARENT, TRACESTATE]);
-    }
+    let reached = (conn, began, endpoint);
+    start(recording, tracing, reached, (parent, never), &traced)
 }
 
 /// Whether the request has a trace now.
 fn start(
-    exchange: &mut HttpExchange,
+    recording: &mut Recording,
     tracing: &Tracing,
-    member: &Member,
+    (conn, at, endpoint): Reached<'_>,
     (parent, condition): (Parent, impl FnOnce() -> Option<bool>),
     traced: &Traced<'_>,
 ) -> bool {
-    let down = Arc::clone(exchange.down());
-    let (info, at) = (&down.conn.info, exchange.count.began());
-    let endpoint = &member.endpoint;
+    let info = conn.info;
     let begun = Begun {
         at,
         unix_nanos: u64::try_from(info.at(at).unix_nanos()).unwrap_or(0),
-        share: culvert_base::Share::new(&endpoint.owner, &endpoint.id),
+        share: Share::new(&endpoint.owner, &endpoint.id),
     };
     let Some(mut trace) = tracing.tracer.begin(parent, begun, condition) else {
         return false;
@@ -139,7 +123,7 @@ fn start(
         span.set("culvert.account.id", &*endpoint.account);
         span.set("culvert.endpoint.id", &*endpoint.id);
     }
-    exchange.recording.begin_trace(trace);
+    recording.begin_trace(trace);
     true
 }
 
@@ -254,7 +238,7 @@ impl Recording {
                 span.set("http.request.resend_count", i64::from(attempts) - 1);
             }
         }
-        Some(trace.outgoing())
+        Some(trace.outgoing_fields())
     }
 
     /// Records an attempt that could not connect to its upstream.
@@ -291,7 +275,7 @@ impl Recording {
     /// Notes the head of the response.
     pub(crate) fn trace_answer(&mut self, status: StatusCode) {
         if let Some(trace) = self.recorded_trace() {
-            trace.answered(Instant::now());
+            trace.note_answer(Instant::now());
             if let Some(span) = trace.server() {
                 span.set("http.response.status_code", status.as_u16());
                 span.has_failed = status.is_server_error();
@@ -318,9 +302,7 @@ impl Recording {
                     span.has_failed = true;
                     span.set("error.type", INCOMPLETE);
                 }
-                (None, true, Some(culvert_traces::AttributeValue::Number(status)))
-                    if span.has_failed =>
-                {
+                (None, true, Some(AttributeValue::Number(status))) if span.has_failed => {
                     span.set("error.type", status.to_string().as_str());
                 }
                 (None, true, _) => {}

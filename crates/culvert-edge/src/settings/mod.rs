@@ -2,6 +2,7 @@
 
 pub(crate) mod bounds;
 pub(crate) mod rules;
+pub(crate) mod tracing;
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,8 +24,8 @@ use culvert_upstream::{AddressGuard, Dial, Dialer};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 
-use crate::recording::traces::Tracing;
 use crate::settings::rules::{ProxyProtocol, Rules};
+use crate::settings::tracing::Tracing;
 use crate::snapshot::route::Hosts;
 
 /// Most endpoints whose traffic is counted apart, by default.

@@ -675,6 +675,7 @@ const CRATES: [&str; 31] = [
     "ssh",
     "target",
     "tls",
+    "traces",
     "tunnel",
     "upstream",
     "webhooks",

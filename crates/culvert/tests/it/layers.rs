@@ -346,7 +346,6 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-policy",
             "culvert-statistics",
             "culvert-store",
-            "culvert-traces",
             "culvert-tunnel",
         ],
     ),
