@@ -8,6 +8,7 @@ use culvert_base::BoxFuture;
 use culvert_cel::{EvalError, Slot};
 use http::header::HeaderName;
 use http::{Response, request};
+use tokio::time::Instant;
 
 use crate::policy::compiled::Rule;
 use crate::policy::exchange::{Exchange, undecidable};
@@ -125,6 +126,19 @@ pub enum Flow {
     Broken,
 }
 
+impl Flow {
+    /// What it means for the request, for traces.
+    pub(super) fn trace_result(&self) -> String {
+        match self {
+            Self::Continue => "continue".to_owned(),
+            Self::Reply(reply) => format!("respond {}", reply.status().as_u16()),
+            Self::Forward(_) => "forward".to_owned(),
+            Self::Close => "close".to_owned(),
+            Self::Broken => "client left".to_owned(),
+        }
+    }
+}
+
 impl From<Flow> for ActionResult<'_> {
     fn from(flow: Flow) -> Self {
         Self::Done(flow)
@@ -174,6 +188,35 @@ impl Exchange<'_> {
             }
         }
         Flow::Continue
+    }
+
+    /// When an action begins, if the request is recorded.
+    fn action_clock(&self) -> Option<Instant> {
+        let trace = self.event.as_ref()?.trace.as_ref()?;
+        trace.is_recorded().then(Instant::now)
+    }
+
+    /// Notes an action that has run. One that `has_waited` has a separate span.
+    #[cold]
+    fn note_action(
+        &mut self,
+        (name, rule): (&'static str, &str),
+        (began, has_waited): (Instant, bool),
+        flow: &Flow,
+    ) {
+        let event = self.event.as_mut();
+        let Some(trace) = event.and_then(|event| event.trace.as_mut()) else {
+            return;
+        };
+        let result = flow.trace_result();
+        if has_waited && let Some(span) = trace.step(name, began, Instant::now()) {
+            span.set("culvert.policy.action", name);
+            if !rule.is_empty() {
+                span.set("culvert.policy.rule", rule);
+            }
+            span.set("culvert.policy.result", result.as_str());
+        }
+        trace.note(format!("{name}: {result}"));
     }
 
     /// Handles a request to a path of the edge. `None` if the path is not the edge's.
