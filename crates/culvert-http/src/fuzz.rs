@@ -10,7 +10,7 @@ use crate::http1::{
 };
 use crate::http2::hpack::{self, Decoder, Field};
 use crate::http2::session::{ConnectionError, Session, Step};
-use crate::http2::{Reason, Refused};
+use crate::http2::{Reason, Refused, Schemes};
 use crate::target as targets;
 
 /// httparse reads each accepted request head as we do, and the verdict does not depend on how the bytes arrive.
@@ -318,7 +318,7 @@ fn conversation<'a>(
     reads_maps: bool,
 ) -> (Vec<Http2Request>, Option<ConnectionError>, Vec<u8>) {
     let now = std::time::Instant::now();
-    let mut session = Session::new(100, now);
+    let mut session = Session::new(100, Schemes::Https, now);
     if reads_maps {
         session.read_maps();
     }
@@ -339,7 +339,7 @@ fn conversation<'a>(
                         3 => session.close(id, Reason::INTERNAL_ERROR, now),
                         _ => {}
                     }
-                    let parts = it.head.into_parts();
+                    let parts = it.head.into_parts(http::uri::Scheme::HTTPS);
                     asked.push(Http2Request {
                         stream: it.stream,
                         refused: parts.extensions.get().copied(),

@@ -17,7 +17,7 @@ use crate::http1::limits::INTERIMS_MAX;
 use crate::http1::tests::{request_parts, requests, responses};
 use crate::http1::{BodyWriter, RequestReader, body_writer};
 use crate::http2::session::{Session, Step};
-use crate::http2::{frame, hpack};
+use crate::http2::{Schemes, frame, hpack};
 
 /// A request over HTTP/1; `None` if it is refused.
 fn over_http1(method: &str, fields: &[u8], step: usize) -> Option<request::Parts> {
@@ -48,14 +48,16 @@ fn over_http2(method: &str, field: Option<(&[u8], &[u8])>, step: usize) -> Optio
     frame::begin(&mut wire, block.len(), frame::HEADERS, flags, 1);
     wire.extend(block);
     let now = std::time::Instant::now();
-    let (mut session, mut inbox) = (Session::new(9, now), BytesMut::new());
+    let (mut session, mut inbox) = (Session::new(9, Schemes::Https, now), BytesMut::new());
     for piece in wire.chunks(step) {
         inbox.extend_from_slice(piece);
         loop {
             match session.step(&mut inbox, now) {
                 Ok(Step::More) => break,
                 Ok(Step::Done | Step::Refused(..)) => {}
-                Ok(Step::Request(it)) => return Some(*it.head.into_parts()),
+                Ok(Step::Request(it)) => {
+                    return Some(*it.head.into_parts(http::uri::Scheme::HTTPS));
+                }
                 Err(end) => panic!("{end:?}"),
             }
         }
@@ -525,7 +527,7 @@ fn a_body_that_is_expected_is_asked_for() {
         );
         inbox.extend_from_slice(&frames);
         inbox.extend_from_slice(&block);
-        let mut session = Session::new(9, now);
+        let mut session = Session::new(9, Schemes::Https, now);
         while !matches!(session.step(&mut inbox, now).unwrap(), Step::More) {}
         session.outbox().take_all();
         if responds {

@@ -1,10 +1,12 @@
 // Drives gRPC through the server under test with grpc-go, as client and as upstream: unary, client, server
-// and bidirectional calls, each on a connection of its own, all at once.
+// and bidirectional calls, each on a connection of its own, all at once, first over TLS and then in the clear (HTTP/2
+// with prior knowledge).
 //
 //	CULVERT_API_URL, CULVERT_API_KEY  the server and a key
+//	CULVERT_HTTP                      where the edge takes plain HTTP: address and port
 //	CULVERT_HTTPS                     where the edge takes TLS: address and port
 //	CULVERT_CA                        file with the authority of its certificates
-//	CULVERT_GRPC_SECONDS              how long each kind of call runs; 20 without
+//	CULVERT_GRPC_SECONDS              how long each kind of call runs over TLS; 20 without. At most 5 in the clear
 //	CULVERT_GRPC_RATE                 messages a second of each kind; 1000 without
 //
 // Messages are plain bytes, so no generated code is needed. It needs only the packages that Debian's
@@ -207,9 +209,9 @@ func bidirectional(ctx context.Context, conn *grpc.ClientConn) (count int, err e
 	return
 }
 
-func endpoint(host, upstream string) error {
+func endpoint(scheme, host, upstream string) error {
 	body, err := json.Marshal(map[string]string{
-		"url":               "https://" + host,
+		"url":               scheme + "://" + host,
 		"upstream_url":      "http://" + upstream,
 		"upstream_protocol": "http2",
 	})
@@ -246,20 +248,30 @@ func live(ctx context.Context, conn *grpc.ClientConn) error {
 	}
 }
 
+// Connects to the edge. What it says of a host in the clear is only :authority.
+func dial(ctx context.Context, scheme, host string, roots *x509.CertPool) (*grpc.ClientConn, error) {
+	at, transport := os.Getenv("CULVERT_HTTP"), grpc.WithInsecure()
+	if scheme == "https" {
+		at = os.Getenv("CULVERT_HTTPS")
+		transport = grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: host}))
+	}
+	return grpc.DialContext(ctx, at, grpc.WithBlock(), grpc.FailOnNonTempDialError(true),
+		grpc.WithAuthority(host), transport,
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(plain{})))
+}
+
 // Calls an upstream that is not there: the error is one of the edge, and has its status and text.
-func refused(ctx context.Context, roots *x509.CertPool) error {
+func refused(ctx context.Context, scheme string, roots *x509.CertPool) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	listener.Close()
 	const gone = "grpc-go-gone.culvert.localhost"
-	if err := endpoint(gone, listener.Addr().String()); err != nil {
+	if err := endpoint(scheme, gone, listener.Addr().String()); err != nil {
 		return err
 	}
-	conn, err := grpc.DialContext(ctx, os.Getenv("CULVERT_HTTPS"), grpc.WithBlock(),
-		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: gone})),
-		grpc.WithDefaultCallOptions(grpc.ForceCodec(plain{})))
+	conn, err := dial(ctx, scheme, gone, roots)
 	if err != nil {
 		return err
 	}
@@ -279,9 +291,6 @@ func run() error {
 	service := grpc.NewServer(grpc.CustomCodec(plain{}), grpc.UnknownServiceHandler(upstream))
 	go service.Serve(listener)
 	defer service.Stop()
-	if err := endpoint(host, listener.Addr().String()); err != nil {
-		return err
-	}
 	authority, err := os.ReadFile(os.Getenv("CULVERT_CA"))
 	if err != nil {
 		return err
@@ -290,8 +299,23 @@ func run() error {
 	if !roots.AppendCertsFromPEM(authority) {
 		return errors.New("no authority in CULVERT_CA")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), duration+2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), duration+3*time.Minute)
 	defer cancel()
+	for _, scheme := range []string{"https", "http"} {
+		if err := endpoint(scheme, host, listener.Addr().String()); err != nil {
+			return err
+		}
+		if err := calls(ctx, scheme, roots); err != nil {
+			return fmt.Errorf("%s: %w", scheme, err)
+		}
+		if duration > 5*time.Second {
+			duration = 5 * time.Second
+		}
+	}
+	return nil
+}
+
+func calls(ctx context.Context, scheme string, roots *x509.CertPool) error {
 	kinds := []struct {
 		name string
 		call func(context.Context, *grpc.ClientConn) (int, error)
@@ -300,9 +324,7 @@ func run() error {
 	errs := make([]error, len(kinds))
 	for at, kind := range kinds {
 		at, kind := at, kind
-		conn, err := grpc.DialContext(ctx, os.Getenv("CULVERT_HTTPS"), grpc.WithBlock(), grpc.FailOnNonTempDialError(true),
-			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: roots, ServerName: host})),
-			grpc.WithDefaultCallOptions(grpc.ForceCodec(plain{})))
+		conn, err := dial(ctx, scheme, host, roots)
 		if err != nil {
 			return err
 		}
@@ -316,7 +338,7 @@ func run() error {
 			start := time.Now()
 			count, err := kind.call(ctx, conn)
 			took := time.Since(start)
-			fmt.Printf("%s: %d messages in %.1f s\n", kind.name, count, took.Seconds())
+			fmt.Printf("%s, %s: %d messages in %.1f s\n", scheme, kind.name, count, took.Seconds())
 			if err == nil && took < duration {
 				err = errors.New("it ended early")
 			}
@@ -326,7 +348,7 @@ func run() error {
 		}()
 	}
 	all.Wait()
-	if err := refused(ctx, roots); err != nil {
+	if err := refused(ctx, scheme, roots); err != nil {
 		return err
 	}
 	for _, err := range errs {

@@ -1,6 +1,7 @@
 """Busy clients of HTTP/2 that do nothing wrong: none may be taken for a flood.
 
 CULVERT_API_URL, CULVERT_API_KEY  the server and a key
+CULVERT_HTTP                      where the edge takes plain HTTP: address and port
 CULVERT_HTTPS                     where the edge takes TLS: address and port
 CULVERT_CA                        file with the authority of its certificates
 CULVERT_H2LOAD_REQUESTS           how many requests h2load sends; 20000 without
@@ -29,6 +30,8 @@ HOST = "http2.culvert.localhost"
 QUICK = "quick.culvert.localhost"
 POLICY = "on_http_request: [{actions: [{type: custom-response, config: {body: hello}}]}]"
 ADDRESS, PORT = os.environ["CULVERT_HTTPS"].rsplit(":", 1)
+# HTTP/2 in the clear, with prior knowledge.
+CLEAR_ADDRESS, CLEAR_PORT = os.environ["CULVERT_HTTP"].rsplit(":", 1)
 REQUESTS = int(os.environ.get("CULVERT_H2LOAD_REQUESTS", "20000"))
 PIECES = 5_000
 PIECE = b"twenty bytes a piece"
@@ -61,19 +64,22 @@ class Upstream(http.server.BaseHTTPRequestHandler):
 class Client:
     """One connection that answers each DATA frame with all that a careful client could say."""
 
-    def __init__(self, host):
-        self.host = host
+    def __init__(self, host, is_clear=False):
+        self.host, self.scheme = host, "http" if is_clear else "https"
+        self.h2 = h2.connection.H2Connection()
+        self.h2.initiate_connection()
+        if is_clear:
+            self.stream = socket.create_connection((CLEAR_ADDRESS, int(CLEAR_PORT)), timeout=60)
+            return
         tls = ssl.create_default_context(cafile=os.environ["CULVERT_CA"])
         tls.set_alpn_protocols(["h2"])
         stream = socket.create_connection((ADDRESS, int(PORT)))
         self.stream = tls.wrap_socket(stream, server_hostname=host)
         self.stream.settimeout(60)
-        self.h2 = h2.connection.H2Connection()
-        self.h2.initiate_connection()
 
     def get(self, path):
         of = self.h2.get_next_available_stream_id()
-        fields = [(":method", "GET"), (":scheme", "https"), (":authority", self.host), (":path", path)]
+        fields = [(":method", "GET"), (":scheme", self.scheme), (":authority", self.host), (":path", path)]
         self.h2.send_headers(of, fields, end_stream=True)
         body, status, frames = b"", None, 0
         while True:
@@ -104,16 +110,26 @@ class Http2(unittest.TestCase):
         cls.upstream = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Upstream)
         threading.Thread(target=cls.upstream.serve_forever, daemon=True).start()
         port = cls.upstream.server_address[1]
-        cls.endpoint({"url": f"https://{HOST}", "upstream_url": f"http://127.0.0.1:{port}"})
-        cls.endpoint({"url": f"https://{QUICK}", "traffic_policy": POLICY})
+        for scheme in ("https", "http"):
+            cls.endpoint({"url": f"{scheme}://{HOST}", "upstream_url": f"http://127.0.0.1:{port}"})
+            cls.endpoint({"url": f"{scheme}://{QUICK}", "traffic_policy": POLICY})
         for host in (HOST, QUICK):
-            while Client(host).get("/")[0] == b"404":
-                time.sleep(0.02)
+            for is_clear in (False, True):
+                while cls.status(host, is_clear) in (b"404", b"301"):
+                    time.sleep(0.02)
 
     @classmethod
     def tearDownClass(cls):
         cls.upstream.shutdown()
         cls.upstream.server_close()
+
+    @staticmethod
+    def status(host, is_clear):
+        client = Client(host, is_clear)
+        try:
+            return client.get("/")[0]
+        finally:
+            client.stream.close()
 
     @staticmethod
     def endpoint(body):
@@ -129,41 +145,52 @@ class Http2(unittest.TestCase):
             assert answer.status == 201
 
     def test_python_h2(self):
-        client = Client(HOST)
-        status, body, frames = client.get("/pieces")
-        self.assertEqual((status, body), (b"200", PIECE * PIECES))
-        for _ in range(1_000):
-            self.assertEqual(client.get("/")[:2], (b"200", b"hello"))
-        client.stream.close()
-        print(f"h2: an answer of {frames} frames and 1000 more on one connection")
+        for is_clear in (False, True):
+            client = Client(HOST, is_clear)
+            status, body, frames = client.get("/pieces")
+            self.assertEqual((status, body), (b"200", PIECE * PIECES))
+            for _ in range(1_000):
+                self.assertEqual(client.get("/")[:2], (b"200", b"hello"))
+            client.stream.close()
+            print(f"h2, {client.scheme}: an answer of {frames} frames and 1000 more on one connection")
 
     def test_curl(self):
         curl = shutil.which("curl")
         if curl is None:
             return print("skipped: curl is not here")
+        at = ["--parallel", "--parallel-max", "100", "--connect-to", f"{QUICK}:443:{ADDRESS}:{PORT}"]
+        self.curl(curl, "--http2", 2000, [*at, f"https://{QUICK}/[1-2000]"])
+        # curl 7.88 breaks a connection with prior knowledge when it uses it again (curl/curl issue 10634), so each
+        # request has a connection.
+        at = ["--connect-to", f"::{CLEAR_ADDRESS}:{CLEAR_PORT}"]
+        for _ in range(20):
+            self.curl(curl, "--http2-prior-knowledge", 1, [*at, f"http://{QUICK}/"])
+
+    def curl(self, curl, way, count, at):
         done = subprocess.run(
             [
-                curl, "--http2", "--no-progress-meter", "--fail", "--parallel", "--parallel-max", "100",
-                "--cacert", os.environ["CULVERT_CA"], "--connect-to", f"{QUICK}:443:{ADDRESS}:{PORT}",
-                "--write-out", "%{http_code} %{http_version}\n", "--output", "/dev/null",
-                f"https://{QUICK}/[1-2000]",
+                curl, way, "--no-progress-meter", "--fail",
+                "--cacert", os.environ["CULVERT_CA"], "--output", "/dev/null",
+                "--write-out", "%{http_code} %{http_version}\n", *at,
             ],
             capture_output=True, text=True, timeout=300,
         )
         self.assertEqual(done.stderr, "")
         answers = done.stdout.split("\n")[:-1]
-        self.assertEqual(answers, ["200 2"] * 2000)
-        print("curl: 2000 requests, 100 at once")
+        self.assertEqual(answers, ["200 2"] * count)
+        print(f"curl {way}: {count} requests")
 
     def test_h2load(self):
         h2load = shutil.which("h2load")
         if h2load is None:
             return print("skipped: h2load is not here")
+        self.h2load(h2load, f"https://{QUICK}/", f"--connect-to={ADDRESS}:{PORT}")
+        clear = f"--connect-to={CLEAR_ADDRESS}:{CLEAR_PORT}"
+        self.h2load(h2load, f"http://{QUICK}/", "--no-tls-proto=h2c", clear)
+
+    def h2load(self, h2load, *at):
         done = subprocess.run(
-            [
-                h2load, "-n", str(REQUESTS), "-c", "4", "-m", "100",
-                f"--connect-to={ADDRESS}:{PORT}", f"https://{QUICK}/",
-            ],
+            [h2load, "-n", str(REQUESTS), "-c", "4", "-m", "100", *at],
             capture_output=True, text=True, timeout=900,
         )
         self.assertRegex(
@@ -171,7 +198,7 @@ class Http2(unittest.TestCase):
             rf"{REQUESTS} done, {REQUESTS} succeeded, 0 failed, 0 errored, 0 timeout",
             done.stdout + done.stderr,
         )
-        print("h2load:", re.search(r"finished in .*", done.stdout).group())
+        print("h2load:", at[0], re.search(r"finished in .*", done.stdout).group())
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use culvert_base::net::plain_address;
 use culvert_edge_config::Timeouts;
 use culvert_events::Reason;
@@ -397,7 +398,7 @@ async fn secure(mut socket: CountedSocket, down: Arc<Downstream>) {
     }
     let wire = Wire::Tls(Box::new(stream));
     if is_http2 {
-        Box::pin(streams::http2(wire, down)).await;
+        Box::pin(streams::http2(wire, BytesMut::new(), down)).await;
     } else {
         server::http1(wire, down).await;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use culvert_io::{Pipe, Prefixed, RelayEnd};
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Empty, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
@@ -176,6 +176,8 @@ impl RelayEnd for CountedSocket {
 pub(crate) enum Wire {
     Plain(CountedSocket),
     Tls(Box<TlsStream<Prefixed<CountedSocket>>>),
+    /// Moved to another protocol.
+    Moved(Empty),
 }
 
 impl Wire {
@@ -184,7 +186,18 @@ impl Wire {
         match self {
             Self::Plain(socket) => socket.reset(),
             Self::Tls(stream) => stream.get_ref().0.get_ref().reset(),
+            Self::Moved(_) => {}
         }
+    }
+
+    /// Leaves nothing behind.
+    pub(crate) fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Moved(tokio::io::empty()))
+    }
+
+    /// Whether it has no TLS of ours.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain(_))
     }
 
     /// Whether its bytes are those of a socket, so that the kernel may move them.
@@ -200,7 +213,7 @@ impl Wire {
     ) -> Poll<io::Result<usize>> {
         match self {
             Self::Plain(socket) => socket.poll_empty(cx, pipe),
-            Self::Tls(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+            Self::Tls(_) | Self::Moved(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 }
@@ -208,4 +221,5 @@ impl Wire {
 culvert_io::delegate_io!(AsyncRead, AsyncWrite for Wire {
     Self::Plain(io) => io,
     Self::Tls(io) => io,
+    Self::Moved(io) => io,
 });

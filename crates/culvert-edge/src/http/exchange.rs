@@ -105,7 +105,7 @@ impl HttpExchange {
         Box::new(Self {
             is_http1,
             is_call,
-            recording: Recording::new(is_http1),
+            recording: Recording::new(version),
             count: ExchangeCount::begin(),
             is_over: None,
             is_cut: None,

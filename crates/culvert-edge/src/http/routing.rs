@@ -121,8 +121,11 @@ fn find<'l>(
         (Some(_), None) => "https",
         _ => "http",
     };
-    // An absolute target must not name another scheme than the connection has (RFC 9110 7.4).
-    if parts.uri.scheme_str().is_some_and(|named| named != scheme) {
+    // An absolute target must not name another scheme than the connection has (RFC 9110 7.4), or has before a trusted proxy.
+    if let Some(named) = parts.uri.scheme_str()
+        && named != scheme
+        && !(named == "https" && is_tls_elsewhere(down, parts))
+    {
         return Err(Problem::malformed(
             "the scheme is not that of the connection",
         ));
@@ -236,7 +239,7 @@ fn redirect(group: &Group, host: &str, parts: &request::Parts) -> Result<Respons
     Ok(answer)
 }
 
-/// Whether a trusted proxy says that its client uses TLS. A redirect would loop.
+/// Whether a trusted proxy says that its client uses TLS. A redirect would loop, and the target may name https.
 fn is_tls_elsewhere(down: &Downstream, parts: &request::Parts) -> bool {
     let proto = parts.headers.get(fields::X_FORWARDED_PROTO);
     down.conn.info.is_trusted
@@ -485,7 +488,7 @@ impl RefusedRecord {
         mut head: RefusedHead,
         response: Option<StatusCode>,
     ) -> Self {
-        let mut recording = Recording::new(head.parts.version != Version::HTTP_2);
+        let mut recording = Recording::new(head.parts.version);
         // As for requests that are served: the edge's own fields and cookies are not recorded.
         fields::strip_edges_own(&mut head.parts.headers);
         let _cookies = own_cookies::take(&mut head.parts.headers);

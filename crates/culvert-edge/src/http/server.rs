@@ -1,4 +1,5 @@
-//! Drives one HTTP/1 connection, from its first request to its close.
+//! Drives one HTTP/1 connection, from its first request to its close. A connection in the clear may turn out to be one of
+//! HTTP/2.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,6 +29,7 @@ use crate::http::response::Abandoned;
 use crate::http::response_body::ResponseBody;
 use crate::http::routing::RefusedRecord;
 use crate::http::started_request::StartedRequest;
+use crate::http::streams;
 use crate::http::upgrade::Tunnel;
 use crate::http1::server::{Http1Body, Http1Server, Next};
 use crate::tcp;
@@ -40,7 +42,7 @@ const MOVED_BYTES_MIN: u64 = 128 << 10;
 /// Most bytes to move before other tasks get their turn.
 const TURN_BYTES_MAX: u64 = 2 << 20;
 
-/// Serves HTTP/1 until the connection ends.
+/// Serves HTTP/1 until the connection ends, or HTTP/2 if it is not encrypted and its client begins with that (RFC 9113 3.3).
 ///
 /// An idle connection has no buffers: it consists of its socket, its state and this task.
 pub(crate) async fn http1(wire: Wire, down: Arc<Downstream>) {
@@ -52,6 +54,10 @@ pub(crate) async fn http1(wire: Wire, down: Arc<Downstream>) {
             After::Tunnel(tunnel) => {
                 let early = client.take_early();
                 return Box::pin(tcp::tunnel(client, early, *tunnel, &down)).await;
+            }
+            After::Http2 => {
+                let (wire, ahead) = client.into_wire();
+                return Box::pin(streams::http2(wire, ahead, down)).await;
             }
             After::Cut => {
                 if down.conn.is_hung_up() {
@@ -71,6 +77,8 @@ enum After {
     Close,
     /// Another protocol than HTTP.
     Tunnel(Box<Tunnel>),
+    /// HTTP/2.
+    Http2,
     /// Nothing: the edge cuts the connection.
     Cut,
 }
@@ -94,6 +102,7 @@ async fn session(client: &Http1Server, down: &Arc<Downstream>) -> After {
         });
         let (head, body) = match next.await {
             Some(Next::Request(head, body)) => (head, body),
+            Some(Next::Http2) => return After::Http2,
             Some(Next::Rest) => return After::Next,
             Some(Next::Over) => return After::Close,
             None => return After::Cut,

@@ -10,13 +10,14 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use culvert_events::Reason as EndReason;
 use culvert_http::http2::{ConnectionError, Flood, IncomingHead, Protocol, Reason, StreamClosed};
 use culvert_http::slow_reader::SlowReader;
 use culvert_io::{Alarm, RelayClient};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use http::uri::Scheme;
 use http::{HeaderMap, Version};
 use http_body::Body;
 use tokio::io::AsyncWriteExt;
@@ -45,9 +46,9 @@ const UNCOUNTED_BYTES_MAX: usize = 64 << 10;
 /// What a refused head counts as, so that many of them do not hold back the streams that are served.
 const REFUSED_BYTES: usize = 4 << 10;
 
-/// Serves HTTP/2 until the connection ends.
-pub(crate) async fn http2(wire: Wire, down: Arc<Downstream>) {
-    let client = Http2Server::new(wire, Arc::clone(&down.conn));
+/// Serves HTTP/2 until the connection ends. `ahead` was read from it.
+pub(crate) async fn http2(wire: Wire, ahead: BytesMut, down: Arc<Downstream>) {
+    let client = Http2Server::new(wire, ahead, Arc::clone(&down.conn));
     let last = drive(&client, &down).await;
     match last {
         Last::Silence => {}
@@ -254,7 +255,11 @@ fn begin(client: &Http2Server, down: &Arc<Downstream>, head: IncomingHead) -> St
         }
         head => head,
     };
-    StartedRequest::General(head.into_parts())
+    let scheme = match down.conn.info.tls.get() {
+        Some(_) => Scheme::HTTPS,
+        None => Scheme::HTTP,
+    };
+    StartedRequest::General(head.into_parts(scheme))
 }
 
 /// Serves one request.

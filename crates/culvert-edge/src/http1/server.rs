@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use culvert_base::sync::lock;
 use culvert_http::http1::{BodyPart, RequestHead, RequestReader, Violation, WriteBuffer, head};
+use culvert_http::http2;
 use culvert_http::slow_reader::SlowReader;
 use culvert_io::{Alarm, Pipe, ReadBuffer, RelayClient, RelayEnd, write};
 use http::{Version, response};
@@ -42,6 +43,8 @@ pub(crate) struct Http1Server(Arc<Mutex<Conn>>);
 pub(crate) enum Next {
     /// A head, and a body if there is one.
     Request(RequestHead, Option<Http1Body>),
+    /// The preface of HTTP/2: the connection is no longer one of HTTP/1.
+    Http2,
     /// Nothing yet: the connection is idle.
     Rest,
     /// The connection ends: the client has closed it, timed out, or is refused.
@@ -335,6 +338,13 @@ impl Http1Server {
         lock(&self.0).wire.reset();
     }
 
+    /// The socket and the bytes that were read from it, for another protocol.
+    pub(crate) fn into_wire(self) -> (Wire, BytesMut) {
+        let mut conn = lock(&self.0);
+        let ahead = std::mem::take(conn.inbox.bytes());
+        (conn.wire.take(), ahead)
+    }
+
     /// Takes the bytes that were read ahead.
     pub(crate) fn take_early(&self) -> Bytes {
         lock(&self.0).inbox.take_all()
@@ -379,6 +389,14 @@ impl Conn {
                         return Poll::Ready(Ok(head));
                     }
                     Ok(None) => {}
+                    // Only as the first bytes of the connection, and over TLS only if ALPN has agreed on it (RFC 9113 3.2).
+                    Err(_)
+                        if !self.has_served
+                            && self.wire.is_plain()
+                            && http2::is_prior_knowledge(&self.inbox) =>
+                    {
+                        return Poll::Ready(Err(Next::Http2));
+                    }
                     Err(violation) => {
                         self.refuse(violation);
                         continue;

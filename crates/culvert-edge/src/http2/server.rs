@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use culvert_base::sync::lock;
 use culvert_http::http1::Violation;
 use culvert_http::http2::{
-    ConnectionError, GOAWAY_ACK_WITHIN, IncomingRequest, Reason, Session, Step,
+    ConnectionError, GOAWAY_ACK_WITHIN, IncomingRequest, Reason, Schemes, Session, Step,
 };
 use culvert_http::refused_head::RefusedHead;
 use culvert_io::{write, yield_turn};
@@ -64,13 +64,20 @@ pub(super) struct Conn {
 }
 
 impl Http2Server {
-    pub(crate) fn new(wire: Wire, state: Arc<ConnState>) -> Self {
+    /// A connection whose first bytes, `ahead`, have been read.
+    pub(crate) fn new(wire: Wire, ahead: BytesMut, state: Arc<ConnState>) -> Self {
         let now = Instant::now();
+        let schemes = match state.info.tls.get() {
+            Some(_) => Schemes::Https,
+            None if state.info.is_trusted => Schemes::HttpOrHttps,
+            None => Schemes::Http,
+        };
+        let streams_max = state.rules.limits.http2_streams;
         Self(Arc::new(Mutex::new(Conn {
             wire,
-            session: Session::new(state.rules.limits.http2_streams, now.into_std()),
+            session: Session::new(streams_max, schemes, now.into_std()),
             state,
-            inbox: BytesMut::new(),
+            inbox: ahead,
             begun: now,
             goaway_sent_at: None,
             handed_out: 0,

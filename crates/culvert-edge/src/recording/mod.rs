@@ -37,7 +37,7 @@ use culvert_policy::policy::conn_state::PolicyConnState;
 use culvert_statistics::UpstreamUse;
 use culvert_traces::{TRACEPARENT, TraceContext};
 use http::header::{HOST, HeaderMap, HeaderValue, USER_AGENT};
-use http::{Method, StatusCode, request};
+use http::{Method, StatusCode, Version, request};
 use http_body::Frame;
 use tokio::time::Instant;
 
@@ -46,7 +46,7 @@ use crate::edge::edge_state::EdgeState;
 /// The record of an exchange while it is filled.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    is_http1: bool,
+    version: Version,
     event: EventDraft,
     sent: Sent,
     /// HTTP/2: payload bytes of the request so far.
@@ -98,15 +98,19 @@ pub(crate) struct Unflushed {
 }
 
 impl Recording {
-    pub(crate) fn new(is_http1: bool) -> Self {
+    pub(crate) fn new(version: Version) -> Self {
         Self {
-            is_http1,
+            version,
             event: EventDraft::default(),
             sent: Sent::default(),
             received: None,
             attempts: 0,
             connecting: None,
         }
+    }
+
+    fn is_http1(&self) -> bool {
+        self.version != Version::HTTP_2
     }
 
     /// Starts the record with the request, which began at `began`. Without this there is no event.
@@ -144,15 +148,16 @@ impl Recording {
             }
         }
         let scheme = if tls.is_some() { "https" } else { "http" };
+        record.set(event_slots::http::PROTOCOL, protocol(self.version));
         set_method(&mut record, request.method);
         set_url(&mut record, &request, scheme, authority, rules);
         if let Some(agent) = request.user_agent {
             record.set_bytes(event_slots::http::USER_AGENT, agent);
         }
         // HTTP/2 has its host outside the header fields; events have it among them.
-        let host = (!self.is_http1 && !request.has_host)
+        let host = (!self.is_http1() && !request.has_host)
             .then(|| (&b"host"[..], authority.text.as_bytes()));
-        let cookies = if self.is_http1 {
+        let cookies = if self.is_http1() {
             Cookies::AsReceived
         } else {
             Cookies::Joined
@@ -265,7 +270,7 @@ impl Recording {
 
     /// The event for policies to fill, and the counter of the request's body.
     pub(crate) fn for_policy(&mut self) -> (&mut EventDraft, ReceivedCounter<'_>) {
-        let is_counted = !self.is_http1;
+        let is_counted = !self.is_http1();
         let received = ReceivedCounter {
             received: &mut self.received,
             is_counted,
@@ -375,7 +380,7 @@ impl Recording {
                 fields,
             );
         }
-        if self.is_http1 {
+        if self.is_http1() {
             self.sent.begins = handed_out;
         }
     }
@@ -665,6 +670,15 @@ fn number(bytes: u64) -> i64 {
 /// Whole milliseconds.
 fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The name of an HTTP version in events.
+fn protocol(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2",
+        _ => "HTTP/1.1",
+    }
 }
 
 /// The trace ID of a `traceparent` (W3C Trace Context 3.2).

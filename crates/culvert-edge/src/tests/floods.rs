@@ -44,6 +44,13 @@ pub(super) fn section() -> Vec<u8> {
     block
 }
 
+/// The same of `GET http://app.example/`.
+pub(super) fn clear_section() -> Vec<u8> {
+    let mut block = section();
+    block[1] = 0x86;
+    block
+}
+
 /// A request on the `turn`th stream of the client.
 pub(super) fn request(turn: u32, flags: u8) -> Vec<u8> {
     frame(HEADERS, flags | END_HEADERS, stream(turn), &section())
@@ -187,7 +194,7 @@ fn attacks() -> Vec<Attack> {
 }
 
 /// Reads to the end of a connection. Returns the error code of the last GOAWAY.
-async fn last_words<S: AsyncRead + AsyncWrite + Unpin>(stream: S) -> Option<u32> {
+pub(super) async fn last_words<S: AsyncRead + AsyncWrite + Unpin>(stream: S) -> Option<u32> {
     let mut client = Client::new(stream);
     let mut code = None;
     loop {
@@ -219,19 +226,59 @@ fn bytes_of(attack: &Attack) -> (Vec<u8>, usize) {
     (bytes, frames)
 }
 
-#[tokio::test]
-async fn floods_end_within_a_thousand_frames_while_others_are_served() {
-    let mut rig = Rig::with(Settings {
+/// Nothing but a verdict ends the connections of these tests.
+fn patient() -> Settings {
+    Settings {
         limits: Limits {
-            // Nothing but a verdict ends the connections of this test.
             http2_idle: Duration::from_secs(600),
             body_stall: Duration::from_secs(600),
             write_stall: Duration::from_secs(600),
             ..Limits::default()
         },
         ..settings()
+    }
+}
+
+/// Clients with prior knowledge have the same allowance.
+#[tokio::test]
+async fn floods_in_the_clear_end_within_a_thousand_frames() {
+    let mut rig = Rig::with(patient()).await;
+    let origin = origin(&mut rig.tasks, |mut client| async move {
+        while client.request().await.is_some() {
+            let head = "HTTP/1.1 200 OK\r\ncontent-length: 4000\r\n\r\n";
+            client
+                .send([head.as_bytes(), &[b'x'; 4_000]].concat())
+                .await;
+        }
     })
     .await;
+    rig.edge.publish(http("app.example", origin).build()).await;
+    for attack in attacks() {
+        let (mut bytes, _) = bytes_of(&attack);
+        let (over_tls, clear) = (section(), clear_section());
+        while let Some(at) = find(&bytes, &over_tls) {
+            bytes[at..at + clear.len()].copy_from_slice(&clear);
+        }
+        let before = (attack.counts)(rig.edge.meters());
+        let client = rig.connect().await;
+        let (read, mut write) = tokio::io::split(client.stream);
+        let (code, ()) = tokio::join!(
+            last_words(tokio::io::join(read, tokio::io::sink())),
+            async {
+                // The edge may close before all of it is written.
+                drop(write.write_all(&bytes).await);
+            },
+        );
+        assert!(code.is_some_and(|code| code != 0), "{}", attack.name);
+        let after = (attack.counts)(rig.edge.meters());
+        assert_eq!(after, before + 1, "{}", attack.name);
+    }
+    assert_eq!(rig.edge.meters().panics.get(), 0);
+}
+
+#[tokio::test]
+async fn floods_end_within_a_thousand_frames_while_others_are_served() {
+    let mut rig = Rig::with(patient()).await;
     let origin = origin(&mut rig.tasks, |mut client| async move {
         while client.request().await.is_some() {
             let head = "HTTP/1.1 200 OK\r\ncontent-length: 4000\r\n\r\n";

@@ -36,6 +36,7 @@ mod operators;
 mod overloaded;
 mod paths;
 mod policies;
+mod prior_knowledge;
 mod proxied;
 mod refused;
 mod relays;

@@ -904,6 +904,7 @@ async fn a_failed_upstream_is_a_reason_and_an_attempt_has_times() {
         assert_eq!(own["attempts"], *attempts);
         assert_eq!(own["sampled"], 1);
         assert_eq!(own["trace_id"], "4bf92f3577b34da6a3ce929d0e0e4736");
+        assert_eq!(own["protocol"], "HTTP/1.1");
         assert!(own["duration_ms"].as_u64() >= own["first_byte_ms"].as_u64());
         assert!(own["connect_ms"].is_u64(), "{own}");
         if *attempts > 0 {

@@ -109,7 +109,7 @@ async fn connect_with(
 }
 
 /// An origin of WebSockets on HTTP/1.1: echoes behind a 101 whose proof is right, and behaves by path.
-async fn echo(tasks: &mut JoinSet<()>) -> std::net::SocketAddr {
+pub(super) async fn echo(tasks: &mut JoinSet<()>) -> std::net::SocketAddr {
     origin(tasks, |mut client| async move {
         while let Some(head) = client.head().await {
             let line = |name: &str| {
@@ -158,9 +158,13 @@ async fn echo(tasks: &mut JoinSet<()>) -> std::net::SocketAddr {
 }
 
 pub(super) fn websocket(path: &str) -> http::request::Builder {
+    websocket_at(&format!("https://app.example{path}"))
+}
+
+pub(super) fn websocket_at(url: &str) -> http::request::Builder {
     Request::builder()
         .method(Method::CONNECT)
-        .uri(format!("https://app.example{path}"))
+        .uri(url)
         .extension(Protocol::from_static("websocket"))
         .header("sec-websocket-version", "13")
         .header("sec-websocket-protocol", "chat")

@@ -22,6 +22,29 @@ pub const LIST_BYTES_MAX: usize = 64 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused(pub Violation);
 
+/// The schemes that the requests of a connection may name (RFC 9113 8.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Schemes {
+    /// Over TLS: `https`.
+    #[default]
+    Https,
+    /// In the clear: `http`.
+    Http,
+    /// In the clear, from a trusted proxy that may have terminated TLS: `http`, or `https` in a request with `:authority`.
+    /// The target of a head in parts then has the scheme that the request names, and the caller decides about `https`.
+    HttpOrHttps,
+}
+
+impl Schemes {
+    /// That of the connection.
+    pub fn own(self) -> Scheme {
+        match self {
+            Self::Https => Scheme::HTTPS,
+            Self::Http | Self::HttpOrHttps => Scheme::HTTP,
+        }
+    }
+}
+
 /// The protocol of an extended CONNECT (RFC 8441 4). Request heads carry it as an extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Protocol(Bytes);
@@ -48,10 +71,11 @@ pub enum IncomingHead {
 }
 
 impl IncomingHead {
-    /// The head with a map of its fields. A [`Refused`] among its extensions says that it must be refused.
-    pub fn into_parts(self) -> Box<request::Parts> {
+    /// The head with a map of its fields. A head as text names the scheme of its connection, `scheme`. A [`Refused`] among
+    /// its extensions says that it must be refused.
+    pub fn into_parts(self, scheme: Scheme) -> Box<request::Parts> {
         match self {
-            Self::Raw(raw) => read_raw(&raw).unwrap_or_else(|| {
+            Self::Raw(raw) => read_raw(&raw, scheme).unwrap_or_else(|| {
                 let mut parts = Box::new(Request::new(()).into_parts().0);
                 parts.version = Version::HTTP_2;
                 let violation = Violation::Malformed("the head is malformed");
@@ -91,12 +115,12 @@ impl IncomingHead {
 }
 
 /// The head of a request on HTTP/2 as it would have been read into a map.
-fn read_raw(raw: &RawRequest) -> Option<Box<request::Parts>> {
+fn read_raw(raw: &RawRequest, scheme: Scheme) -> Option<Box<request::Parts>> {
     let share = |part: &[u8]| raw.bytes().slice_ref(part);
     let host = share(raw.fields().get(0)?.value);
     let path = share(raw.target().as_bytes());
     let mut target = uri::Parts::default();
-    target.scheme = Some(Scheme::HTTPS);
+    target.scheme = Some(scheme);
     target.authority = Some(uri::Authority::from_maybe_shared(host).ok()?);
     target.path_and_query = Some(PathAndQuery::from_maybe_shared(path).ok()?);
     let mut parts = Box::new(Request::new(()).into_parts().0);
@@ -129,6 +153,8 @@ pub(super) struct Fields<'r> {
     authority: Option<Bytes>,
     path: Option<Bytes>,
     protocol: Option<Bytes>,
+    /// Those that the connection allows.
+    schemes: Schemes,
     /// Memory for a head as text, until that has begun; `None` if none is wanted.
     room: Option<&'r mut BytesMut>,
     /// The head as text, as long as it has nothing that needs a map.
@@ -152,9 +178,10 @@ pub(super) enum Verdict {
 
 impl<'r> Fields<'r> {
     /// Those of a request, whose head may be kept as text in `room`.
-    pub(super) fn with_room(room: &'r mut BytesMut) -> Self {
+    pub(super) fn of_request(schemes: Schemes, room: Option<&'r mut BytesMut>) -> Self {
         Self {
-            room: Some(room),
+            schemes,
+            room,
             ..Self::default()
         }
     }
@@ -254,7 +281,7 @@ impl<'r> Fields<'r> {
         let (authority, path) = (self.authority.as_ref()?, self.path.as_ref()?);
         let is_usual = method != Method::CONNECT
             && self.protocol.is_none()
-            && target::read_scheme(self.scheme.as_ref()?) == Some(Scheme::HTTPS)
+            && target::read_scheme(self.scheme.as_ref()?)? == self.schemes.own()
             && is_plain_authority(authority)
             && path.len() <= target::TARGET_BYTES_MAX
             && target::check(path, method == Method::OPTIONS) == Ok(true);
@@ -324,8 +351,12 @@ impl<'r> Fields<'r> {
             let path = self.path.as_ref().filter(|path| !path.is_empty())?;
             let mut refused = (self.count + usize::from(target.authority.is_some()) > FIELDS_MAX)
                 .then_some(Violation::FieldsTooLarge);
-            // HTTP/2 is served over TLS only.
-            if target::read_scheme(scheme) != Some(Scheme::HTTPS) {
+            let own = self.schemes.own();
+            let named = target::read_scheme(scheme).filter(|named| {
+                let is_proxied = self.schemes == Schemes::HttpOrHttps && target.authority.is_some();
+                *named == own || is_proxied
+            });
+            if named.is_none() {
                 refused = Some(Violation::Malformed(
                     "the scheme is not that of the connection",
                 ));
@@ -349,7 +380,7 @@ impl<'r> Fields<'r> {
             }
             target.path_and_query = Some(local);
             // Without `:authority` the host is in a field, and the target has no scheme.
-            target.scheme = target.authority.is_some().then_some(Scheme::HTTPS);
+            target.scheme = target.authority.is_some().then(|| named.unwrap_or(own));
         }
         if let Some(protocol) = self.protocol.clone() {
             if parts.method != Method::CONNECT || target.authority.is_none() {

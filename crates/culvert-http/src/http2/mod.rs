@@ -15,10 +15,18 @@ pub mod states;
 pub use abuse::Flood;
 pub use follow::Follower;
 pub use frame::Reason;
-pub use head::{IncomingHead, Protocol, Refused};
+pub use head::{IncomingHead, Protocol, Refused, Schemes};
 pub use session::{
     ConnectionError, GOAWAY_ACK_WITHIN, IncomingRequest, Session, Step, StreamClosed,
 };
+
+/// Whether a client that begins with these bytes, which are no request of HTTP/1, speaks HTTP/2 with prior knowledge
+/// (RFC 9113 3.3). At least the first line of the preface must have arrived.
+pub fn is_prior_knowledge(bytes: &[u8]) -> bool {
+    const LINE: &[u8] = b"PRI * HTTP/2.0\r\n";
+    let both = bytes.len().min(frame::PREFACE.len());
+    bytes.starts_with(LINE) && bytes.get(..both) == frame::PREFACE.get(..both)
+}
 
 /// Limits of what a client may send. Lengths are in bytes, other values are counts.
 pub mod limits {

@@ -22,7 +22,7 @@ use self::stream::Stream;
 use crate::http1::{DRAFT_BYTES_MAX, Violation, WriteBuffer};
 use crate::http2::abuse::{AbuseLimiter, Flood};
 use crate::http2::frame::{self, Head, Reason};
-use crate::http2::head::{IncomingHead, LIST_BYTES_MAX};
+use crate::http2::head::{IncomingHead, LIST_BYTES_MAX, Schemes};
 use crate::http2::hpack::{self, Decoder};
 use crate::refused_head::RefusedHead;
 
@@ -139,6 +139,7 @@ pub struct Session {
     /// Ordered by identifier.
     streams: Vec<Stream>,
     streams_max: usize,
+    schemes: Schemes,
     /// The highest stream that the client has started.
     last: u32,
     /// Streams that ended before their client ended them.
@@ -172,13 +173,15 @@ pub struct Session {
 }
 
 impl Session {
-    /// A new connection with at most `streams_max` concurrent streams. SETTINGS are ready to be sent.
-    pub fn new(streams_max: u32, now: Instant) -> Self {
+    /// A new connection with at most `streams_max` concurrent streams, for requests that name one of these schemes. SETTINGS
+    /// are ready to be sent.
+    pub fn new(streams_max: u32, schemes: Schemes, now: Instant) -> Self {
         let mut session = Self {
             preface: frame::PREFACE,
             has_settings: false,
             streams: Vec::new(),
             streams_max: streams_max as usize,
+            schemes,
             last: 0,
             recently_reset: RecentlyReset::default(),
             section: None,

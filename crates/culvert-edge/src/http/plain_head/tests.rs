@@ -7,7 +7,7 @@ use culvert_base::{Clock, SystemClock};
 use culvert_http::fields::join_cookies;
 use culvert_http::http1::head::write_response;
 use culvert_http::http1::{FinalHead, RequestHead, RequestReader, ResponseHead, ResponseReader};
-use culvert_http::http2::{IncomingHead, Refused, Session, Step};
+use culvert_http::http2::{IncomingHead, Refused, Schemes, Session, Step};
 use culvert_policy::conn::ConnInfo;
 use culvert_policy::problem::{ASSERTION_NAME, ERROR_CODE_NAME, REPLAY_OF_NAME, REQUEST_ID_NAME};
 use http::Version;
@@ -91,7 +91,10 @@ fn http2_request(
     let bytes = [&preface[..], &[0, 0, length, 1, 5, 0, 0, 0, 1], &block].concat();
     let head = || {
         let now = Instant::now();
-        let (mut session, mut inbox) = (Session::new(1, now), BytesMut::from(&bytes[..]));
+        let (mut session, mut inbox) = (
+            Session::new(1, Schemes::Https, now),
+            BytesMut::from(&bytes[..]),
+        );
         loop {
             match session.step(&mut inbox, now).ok()? {
                 Step::Request(incoming) => return Some(incoming.head),
@@ -115,7 +118,7 @@ fn http2_request(
         }),
         IncomingHead::Parts(_) => None,
     };
-    let mut parts = head()?.into_parts();
+    let mut parts = head()?.into_parts(http::uri::Scheme::HTTPS);
     if parts.extensions.get::<Refused>().is_some() {
         assert!(plain.is_none());
         return None;

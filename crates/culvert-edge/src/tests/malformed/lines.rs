@@ -79,7 +79,7 @@ fn request_lines() -> Vec<Request> {
         (Refuse(400), line("GET /a b HTTP/1.1")),
         (Refuse(400), line("GET /\rX HTTP/1.1")),
         (Refuse(405), line("CONNECT app.example:80 HTTP/1.1")),
-        (Refuse(400), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec()),
+        (Refuse(400), b"PRI * HTTP/2.0\r\n\r\nMS\r\n\r\n".to_vec()),
         (
             Refuse(400),
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n".to_vec(),

@@ -338,11 +338,12 @@ impl Session {
         now: Instant,
     ) -> Result<Step, ConnectionError> {
         let mut fields = match section.purpose {
-            Purpose::Request if !self.reads_maps => {
+            Purpose::Request if self.reads_maps => Fields::of_request(self.schemes, None),
+            Purpose::Request => {
                 if self.heads.capacity() < HEADS_BYTES / 4 {
                     self.heads.reserve(HEADS_BYTES);
                 }
-                Fields::with_room(&mut self.heads)
+                Fields::of_request(self.schemes, Some(&mut self.heads))
             }
             _ => Fields::default(),
         };
@@ -417,7 +418,7 @@ impl Session {
         let length = match length {
             Ok(length) => length,
             Err(verdict) => {
-                let head = RefusedHead::of_parts(head.into_parts());
+                let head = RefusedHead::of_parts(head.into_parts(self.schemes.own()));
                 return Err((verdict, Box::new(head)));
             }
         };

@@ -74,7 +74,7 @@ impl Talk {
     fn with(streams: u32) -> Self {
         let now = Instant::now();
         let mut talk = Self {
-            session: Session::new(streams, now),
+            session: Session::new(streams, Schemes::Https, now),
             inbox: BytesMut::new(),
             now,
             asked: Vec::new(),

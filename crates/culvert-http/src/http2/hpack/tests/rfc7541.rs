@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::http2::frame::{self, Reason};
+use crate::http2::head::Schemes;
 use crate::http2::session::{ConnectionError, Session, Step};
 
 /// The required outcome of the last section of a row. The sections before it are valid.
@@ -216,7 +217,7 @@ fn converse(sections: &[Vec<u8>], cut: usize, step: usize) -> Option<ConnectionE
         }
     }
     let now = Instant::now();
-    let (mut session, mut inbox) = (Session::new(100, now), BytesMut::new());
+    let (mut session, mut inbox) = (Session::new(100, Schemes::Https, now), BytesMut::new());
     for piece in wire.chunks(step) {
         inbox.extend_from_slice(piece);
         loop {

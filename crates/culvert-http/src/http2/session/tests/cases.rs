@@ -79,7 +79,7 @@ impl Serving {
                 Ok(Step::More) => break,
                 Ok(Step::Done | Step::Refused(..)) => {}
                 Ok(Step::Request(asked)) => {
-                    let head = asked.head.into_parts();
+                    let head = asked.head.into_parts(http::uri::Scheme::HTTPS);
                     let is_refused = head.extensions.get::<Refused>().is_some();
                     self.outcome.refused += usize::from(is_refused);
                     self.pending.push((asked.stream, None));

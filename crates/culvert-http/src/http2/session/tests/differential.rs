@@ -433,7 +433,7 @@ async fn our_server(io: Choppy, script: Script, seed: u64) {
     let (now, cut_max) = (Instant::now(), io.most);
     let (mut reader, mut writer) = tokio::io::split(io);
     let mut random = Random::new(seed);
-    let mut session = Session::new(100, now);
+    let mut session = Session::new(100, Schemes::Https, now);
     let mut inbox = BytesMut::new();
     let mut answers: Vec<ServerExchange> = Vec::new();
     loop {
@@ -443,7 +443,7 @@ async fn our_server(io: Choppy, script: Script, seed: u64) {
                 Step::Done | Step::Refused(..) => {}
                 Step::Request(asked) => answers.push(ServerExchange {
                     stream: asked.stream,
-                    number: number(asked.head.into_parts().uri.path()),
+                    number: number(asked.head.into_parts(http::uri::Scheme::HTTPS).uri.path()),
                     body: Vec::new(),
                     has_trailers: false,
                     is_received: false,

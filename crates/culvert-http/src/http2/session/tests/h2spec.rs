@@ -729,14 +729,14 @@ fn messages() -> Vec<Case> {
 fn prefaces() -> usize {
     // generic/1/1 and http2/3.5/1: the server's preface comes first, and is SETTINGS.
     let mut talk = Talk::new();
-    talk.session = Session::new(100, talk.now);
+    talk.session = Session::new(100, Schemes::Https, talk.now);
     let first = talk.said();
     assert_eq!((first[0].0, first[0].1), (frame::SETTINGS, 0));
     let preface = [frame::PREFACE, &settings(&[])].concat();
     talk.hears(&preface).unwrap();
     assert_eq!((talk.said()[0].0, 3), (frame::SETTINGS, 3));
     // http2/3.5/2
-    talk.session = Session::new(100, talk.now);
+    talk.session = Session::new(100, Schemes::Https, talk.now);
     let invalid = talk.hears(b"INVALID CONNECTION PREFACE\r\n\r\n");
     assert_eq!(invalid, Err(ConnectionError::Protocol(PROTOCOL)));
     3

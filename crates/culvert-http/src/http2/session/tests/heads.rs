@@ -122,7 +122,7 @@ fn any_section(random: &mut Random) -> Vec<u8> {
 
 /// The meaning of a head.
 fn meaning(incoming: IncomingRequest) -> String {
-    let parts = incoming.head.into_parts();
+    let parts = incoming.head.into_parts(http::uri::Scheme::HTTPS);
     let fields: Vec<_> = parts
         .headers
         .iter()

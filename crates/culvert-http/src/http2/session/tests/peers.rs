@@ -132,12 +132,12 @@ async fn their_client(io: Choppy, script: Script, table: u32) {
 /// Our machine compares the requests and sends the responses.
 async fn our_server(mut io: Choppy, script: Script) {
     let now = Instant::now();
-    let (mut session, mut inbox) = (Session::new(100, now), BytesMut::new());
+    let (mut session, mut inbox) = (Session::new(100, Schemes::Https, now), BytesMut::new());
     loop {
         match session.step(&mut inbox, now).unwrap() {
             Step::Done | Step::Refused(..) => {}
             Step::Request(it) => {
-                let head = it.head.into_parts();
+                let head = it.head.into_parts(http::uri::Scheme::HTTPS);
                 let number: usize = head.uri.path()[1..].parse().unwrap();
                 let (request, response) = &script[number];
                 assert_eq!(head.headers, request.fields, "{number}");

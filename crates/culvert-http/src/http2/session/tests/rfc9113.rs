@@ -380,7 +380,7 @@ fn a_connection_starts_with_the_preface_and_settings() {
     ] {
         for step in [usize::MAX, 1] {
             let mut talk = Talk::new();
-            talk.session = Session::new(3, talk.now);
+            talk.session = Session::new(3, Schemes::Https, talk.now);
             // The server's preface is SETTINGS, sent before anything has arrived.
             let first = talk.said();
             assert_eq!((first[0].0, first[0].1), (frame::SETTINGS, 0));
