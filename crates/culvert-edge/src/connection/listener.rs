@@ -14,10 +14,10 @@ use culvert_overload::{Level, TURN_WHEN_TIGHT};
 use culvert_policy::conn::{TlsInfo, source_number};
 use culvert_tls::handshake;
 use culvert_tls::peek::{self, Peeked};
-use culvert_tls::server_certificate::Alpn;
+use culvert_tls::server_certificate::{Alpn, ServerCertificate};
 use culvert_tls::tls_policy::TlsPolicy;
-use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::{PeerIncompatible, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::error::Elapsed;
@@ -271,7 +271,7 @@ async fn decrypted(
         return socket.reset();
     };
     let deadline = tokio::time::Instant::now() + down.conn.rules.limits.handshake;
-    let config = Arc::clone(&presented.config);
+    let config = handshake_config(&presented, down);
     let clients = presented.clients.as_ref();
     let handshake = shake(config, clients, Prefixed::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, Box::pin(handshake)).await {
@@ -337,11 +337,43 @@ pub(crate) async fn shake<S: AsyncRead + AsyncWrite + Unpin>(
         down.edge.state.meters.shed_handshakes.up();
         return Err(Reason::Overloaded);
     };
-    let stream = stream.map_err(|_| Reason::HandshakeFailed)?;
+    let stream = stream.map_err(|error| {
+        note_failure(&error, down);
+        Reason::HandshakeFailed
+    })?;
     let (_, session) = stream.get_ref();
     let is_trusted = clients
         .is_none_or(|clients| handshake::is_still_trusted(session, clients, down.conn.info.now()));
     is_trusted.then_some(stream).ok_or(Reason::HandshakeFailed)
+}
+
+/// The settings of a handshake. A secret that is not bound to its handshake lets a server in the middle take over the
+/// identity of a client with a certificate (RFC 7627 1), so such clients always need the extended one.
+fn handshake_config(presented: &ServerCertificate, down: &Downstream) -> Arc<ServerConfig> {
+    if !down.conn.rules.tls12_without_ems || presented.clients.is_some() {
+        return Arc::clone(&presented.config);
+    }
+    let mut config = ServerConfig::clone(&presented.config);
+    config.require_ems = false;
+    Arc::new(config)
+}
+
+/// Logs what an operator may want to allow, at most once a minute.
+#[cold]
+fn note_failure(error: &std::io::Error, down: &Downstream) {
+    const NO_EMS: rustls::Error =
+        rustls::Error::PeerIncompatible(PeerIncompatible::ExtendedMasterSecretExtensionRequired);
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    if cause == Some(&NO_EMS)
+        && let Some(more) = down.edge.state.without_ems.due(tokio::time::Instant::now())
+    {
+        tracing::warn!(
+            client = %down.conn.info.client.ip(),
+            server.name = down.conn.info.sni(),
+            more,
+            "refused a client of TLS 1.2 without extended master secret (`edge.tls12_without_ems`)"
+        );
+    }
 }
 
 /// A connection that must begin with TLS.
@@ -360,7 +392,8 @@ async fn secure(mut socket: CountedSocket, down: Arc<Downstream>) {
             return;
         }
     };
-    let name = down.conn.info.set_sni(name.unwrap_or_default());
+    let name = name.unwrap_or_else(|| down.conn.rules.default_server_name.to_string());
+    let name = down.conn.info.set_sni(name);
     let live = down.edge.live.load_full();
     if let Some(config) = live.challenges.handshake(name, &ahead) {
         let handshake = shake(config, None, Prefixed::new(ahead, socket), &down);
@@ -468,7 +501,7 @@ async fn terminate(
         tls_policy,
         handshake: OnceLock::new(),
     });
-    let config = Arc::clone(&presented.config);
+    let config = handshake_config(&presented, down);
     let clients = presented.clients.as_ref();
     let handshake = shake(config, clients, Prefixed::new(ahead, socket), down);
     match tokio::time::timeout_at(deadline, handshake).await {

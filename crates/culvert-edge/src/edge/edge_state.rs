@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use tokio_util::task::TaskTracker;
 
 use crate::edge::meters::Meters;
+use crate::edge::sampled_log::SampledLog;
 use crate::recording::refusals::Refusals;
 
 /// State that every module of the edge may use.
@@ -29,6 +30,8 @@ pub(crate) struct EdgeState {
     pub(crate) bodies: FairPermits,
     /// KiB that encoders of responses may occupy.
     pub(crate) encoders: FairPermits,
+    /// Clients that are refused because they have no extended master secret.
+    pub(crate) without_ems: SampledLog,
     pub(crate) tasks: TaskTracker,
     phase: AtomicU8,
     level: AtomicU8,
@@ -65,6 +68,7 @@ impl EdgeState {
             refusals: Refusals::new(limits.refused_whole, limits.refused_events),
             bodies: FairPermits::new(limits.held_bytes),
             encoders: FairPermits::new(encoder_kib_max),
+            without_ems: SampledLog::default(),
             tasks: TaskTracker::new(),
             phase: AtomicU8::new(Phase::Serving as u8),
             level: AtomicU8::new(Level::Calm as u8),

@@ -4,6 +4,7 @@
 pub(crate) mod edge_context;
 pub(crate) mod edge_state;
 pub(crate) mod meters;
+pub(crate) mod sampled_log;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};

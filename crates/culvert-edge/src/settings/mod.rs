@@ -86,6 +86,11 @@ pub struct Settings {
     pub underscore_headers: bool,
     /// Whether plain HTTP for a host that only an https endpoint has is redirected there.
     pub redirect_http: bool,
+    /// Whether clients of TLS 1.2 without extended master secret (RFC 7627) are accepted where no client certificate is
+    /// requested.
+    pub tls12_without_ems: bool,
+    /// The server name of TLS clients that send none.
+    pub default_server_name: Option<HostName>,
     /// Pages of the edge's own responses.
     pub error_pages: Arc<ErrorPages>,
     /// Threads that serve connections, each its own; none serves them on the runtime that the edge is
@@ -140,6 +145,8 @@ impl Default for Settings {
             header_rules: HeaderRules::default(),
             underscore_headers: false,
             redirect_http: true,
+            tls12_without_ems: false,
+            default_server_name: None,
             error_pages: Arc::default(),
             threads: 0,
             limits: Limits::default(),
@@ -157,6 +164,12 @@ impl Settings {
             header_rules: Arc::new(self.header_rules.clone()),
             underscore_headers: self.underscore_headers,
             redirect_http: self.redirect_http,
+            tls12_without_ems: self.tls12_without_ems,
+            default_server_name: self
+                .default_server_name
+                .as_deref()
+                .unwrap_or_default()
+                .into(),
             on_expression_error: self.on_expression_error,
             allows_public_calls: self.allows_public_calls,
             trusted_proxies: self.trusted_proxies.clone(),

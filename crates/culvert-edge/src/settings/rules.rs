@@ -43,6 +43,9 @@ pub(crate) struct Rules {
     pub(crate) header_rules: Arc<HeaderRules>,
     pub(crate) underscore_headers: bool,
     pub(crate) redirect_http: bool,
+    pub(crate) tls12_without_ems: bool,
+    /// The server name of clients that send none; empty for none.
+    pub(crate) default_server_name: Box<str>,
     pub(crate) on_expression_error: OnExpressionError,
     pub(crate) allows_public_calls: bool,
     pub(crate) trusted_proxies: Vec<ipnet::IpNet>,

@@ -28,7 +28,13 @@ use crate::{Endpoint, Settings, Snapshot};
 const V1: &str = include_str!("../../tests/data/client_v1.pem");
 
 /// An endpoint with this connection phase. With https its policy responds `ok`; with tls it forwards to `upstream`.
-fn ruled(scheme: Scheme, host: &str, upstream: &str, rules: &Value, among: &Resources) -> Endpoint {
+pub(super) fn ruled(
+    scheme: Scheme,
+    host: &str,
+    upstream: &str,
+    rules: &Value,
+    among: &Resources,
+) -> Endpoint {
     let mut policy = json!({"on_tcp_connect": rules});
     if scheme.is_http() {
         policy["on_http_request"] =

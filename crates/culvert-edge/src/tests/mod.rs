@@ -32,6 +32,7 @@ mod logins;
 mod malformed;
 mod messages;
 mod mutual;
+mod old_clients;
 mod operators;
 mod overloaded;
 mod paths;

@@ -38,6 +38,14 @@ pub struct EdgeSettings {
     /// Whether the edge redirects plain `http://` requests for a host that has only an `https`
     /// endpoint: 301 for GET and HEAD, 308 for other methods. With `false` the edge returns 404.
     pub redirect_http: bool,
+    /// Host name that the edge assumes for TLS clients that send no server name (SNI), such as very
+    /// old ones and health checks of some load balancers: they get its certificate and its
+    /// endpoint, and events show it. Empty to refuse such clients.
+    pub default_server_name: String,
+    /// Whether the edge accepts clients of TLS 1.2 without extended master secret (RFC 7627), which
+    /// were made before about 2016. By default it refuses them and logs it at most once a minute.
+    /// Where a client certificate is requested, they are always refused.
+    pub tls12_without_ems: bool,
     /// Directory of HTML templates for the edge's own responses to browsers: `404.html` for one
     /// status, `4xx.html` and `5xx.html` for the others of a class, `default.html` for all others.
     /// Empty for the built-in pages.
@@ -103,6 +111,8 @@ impl Default for EdgeSettings {
             allow_private_upstreams: true,
             trusted_proxies: Vec::new(),
             redirect_http: true,
+            default_server_name: String::new(),
+            tls12_without_ems: false,
             error_pages: String::new(),
             underscore_headers: false,
             proxy_protocol: Vec::new(),
@@ -152,6 +162,12 @@ impl EdgeSettings {
                     "`edge.reserved_names`: `{name}` is not one label of a host name, such as `api`"
                 )));
             }
+        }
+        let name = &self.default_server_name;
+        if !name.is_empty() && !HostName::parse(name).is_ok_and(|it| *it == **name) {
+            return Err(Invalid(format!(
+                "`edge.default_server_name`: `{name}` is not a host name in lower case, such as `app.example.com`"
+            )));
         }
         let age = self.copy_age_max.0;
         if !age.is_zero() && age < COPY_AGE_LEAST {

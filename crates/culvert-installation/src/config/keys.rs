@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::Settings;
 
 /// Keys of [`Settings`] that a reload applies. The others need a restart.
-pub const LIVE: [&str; 29] = [
+pub const LIVE: [&str; 31] = [
     "agents.cert_file",
     "agents.key_file",
     "api.tls.cert_file",
@@ -18,6 +18,7 @@ pub const LIVE: [&str; 29] = [
     "edge.connections_max",
     "edge.connections_per_source_max",
     "edge.copy_age_max",
+    "edge.default_server_name",
     "edge.error_pages",
     "edge.extra_ca_file",
     "edge.geo_database",
@@ -31,6 +32,7 @@ pub const LIVE: [&str; 29] = [
     "edge.timeouts.idle",
     "edge.timeouts.request",
     "edge.timeouts.write",
+    "edge.tls12_without_ems",
     "edge.trusted_proxies",
     "edge.underscore_headers",
     "events.redact_headers",

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use culvert_api::Window;
+use culvert_base::net::HostName;
 use culvert_base::{OsEntropy, Supervisor};
 use culvert_control::{Pepper, PublicPorts};
 use culvert_delivery::{JetStreamSettings, STREAM_LEASE};
@@ -113,6 +114,8 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
         ),
         underscore_headers: settings.edge.underscore_headers,
         redirect_http: settings.edge.redirect_http,
+        tls12_without_ems: settings.edge.tls12_without_ems,
+        default_server_name: HostName::parse(&settings.edge.default_server_name).ok(),
         error_pages: Arc::new(error_pages),
         threads: match settings.edge.threads {
             0 => std::thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1)),
