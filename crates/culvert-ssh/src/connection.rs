@@ -16,6 +16,7 @@ use russh::server::{
 use russh::{Channel, ChannelId, ChannelOpenFailure, MethodKind, MethodSet, Pty};
 use tokio::sync::mpsc;
 
+use crate::ClientKeyType;
 use crate::cancellable::ClientName;
 use crate::certificate;
 use crate::command::{self, Forward, ParsedCommand};
@@ -57,6 +58,8 @@ pub(crate) enum ConnectionCommand {
 /// The handler of one client.
 pub(crate) struct ConnectionHandler {
     pub(crate) server: Arc<Server>,
+    /// The types of keys that are accepted.
+    pub(crate) client_keys: Arc<[ClientKeyType]>,
     pub(crate) peer: SocketAddr,
     pub(crate) local: SocketAddr,
     pub(crate) name: ClientName,
@@ -87,6 +90,7 @@ impl ConnectionHandler {
     /// The handler of a client at `peer` that has connected to `local`.
     pub(crate) fn new(
         server: Arc<Server>,
+        client_keys: Arc<[ClientKeyType]>,
         (peer, local): (SocketAddr, SocketAddr),
         name: ClientName,
         steps: mpsc::Sender<ConnectionCommand>,
@@ -94,6 +98,7 @@ impl ConnectionHandler {
     ) -> Self {
         Self {
             server,
+            client_keys,
             peer,
             local,
             name,
@@ -333,6 +338,14 @@ impl Handler for ConnectionHandler {
         if offer.algorithm.clone().is_rsa() {
             // RSA signatures cannot be verified here.
             let why = "RSA keys are not supported; register an Ed25519 or ECDSA key.";
+            return Ok(self.reject(Refusal::new(code::SSH_KEY_NOT_REGISTERED, why)));
+        }
+        let kind = ClientKeyType::of(offer.algorithm);
+        if !kind.is_some_and(|kind| self.client_keys.contains(&kind)) {
+            let why = format!(
+                "Keys of type `{}` are not accepted here; register a key of another type.",
+                offer.algorithm.as_str()
+            );
             return Ok(self.reject(Refusal::new(code::SSH_KEY_NOT_REGISTERED, why)));
         }
         Ok(Auth::Accept)

@@ -27,5 +27,5 @@ mod held;
 mod key;
 mod listener;
 
-pub use key::HostKey;
-pub use listener::SshIngress;
+pub use key::{ClientKeyType, HostKey, HostKeyType};
+pub use listener::{SshIngress, SshKeys};

@@ -12,6 +12,7 @@ use culvert_tunnel::server::{
     UnauthenticatedPermit, accept, carry, decline,
 };
 use culvert_tunnel::wire::{self, ProxyHeader};
+use russh::keys::PrivateKey;
 use russh::server::{Config, Handle, RunningSession};
 use russh::{Disconnect, MethodSet, Preferred, SshId, cipher, compression, kex, mac};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,12 +21,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::HostKey;
 use crate::cancellable::{CancellableSocket, ClientName};
 use crate::connection::{
     ATTEMPTS_MAX, ConnectionCommand, ConnectionHandler, METHODS, WINDOW_BYTES,
 };
 use crate::held::{Buffered, ChannelBuffers};
+use crate::{ClientKeyType, HostKey};
 
 /// Time limit for authentication, in which the user may have to type a passphrase.
 const AUTH_TIME: Duration = Duration::from_secs(60);
@@ -48,26 +49,37 @@ const STOPPING: &str = "server shutdown; connect again to reach the next one";
 /// Expiry of a session without a limit.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
+/// The keys of a server, and those it accepts.
+#[derive(Clone, Debug)]
+pub struct SshKeys {
+    /// In the order of preference, each of another type.
+    pub host: Vec<HostKey>,
+    /// The types that a client's key, or that of its certificate, may have.
+    pub client: Vec<ClientKeyType>,
+}
+
 /// The listener for SSH clients.
 #[derive(Debug)]
 pub struct SshIngress {
     listener: TcpListener,
     config: Arc<Config>,
+    client_keys: Arc<[ClientKeyType]>,
     server: Arc<Server>,
     limits: ConnectionLimits,
 }
 
 impl SshIngress {
-    /// A server on `listener` with the host key `key`.
+    /// A server on `listener` with these keys.
     pub fn new(
         listener: TcpListener,
-        key: &HostKey,
+        keys: &SshKeys,
         server: Arc<Server>,
         limits: ConnectionLimits,
     ) -> Self {
         Self {
             listener,
-            config: Arc::new(config(key)),
+            config: Arc::new(config(&keys.host)),
+            client_keys: keys.client.as_slice().into(),
             server,
             limits,
         }
@@ -79,6 +91,7 @@ impl SshIngress {
         let Self {
             listener,
             config,
+            client_keys,
             server,
             limits,
         } = self;
@@ -95,8 +108,15 @@ impl SshIngress {
             Some(server.meters()),
             &accepting,
             |socket, peer, permit| {
-                let (config, server) = (Arc::clone(&config), Arc::clone(&server));
-                serve(socket, peer, config, server, permit, stop.clone())
+                let config = (Arc::clone(&config), Arc::clone(&client_keys));
+                serve(
+                    socket,
+                    peer,
+                    config,
+                    Arc::clone(&server),
+                    permit,
+                    stop.clone(),
+                )
             },
         );
         let (mut served, ()) = tokio::join!(serving, closing);
@@ -108,8 +128,9 @@ impl SshIngress {
 /// Algorithms without known weaknesses. Curve25519 alone does not resist quantum computers, but clients older than
 /// OpenSSH 9.9 support nothing better. ChaCha20-Poly1305 is for clients such as Dropbear, which support neither
 /// encrypt-then-MAC nor AES-GCM; strict key exchange mitigates its weakness (CVE-2023-48795).
-fn config(key: &HostKey) -> Config {
-    let key = key.private().clone();
+fn config(keys: &[HostKey]) -> Config {
+    let keys: Vec<_> = keys.iter().map(|key| key.private().clone()).collect();
+    let algorithms = keys.iter().map(PrivateKey::algorithm).collect();
     Config {
         server_id: SshId::Standard(Cow::Borrowed("SSH-2.0-culvert")),
         methods: MethodSet::from(&METHODS[..]),
@@ -123,7 +144,7 @@ fn config(key: &HostKey) -> Config {
                 kex::EXTENSION_SUPPORT_AS_SERVER,
                 kex::EXTENSION_OPENSSH_STRICT_KEX_AS_SERVER,
             ]),
-            key: Cow::Owned(vec![key.algorithm()]),
+            key: Cow::Owned(algorithms),
             cipher: Cow::Borrowed(&[
                 cipher::AES_256_GCM,
                 cipher::AES_128_GCM,
@@ -135,7 +156,7 @@ fn config(key: &HostKey) -> Config {
             compression: Cow::Borrowed(&[compression::NONE]),
             ..Preferred::default()
         },
-        keys: vec![key],
+        keys,
         window_size: WINDOW_BYTES,
         channel_buffer_size: WAITING_MESSAGES,
         max_auth_attempts: ATTEMPTS_MAX,
@@ -173,7 +194,7 @@ impl ForwardTarget {
 async fn serve(
     socket: TcpStream,
     peer: SocketAddr,
-    config: Arc<Config>,
+    (config, client_keys): (Arc<Config>, Arc<[ClientKeyType]>),
     server: Arc<Server>,
     permit: UnauthenticatedPermit,
     stop: CancellationToken,
@@ -189,7 +210,9 @@ async fn serve(
     let _cut = cut.clone().drop_guard();
     let (steps, mut heard) = mpsc::channel(4);
     let held = ChannelBuffers::default();
-    let visit = ConnectionHandler::new(server, (peer, local), name.clone(), steps, held.clone());
+    let ends = (peer, local);
+    let visit =
+        ConnectionHandler::new(server, client_keys, ends, name.clone(), steps, held.clone());
     let began = Instant::now();
     let greeting = greet(socket, config, visit, (name, &cut), &permit, &stop);
     let Some(running) = greeting.await else {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::{BoxFuture, Refusal, code};
-use culvert_ssh::{HostKey, SshIngress};
+use culvert_ssh::{ClientKeyType, HostKey, HostKeyType, SshIngress, SshKeys};
 use culvert_tunnel::driver::Stream;
 use culvert_tunnel::server::{
     AgentAuthRequest, AgentAuthorizer, Binding, Bindings, Command, CommandError, ConnectionLimits,
@@ -132,6 +132,16 @@ struct Stage {
 
 /// Starts the listener. `None`, reported as ignored, if the client is not installed.
 async fn start() -> Option<Stage> {
+    let key = HostKey::from_seed(&[7; 32]);
+    start_with(SshKeys {
+        host: vec![key],
+        client: ClientKeyType::ALL.to_vec(),
+    })
+    .await
+}
+
+/// The same with these keys. Clients know the first host key.
+async fn start_with(keys: SshKeys) -> Option<Stage> {
     let folder = tempfile::tempdir().unwrap();
     for name in ["known", "unknown"] {
         if !generate("ed25519", &folder.path().join(name)) {
@@ -156,8 +166,8 @@ async fn start() -> Option<Stage> {
     let server = Server::new(Arc::new(authorizer), Arc::clone(&bindings), "here".into());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let key = HostKey::from_seed(&[7; 32]);
-    let known = format!("[127.0.0.1]:{} {}\n", address.port(), key.public_line());
+    let key = keys.host.first().unwrap().public_line();
+    let known = format!("[127.0.0.1]:{} {key}\n", address.port());
     std::fs::write(folder.path().join("known_hosts"), known).unwrap();
     let stop = CancellationToken::new();
     let mut tasks = JoinSet::new();
@@ -166,7 +176,7 @@ async fn start() -> Option<Stage> {
         unauthenticated: 32,
         unauthenticated_per_source: 16,
     };
-    let ingress = SshIngress::new(listener, &key, Arc::new(server), room);
+    let ingress = SshIngress::new(listener, &keys, Arc::new(server), room);
     tasks.spawn(ingress.run(stop.clone()));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -350,6 +360,40 @@ async fn dropbear_brings_a_service_online() {
         seen.agents
     );
     expect_echo(stage.dial("ep_random.test"), 300_000).await;
+}
+
+#[tokio::test]
+async fn each_host_key_is_offered_and_types_of_client_keys_are_chosen() {
+    let keys = [HostKeyType::EcdsaP256, HostKeyType::Ed25519];
+    let host = keys.map(|kind| HostKey::derive(kind, &[7; 32]));
+    for (algorithm, host) in [
+        ("ecdsa-sha2-nistp256", host.to_vec()),
+        ("ssh-ed25519", host.iter().rev().cloned().collect()),
+    ] {
+        let keys = SshKeys {
+            host,
+            client: vec![ClientKeyType::Ecdsa, ClientKeyType::Ed25519],
+        };
+        let Some(stage) = start_with(keys).await else {
+            return;
+        };
+        let wanted = format!("HostKeyAlgorithms={algorithm}");
+        let rest = ["-o", &wanted, TO, "http"];
+        let (mut child, _) = stage.online("0", &rest).await;
+        child.kill().await.unwrap();
+        stage.stop.cancel();
+    }
+    let keys = SshKeys {
+        host: host.to_vec(),
+        client: vec![ClientKeyType::Ecdsa],
+    };
+    let Some(stage) = start_with(keys).await else {
+        return;
+    };
+    let (code, text) = stage.refused("known", "0", &[TO, "http"]).await;
+    assert_eq!(code, Some(1), "{text}");
+    let why = "Keys of type `ssh-ed25519` are not accepted here";
+    assert!(text.contains(why), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

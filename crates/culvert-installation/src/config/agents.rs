@@ -19,6 +19,13 @@ pub struct Agents {
     /// Listen address for reverse tunnels over SSH (`ssh -R`); empty to disable. Port 0 selects a
     /// free port.
     pub ssh_addr: String,
+    /// Types of the host keys that the SSH listener offers, in the order of preference: `ed25519` and `ecdsa-p256`, the
+    /// latter for clients that know no other. Both are derived from the installation's SSH secret. There is no RSA key.
+    pub ssh_host_keys: Vec<SshHostKey>,
+    /// Types of the keys that SSH clients may have: `ed25519` and `ecdsa`, and those of security keys, `sk-ed25519` and
+    /// `sk-ecdsa`. For a certificate, the type of its key counts. RSA and DSA keys are never accepted, nor are signatures
+    /// with SHA-1.
+    pub ssh_client_keys: Vec<SshClientKey>,
     /// PEM file with the certificate chain that the agent ingress presents. Empty: a certificate
     /// of the installation's own CA, whose certificate is `ca.pem` in `data_dir`.
     pub cert_file: String,
@@ -56,6 +63,13 @@ impl Default for Agents {
         Self {
             addr: "0.0.0.0:8441".into(),
             ssh_addr: "0.0.0.0:2222".into(),
+            ssh_host_keys: vec![SshHostKey::Ed25519],
+            ssh_client_keys: vec![
+                SshClientKey::Ed25519,
+                SshClientKey::SkEd25519,
+                SshClientKey::Ecdsa,
+                SshClientKey::SkEcdsa,
+            ],
             cert_file: String::new(),
             key_file: String::new(),
             names: Vec::new(),
@@ -95,6 +109,19 @@ impl Agents {
 
     pub(super) fn check(&self) -> Result<(), Invalid> {
         self.congestion_control()?;
+        let mut hosts = self.ssh_host_keys.iter().enumerate();
+        if self.ssh_host_keys.is_empty()
+            || hosts.any(|(at, kind)| self.ssh_host_keys.iter().take(at).any(|it| it == kind))
+        {
+            return Err(Invalid(
+                "`agents.ssh_host_keys` must name at least one type, and each once".into(),
+            ));
+        }
+        if self.ssh_client_keys.is_empty() {
+            return Err(Invalid(
+                "`agents.ssh_client_keys` must name at least one type; `agents.ssh_addr = \"\"` disables SSH".into(),
+            ));
+        }
         if self.cert_file.is_empty() && !self.key_file.is_empty() {
             return Err(Invalid(
                 "`agents.key_file` requires `agents.cert_file`".into(),
@@ -161,6 +188,31 @@ impl Agents {
         }
         Ok(())
     }
+}
+
+/// The type of a host key of the SSH listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SshHostKey {
+    /// `ssh-ed25519`.
+    Ed25519,
+    /// `ecdsa-sha2-nistp256`.
+    #[serde(rename = "ecdsa-p256")]
+    EcdsaP256,
+}
+
+/// The type of a client's key on the SSH listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SshClientKey {
+    /// `ssh-ed25519`.
+    Ed25519,
+    /// `sk-ssh-ed25519@openssh.com`.
+    SkEd25519,
+    /// `ecdsa-sha2-nistp256`, `-nistp384` and `-nistp521`.
+    Ecdsa,
+    /// `sk-ecdsa-sha2-nistp256@openssh.com`.
+    SkEcdsa,
 }
 
 /// Connections between the nodes of the installation.

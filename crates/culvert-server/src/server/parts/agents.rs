@@ -8,8 +8,8 @@ use culvert_base::BoxFuture;
 use culvert_command::with_causes;
 use culvert_control::Control;
 use culvert_edge::{Edge, Inherited};
-use culvert_installation::config::Settings;
-use culvert_ssh::{HostKey, SshIngress};
+use culvert_installation::config::{Agents, Settings, SshClientKey, SshHostKey};
+use culvert_ssh::{ClientKeyType, HostKey, HostKeyType, SshIngress, SshKeys};
 use culvert_tunnel::server::{AgentAuthorizer, Ingress, Server};
 
 use crate::certificates::certificate_file::CertificateFile;
@@ -100,10 +100,12 @@ impl Part {
             .ssh_host_seed()
             .await
             .map_err(with_causes)?;
-        let key = HostKey::from_seed(&seed);
-        tracing::info!(fingerprint = key.fingerprint(), "the SSH host key");
+        let keys = ssh_keys(&self.settings.agents, &seed);
+        for key in &keys.host {
+            tracing::info!(fingerprint = key.fingerprint(), "the SSH host key");
+        }
         let limits = self.settings.limits.ssh_connections();
-        let ingress = SshIngress::new(listener, &key, self.server.clone(), limits);
+        let ingress = SshIngress::new(listener, &keys, self.server.clone(), limits);
         start.tasks.start("ssh", |stop| ingress.run(stop));
         Ok(())
     }
@@ -170,5 +172,26 @@ impl part::Part for Part {
     fn leave(&self) -> BoxFuture<'_, ()> {
         let patience = self.settings.shutdown.drain.0.min(AGENTS_MOVE);
         Box::pin(self.move_elsewhere(patience))
+    }
+}
+
+/// The keys of the SSH listener, and those it accepts.
+fn ssh_keys(settings: &Agents, seed: &[u8; 32]) -> SshKeys {
+    let host = settings.ssh_host_keys.iter().map(|kind| {
+        let kind = match kind {
+            SshHostKey::Ed25519 => HostKeyType::Ed25519,
+            SshHostKey::EcdsaP256 => HostKeyType::EcdsaP256,
+        };
+        HostKey::derive(kind, seed)
+    });
+    let client = settings.ssh_client_keys.iter().map(|kind| match kind {
+        SshClientKey::Ed25519 => ClientKeyType::Ed25519,
+        SshClientKey::SkEd25519 => ClientKeyType::SkEd25519,
+        SshClientKey::Ecdsa => ClientKeyType::Ecdsa,
+        SshClientKey::SkEcdsa => ClientKeyType::SkEcdsa,
+    });
+    SshKeys {
+        host: host.collect(),
+        client: client.collect(),
     }
 }
