@@ -1,24 +1,28 @@
-//! `culvert doctor`: examines an installation and says how to mend each problem. It changes nothing.
+//! `culvert doctor`: examines an installation and says how to mend each problem. It changes nothing. With a URL it
+//! examines what clients see there.
 
 mod certificates;
+mod client;
 mod listeners;
 mod names;
+mod report;
 mod storage;
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use culvert_base::{BoxFuture, SystemClock};
 use culvert_store::Depth;
-use serde::{Serialize, Serializer};
 use serde_json::json;
 
+use self::report::Report;
 use super::{CommandType, Failure, say};
 use culvert_installation::certificate_checks::CertificateChecks;
 use culvert_installation::config::Role;
 use culvert_installation::{settings_of, with_settings};
-use culvert_tls::acme::check::{self, Level};
+use culvert_tls::acme::check::Level;
 
 /// Registered in [`super::ALL`].
 pub static TYPE: CommandType = CommandType {
@@ -27,76 +31,32 @@ pub static TYPE: CommandType = CommandType {
     run,
 };
 
-/// The result of one check.
-#[derive(Clone, Debug, Serialize)]
-struct Finding {
-    /// What was examined: `data`, `key`, `copy`, `store`, `grants`, `policies`, `clock`, `listeners`, `dns`, `certificates`,
-    /// `services`.
-    area: &'static str,
-    #[serde(serialize_with = "name_of")]
-    level: Level,
-    /// One clause without a period.
-    text: String,
-    /// What was seen: addresses, a status, the message of another party.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    evidence: Vec<String>,
-    /// What to do, unless the level is [`Level::Ok`].
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mend: Option<String>,
-}
-
-fn name_of<S: Serializer>(level: &Level, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(level.name())
-}
-
-/// The findings so far.
-#[derive(Debug, Default)]
-struct Report(Vec<Finding>);
-
-impl Report {
-    fn ok(&mut self, area: &'static str, text: impl Into<String>) {
-        self.add(area, Level::Ok, text.into(), None);
-    }
-
-    fn warn(&mut self, area: &'static str, text: impl Into<String>, mend: impl Into<String>) {
-        self.add(area, Level::Warn, text.into(), Some(mend.into()));
-    }
-
-    fn fail(&mut self, area: &'static str, text: impl Into<String>, mend: impl Into<String>) {
-        self.add(area, Level::Fail, text.into(), Some(mend.into()));
-    }
-
-    fn add(&mut self, area: &'static str, level: Level, text: String, mend: Option<String>) {
-        self.0.push(Finding {
-            area,
-            level,
-            text,
-            evidence: Vec::new(),
-            mend,
-        });
-    }
-
-    /// A finding of the checks that the server has too.
-    fn found(&mut self, area: &'static str, found: check::Finding) {
-        self.0.push(Finding {
-            area,
-            level: found.level,
-            text: found.text,
-            evidence: found.evidence,
-            mend: found.mend,
-        });
-    }
-
-    fn count(&self, level: Level) -> usize {
-        let of_level = |finding: &&Finding| finding.level == level;
-        self.0.iter().filter(of_level).count()
-    }
-}
-
 fn arguments(command: Command) -> Command {
     with_settings(command.about(
-        "Examine an installation: data, keys, store, clock, listeners, DNS and certificates; exits with 1 if something does not work",
+        "Examine an installation: data, keys, store, clock, listeners, DNS and certificates; or a URL as its clients see it. Exits with 1 if something does not work",
     ))
+    .arg(
+        Arg::new("url")
+            .value_name("URL")
+            .help("Examine this URL instead: name, TLS of new and old clients, HTTP/1.0, HTTP/1.1, HTTP/2, WebSocket, upgrades and an upload"),
+    )
+    .arg(
+        Arg::new("connect")
+            .long("connect")
+            .value_name("ADDRESS")
+            .requires("url")
+            .value_parser(value_parser!(SocketAddr))
+            .help("Connect to this IP address and port instead of those of the URL"),
+    )
+    .arg(
+        Arg::new("upload-mib")
+            .long("upload-mib")
+            .value_name("MIB")
+            .requires("url")
+            .default_value("8")
+            .value_parser(value_parser!(u32).range(0..=4096))
+            .help("Size of the body that is sent to the URL with POST, in MiB; 0 to send none"),
+    )
     .arg(
         Arg::new("json")
             .long("json")
@@ -115,6 +75,16 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
     Box::pin(async move {
         let settings = settings_of(&matches)?;
         let mut report = Report::default();
+        if let Some(url) = matches.get_one::<String>("url") {
+            let mib = matches.get_one::<u32>("upload-mib").copied();
+            let wanted = client::Examination {
+                url,
+                connect: matches.get_one("connect").copied(),
+                upload_bytes: u64::from(mib.unwrap_or(0)) << 20,
+            };
+            client::examine(&wanted, &settings, &mut report).await?;
+            return conclude(&report, matches.get_flag("json"));
+        }
         let depth = match matches.get_flag("deep") {
             true => Depth::Deep,
             false => Depth::Quick,
@@ -126,17 +96,22 @@ fn run(matches: ArgMatches) -> BoxFuture<'static, Result<(), Failure>> {
         certificates::examine_authority(&checks, has_edge, &mut report).await;
         listeners::examine(&settings, &mut report).await;
         names::examine(&settings, &checks, &mut report).await;
-        if matches.get_flag("json") {
-            say(format_args!("{:#}", json!({"findings": report.0})))?;
-        } else {
-            print(&report)?;
-        }
-        match report.count(Level::Fail) {
-            0 => Ok(()),
-            1 => Err(Failure::Failed("one check failed".into())),
-            n => Err(Failure::Failed(format!("{n} checks failed"))),
-        }
+        conclude(&report, matches.get_flag("json"))
     })
+}
+
+/// Prints the findings. The error says how many failed.
+fn conclude(report: &Report, as_json: bool) -> Result<(), Failure> {
+    if as_json {
+        say(format_args!("{:#}", json!({"findings": report.0})))?;
+    } else {
+        print(report)?;
+    }
+    match report.count(Level::Fail) {
+        0 => Ok(()),
+        1 => Err(Failure::Failed("one check failed".into())),
+        n => Err(Failure::Failed(format!("{n} checks failed"))),
+    }
 }
 
 fn print(report: &Report) -> Result<(), Failure> {

@@ -293,6 +293,10 @@ const EXAMPLES: &[(&str, Examples)] = &[
                 "sudo -u culvert culvert doctor",
                 "Examine that of the package",
             ),
+            (
+                "culvert doctor https://shop.example.com",
+                "Examine a URL as its clients see it",
+            ),
         ],
     ),
     (

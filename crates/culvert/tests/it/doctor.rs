@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::harness::{backends, binary};
+use crate::harness::{Backend, Harness, backends, binary, eventually};
 use crate::kill::Process;
 
 /// Runs a command and returns its exit code, standard output and standard error.
@@ -250,4 +250,107 @@ fn every_command_has_a_manual_page() {
     assert!(!page("culvert-admin-backup.1").contains("edge\\-http\\-addr"));
     let (_, version, _) = run(&["--version"]);
     assert!(version.contains(std::env::consts::ARCH), "{version}");
+}
+
+/// A URL as its clients see it, over TLS and in the clear: what works, and what to change where something does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_url_is_examined_as_its_clients_see_it() {
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.edge.body_bytes_max = 1 << 20;
+        settings.edge.redirect_http = false;
+    })
+    .await;
+    let host = "seen.culvert.localhost";
+    let policy = "on_http_request: [{actions: [{type: custom-response, config: {body: hello}}]}]";
+    for scheme in ["http", "https"] {
+        let url = format!("{scheme}://{host}");
+        let body = json!({"url": url, "traffic_policy": policy});
+        culvert.create("endpoints", body).await;
+    }
+    eventually("the policy answers", async || {
+        culvert.get(host, "/").await.status == 200
+    })
+    .await;
+    let data = culvert.settings.data_dir.display().to_string();
+    let (http, https) = (culvert.http.to_string(), culvert.https.to_string());
+    let examine = async |url: String, at: &str, more: &[&'static str]| {
+        let (data, at, more) = (data.clone(), at.to_owned(), more.to_vec());
+        let examined = tokio::task::spawn_blocking(move || {
+            let fixed = [
+                "doctor",
+                &url,
+                "--json",
+                "--data-dir",
+                &data,
+                "--connect",
+                &at,
+            ];
+            let (code, report, error) = run(&[&fixed[..], &more].concat());
+            (code, findings(&report), error)
+        });
+        examined.await.unwrap()
+    };
+    let (code, found, error) = examine(format!("https://{host}/"), &https, &[]).await;
+    let told = |area: &str, level: &str, text: &str| {
+        let of_area = of(&found, area, level);
+        assert!(
+            of_area.iter().any(|it| it.contains(text)),
+            "{area}: {found:#?}"
+        );
+    };
+    assert_eq!((code, error.as_str()), (0, ""), "{found:#?}");
+    told("tls", "ok", "TLS 1.3 with a valid certificate");
+    told("old_tls", "ok", "TLS 1.2 is accepted");
+    told("old_tls", "ok", "`edge.default_server_name` accepts them");
+    told(
+        "old_tls",
+        "ok",
+        "`edge.tls12_without_ems` accepts such clients",
+    );
+    told("old_tls", "ok", "TLS 1.1 is refused");
+    told("old_tls", "ok", "TLS 1.0 is refused");
+    told("http1.1", "ok", "got 200");
+    told("http1.0", "ok", "got 200");
+    told("http2", "ok", "got 200");
+    told("websocket", "ok", "there is none at this path");
+    told("upgrade", "ok", "got 200");
+    told("h2c_upgrade", "ok", "got 200");
+    told("upload", "warn", "POST of 8 MiB got 413");
+    let mend = found.iter().find(|finding| finding["area"] == "upload");
+    let mend = mend.unwrap()["mend"].as_str().unwrap();
+    assert!(mend.contains("`edge.body_bytes_max`"), "{mend}");
+
+    let small = ["--upload-mib", "1"];
+    let (code, found, _) = examine(format!("http://{host}/"), &http, &small).await;
+    assert_eq!(code, 0, "{found:#?}");
+    assert!(of(&found, "tls", "ok").is_empty());
+    let h2c = of(&found, "h2c", "ok");
+    assert!(h2c.iter().any(|it| it.contains("got 200")), "{found:#?}");
+    let upload = of(&found, "upload", "ok");
+    assert!(upload.iter().any(|it| it.contains("got 200")), "{found:#?}");
+
+    // A host without endpoint, a name without certificate, a port where nothing listens, and a text that is no URL.
+    let none = ["--upload-mib", "0"];
+    let unknown = "http://no.culvert.localhost/".to_owned();
+    let (code, found, error) = examine(unknown, &http, &none).await;
+    assert_eq!((code, of(&found, "upload", "ok").len()), (1, 0));
+    let missing = of(&found, "http1.1", "fail");
+    assert!(missing[0].contains("404 with ERR_NGROK_3200"), "{found:#?}");
+    assert!(error.contains("checks failed"), "{error}");
+    let foreign = "https://app.example.com/".to_owned();
+    let (code, found, _) = examine(foreign, &https, &none).await;
+    assert_eq!(
+        (code, of(&found, "tls", "fail").len()),
+        (1, 1),
+        "{found:#?}"
+    );
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = closed.local_addr().unwrap().to_string();
+    drop(closed);
+    let (code, found, _) = examine(format!("http://{host}/"), &at, &none).await;
+    assert_eq!(code, 1);
+    assert_eq!(of(&found, "connection", "fail").len(), 1, "{found:#?}");
+    let (code, _, error) = run(&["doctor", "ftp://app.example.com"]);
+    assert_eq!(code, 2, "{error}");
+    culvert.stop().await;
 }

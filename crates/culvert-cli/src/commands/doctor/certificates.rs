@@ -6,7 +6,7 @@ use culvert_base::{Clock, Timestamp};
 use culvert_tls::server_certificate::{expires_at, read_certificate};
 use rustls_pki_types::CertificateDer;
 
-use super::Report;
+use super::report::Report;
 use culvert_installation::certificate_checks::CertificateChecks;
 use culvert_installation::config::Settings;
 

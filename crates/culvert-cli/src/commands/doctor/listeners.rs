@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::Report;
+use super::report::Report;
 use crate::commands::health::{get, local, problems};
 use culvert_installation::config::{Role, Settings};
 
@@ -203,16 +203,7 @@ async fn shake_hands(settings: &Settings, stream: TcpStream, speaks: Speaks) -> 
         _ => None,
     };
     let name = name.unwrap_or_else(|| settings.edge.domain.clone());
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let own: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_file_iter(settings.data_dir.join("ca.pem"))
-            .map(|pem| pem.flatten().collect())
-            .unwrap_or_default();
-    roots.add_parsable_certificates(own.iter().cloned());
-    if let Ok(private) = CertificateDer::pem_file_iter(&settings.acme.extra_ca_file) {
-        roots.add_parsable_certificates(private.flatten());
-    }
+    let (roots, own) = (roots(settings), own_authority(settings));
     let Ok(server) = ServerName::try_from(name.clone()) else {
         return State::Responds("accepts connections".into());
     };
@@ -246,6 +237,24 @@ async fn shake_hands(settings: &Settings, stream: TcpStream, speaks: Speaks) -> 
                 .into(),
         },
     }
+}
+
+/// The certificate authority of the installation, if this machine has its data.
+fn own_authority(settings: &Settings) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_file_iter(settings.data_dir.join("ca.pem"))
+        .map(|pem| pem.flatten().collect())
+        .unwrap_or_default()
+}
+
+/// The certificate authorities of the system and the installation's own.
+pub(super) fn roots(settings: &Settings) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots.add_parsable_certificates(own_authority(settings));
+    if let Ok(private) = CertificateDer::pem_file_iter(&settings.acme.extra_ca_file) {
+        roots.add_parsable_certificates(private.flatten());
+    }
+    roots
 }
 
 /// The first host name of an operator's certificate.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpStream, lookup_host};
 
-use super::Report;
+use super::report::Report;
 use culvert_installation::certificate_checks::CertificateChecks;
 use culvert_installation::config::{Role, Settings};
 

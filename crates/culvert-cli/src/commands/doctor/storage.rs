@@ -7,7 +7,7 @@ use std::time::Duration;
 use culvert_base::Clock;
 use culvert_store::{Depth, Inspection, inspect};
 
-use super::Report;
+use super::report::Report;
 use culvert_installation::config::{Role, Settings};
 use culvert_installation::edge_copy::EdgeCopy;
 use culvert_installation::keys;
