@@ -537,6 +537,31 @@ pub(super) async fn ask2(
     (status, String::from_utf8_lossy(&body).into_owned())
 }
 
+/// RFC 9112 3.2.2: for routing, for policies and for the upstream.
+#[tokio::test]
+async fn the_host_of_an_absolute_target_replaces_the_field() {
+    let mut rig = Rig::start().await;
+    let origin = echo(&mut rig).await;
+    let policy = "on_http_request: [{actions: [{type: add-headers, config: {headers: {x-host: '${req.host}'}}}]}]";
+    let snapshot = Snapshot::builder()
+        .endpoint(named(Scheme::Http, "app.example", 80, &origin, ""))
+        .endpoint(named(Scheme::Http, "ruled.example", 80, &origin, policy));
+    rig.edge.publish(snapshot.build()).await;
+    for host in ["app.example", "ruled.example"] {
+        for field in ["app.example", "ruled.example", "other.example"] {
+            let request = format!("GET http://{host}/a HTTP/1.1\r\nHost: {field}\r\n\r\n");
+            let answer = rig.ask(&request).await;
+            assert_eq!(answer.status, 200, "{request}");
+            let head = answer.text();
+            assert!(head.contains(&format!("\nhost: {host}\r\n")), "{head}");
+            let forwarded = format!("x-forwarded-host: {host}\r\n");
+            assert!(head.contains(&forwarded), "{head}");
+            let is_ruled = head.contains("x-host: ruled.example\r\n");
+            assert_eq!(is_ruled, host == "ruled.example", "{head}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn every_form_of_request_target_is_handled() {
     let (mut rig, root) = rig().await;
