@@ -384,9 +384,7 @@ async fn over_new_connection(
         Attempt::note(connecting, true);
         let connector = down.connector(&way.member.endpoint);
         let connected = match in_turn {
-            true => {
-                pool.connect_in_turn(&connector, way.limits.connect).await
-            }
+            true => pool.connect_in_turn(&connector, way.limits.connect).await,
             false => pool.connect(&connector, way.limits.connect).await,
         };
         Attempt::note(connecting, false);
