@@ -6,7 +6,9 @@ use culvert_base::names::escaped;
 use culvert_base::{Code, Description, Fault, Metadata, Refusal, code, id};
 use culvert_certificates::ssh::public_key;
 use culvert_endpoints::endpoint::agent;
-use culvert_endpoints::endpoint::agent::{AgentAddress, Parts, Patch, RequestedOptions, Written};
+use culvert_endpoints::endpoint::agent::{
+    AgentAddress, Parts, Patch, RequestedOptions, RequestedTimeouts, Written,
+};
 use culvert_endpoints::endpoint::model::{Endpoint, Served};
 use culvert_endpoints::{endpoint, pool};
 use culvert_identity::credential;
@@ -19,7 +21,7 @@ use culvert_resources::stored::Format;
 use culvert_resources::{Caller, Error, audit, stored};
 use culvert_store::{Changes, CommitError, Document, Head, Revision};
 use culvert_tunnel::server::{Binding, EndpointRequest};
-use culvert_tunnel::wire::{LabelledRequest, PatchRequest};
+use culvert_tunnel::wire::{EndpointTimeouts, LabelledRequest, PatchRequest};
 
 use crate::authorize::{Credential, cut};
 use crate::session::model::TunnelSession;
@@ -265,7 +267,7 @@ impl AgentControl {
             metadata: metadata.clone(),
             policy,
             merge_slashes: want.options.merge_slashes,
-            timeouts: &want.options.timeouts,
+            timeouts: timeouts(&want.options.timeouts),
         };
         let (endpoint, also, is_new) =
             match Endpoint::serve(cx, endpoint_id, place, parts, before.as_ref()).await? {
@@ -773,6 +775,16 @@ fn refuse_by(acl: &Acl, want: &EndpointRequest, place: &AgentAddress) -> Result<
         code,
         format!("The credential's ACL does not allow `{name}`."),
     ))
+}
+
+fn timeouts(wanted: &EndpointTimeouts) -> RequestedTimeouts<'_> {
+    RequestedTimeouts {
+        connect: &wanted.connect,
+        first_byte: &wanted.first_byte,
+        idle: &wanted.idle,
+        write: &wanted.write,
+        request: &wanted.request,
+    }
 }
 
 fn forwards_proto(given: &str) -> Result<&str, Refusal> {

@@ -286,7 +286,7 @@ impl Trace {
     }
 
     /// Ends the request, and offers its spans for export. They are dropped, and counted, if there is no room.
-    pub fn finish(mut self: Box<Self>, ended: Instant) {
+    pub fn finish(mut self, ended: Instant) {
         self.end_attempt("abandoned", ended);
         self.end_group(ended);
         let answered = self.recorded.as_ref().and_then(|it| it.answered);

@@ -23,8 +23,8 @@ mod object;
 
 pub use bind::{
     BasicAuth, BasicCredential, BindExtra, BindReply, BindReplyExtra, BindRequest, CircuitBreaker,
-    HeaderChanges, IpRestriction, MutualTls, OAuth, Oidc, Options, TlsTermination, UserAgentFilter,
-    WebhookVerification,
+    EndpointTimeouts, HeaderChanges, IpRestriction, MutualTls, OAuth, Oidc, Options,
+    TlsTermination, UserAgentFilter, WebhookVerification,
 };
 pub use object::{Object, Scanned};
 

@@ -15,7 +15,6 @@ mod dial_error;
 mod dialer;
 mod fetch;
 mod guard;
-mod handover;
 mod http1_client;
 mod names;
 mod pool;

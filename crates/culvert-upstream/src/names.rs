@@ -1,7 +1,7 @@
 //! Looks up the addresses of host names, with a bound on how many lookups run at one time.
 //!
-//! The system looks up a name in a thread, for as long as its name servers let it wait, and nothing ends that. Whoever has
-//! names whose servers never respond could take all threads otherwise. So traffic, health checks and the requests of policies
+//! The system looks up a name in a thread, for as long as its name servers let it wait, and nothing ends that. One owner
+//! of names whose servers never respond could take all threads. So traffic, health checks and the requests of policies
 //! have separate places, of which an owner has a share; a lookup keeps its place until the system has ended it, and all that
 //! want the same name wait for one lookup.
 
@@ -176,7 +176,11 @@ impl Names {
             answer: answer.clone(),
             permit: Some(permit),
         };
-        // A task, because whoever asks first may leave before the system has ended.
+        // A task, because the one that asks first may leave before the system has ended.
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "it ends with its lookup, which its place bounds; nothing waits for it at the stop"
+        )]
         tokio::spawn(async move {
             let found = look_up(&host).await;
             // Who comes from now on asks again.

@@ -9,6 +9,7 @@
 //! shard, because the connection of another thread would wake that thread.
 
 mod addresses;
+mod handover;
 mod http1;
 mod http2;
 mod probe;
@@ -22,6 +23,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::time::Instant;
 
 use self::addresses::CurrentAddresses;
+use self::handover::Handover;
 use self::http1::Http1;
 pub use self::http1::{Lease, Received, SendResult};
 use self::http2::Http2;
@@ -30,7 +32,6 @@ pub use self::http2::{Http2Sender, Http2Stream, PendingStream};
 pub use self::probe::{HttpProbe, Probe, ProbeFailure};
 use crate::connector::Connector;
 use crate::dial_error::DialError;
-use crate::handover::Handover;
 use crate::http1_client::Http1ClientError;
 use crate::ports::{PoolOwner, UploadBody};
 use crate::stream::UpstreamStream;

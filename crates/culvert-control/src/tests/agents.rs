@@ -956,8 +956,8 @@ async fn an_agent_sets_slashes_and_timeouts_of_its_endpoint() {
     let grant = open.session(json!([])).await;
     let mut want = http("slashes.culvert.localhost");
     want.options.merge_slashes = Some(false);
-    let timeout = |name: &str, time: &str| (name.to_owned(), time.to_owned());
-    want.options.timeouts = [timeout("first_byte", "90s"), timeout("idle", "1h")].into();
+    want.options.timeouts.first_byte = "90s".into();
+    want.options.timeouts.idle = "1h".into();
     let bound = open.bind(&grant, want).await.unwrap();
     let shown = open
         .rig
@@ -967,10 +967,9 @@ async fn an_agent_sets_slashes_and_timeouts_of_its_endpoint() {
     assert_eq!(shown["merge_slashes"], false);
     assert_eq!(shown["timeouts"]["first_byte"], "90s");
     assert_eq!(shown["timeouts"]["idle"], "1h");
-    for (name, time) in [("first", "90s"), ("idle", "10ms"), ("idle", "x")] {
+    for time in ["10ms", "x", "169h"] {
         let mut wrong = http("wrong.culvert.localhost");
-        wrong.options.timeouts = [timeout(name, time)].into();
-        let refused = open.bind(&grant, wrong).await.unwrap_err();
-        assert_eq!(refused, 359, "{name}={time}");
+        wrong.options.timeouts.idle = time.into();
+        assert_eq!(open.bind(&grant, wrong).await.unwrap_err(), 359, "{time}");
     }
 }

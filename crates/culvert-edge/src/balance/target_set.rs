@@ -386,16 +386,9 @@ impl<B: UploadBody> TargetSet<B> {
             .or_else(others)
     }
 
-    /// The upstream that served a client before, by one of its cookies, if it gets traffic.
-    pub(crate) fn kept<'c>(
-        &self,
-        mut tokens: impl Iterator<Item = &'c str>,
-        meters: &Meters,
-    ) -> Option<usize> {
-        let sticky = self.list.sticky.as_ref()?;
-        let index = tokens.find_map(|token| sticky.position(token))?;
-        let view = self.current_view(meters);
-        view.has(index).then_some(index)
+    /// Whether an upstream gets traffic.
+    pub(crate) fn is_used(&self, index: usize, meters: &Meters) -> bool {
+        self.current_view(meters).has(index)
     }
 
     /// Whether there is another upstream than those tried.

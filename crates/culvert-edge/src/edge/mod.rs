@@ -555,7 +555,8 @@ impl Edge {
         let level = self.shared.state.level();
         for (account, pool) in self.ports.lock().await.compiler.pools() {
             pool.sweep(level > Level::Calm);
-            pool.follow_name(&self.shared.network, Share::of_owner(account));
+            let shared = &self.shared;
+            pool.follow_name(&shared.state, &shared.network, Share::of_owner(account));
         }
     }
 }

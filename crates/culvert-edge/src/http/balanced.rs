@@ -38,7 +38,14 @@ pub(super) async fn send(
     let mut tried = Tried::default();
     let of_client = down.known_upstream(&way.member.id, |upstream| targets.position(upstream));
     let key = key_of(&targets.list().balancing, exchange, head);
-    let kept = sticky::kept(targets, &down, head);
+    let is_tls = down.conn.info.tls.get().is_some();
+    let sticky = targets.list().sticky.as_ref();
+    let kept = sticky.and_then(|sticky| match &*head {
+        OutgoingHead::Parts(parts) => sticky::position(sticky, &parts.extensions, is_tls),
+        // Plain requests are not for endpoints with this.
+        OutgoingHead::Plain { .. } => None,
+    });
+    let kept = kept.filter(|index| targets.is_used(*index, meters));
     let mut chosen = of_client
         .or(kept)
         .or_else(|| targets.choose(key, tried, meters));
@@ -100,8 +107,10 @@ pub(super) async fn send(
             failed => failed,
         };
         at.settle(failed.outcome());
-        if failed == Failed::No && kept != Some(index) {
-            sticky::keep(targets, exchange, index);
+        // A policy's own request has no browser.
+        if failed == Failed::No && kept != Some(index) && !exchange.is_call() {
+            exchange.sticky_cookie =
+                sticky.and_then(|sticky| sticky::cookie(sticky, index, is_tls));
         }
         let may_go_on = match failed {
             Failed::ToConnect | Failed::ToBegin => retries.connect_failure,

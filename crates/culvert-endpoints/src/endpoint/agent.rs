@@ -1,6 +1,5 @@
 //! Endpoints that agents serve: what an agent may request, and the stored form (contract: agent protocol 5.2).
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use culvert_base::names::escaped;
@@ -16,6 +15,7 @@ use culvert_store::{Changes, Document};
 
 use crate::endpoint::address::{ChosenAddress, RequestedUrl, address_key};
 use crate::endpoint::model::{Address, AddressScheme, Binding, Endpoint, Served};
+pub use crate::endpoint::timeouts::RequestedTimeouts;
 use crate::endpoint::timeouts::Timeouts;
 use crate::endpoint::{TYPE, address};
 use crate::traffic_policy::model::StoredPolicy;
@@ -238,8 +238,8 @@ pub struct Parts<'a> {
     pub policy: &'a str,
     /// Whether `//` in paths becomes `/`; `None` for the default.
     pub merge_slashes: Option<bool>,
-    /// Its timeouts by name, as durations.
-    pub timeouts: &'a BTreeMap<String, String>,
+    /// Its timeouts.
+    pub timeouts: RequestedTimeouts<'a>,
 }
 
 /// The write that an endpoint needs.

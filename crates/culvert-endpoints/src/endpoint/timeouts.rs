@@ -1,6 +1,5 @@
 //! The timeouts of an endpoint, which override the settings `edge.timeouts`.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use culvert_base::{Refusal, code};
@@ -39,27 +38,46 @@ pub(crate) struct Timeouts {
     request: Option<String>,
 }
 
+/// The timeouts that an agent requests for its endpoint, as durations; empty for the default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestedTimeouts<'a> {
+    /// To connect to the service.
+    pub connect: &'a str,
+    /// From the end of the request to the first byte of the response.
+    pub first_byte: &'a str,
+    /// Of silence in both directions.
+    pub idle: &'a str,
+    /// While the client reads nothing.
+    pub write: &'a str,
+    /// While the client sends nothing of a request.
+    pub request: &'a str,
+}
+
 /// A field with its minimum and maximum.
 type Row<'a> = (&'static str, &'a mut Option<String>, Duration, Duration);
 
 impl Timeouts {
-    /// Those that an agent requests, by name; `None` if there are none.
+    /// Those that an agent requests; `None` if there are none.
     ///
     /// # Errors
     ///
-    /// 359 for another name, or a duration that is out of bounds.
-    pub(crate) fn of_agent(named: &BTreeMap<String, String>) -> Result<Option<Self>, Refusal> {
-        let mut timeouts = Self::default();
-        for (name, time) in named {
-            let mut rows = timeouts.rows().into_iter();
-            let Some((_, field, ..)) = rows.find(|(known, ..)| known == name) else {
-                return Err(Refusal::new(
-                    code::ENDPOINT_OPTION_INVALID,
-                    "A timeout of the endpoint must be `connect`, `first_byte`, `idle`, `write` or `request`.",
-                ));
-            };
-            *field = Some(time.clone());
-        }
+    /// 359 for a duration that is out of bounds.
+    pub(crate) fn of_agent(requested: RequestedTimeouts<'_>) -> Result<Option<Self>, Refusal> {
+        let RequestedTimeouts {
+            connect,
+            first_byte,
+            idle,
+            write,
+            request,
+        } = requested;
+        let given = |text: &str| Some(text.to_owned());
+        let timeouts = Self {
+            connect: given(connect),
+            first_byte: given(first_byte),
+            idle: given(idle),
+            write: given(write),
+            request: given(request),
+        };
         let checked = timeouts.check();
         checked.map_err(|refusal| Refusal::new(code::ENDPOINT_OPTION_INVALID, refusal.message))
     }

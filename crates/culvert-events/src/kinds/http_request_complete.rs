@@ -41,7 +41,7 @@ pub static KIND: EventKind = EventKind::traffic(
         field("culvert.protocol", Text, "Protocol of the request: `HTTP/1.0`, `HTTP/1.1` or `HTTP/2`.").by_name(),
         field("culvert.reason", Text, REASON).one_of(Reason::VALUES, r#""""#).filterable().by_name(),
         field("culvert.sampled", Int64, SAMPLED).or("1").by_name(),
-        field("culvert.trace_id", Text, "Trace ID of the `traceparent` header (W3C Trace Context), 32 hexadecimal digits.").null_when("the request has no valid `traceparent` header").by_name(),
+        field("culvert.trace_id", Text, "ID of the trace (W3C Trace Context), 32 hexadecimal digits: of the `traceparent` header, or of the trace that the edge began.").null_when("the request has no trace").by_name(),
         field("culvert.upstream", Text, UPSTREAM).by_name(),
         field("http.request.body_length", Int64, "Bytes of the request's body received, without framing, before decoding any content encoding."),
         field("http.request.headers", Headers, "Request headers as received: names capitalised, values in ASCII lower case, several values of a name in order. Values of credential headers are `[redacted]`. At most 32 KiB."),

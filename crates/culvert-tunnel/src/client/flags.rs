@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::endpoint::Protocol;
 use super::upstream::Upstream;
-use crate::wire::{BindExtra, BindRequest};
+use crate::wire::{BindExtra, BindRequest, EndpointTimeouts};
 
 /// An option of an endpoint.
 #[derive(Debug)]
@@ -385,6 +385,9 @@ pub static FLAGS: &[Flag] = texts![
     "timeout", "NAME=DURATION", true, EVERYWHERE, "Timeout of the endpoint, such as `first_byte=90s`: connect, first_byte, idle, write or request",
         |to, text| {
             let (name, time) = text.split_once('=').ok_or("the value must be `name=duration`")?;
+            if !EndpointTimeouts::NAMES.contains(&name) {
+                return Err(format!("the name must be connect, first_byte, idle, write or request, not `{name}`"));
+            }
             to.set("Timeouts", name, time);
             Ok(())
         };
@@ -420,6 +423,24 @@ mod tests {
         let mut opts = bind(Protocol::Https, given).unwrap().1.opts;
         opts.as_object_mut().unwrap().remove("URL");
         opts
+    }
+
+    #[test]
+    fn slashes_and_timeouts_are_options() {
+        let given = [
+            ("merge-slashes", "false"),
+            ("timeout", "idle=1h"),
+            ("timeout", "first_byte=90s"),
+        ];
+        let expected =
+            json!({"MergeSlashes": false, "Timeouts": {"idle": "1h", "first_byte": "90s"}});
+        assert_eq!(opts(&given), expected);
+        for wrong in ["idle", "first=90s", ""] {
+            assert!(
+                bind(Protocol::Https, &[("timeout", wrong)]).is_err(),
+                "{wrong}"
+            );
+        }
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! The Bind call, with which an agent requests an endpoint and its options.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -205,8 +203,29 @@ pub struct Options {
     /// Whether `//` in paths becomes `/`; absent for the default. Only in culvert's protocol.
     #[serde(rename = "mergeslashes")]
     pub merge_slashes: Option<bool>,
-    /// The timeouts of the endpoint by name, such as `first_byte`, as durations. Only in culvert's protocol.
-    pub timeouts: BTreeMap<String, String>,
+    /// The timeouts of the endpoint. Only in culvert's protocol.
+    pub timeouts: EndpointTimeouts,
+}
+
+/// The timeouts of an endpoint, as durations such as `90s`; empty for the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EndpointTimeouts {
+    /// To connect to the service.
+    pub connect: String,
+    /// From the end of the request to the first byte of the response.
+    pub first_byte: String,
+    /// Of silence in both directions.
+    pub idle: String,
+    /// While the client reads nothing.
+    pub write: String,
+    /// While the client sends nothing of a request.
+    pub request: String,
+}
+
+impl EndpointTimeouts {
+    /// Their names.
+    pub const NAMES: [&str; 5] = ["connect", "first_byte", "idle", "write", "request"];
 }
 
 impl Options {

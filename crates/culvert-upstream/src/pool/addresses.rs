@@ -1,7 +1,7 @@
 //! Follows the name of an upstream: connections to addresses that it no longer has serve no further request.
 //!
-//! A kept connection would serve a busy upstream for ever otherwise, though its name leads elsewhere since long. The name is
-//! looked up once in a while as long as there are connections; requests compare a number only.
+//! Otherwise a kept connection would serve a busy upstream without end, though its name leads elsewhere. The name is looked
+//! up once in a while as long as there are connections; requests only compare a number.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,10 +15,12 @@ use super::Pool;
 use super::http1::Http1;
 use crate::fetch::Network;
 use crate::names::LookupFor;
-use crate::ports::UploadBody;
+use crate::ports::{PoolOwner, UploadBody};
 
 /// How often the name is looked up.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(60);
+/// How long one waits for its result, so that a stop of the process does not.
+const WAITS_AT_MOST: Duration = Duration::from_secs(5);
 /// The generation of a connection that was not compared yet.
 pub(super) const NOT_COMPARED: u64 = u64::MAX;
 
@@ -48,7 +50,12 @@ impl CurrentAddresses {
 impl<B: UploadBody> Pool<B> {
     /// Looks up the name of the upstream, if it has one, there are connections, and the last time is a minute ago. The lookup
     /// counts for `share`.
-    pub fn follow_name(self: &Arc<Self>, network: &Network, share: Share) {
+    pub fn follow_name(
+        self: &Arc<Self>,
+        owner: &Arc<impl PoolOwner>,
+        network: &Network,
+        share: Share,
+    ) {
         let state = &self.addresses;
         let is_named = self.upstream.agents_endpoint().is_none()
             && self.upstream.host().parse::<IpAddr>().is_err();
@@ -64,12 +71,12 @@ impl<B: UploadBody> Pool<B> {
         state.looked_up_at.store(now, Ordering::Relaxed);
         let names = network.dialer.load().names().clone();
         let pool = Arc::clone(self);
-        tokio::spawn(async move {
+        owner.track(async move {
             // Not urgent: as long as the share is used up, it waits in its turn, once for each pool.
             let lookup = (LookupFor::Checks, share);
             let is_queued = AtomicBool::new(false);
             let found = names.addresses(pool.upstream.host(), lookup, &is_queued);
-            if let Ok(Ok(addresses)) = tokio::time::timeout(LOOK_UP_EVERY, found).await {
+            if let Ok(Ok(addresses)) = tokio::time::timeout(WAITS_AT_MOST, found).await {
                 let addresses: Vec<IpAddr> = addresses.iter().map(|one| one.ip()).collect();
                 pool.note_addresses(&addresses);
             }

@@ -413,6 +413,13 @@ const BY_CLIENTS: &[Row] = &[
         "",
     ),
     (
+        "upstream/names.rs Shared.running",
+        "LOOKUPS_MAX",
+        256,
+        Direct,
+        "who_holds_too_many_lookups_waits_and_others_do_not",
+    ),
+    (
         "tunnel/server/auth_backoff.rs AuthBackoff.until",
         "SOURCES_MAX",
         4_096,
@@ -647,7 +654,7 @@ const BY_SERVER: &[&str] = &[
 ];
 
 /// Crates whose collections a socket can reach.
-const CRATES: [&str; 31] = [
+const CRATES: [&str; 32] = [
     "access",
     "actions",
     "agents",

@@ -131,7 +131,7 @@ async fn list(culvert: &Harness, query: &[(&str, &str)]) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn indexed_filters_find_what_a_full_scan_finds() {
     for backend in backends().await {
-        check(&backend).await;
+        Box::pin(check(&backend)).await;
     }
 }
 

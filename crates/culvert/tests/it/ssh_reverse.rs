@@ -421,13 +421,13 @@ async fn endless(tasks: &mut JoinSet<()>) -> (String, Arc<AtomicUsize>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_downloads_do_not_delay_others_of_the_client() {
-    others_are_not_delayed_by(20).await;
+    Box::pin(others_are_not_delayed_by(20)).await;
 }
 
 /// The answer to the next connection is behind data that its client does not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stalled_download_alone_does_not_delay_others_of_the_client() {
-    others_are_not_delayed_by(1).await;
+    Box::pin(others_are_not_delayed_by(1)).await;
 }
 
 async fn others_are_not_delayed_by(stalled_downloads: usize) {
