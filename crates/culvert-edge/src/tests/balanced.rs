@@ -774,13 +774,8 @@ async fn cookies_seen(tasks: &mut JoinSet<()>) -> SocketAddr {
     origin(tasks, async |mut client| {
         while let Some((head, _)) = client.request().await {
             let lines = head.lines();
-            let seen: Vec<&str> = lines
-                .filter_map(|line| {
-                    line.to_ascii_lowercase()
-                        .starts_with("cookie: ")
-                        .then(|| &line[8..])
-                })
-                .collect();
+            let lines = lines.filter(|line| line.to_ascii_lowercase().starts_with("cookie: "));
+            let seen: Vec<&str> = lines.map(|line| &line[8..]).collect();
             let seen = seen.join("|");
             let length = seen.len();
             client

@@ -415,7 +415,7 @@ const BY_CLIENTS: &[Row] = &[
     (
         "upstream/names.rs Shared.running",
         "LOOKUPS_MAX",
-        256,
+        128,
         Direct,
         "who_holds_too_many_lookups_waits_and_others_do_not",
     ),
