@@ -169,6 +169,12 @@ async fn drive_with_issuer(suite: &str) {
     Box::pin(run_against(culvert.await, suite, command)).await;
 }
 
+/// What the edge makes of targets, framing, upgrades and responses, beside nginx and HAProxy, is what the documents say.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_edge_treats_bytes_as_the_table_beside_its_peers_says() {
+    drive("peers").await;
+}
+
 /// HAProxy in front of the edge, behind an agent, and as upstream.
 #[tokio::test(flavor = "multi_thread")]
 async fn haproxy_and_the_edge_know_each_others_clients() {
