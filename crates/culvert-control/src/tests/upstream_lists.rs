@@ -189,7 +189,7 @@ async fn wrong_lists_of_upstreams_are_refused() {
         ),
         (
             json!({
-                "url": "tcp://1.tcp.culvert.localhost:20001", "upstreams": [{"url": "tcp://a:1"}],
+                "url": "tls://x.culvert.localhost", "upstreams": [{"url": "tcp://a:1"}],
                 "upstream_balancing": {"sticky": true},
             }),
             18014,
