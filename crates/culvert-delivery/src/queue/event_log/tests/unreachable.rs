@@ -17,7 +17,7 @@ async fn drain(place: &Place, count: usize) -> Vec<String> {
         );
         place.clock.advance(LOOK);
         place.log.backlog().await.unwrap();
-        drained.extend(place.drain().await);
+        drained.extend(place.drain(0).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     drained.sort_unstable();
@@ -65,10 +65,10 @@ async fn a_repeated_append_changes_nothing() {
     // Earlier than any time at which a worker may have read its clock.
     let due = place.log.next_due("ed_1").await.unwrap();
     assert!(due.unwrap() < place.clock.now());
-    assert_eq!(place.drain().await, ["a", "b"]);
+    assert_eq!(place.drain(2).await, ["a", "b"]);
     // An append is also recognised as repeated after the batch was delivered.
     place.append(vec![traffic("a")]).await;
-    assert_eq!(place.drain().await, Vec::<String>::new());
+    assert_eq!(place.drain(0).await, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn acknowledged_events_survive_the_server_and_new_ones_go_to_the_database(
     place.log.ack(&sending).await.unwrap();
     // Batches in the database are still delivered. A delivered batch is not sent again, even if its
     // lease had ended.
-    assert_eq!(place.drain().await, ["while"]);
+    assert_eq!(place.drain(1).await, ["while"]);
     ack_late(&place, &held).await;
     place.append(vec![traffic("later")]).await;
 
@@ -114,7 +114,7 @@ async fn a_log_started_without_its_server_connects_later() {
     place.log = place.beside().await;
     assert!(place.log.usable().await.is_err());
     place.append(vec![traffic("b")]).await;
-    assert_eq!(place.drain().await, ["b"]);
+    assert_eq!(place.drain(1).await, ["b"]);
     place.server.as_mut().unwrap().restart().await;
     usable(&*place.log, true).await;
     assert_eq!(drain(&place, 1).await, ["a"]);
@@ -241,7 +241,7 @@ async fn a_batch_larger_than_a_message_is_split() {
         ..large
     };
     place.append(vec![one]).await;
-    assert_eq!(place.drain().await, ["one"]);
+    assert_eq!(place.drain(1).await, ["one"]);
 }
 
 #[tokio::test]
