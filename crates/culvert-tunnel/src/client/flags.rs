@@ -492,6 +492,7 @@ mod tests {
                 let value = match flag.name {
                     "basic-auth" => "a:b",
                     "circuit-breaker" => "0.5",
+                    "timeout" => "idle=1h",
                     "proxy-proto" => "1",
                     "upstream-protocol" => "http2",
                     _ if flag.given == Given::Switch => "true",
@@ -506,7 +507,7 @@ mod tests {
         assert_eq!(read.circuit_breaker.unwrap().error_threshold, 0.5);
         assert_eq!(request.forwards_proto, "http2");
         assert_eq!(request.extra.bindings, ["x"]);
-        assert!(request.extra.pooling_enabled);
+        assert!(request.extra.pooling_enabled && read.timeouts.idle == "1h");
     }
 
     #[test]
