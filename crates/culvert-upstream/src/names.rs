@@ -23,7 +23,12 @@ use crate::dial_error::DialError;
 /// Most lookups that run at one time, for traffic and for each of the others.
 const LOOKUPS_MAX: usize = 128;
 const FURTHER_LOOKUPS_MAX: usize = 64;
-/// Most addresses of a name that are tried.
+/// Most requests that wait for a place. Each place that becomes free wakes all of them.
+const WAITING_MAX: usize = 512;
+/// Most lookups of one name that run at one time.
+const LOOKUPS_OF_NAME_MAX: u8 = 3;
+/// Most addresses of a name that are known, and that are tried.
+const KNOWN_ADDRESSES_MAX: usize = 256;
 const ADDRESSES_MAX: usize = 16;
 /// After how long a lookup is no longer waited for by those that come later: its name server may respond again.
 const STALE_AFTER: Duration = Duration::from_secs(1);
@@ -48,16 +53,44 @@ pub(crate) struct Names(Arc<Shared>);
 
 struct Shared {
     running: Mutex<HashMap<Arc<str>, Lookup>>,
-    traffic: FairPermits,
-    checks: FairPermits,
-    calls: FairPermits,
+    traffic: Places,
+    checks: Places,
+    calls: Places,
+}
+
+/// The places of lookups for one purpose, and of those that wait for one.
+struct Places {
+    running: FairPermits,
+    waiting: FairPermits,
     /// Notified of each place that becomes free.
     freed: Notify,
+}
+
+impl Places {
+    fn new(lookups_max: usize) -> Self {
+        Self {
+            running: FairPermits::new(lookups_max),
+            waiting: FairPermits::new(WAITING_MAX),
+            freed: Notify::new(),
+        }
+    }
+}
+
+impl Shared {
+    fn places(&self, purpose: LookupFor) -> &Places {
+        match purpose {
+            LookupFor::Traffic => &self.traffic,
+            LookupFor::Checks => &self.checks,
+            LookupFor::Calls => &self.calls,
+        }
+    }
 }
 
 /// A lookup that runs.
 struct Lookup {
     began: Instant,
+    /// How many of the name began, with this one, since none ran.
+    nth: u8,
     answer: watch::Receiver<Option<Answer>>,
 }
 
@@ -65,6 +98,7 @@ struct Lookup {
 struct Place {
     names: Names,
     host: Arc<str>,
+    purpose: LookupFor,
     answer: watch::Receiver<Option<Answer>>,
     permit: Option<FairPermit>,
 }
@@ -79,7 +113,7 @@ impl Drop for Place {
         }
         drop(running);
         self.permit = None;
-        self.names.0.freed.notify_waiters();
+        self.names.0.places(self.purpose).freed.notify_waiters();
     }
 }
 
@@ -87,10 +121,9 @@ impl Default for Names {
     fn default() -> Self {
         Self(Arc::new(Shared {
             running: Mutex::default(),
-            traffic: FairPermits::new(LOOKUPS_MAX),
-            checks: FairPermits::new(FURTHER_LOOKUPS_MAX),
-            calls: FairPermits::new(FURTHER_LOOKUPS_MAX),
-            freed: Notify::new(),
+            traffic: Places::new(LOOKUPS_MAX),
+            checks: Places::new(FURTHER_LOOKUPS_MAX),
+            calls: Places::new(FURTHER_LOOKUPS_MAX),
         }))
     }
 }
@@ -102,12 +135,12 @@ impl fmt::Debug for Names {
 }
 
 impl Names {
-    /// The addresses of a host name or address, in the order of the system's preference (RFC 6724), at most 16; their ports are
+    /// The addresses of a host name or address, in the order of the system's preference (RFC 6724), at most 256; their ports are
     /// 0. If the share is used up, waits for a place, and `is_queued` says so meanwhile.
     ///
     /// # Errors
     ///
-    /// The name has no address, or the system cannot look it up.
+    /// The name has no address, the system cannot look it up, or too many of the share wait.
     pub(crate) async fn addresses(
         &self,
         host: &str,
@@ -117,18 +150,25 @@ impl Names {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok(Arc::new([SocketAddr::new(address, 0)]));
         }
+        let places = self.0.places(purpose);
+        let mut waiting = None;
         let mut answer = loop {
-            let mut freed = std::pin::pin!(self.0.freed.notified());
+            let mut freed = std::pin::pin!(places.freed.notified());
             // Before the try, so that a place that becomes free meanwhile is not missed.
             freed.as_mut().enable();
             match self.answer(host, (purpose, share)) {
                 Some(answer) => break answer,
                 None => {
                     is_queued.store(true, Ordering::Relaxed);
+                    if waiting.is_none() {
+                        let place = places.waiting.try_acquire(share);
+                        waiting = Some(place.map_err(|_| DialError::TooManyLookups)?);
+                    }
                     freed.await;
                 }
             }
         };
+        drop(waiting);
         is_queued.store(false, Ordering::Relaxed);
         let answer = answer.wait_for(Option::is_some).await;
         // The task has panicked, or its runtime has ended.
@@ -150,22 +190,20 @@ impl Names {
     ) -> Option<watch::Receiver<Option<Answer>>> {
         let mut running = lock(&self.0.running);
         let known = running.get(host);
-        let fresh = known.filter(|known| known.began.elapsed() < STALE_AFTER);
+        let nth = known.map_or(0, |known| known.nth);
+        let is_fresh = |known: &&Lookup| known.began.elapsed() < STALE_AFTER;
+        let fresh = known.filter(|known| is_fresh(known) || nth >= LOOKUPS_OF_NAME_MAX);
         if let Some(fresh) = fresh {
             return Some(fresh.answer.clone());
         }
-        let permits = match purpose {
-            LookupFor::Traffic => &self.0.traffic,
-            LookupFor::Checks => &self.0.checks,
-            LookupFor::Calls => &self.0.calls,
-        };
-        let Ok(permit) = permits.try_acquire(share) else {
+        let Ok(permit) = self.0.places(purpose).running.try_acquire(share) else {
             return known.map(|known| known.answer.clone());
         };
         let host: Arc<str> = host.into();
         let (answers, answer) = watch::channel(None);
         let lookup = Lookup {
             began: Instant::now(),
+            nth: nth + 1,
             answer: answer.clone(),
         };
         running.insert(Arc::clone(&host), lookup);
@@ -173,6 +211,7 @@ impl Names {
         let place = Place {
             names: self.clone(),
             host: Arc::clone(&host),
+            purpose,
             answer: answer.clone(),
             permit: Some(permit),
         };
@@ -196,7 +235,7 @@ async fn look_up(host: &str) -> Answer {
     let found = found.map_err(|error| (error.kind(), error.to_string().into()))?;
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for address in found {
-        if addresses.len() < ADDRESSES_MAX && !addresses.contains(&address) {
+        if addresses.len() < KNOWN_ADDRESSES_MAX && !addresses.contains(&address) {
             addresses.push(address);
         }
     }
@@ -223,6 +262,7 @@ pub(crate) fn order(addresses: &[SocketAddr], port: u16, turn: usize) -> Vec<Soc
         let pair = [preferred.get(index), others.get(index)];
         ordered.extend(pair.into_iter().flatten());
     }
+    ordered.truncate(ADDRESSES_MAX);
     for address in &mut ordered {
         // The scope of a link-local address stays.
         address.set_port(port);
@@ -282,7 +322,7 @@ mod tests {
         let names = Names::default();
         let greedy = Share::of_owner("greedy");
         let mut held = Vec::new();
-        while let Ok(permit) = names.0.traffic.try_acquire(greedy) {
+        while let Ok(permit) = names.0.traffic.running.try_acquire(greedy) {
             held.push(permit);
         }
         assert!(held.len() < LOOKUPS_MAX);
@@ -301,7 +341,7 @@ mod tests {
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
         assert!(queued.load(Ordering::Relaxed));
         drop(held);
-        names.0.freed.notify_waiters();
+        names.0.traffic.freed.notify_waiters();
         waiting.await.unwrap();
         assert!(!queued.load(Ordering::Relaxed));
     }
@@ -311,13 +351,20 @@ mod tests {
         let names = Names::default();
         let (answers, answer) = watch::channel(None);
         let began = Instant::now();
-        lock(&names.0.running).insert("localhost".into(), Lookup { began, answer });
+        lock(&names.0.running).insert(
+            "localhost".into(),
+            Lookup {
+                began,
+                nth: 1,
+                answer,
+            },
+        );
         let address: SocketAddr = "192.0.2.1:0".parse().unwrap();
         let queued = not_queued();
         let wanted = [(); 50].map(|()| names.addresses("localhost", traffic("one"), &queued));
         let all = futures_util::future::join_all(wanted);
         let (found, ()) = tokio::join!(all, async {
-            assert_eq!(names.0.traffic.available(), LOOKUPS_MAX);
+            assert_eq!(names.0.traffic.running.available(), LOOKUPS_MAX);
             // Another lookup does not wait for one that began long ago.
             tokio::time::advance(STALE_AFTER).await;
             let other = names.addresses("localhost", traffic("one"), &queued).await;
@@ -342,6 +389,6 @@ mod tests {
             .await;
         assert!(failed.is_err());
         assert!(lock(&names.0.running).is_empty());
-        assert_eq!(names.0.traffic.available(), LOOKUPS_MAX);
+        assert_eq!(names.0.traffic.running.available(), LOOKUPS_MAX);
     }
 }

@@ -13,6 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use culvert_base::names::escaped;
 use culvert_base::{BoxFuture, SystemClock};
 use culvert_store::Depth;
 use serde_json::json;
@@ -128,11 +129,13 @@ fn print(report: &Report) -> Result<(), Failure> {
         };
         say(format_args!(
             "{word}  {:12}  {}",
-            finding.area, finding.text
+            finding.area,
+            // It may quote a server, whose control characters a terminal would obey.
+            escaped(&finding.text)
         ))?;
         let is_in_order = finding.level == Level::Ok;
         for seen in finding.evidence.iter().filter(|_| !is_in_order) {
-            say(format_args!("                    {seen}"))?;
+            say(format_args!("                    {}", escaped(seen)))?;
         }
         if let Some(mend) = &finding.mend {
             say(format_args!("                    To fix it: {mend}."))?;

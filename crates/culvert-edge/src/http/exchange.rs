@@ -257,6 +257,11 @@ impl HttpExchange {
         self.is_call
     }
 
+    /// Whether the connection may have requests for hosts of other accounts: over TLS, 421 keeps them apart.
+    pub(crate) fn may_share_connection(&self) -> bool {
+        !self.is_http1 && self.down.conn.info.tls.get().is_none()
+    }
+
     /// Whether all requests of the connection come from one client, one after the other: not on HTTP/2, where they are
     /// concurrent, and not from a proxy, which may have many clients.
     pub(crate) fn has_one_client(&self) -> bool {

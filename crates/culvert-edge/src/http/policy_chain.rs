@@ -83,7 +83,7 @@ impl PolicyChain {
             if !connection_phase::admits(down, &member.endpoint).await {
                 // The connection's event has the decision.
                 exchange.recording.withdraw();
-                return Err(hang_up(down, is_call));
+                return Err(hang_up(exchange, is_call));
             }
             request.strip_identity(policy);
             if let Some(decision) = down.conn.policy.decision_for_requests() {
@@ -112,7 +112,7 @@ impl PolicyChain {
                         Ok(RequestOutcome::Respond(PendingResponse::whole(*reply)))
                     }
                     Flow::Broken => broken_off(down),
-                    Flow::Close => Err(hang_up(down, is_call)),
+                    Flow::Close => Err(hang_up(exchange, is_call)),
                     Flow::Continue | Flow::Forward(_) => {
                         Ok(RequestOutcome::Reject(Problem::EdgePath))
                     }
@@ -144,7 +144,7 @@ impl PolicyChain {
                     return Ok(RequestOutcome::Respond(PendingResponse::whole(*reply)));
                 }
                 Flow::Broken => return broken_off(down),
-                Flow::Close => return Err(hang_up(down, is_call)),
+                Flow::Close => return Err(hang_up(exchange, is_call)),
             };
             match request.advance(exchange, wanted, edits, next).await {
                 Ok(None) => {}
@@ -293,7 +293,7 @@ impl PolicyRun {
             Flow::Broken => return Err(Abandoned),
             Flow::Close => {
                 drop(x);
-                return Err(hang_up(down, self.memory.is_call));
+                return Err(hang_up(exchange, self.memory.is_call));
             }
         }
         if !edits.replacements.is_empty() && !traits.is_head {
@@ -324,10 +324,11 @@ fn broken_off(down: &Downstream) -> Result<RequestOutcome, Abandoned> {
     }
 }
 
-/// Closes the connection, unless a policy made the request.
-fn hang_up(down: &Downstream, is_call: bool) -> Abandoned {
-    if !is_call {
-        down.conn.hang_up();
+/// Closes the connection, unless a policy made the request. A proxy may send the requests of several clients and accounts over
+/// one connection of HTTP/2 in the clear: only the stream ends then.
+fn hang_up(exchange: &HttpExchange, is_call: bool) -> Abandoned {
+    if !is_call && !exchange.may_share_connection() {
+        exchange.down().conn.hang_up();
     }
     Abandoned
 }

@@ -375,3 +375,23 @@ async fn a_stopping_edge_says_goaway() {
     rig.cancel.cancel();
     assert_eq!(soon("the end", last_words(client.stream)).await, Some(0));
 }
+
+/// A load balancer may send requests for several hosts over one connection.
+#[tokio::test]
+async fn a_policy_that_closes_the_connection_ends_its_stream_alone() {
+    let mut rig = Rig::start().await;
+    let origin = mirror(&mut rig).await;
+    let policy = "on_http_request: [{actions: [{type: close-connection}]}]";
+    let mut closing = governed(Scheme::Http, &format!("http://{origin}"), policy);
+    closing.host = HostName::parse("closing.example").unwrap();
+    let snapshot = http("app.example", origin).endpoint(closing);
+    rig.edge.publish(snapshot.build()).await;
+    let mut sender = clear(&mut rig).await;
+    for _ in 0..2 {
+        let request = Request::get("http://closing.example/a").body(nothing());
+        let ended = soon("its end", sender.send_request(request.unwrap())).await;
+        assert!(ended.is_err());
+        let other = get(&mut sender, "http://app.example/a", &[]).await;
+        assert_eq!(other.status(), 200);
+    }
+}

@@ -38,7 +38,7 @@ pub(super) struct CurrentAddresses {
 }
 
 impl CurrentAddresses {
-    fn has(&self, peer: Option<IpAddr>) -> bool {
+    pub(super) fn has(&self, peer: Option<IpAddr>) -> bool {
         let addresses = self.addresses.load();
         match (addresses.as_ref(), peer) {
             (Some(addresses), Some(peer)) => addresses.contains(&peer.to_canonical()),

@@ -335,6 +335,10 @@ impl<B: UploadBody> Pool<B> {
         wire: UpstreamStream,
     ) -> Result<Arc<Http2<B>>, UpstreamError> {
         let made = handshake(connector, wire, &self.addresses.connections).await?;
+        // The name may have changed since its lookup.
+        if !self.addresses.has(made.peer) {
+            made.is_retired.store(true, Ordering::Relaxed);
+        }
         let open = self.http2.load();
         let open = open.iter().filter(|other| !other.is_over());
         let all = open.chain([&made]).cloned().collect();

@@ -52,7 +52,7 @@ pub(super) async fn examine(
     settings: &Settings,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let url = Url::parse(wanted.url)
+    let mut url = Url::parse(wanted.url)
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
         .ok_or_else(|| {
@@ -61,6 +61,10 @@ pub(super) async fn examine(
                 wanted.url
             ))
         })?;
+    // Browsers do not send a user in the target either. A URL with a host can always lose it.
+    if url.set_username("").is_err() || url.set_password(None).is_err() {
+        return Err(Failure::Usage("the URL must not contain a user".to_owned()));
+    }
     let mut target = Target::new(url, settings);
     if let Some(address) = wanted.connect {
         target.addresses = vec![address];
@@ -232,7 +236,12 @@ async fn old_tls(target: &Target, report: &mut Report) {
 
 /// Reports a response to an ordinary request.
 fn answered(area: &'static str, what: &str, answer: &Answer, report: &mut Report) {
-    let code = answer.field("ngrok-error-code");
+    // Of another server, it may be anything.
+    let is_code = |code: &&str| {
+        let is_of_code = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        code.len() <= 40 && code.bytes().all(is_of_code)
+    };
+    let code = answer.field("ngrok-error-code").filter(is_code);
     let with = code.map_or_else(String::new, |code| format!(" with {code}"));
     let text = format!("{what} got {}{with}", answer.status);
     match (answer.status, code) {
