@@ -56,8 +56,17 @@ async fn the_image_is_small_and_runs_without_rights() {
 /// The guide for containers works as a reader pastes it, with Podman in the place of Docker.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guide_for_containers_works_with_the_image() {
-    if is_root() && has(&["buildah", "podman", "readelf", "unshare", "ip", "curl"]) {
-        run(Path::new("python3"), "test_container").await;
+    if !is_root() || !has(&["buildah", "podman", "readelf", "unshare", "ip", "curl"]) {
+        return;
+    }
+    // As the test does it. A container may not.
+    let mounts = "mount --make-rprivate / && umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup";
+    let mounted = Command::new("unshare")
+        .args(["--mount", "--net", "--pid", "--fork", "sh", "-c", mounts])
+        .output();
+    match mounted {
+        Ok(done) if done.status.success() => run(Path::new("python3"), "test_container").await,
+        _ => culvert_testing::ignore("no control groups of the second version can be mounted here"),
     }
 }
 
