@@ -142,7 +142,7 @@ impl Dialer {
             false => ProxiedScheme::Http,
         };
         let proxy = self.proxies.of(scheme, to.host(), to.port());
-        // It is not known whose policy wants it. Whose domain it is is: one with many hosts has one share.
+        // The owner of the policy is not known here, so all hosts of a domain have one share.
         let lookup = (
             LookupFor::Calls,
             Share::new(domain_of(to.host()), to.host()),

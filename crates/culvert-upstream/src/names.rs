@@ -346,6 +346,43 @@ mod tests {
         assert!(!queued.load(Ordering::Relaxed));
     }
 
+    #[tokio::test]
+    async fn who_waits_too_often_is_refused_immediately_and_others_are_not() {
+        let names = Names::default();
+        let greedy = Share::of_owner("greedy");
+        let all = |permits: &FairPermits| {
+            let mut held = Vec::new();
+            while let Ok(permit) = permits.try_acquire(greedy) {
+                held.push(permit);
+            }
+            held
+        };
+        let traffic_places = &names.0.traffic;
+        let _held = (all(&traffic_places.running), all(&traffic_places.waiting));
+        let queued = not_queued();
+        let refused = names.addresses("localhost", traffic("greedy"), &queued);
+        let refused = refused.await.unwrap_err();
+        assert!(matches!(refused, DialError::TooManyLookups) && refused.is_local());
+        let other = names.addresses("localhost", traffic("other"), &queued);
+        other.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_hangs_has_few_lookups() {
+        let names = Names::default();
+        let (_answers, answer) = watch::channel(None);
+        let hanging = Lookup {
+            began: Instant::now(),
+            nth: LOOKUPS_OF_NAME_MAX,
+            answer: answer.clone(),
+        };
+        lock(&names.0.running).insert("hangs.example".into(), hanging);
+        tokio::time::advance(STALE_AFTER * 10).await;
+        let joined = names.answer("hangs.example", traffic("one")).unwrap();
+        assert!(joined.same_channel(&answer));
+        assert_eq!(names.0.traffic.running.available(), LOOKUPS_MAX);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn all_that_want_a_name_wait_for_one_lookup_unless_it_hangs() {
         let names = Names::default();

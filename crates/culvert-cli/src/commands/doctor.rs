@@ -1,4 +1,4 @@
-//! `culvert doctor`: examines an installation and says how to mend each problem. It changes nothing. With a URL it
+//! `culvert doctor`: examines an installation and says how to mend each problem. It changes nothing there. With a URL it
 //! examines what clients see there.
 
 mod certificates;

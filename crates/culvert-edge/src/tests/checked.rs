@@ -322,7 +322,7 @@ async fn a_shorter_interval_holds_immediately() {
 }
 
 /// Three servers are replaced one after the other under load. Each says in its checks that it wants no more requests, and
-/// stops once it has none. No request fails, also none that must not be sent twice.
+/// stops once it has none. The requests have bodies, so none is sent twice, and none fails.
 #[tokio::test]
 async fn a_rolling_deploy_with_readiness_loses_no_request() {
     let mut servers = Vec::new();
