@@ -328,6 +328,7 @@ impl ConnState {
             pages: &self.rules.error_pages,
             accept,
             host,
+            cause: None,
         }
     }
 }

@@ -129,8 +129,10 @@ pub(super) async fn respond(
         RequestOutcome::Respond(response) => Ok(response),
         RequestOutcome::Reject(problem) => Err(problem),
     };
-    let mut response =
-        sent.unwrap_or_else(|problem| PendingResponse::of(problem, traits, &exchange.down().conn));
+    let mut response = sent.unwrap_or_else(|problem| {
+        let noted = exchange.recording.reason();
+        PendingResponse::of(problem, noted, traits, &exchange.down().conn)
+    });
     if !policies.is_empty() {
         Box::pin(policies.run_response_phases(exchange, &mut response, traits)).await?;
     }

@@ -194,7 +194,8 @@ impl PlainExchange {
             Err(problem) => Err(problem),
         };
         let traits = RequestTraits::of_plain(&request, version);
-        let problem = |problem| PendingResponse::of(problem, &traits, &down.conn);
+        let noted = exchange.recording.reason();
+        let problem = |problem| PendingResponse::of(problem, noted, &traits, &down.conn);
         let response = match response.unwrap_or_else(problem) {
             response if response.head.status == StatusCode::SWITCHING_PROTOCOLS => {
                 problem(Problem::BadAnswer)

@@ -301,7 +301,8 @@ impl PolicyRun {
             let replaced = response.replace(share, &edits.replacements, &down.conn);
             let replaced = replaced.await;
             if let Err(problem) = replaced {
-                *response = PendingResponse::of(problem, traits, &down.conn);
+                *response =
+                    PendingResponse::of(problem, exchange.recording.reason(), traits, &down.conn);
             }
         }
         exchange.note_set(edits.field_names());

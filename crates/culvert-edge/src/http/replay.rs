@@ -22,7 +22,6 @@ use culvert_http::fields::strip_named;
 use culvert_http::target;
 use culvert_policy::conn::TlsInfo;
 use culvert_policy::own_cookies;
-use culvert_policy::problem::Problem;
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName};
 use http::{HeaderValue, Method, StatusCode, Version, request};
 use http_body::Body;
@@ -231,7 +230,8 @@ async fn exchange(
         true => {
             exchange.reached(member.endpoint.timeouts);
             let sent = forward(&mut exchange, forwarded, &UpgradeRequest::Http, None).await;
-            let of = |problem: Problem| PendingResponse::of(problem, &traits, &down.conn);
+            let noted = exchange.recording.reason();
+            let of = |problem| PendingResponse::of(problem, noted, &traits, &down.conn);
             sent.map(|sent| sent.unwrap_or_else(of))
         }
     };

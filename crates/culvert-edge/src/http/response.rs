@@ -54,15 +54,24 @@ pub(super) struct PendingResponse {
 }
 
 impl PendingResponse {
-    /// The edge's response to a problem.
-    pub(super) fn of(problem: Problem, traits: &RequestTraits, conn: &ConnState) -> Self {
+    /// The edge's response to a problem. `noted` is the reason in the event so far, which says more than the problem.
+    pub(super) fn of(
+        problem: Problem,
+        noted: Option<Reason>,
+        traits: &RequestTraits,
+        conn: &ConnState,
+    ) -> Self {
+        let to = ReplyContext {
+            cause: noted,
+            ..traits.reply_context(conn)
+        };
         Self {
             closes: matches!(
                 problem.status(),
                 StatusCode::BAD_REQUEST | StatusCode::REQUEST_TIMEOUT
             ),
             reason: problem.reason(),
-            ..Self::whole(problem.answer(&traits.reply_context(conn)))
+            ..Self::whole(problem.answer(&to))
         }
     }
 

@@ -43,7 +43,8 @@ pub(super) fn refuse(
     problem: Problem,
     traits: &RequestTraits,
 ) -> Response<ResponseBody> {
-    let response = PendingResponse::of(problem, traits, &exchange.down().conn);
+    let noted = exchange.recording.reason();
+    let response = PendingResponse::of(problem, noted, traits, &exchange.down().conn);
     send(exchange, response, traits)
 }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use culvert_policy::{ErrorPages, Scheme};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
 
 use super::harness::*;
 use super::policies::publish;
@@ -97,6 +98,43 @@ async fn browsers_get_error_pages_and_other_clients_json_or_text() {
     let own = get(&rig, "GET", "/own", host, BROWSER).await;
     assert_eq!((own.status, own.text()), (404, "mine"));
     assert!(own.header("content-security-policy").is_none());
+}
+
+/// The page tells the owner what the event says.
+#[tokio::test]
+async fn pages_say_why_the_upstream_did_not_respond() {
+    let mut rig = Rig::start().await;
+    let leaves = origin(&mut rig.tasks, |client| async move { drop(client) }).await;
+    let is_broken = origin(&mut rig.tasks, |mut client| async move {
+        client.request().await;
+        client.send("nonsense\r\n\r\n").await;
+    })
+    .await;
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let refuses = closed.local_addr().unwrap();
+    drop(closed);
+    for (number, (upstream, status, cause)) in [
+        (format!("http://{refuses}"), 502, "upstream_connect_failed"),
+        (format!("http://{leaves}"), 502, "upstream_aborted"),
+        (format!("http://{is_broken}"), 502, "upstream_bad_response"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        publish(&rig, &upstream, "on_http_request: []").await;
+        let page = get(&rig, "GET", "/", "app.example", BROWSER).await;
+        check_page(&page, status, cause);
+        let shown = format!("(<code>{cause}</code>)</p>");
+        assert!(page.text().contains(&shown), "{cause}: {}", page.text());
+        // Others get the code and the ID alone.
+        let plain = get(&rig, "GET", "/", "app.example", "").await;
+        assert!(!plain.text().contains(cause), "{}", plain.text());
+        // Two requests, each with a connection.
+        let events = rig.recorder.events(4 * (number + 1)).await;
+        for event in of(&events, HTTP).iter().rev().take(2) {
+            assert_eq!(event["culvert"]["reason"], cause);
+        }
+    }
 }
 
 #[tokio::test]

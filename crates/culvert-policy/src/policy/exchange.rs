@@ -190,6 +190,7 @@ impl<'x> Exchange<'x> {
             pages: self.conn.error_pages,
             accept: request.headers.get(ACCEPT),
             host: reply::host(&request.uri, &request.headers),
+            cause: self.event.as_ref().and_then(|event| event.reason()),
         })
     }
 

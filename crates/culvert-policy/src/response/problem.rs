@@ -492,7 +492,8 @@ HTML, a page.
 Calls of gRPC over HTTP/2, and of gRPC-Web, get such responses without a body: `grpc-status` is the one that
 gRPC defines for the HTTP status, and `grpc-message` has the text.
 
-Pages show a sentence for the visitor, the help for the owner from this table, and the request ID.
+Pages show a sentence for the visitor, the cause (`culvert.reason` of the event) and the help for the owner from
+this table, and the request ID.
 `edge.error_pages` replaces them.
 
 | Code | Status | Meaning | Help for the owner |

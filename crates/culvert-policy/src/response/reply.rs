@@ -2,6 +2,7 @@
 //! in the form that the client prefers.
 
 use bytes::Bytes;
+use culvert_events::Reason;
 use http::header::{
     CACHE_CONTROL, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE, DATE, HOST, HeaderValue,
     REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
@@ -25,6 +26,8 @@ pub struct ReplyContext<'x> {
     pub accept: Option<&'x HeaderValue>,
     /// The host as the client sent it; empty if there is none.
     pub host: &'x str,
+    /// Why the edge responds, if that is known better than from the problem.
+    pub cause: Option<Reason>,
 }
 
 impl ReplyContext<'_> {
@@ -82,6 +85,7 @@ impl Problem {
                     message: text,
                     advice: self.advice(),
                     owner_help: self.owner_help(),
+                    cause: to.cause.or(self.reason()),
                 });
                 Body::Page(page, policy)
             }
@@ -140,6 +144,7 @@ impl Rejection {
                 message: self.message,
                 advice: self.advice,
                 owner_help: self.owner_help,
+                cause: None,
             });
             to.fill(&mut response, Form::Html, id, Body::Page(page, policy));
             return response;
@@ -179,6 +184,7 @@ pub fn confirmation(
         message: text,
         advice: button,
         owner_help: "",
+        cause: None,
     });
     let mut response = empty(StatusCode::OK);
     to.fill(&mut response, Form::Html, id, Body::Page(page, policy));
@@ -205,6 +211,7 @@ pub fn page(to: &ReplyContext<'_>, heading: &'static str, text: &'static str) ->
                 message: text,
                 advice: "",
                 owner_help: "",
+                cause: None,
             });
             Body::Page(page, policy)
         }

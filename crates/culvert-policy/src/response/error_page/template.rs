@@ -1,5 +1,6 @@
 //! Text with placeholders.
 
+use culvert_events::Reason;
 use http::StatusCode;
 
 /// Bytes that the values of a page usually need.
@@ -33,6 +34,8 @@ pub(crate) struct PageValues<'a> {
     pub(crate) message: &'static str,
     pub(crate) advice: &'static str,
     pub(crate) owner_help: &'static str,
+    /// Why the edge responds; decisions of a traffic policy have none.
+    pub(crate) cause: Option<Reason>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +48,10 @@ enum Placeholder {
     Message,
     Advice,
     OwnerHelp,
+    Cause,
 }
 
-const PLACEHOLDERS: [(&str, Placeholder); 8] = [
+const PLACEHOLDERS: [(&str, Placeholder); 9] = [
     ("status", Placeholder::Status),
     ("reason", Placeholder::Reason),
     ("code", Placeholder::Code),
@@ -56,6 +60,7 @@ const PLACEHOLDERS: [(&str, Placeholder); 8] = [
     ("message", Placeholder::Message),
     ("advice", Placeholder::Advice),
     ("owner_help", Placeholder::OwnerHelp),
+    ("cause", Placeholder::Cause),
 ];
 
 /// A template has an invalid placeholder.
@@ -63,7 +68,7 @@ const PLACEHOLDERS: [(&str, Placeholder); 8] = [
 pub enum TemplateError {
     /// No placeholder has this name.
     #[error(
-        "line {line}: unknown placeholder `{{{{{name}}}}}`; known are status, reason, code, request_id, host, message, advice and owner_help"
+        "line {line}: unknown placeholder `{{{{{name}}}}}`; known are status, reason, code, request_id, host, message, advice, owner_help and cause"
     )]
     Unknown {
         /// Where.
@@ -141,6 +146,12 @@ impl PageValues<'_> {
             Placeholder::Message => prose(self.message, page),
             Placeholder::Advice => prose(self.advice, page),
             Placeholder::OwnerHelp => prose(self.owner_help, page),
+            Placeholder::Cause => {
+                if let Some(cause) = self.cause {
+                    prose(cause.doc(), page);
+                    prose(&format!(" (`{}`)", cause.name()), page);
+                }
+            }
         }
     }
 }

@@ -1,3 +1,4 @@
+use culvert_events::Reason;
 use http::StatusCode;
 
 use super::template::{PageValues, Template, TemplateError};
@@ -26,6 +27,7 @@ fn values<'a>(status: StatusCode, host: &'a str, request_id: &'a str) -> PageVal
         message: "Use `a < b`.",
         advice: "Advice.",
         owner_help: "Help.",
+        cause: Some(Reason::ConnectFailed),
     }
 }
 
@@ -47,6 +49,7 @@ fn values_in_error_pages_are_escaped() {
             message: problem.sentence(),
             advice: problem.advice(),
             owner_help: problem.owner_help(),
+            cause: problem.reason(),
             ..values(status, host, id)
         };
         let plain = pages.render(&of("a", "b")).0;
@@ -82,6 +85,7 @@ fn the_built_in_pages_are_valid_and_show_every_value() {
         "Use <code>a &lt; b</code>.",
         "Advice.",
         "Help.",
+        "The network or the upstream refused the connection. (<code>upstream_connect_failed</code>)",
     ] {
         assert!(page.contains(part), "{part}: {page}");
     }
