@@ -776,7 +776,7 @@ async fn listed(reply: Reply, asked: &HeaderMap) -> Response<Body> {
 /// The response to a call that shows at most one object.
 fn answered(reply: Reply, method: &Method, terms: &Terms) -> Response<Body> {
     let tag = match &reply {
-        Reply::Created { body, .. } | Reply::Ok(body) | Reply::Secret(body) => {
+        Reply::Created { body, .. } | Reply::Ok(body) | Reply::Secret { body, .. } => {
             terms::tag_of(terms, body)
         }
         Reply::NoContent => None,
@@ -789,7 +789,7 @@ fn plain(reply: Reply) -> Response<Body> {
     match reply {
         Reply::Created { body, secret } => json(StatusCode::CREATED, body.into(), secret),
         Reply::Ok(body) => json(StatusCode::OK, body.into(), false),
-        Reply::Secret(body) => json(StatusCode::OK, body.into(), true),
+        Reply::Secret { body, .. } => json(StatusCode::OK, body.into(), true),
         Reply::NoContent => {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::NO_CONTENT;

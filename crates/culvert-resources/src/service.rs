@@ -13,7 +13,6 @@ use culvert_events::caused_by;
 use culvert_store::{
     AuditEvent, Bound, Changes, CommitError, Document, Head, RangeError, Revision, event_names,
 };
-use serde_json::Value;
 use tokio::sync::MutexGuard;
 
 use crate::access::grant::Grant;
@@ -102,7 +101,7 @@ pub async fn create(
         }
         let view = ty.view_text(&document, cx.base)?;
         let event = audit::event(&cx, ty, Verb::Created, &view)?;
-        let reveal = made.reveal.or((ty.readable_secret)(&cx, &document)?);
+        let reveal = made.reveal.or(ty.readable_secret(&cx, &document)?);
         let also = following(&event, made.also);
         let changes = Changes::insert(document.clone(), event).and(also);
         // Before the commit, which keeps the response.
@@ -127,7 +126,7 @@ fn created(view: String, reveal: Option<&Reveal>) -> Result<Reply, Error> {
             secret: false,
         },
         Some(reveal) => Reply::Created {
-            body: revealed(&view, reveal)?,
+            body: reveal.shown_in(&view)?,
             secret: true,
         },
     })
@@ -141,7 +140,7 @@ pub async fn get(kernel: &Kernel, ty: &'static ResourceType, call: Call) -> Resu
         .ok_or_else(Refusal::not_found)?;
     call.terms.conditions.check(&document, false)?;
     call.terms.show(&document);
-    let readable = (ty.readable_secret)(&cx, &document)?;
+    let readable = ty.readable_secret(&cx, &document)?;
     let parts = included(&call.query, ty.included)?;
     let view = ty.view_text(&document, cx.base)?;
     let view = include::with(&cx, ty, &parts, &document, view).await?;
@@ -152,7 +151,10 @@ pub async fn get(kernel: &Kernel, ty: &'static ResourceType, call: Call) -> Resu
 fn reply(view: String, readable: Option<Reveal>) -> Result<Reply, Fault> {
     Ok(match readable {
         None => Reply::Ok(view),
-        Some(reveal) => Reply::Secret(revealed(&view, &reveal)?),
+        Some(reveal) => Reply::Secret {
+            body: reveal.shown_in(&view)?,
+            ids: Vec::new(),
+        },
     })
 }
 
@@ -187,7 +189,7 @@ pub async fn update(
             body: made.body.clone(),
             ..document.clone()
         };
-        let readable = (ty.readable_secret)(&cx, &written)?;
+        let readable = ty.readable_secret(&cx, &written)?;
         if let Some(view) = replace(&cx, ty, document, made).await? {
             let view = include::with(&cx, ty, &parts, &written, view).await?;
             return Ok(reply(view, readable)?);
@@ -490,17 +492,4 @@ async fn grants_removed(cx: &Cx<'_>, document: &Document) -> Result<Changes, Err
         changes = changes.and(removal(cx, ty, granted)?);
     }
     Ok(changes)
-}
-
-/// Adds the secret to a view.
-pub fn revealed(view: &str, reveal: &Reveal) -> Result<String, Fault> {
-    let parse = |text| {
-        serde_json::from_str::<Value>(text).map_err(|error| Fault::new("revealing a secret", error))
-    };
-    let mut value = parse(view)?;
-    let field = value
-        .pointer_mut(&reveal.pointer)
-        .ok_or_else(|| Fault::bare("revealing a secret: the view lacks the field"))?;
-    *field = parse(reveal.json.reveal())?;
-    Ok(value.to_string())
 }

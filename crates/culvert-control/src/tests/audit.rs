@@ -550,6 +550,15 @@ async fn a_policy_with_secrets_reports_their_use_and_each_hour_their_reader() {
     assert_eq!(reported.len(), 1);
     assert_eq!(reported[0]["object"]["count"], 2);
 
+    // A list shows it too, and its event names the endpoints.
+    rig.get("/endpoints").await.body();
+    let (reported, seq) = rig.events_after(seq).await;
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    let read = &reported[0];
+    assert_eq!(read["event_type"], "policy_read_with_secrets.v0");
+    assert_eq!(read["object"]["operation"], "endpoints_list");
+    assert_eq!(read["object"]["ids"], json!([made["id"]]));
+
     // An update shows the policy before it, with a difference, and uses no other secret.
     let changed = json!({"traffic_policy": policy("${secrets.get('v', 's')}-2")});
     rig.patch(&path, changed).await.body();

@@ -419,7 +419,7 @@ impl Rig {
         let parse = |text: &str| serde_json::from_str(text).unwrap();
         match operation.call(&self.control, call).await {
             Ok(Reply::Created { body, .. }) => Answered::Created(parse(&body)),
-            Ok(Reply::Ok(body) | Reply::Secret(body)) => Answered::Ok(parse(&body)),
+            Ok(Reply::Ok(body) | Reply::Secret { body, .. }) => Answered::Ok(parse(&body)),
             Ok(Reply::NoContent) => Answered::NoContent,
             Err(Error::Refused(refusal)) => {
                 codes::note(refusal.code);

@@ -28,7 +28,9 @@ use culvert_resources::list::page::Argument;
 use culvert_resources::list::{listfilter, page};
 use culvert_resources::operation::Call;
 use culvert_resources::resource::model::Model;
-use culvert_resources::resource::{Draft, Extra, Resource, ResourceType, Reveal, Running};
+use culvert_resources::resource::{
+    Draft, Extra, Resource, ResourceType, Reveal, Running, SecretOf,
+};
 use culvert_resources::settings::Settings;
 use culvert_resources::stored::Format;
 use culvert_resources::stored::seal::Seal;
@@ -162,6 +164,7 @@ pub const OPERATIONS: &[Extra<EndpointConfig>] = &[health::operation(run_health)
 impl Resource for Endpoint {
     const DOC: &'static str = "Endpoints: addresses that receive traffic.";
     const LONG_TEXTS: &'static [&'static str] = &["traffic_policy"];
+    const READABLE_SECRET: Option<SecretOf<Self>> = Some(Self::readable_policy);
     const FILTER: Option<&'static [Field]> = Some(&[
         listfilter::ID,
         listfilter::CREATED_AT,
@@ -384,19 +387,6 @@ impl Resource for Endpoint {
         Vec::from_iter(is_hidden.then_some("traffic_policy"))
     }
 
-    fn readable_secret(&self, cx: &Cx<'_>, head: &Head) -> Result<Option<Reveal>, Fault> {
-        match &self.policy {
-            Some(policy) if policy.sealed.is_some() && self.shows_secrets_to(policy, cx.caller) => {
-                let text = Value::from(&*policy.text(cx.seal, &head.id)?);
-                Ok(Some(Reveal {
-                    pointer: "/traffic_policy".to_owned(),
-                    json: Secret::new(text.to_string()),
-                }))
-            }
-            _ => Ok(None),
-        }
-    }
-
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
         self.is_cloud()?;
         let name = self.host_name(&head.account);
@@ -495,6 +485,20 @@ impl Endpoint {
         match self.binding {
             Binding::Internal => secret_rights::check_scope(cx.caller),
             Binding::Public | Binding::Kubernetes => Ok(()),
+        }
+    }
+
+    /// The policy as it was sent, if it has secrets and the caller may read them.
+    fn readable_policy(&self, cx: &Cx<'_>, head: &Head) -> Result<Option<Reveal>, Fault> {
+        match &self.policy {
+            Some(policy) if policy.sealed.is_some() && self.shows_secrets_to(policy, cx.caller) => {
+                let text = Value::from(&*policy.text(cx.seal, &head.id)?);
+                Ok(Some(Reveal {
+                    pointer: "/traffic_policy".to_owned(),
+                    json: Secret::new(text.to_string()),
+                }))
+            }
+            _ => Ok(None),
         }
     }
 

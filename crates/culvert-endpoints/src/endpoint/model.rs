@@ -120,8 +120,8 @@ pub struct View<'a> {
     pub(crate) hostport: String,
     /// Empty for cloud endpoints.
     pub(crate) region: &'a str,
-    /// As it was sent, for admins, and for the owner if it wrote the secrets. In lists, and for other callers, each
-    /// secret is `[redacted]`. The whole policy is `[redacted]` where the endpoint is another owner's
+    /// As it was sent, for admins, and for the owner if it wrote the secrets. For other callers, each secret is
+    /// `[redacted]`. The whole policy is `[redacted]` where the endpoint is another owner's
     /// and the caller is no admin: policies hold secrets in many places, such as the headers that they add.
     pub(crate) traffic_policy: &'a str,
     /// Likely mistakes in the traffic policy, as of its last write, such as an `add-headers` whose header clients can

@@ -116,6 +116,7 @@ pub async fn list_of(
         refs_to,
     } = Reading::of(cx, ty, &sieve, wanted.before.as_deref(), listed.refs_to).await?;
     let mut n_listed = 0;
+    let mut with_secrets = Vec::new();
     let mut last = String::new();
     let mut next_page = None;
     let mut work = 0_u64;
@@ -167,6 +168,15 @@ pub async fn list_of(
             } else {
                 n_listed += 1;
                 last.clone_from(&document.head.id);
+                // After the filters, which do not see secrets.
+                if let Some(reveal) = ty.readable_secret(cx, document)? {
+                    let view = str::from_utf8(body.get(view_start..).unwrap_or_default())
+                        .map_err(|error| Fault::new("writing a list", error))?;
+                    let view = reveal.shown_in(view)?;
+                    body.truncate(view_start);
+                    body.extend_from_slice(view.as_bytes());
+                    with_secrets.push(document.head.id.clone());
+                }
                 if let Some(included) = &included {
                     include::add(&mut body, &wanted.include, included)?;
                 }
@@ -191,9 +201,14 @@ pub async fn list_of(
             .as_bytes(),
     );
     body.push(b'}');
-    String::from_utf8(body)
-        .map(Reply::Ok)
-        .map_err(|error| Fault::new("writing a list", error).into())
+    let body = String::from_utf8(body).map_err(|error| Fault::new("writing a list", error))?;
+    Ok(match with_secrets.is_empty() {
+        true => Reply::Ok(body),
+        false => Reply::Secret {
+            body,
+            ids: with_secrets,
+        },
+    })
 }
 
 /// The objects that a list reads.

@@ -88,10 +88,10 @@ impl<S: AsRef<Kernel> + Sync> Operation<S> {
                 // It was recorded with the request that it repeats.
                 Ok(_) if is_repeated => unrecorded.kind = None,
                 // The response to a creation shows what the caller sent.
-                Ok(Reply::Secret(_)) if self.name != "create" => {
+                Ok(Reply::Secret { ids, .. }) if self.name != "create" => {
                     let id = about.object_id.as_deref().unwrap_or_default();
                     let (kind, caller) = (&POLICY_READ_WITH_SECRETS, &about.caller);
-                    let read = (id, Vec::new());
+                    let read = (id, ids.clone());
                     kernel.record_read(kind, caller, &self.id(), read).await?;
                 }
                 Ok(reply) => {
@@ -589,8 +589,13 @@ pub enum Reply {
     },
     /// 200 with an object or a list.
     Ok(String),
-    /// 200 with an object that carries secrets and must not be cached.
-    Secret(String),
+    /// 200 with an object or a list that carries secrets and must not be cached.
+    Secret {
+        /// The object or the list.
+        body: String,
+        /// For a list, the IDs of its objects with secrets.
+        ids: Vec<String>,
+    },
     /// 204.
     NoContent,
 }

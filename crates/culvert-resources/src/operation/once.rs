@@ -32,7 +32,6 @@ use crate::cx::Cx;
 use crate::operation::terms::{Shown, Terms};
 use crate::operation::{Call, Reply};
 use crate::resource::Reveal;
-use crate::service::revealed;
 use crate::{Caller, Error, Kernel, Role, stored};
 
 /// How long an answer is given again.
@@ -291,7 +290,7 @@ impl KeptReply {
             } => (KeptStatus::Created, Some(body)),
             Reply::Ok(body) => (KeptStatus::Ok, Some(body)),
             Reply::NoContent => (KeptStatus::NoContent, None),
-            Reply::Created { secret: true, .. } | Reply::Secret(_) => return Ok(None),
+            Reply::Created { secret: true, .. } | Reply::Secret { .. } => return Ok(None),
         };
         Ok(Some(Self {
             status,
@@ -313,7 +312,7 @@ fn with_secret(body: String, pointer: &str, secret: Option<Secret>) -> Result<St
         pointer: pointer.to_owned(),
         json,
     };
-    revealed(&body, &reveal)
+    reveal.shown_in(&body)
 }
 
 /// The refusal of a request whose first one has no answer after this time.

@@ -66,6 +66,9 @@ pub trait Resource<S = ()>: Model {
     const UNKNOWN: Option<Code> = None;
     /// Schema of [`Self::preview`], if creations have a dry run.
     const PREVIEW: Option<SchemaOf> = None;
+    /// The secret field of the view, if the caller may read it back. It is added to responses, after filters, and to no
+    /// event and no log.
+    const READABLE_SECRET: Option<SecretOf<Self>> = None;
     /// Whether a create must give some field.
     const CREATE_NEEDS_BODY: bool;
     /// Groups of further fields, which clients get only if they ask for them. The view has them as optional fields.
@@ -138,12 +141,6 @@ pub trait Resource<S = ()>: Model {
         async { Ok(Changes::default()) }
     }
 
-    /// The secret field of the view, if this caller may read it back. It is added to responses about one object,
-    /// and to no list, event or log.
-    fn readable_secret(&self, _cx: &Cx<'_>, _head: &Head) -> Result<Option<Reveal>, Fault> {
-        Ok(None)
-    }
-
     /// Names of secrets that differ between this form and a later one. Events name them without a value.
     fn changed_secrets(&self, _after: &Self) -> Vec<&'static str> {
         Vec::new()
@@ -210,6 +207,9 @@ impl<R> Draft<R> {
     }
 }
 
+/// Reads the secret of an object that a caller may read back.
+pub type SecretOf<R> = fn(&R, &Cx<'_>, &Head) -> Result<Option<Reveal>, Fault>;
+
 /// A secret that is added to the body of a response. It is in no view, so it cannot reach an event or a log.
 #[derive(Debug)]
 pub struct Reveal {
@@ -217,6 +217,22 @@ pub struct Reveal {
     pub pointer: String,
     /// JSON text.
     pub json: Secret,
+}
+
+impl Reveal {
+    /// The text of a view with the secret.
+    pub(crate) fn shown_in(&self, view: &str) -> Result<String, Fault> {
+        let parse = |text| {
+            serde_json::from_str::<Value>(text)
+                .map_err(|error| Fault::new("revealing a secret", error))
+        };
+        let mut value = parse(view)?;
+        let field = value
+            .pointer_mut(&self.pointer)
+            .ok_or_else(|| Fault::bare("revealing a secret: the view lacks the field"))?;
+        *field = parse(self.json.reveal())?;
+        Ok(value.to_string())
+    }
 }
 
 /// An operation beyond the five. `S` is the subject that runs it.
@@ -317,7 +333,8 @@ pub struct ResourceType {
     pub(crate) check_removal: CheckRemoval,
     /// Names of secrets that differ between two forms of a document.
     pub(crate) changed_secrets: fn(&Document, &Document) -> Result<Vec<&'static str>, Fault>,
-    pub(crate) readable_secret: fn(&Cx<'_>, &Document) -> Result<Option<Reveal>, Fault>,
+    /// The secret field of a view, for kinds that have one.
+    pub(crate) readable_secret: Option<fn(&Cx<'_>, &Document) -> Result<Option<Reveal>, Fault>>,
     pub(crate) permit: fn(&Caller) -> Result<(), Refusal>,
     /// Writes the view of a document as JSON.
     pub view: fn(&Document, Base<'_>, &mut Vec<u8>) -> Result<(), Fault>,
@@ -386,6 +403,18 @@ impl StoredDraft {
 }
 
 impl ResourceType {
+    /// The secret of an object that the caller may read back.
+    pub(crate) fn readable_secret(
+        &self,
+        cx: &Cx<'_>,
+        document: &Document,
+    ) -> Result<Option<Reveal>, Fault> {
+        match self.readable_secret {
+            Some(read) => read(cx, document),
+            None => Ok(None),
+        }
+    }
+
     /// Whether a document of the caller's account exists for the caller.
     pub(crate) fn is_seen_by(&self, caller: &Caller, document: &Document) -> Result<bool, Fault> {
         if caller.role == Role::Admin {

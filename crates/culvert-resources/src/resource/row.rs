@@ -70,7 +70,10 @@ impl ResourceType {
             before_removal: before_removal::<R, S>,
             check_removal: check_removal::<R, S>,
             changed_secrets: changed_secrets::<R, S>,
-            readable_secret: readable_secret::<R, S>,
+            readable_secret: match R::READABLE_SECRET {
+                Some(_) => Some(readable_secret::<R, S>),
+                None => None,
+            },
             permit: R::permit,
             view: view::<R, S>,
             create_schema: SchemaGenerator::subschema_for::<R::Create>,
@@ -215,7 +218,10 @@ fn readable_secret<R: Resource<S>, S: 'static>(
     cx: &Cx<'_>,
     document: &Document,
 ) -> Result<Option<Reveal>, Fault> {
-    stored::read::<R>(document)?.readable_secret(cx, &document.head)
+    let Some(secret_of) = R::READABLE_SECRET else {
+        return Ok(None);
+    };
+    secret_of(&stored::read(document)?, cx, &document.head)
 }
 
 fn view<R: Resource<S>, S: 'static>(

@@ -14,7 +14,7 @@ const LARGER: [(&str, usize); 5] = [
     ("culvert-cel", 12),
     ("culvert-edge", 32),
     ("culvert-http", 15),
-    ("culvert-resources", 17),
+    ("culvert-resources", 13),
     ("culvert-server", 7),
 ];
 
