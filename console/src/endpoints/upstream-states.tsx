@@ -47,6 +47,12 @@ export function UpstreamStates({ id }: { id: string }) {
                   <Time value={one.last_check.at} relative />
                 </>
               ) : null}
+              {one.nodes
+                .filter((other) => other.state !== one.state)
+                .map(
+                  (other) =>
+                    `; ${other.state} as node ${other.node} sees it${other.reason ? ` (${other.reason})` : ''}`,
+                )}
             </span>
           </li>
         ))}

@@ -44,6 +44,8 @@ pub struct UnhealthyUpstream {
     pub endpoint: Arc<str>,
     /// Account of the endpoint.
     pub account: Arc<str>,
+    /// ID of the owner of the endpoint.
+    pub owner: Arc<str>,
     /// URL of the upstream.
     pub url: String,
     /// Why.

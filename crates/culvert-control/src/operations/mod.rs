@@ -4,6 +4,7 @@
 pub(crate) mod certificate_checks;
 pub(crate) mod dry_run;
 pub(crate) mod node_list;
+mod noted_upstreams;
 pub(crate) mod policy_analysis;
 pub(crate) mod referrers;
 pub(crate) mod resources;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::control::Control;
+use crate::operations::noted_upstreams::NotedUpstreams;
 use crate::{Error, Revision};
 
 const PATH: &str = "/nodes";
@@ -86,6 +87,15 @@ struct Stored {
     /// The passes of its alert evaluator that did not fail. A number that grows no more is that of one that hangs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     alert_passes: Option<u64>,
+    /// Upstreams that its edge sees as unhealthy.
+    #[serde(default)]
+    upstreams: NotedUpstreams,
+}
+
+impl Stored {
+    fn has_edge(&self) -> bool {
+        self.facts.roles.iter().any(|role| role == "edge")
+    }
 }
 
 pub(crate) fn operations() -> [Operation<Control>; 1] {
@@ -152,7 +162,7 @@ async fn list(control: &Control, call: Call) -> Result<Reply, Error> {
             tracing::debug!(note.node, "a node of another version described itself");
             continue;
         };
-        let has_edge = stored.facts.roles.iter().any(|role| role == "edge");
+        let has_edge = stored.has_edge();
         nodes.push(View {
             is_online: now.since(note.at) < OFFLINE_AFTER,
             name: note.node,
@@ -170,6 +180,24 @@ async fn list(control: &Control, call: Call) -> Result<Reply, Error> {
 }
 
 impl Control {
+    /// What the other nodes with an edge, which described themselves lately, say of upstreams. By the names of the nodes.
+    pub(super) async fn upstreams_of_others(&self) -> Result<Vec<(String, NotedUpstreams)>, Fault> {
+        let (now, own) = (self.kernel.clock.now(), self.events.statistics.node());
+        let notes = self.events.statistics.queue().node_notes().await?;
+        let others = notes
+            .into_iter()
+            .filter(|note| note.node != own && now.since(note.at) < OFFLINE_AFTER);
+        let mut found = Vec::new();
+        for note in others {
+            match serde_json::from_str::<Stored>(&note.body) {
+                Ok(stored) if stored.has_edge() => found.push((note.node, stored.upstreams)),
+                Ok(_) => {}
+                Err(_) => tracing::debug!(note.node, "a node of another version described itself"),
+            }
+        }
+        Ok(found)
+    }
+
     /// Describes this node every few seconds until cancelled, and removes the description then.
     pub async fn keep_node_note(
         self: Arc<Self>,
@@ -213,12 +241,15 @@ impl Control {
         let known = *self.kernel.store.watch().borrow();
         let published = self.kernel.applied.revision().unwrap_or(Revision::START);
         let is_current = published.epoch == known.epoch;
+        let edge = self.edge.as_ref();
+        let unhealthy = edge.and_then(|edge| edge.unhealthy_upstreams());
         let note = Stored {
             facts,
             // Numbers of an earlier epoch say nothing about this one.
             revision: if is_current { published.number } else { 0 },
             known: known.number,
             alert_passes: Some(self.alerts.passes.get()).filter(|passes| *passes > 0),
+            upstreams: NotedUpstreams::of(unhealthy.unwrap_or_default()),
         };
         let note = NodeNote {
             node: self.events.statistics.node().to_owned(),

@@ -1,4 +1,5 @@
-//! `GET /endpoints/{id}/upstreams`: the health of the upstreams of an endpoint, as the node that responds sees it.
+//! `GET /endpoints/{id}/upstreams`: the health of the upstreams of an endpoint, as the node that responds sees it, and whether
+//! the others see it so.
 
 use culvert_base::{Refusal, Timestamp};
 use culvert_edge_config::{CheckReport, UpstreamStatus};
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::control::Control;
+use crate::operations::noted_upstreams::Noted;
 
 /// The operation of an endpoint.
 pub(crate) const OPERATIONS: &[Extra<Control>] = &[Extra {
@@ -20,7 +22,7 @@ pub(crate) const OPERATIONS: &[Extra<Control>] = &[Extra {
     method: Method::Get,
     suffix: "/upstreams",
     doc: "Shows the health of the upstreams of an endpoint with `upstreams`, as the node sees it that responds: each node judges by \
-          its own requests and health checks. The list is empty for other endpoints.",
+          its own requests and health checks. `nodes` has the states that the others see. The list is empty for other endpoints.",
     body: None,
     response: ResponseSpec {
         status: Status::Ok,
@@ -64,6 +66,20 @@ struct UpstreamView {
     failures: u32,
     /// The last health check; null if there was none.
     last_check: Option<CheckView>,
+    /// What the other nodes see, as of some seconds ago.
+    nodes: Vec<NodeView>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "EndpointUpstreamNode")]
+struct NodeView {
+    /// Name of the node.
+    node: String,
+    /// `unknown` if more upstreams of the owner are unhealthy than a node tells the others.
+    #[schemars(extend("enum" = ["healthy", "unhealthy", "unknown"]))]
+    state: &'static str,
+    /// Why it is unhealthy there; empty if it is not.
+    reason: String,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -92,17 +108,25 @@ async fn list(control: &Control, call: &Call) -> Result<Reply, Error> {
     let id = &document.head.id;
     let edge = control.edge.as_ref();
     let statuses = edge.and_then(|edge| edge.upstream_statuses(id));
-    let upstreams = statuses.unwrap_or_default().into_iter();
+    let others = control.upstreams_of_others().await?;
+    let owner_id = endpoint::TYPE.owner_of(&document)?.unwrap_or_default();
+    let upstreams = statuses.unwrap_or_default().into_iter().map(|status| {
+        let nodes = others
+            .iter()
+            .map(|(node, noted)| NodeView::of(node.clone(), noted.get(id, &owner_id, &status.url)));
+        UpstreamView::of(nodes.collect(), status)
+    });
     Ok(Reply::Ok(stored::write(&View {
-        upstreams: upstreams.map(UpstreamView::of).collect(),
+        upstreams: upstreams.collect(),
         node: control.events.statistics.node().to_owned(),
         uri: format!("{}/endpoints/{id}/upstreams", call.base),
     })?))
 }
 
 impl UpstreamView {
-    fn of(status: UpstreamStatus) -> Self {
+    fn of(nodes: Vec<NodeView>, status: UpstreamStatus) -> Self {
         Self {
+            nodes,
             url: status.url,
             state: match status.is_healthy {
                 true => "healthy",
@@ -118,6 +142,21 @@ impl UpstreamView {
             open_requests: status.open_requests,
             failures: status.failures,
             last_check: status.last_check.map(CheckView::of),
+        }
+    }
+}
+
+impl NodeView {
+    fn of(node: String, noted: Noted<'_>) -> Self {
+        let (state, reason) = match noted {
+            Noted::Healthy => ("healthy", ""),
+            Noted::Unhealthy(reason) => ("unhealthy", reason),
+            Noted::Unknown => ("unknown", ""),
+        };
+        Self {
+            node,
+            state,
+            reason: reason.to_owned(),
         }
     }
 }

@@ -32,6 +32,7 @@ pub(crate) struct TargetSet<B> {
     /// ID of the endpoint.
     endpoint: Arc<str>,
     account: Arc<str>,
+    owner: Arc<str>,
     share: Share,
     list: Arc<UpstreamList>,
     targets: Box<[Target<B>]>,
@@ -226,9 +227,9 @@ impl Ejection {
 }
 
 impl<B: UploadBody> TargetSet<B> {
-    /// The upstreams of a list of an endpoint and its account, with their pools in its order. Those that `before` has keep their state.
+    /// The upstreams of a list of an endpoint, its account and its owner, with their pools in its order. Those that `before` has keep their state.
     pub(crate) fn new(
-        (endpoint, account, share): (&str, &Arc<str>, Share),
+        (endpoint, account, owner): (&str, &Arc<str>, &Arc<str>),
         list: Arc<UpstreamList>,
         pools: impl Iterator<Item = Arc<Pool<B>>>,
         before: Option<&Self>,
@@ -259,7 +260,8 @@ impl<B: UploadBody> TargetSet<B> {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             endpoint: endpoint.into(),
             account: Arc::clone(account),
-            share,
+            owner: Arc::clone(owner),
+            share: Share::new(owner, endpoint),
             budget: Budget::new(
                 list.retries.budget_percent,
                 before.map(|before| &before.budget),
@@ -301,6 +303,11 @@ impl<B: UploadBody> TargetSet<B> {
     /// The configuration.
     pub(crate) fn list(&self) -> &Arc<UpstreamList> {
         &self.list
+    }
+
+    /// The ID of the owner of its endpoint.
+    pub(crate) fn owner(&self) -> &str {
+        &self.owner
     }
 
     /// Whose limited resources its checks take.
@@ -597,6 +604,7 @@ impl<B: UploadBody> TargetSet<B> {
             found.push(UnhealthyUpstream {
                 endpoint: Arc::clone(&self.endpoint),
                 account: Arc::clone(&self.account),
+                owner: Arc::clone(&self.owner),
                 url: target.pool.name().to_owned(),
                 reason,
                 lasts: since.map_or(Duration::ZERO, |since| since.elapsed()),

@@ -284,15 +284,14 @@ impl SnapshotCompiler {
             None => Default::default(),
         };
         let targets = endpoint.upstreams.as_ref().map(|list| match known {
-            Some(known) if known.list() == list => known,
+            Some(known) if known.list() == list && known.owner() == &*endpoint.owner => known,
             known => {
                 let upstreams = list.upstreams.iter().map(|listed| &listed.upstream);
                 let pools = upstreams.filter_map(|one| self.pools.pool_to(&endpoint.account, one));
                 let list = Arc::clone(list);
                 let pools = pools.cloned();
-                let share = endpoint.share();
                 Arc::new(TargetSet::new(
-                    (&endpoint.id, &endpoint.account, share),
+                    (&endpoint.id, &endpoint.account, &endpoint.owner),
                     list,
                     pools,
                     known.as_deref(),

@@ -136,6 +136,7 @@ mod tests {
         UnhealthyUpstream {
             endpoint: endpoint.into(),
             account: account.into(),
+            owner: "usr_1".into(),
             url: "http://10.0.0.1:80".to_owned(),
             reason: "refused".to_owned(),
             lasts: Duration::ZERO,

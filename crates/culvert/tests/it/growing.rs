@@ -546,6 +546,7 @@ const BY_SERVER: &[&str] = &[
     "resources/access/key_uses.rs Known.uses",
     "resources/stored/informer_cache.rs InformerCache.members",
     "control/operations/node_list.rs NodeFacts.addresses",
+    "control/operations/noted_upstreams.rs NotedUpstreams.cut_owners",
     "certificates/acme/renewal.rs Renewals.next",
     "endpoints/traffic_policy/model.rs StoredPolicy.forwards_to",
     "agents/tunnel/model.rs Tunnel.labels",

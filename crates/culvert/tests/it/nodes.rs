@@ -7,6 +7,7 @@ mod deliveries;
 mod failover;
 mod identity;
 mod rate_limits;
+mod upstreams;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};

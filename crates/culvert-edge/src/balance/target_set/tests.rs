@@ -31,7 +31,7 @@ fn set_of(list: Arc<UpstreamList>, before: Option<&TargetSet>) -> TargetSet {
         .iter()
         .map(|listed| Arc::new(Pool::new(listed.upstream.clone())))
         .collect();
-    let of = ("ep_1", &Arc::from("ac_1"), Share::of_owner("usr_1"));
+    let of = ("ep_1", &Arc::from("ac_1"), &Arc::from("usr_1"));
     TargetSet::new(of, list, pools.into_iter(), before)
 }
 
