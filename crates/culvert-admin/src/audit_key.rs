@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use culvert_command::with_causes;
 use culvert_installation::ProcessContext;
 use culvert_installation::audit_key::{self, AuditKey};
-use culvert_installation::keys::write_private;
+use culvert_installation::keys::write_private_for_owner;
 use culvert_store::SignedHead;
 
 /// Nodes sign heads meanwhile.
@@ -28,7 +28,7 @@ pub(super) async fn rotate(context: &ProcessContext, key: &AuditKey) -> Result<(
             new.verifier().name()
         ),
         Some(new) => new,
-        None => audit_key::make(&next, old.verifier().name(), &*context.entropy)?,
+        None => audit_key::make_next(path, old.verifier().name(), &*context.entropy)?,
     };
     for _ in 0..TRIES {
         let tree = context
@@ -62,7 +62,7 @@ pub(super) async fn rotate(context: &ProcessContext, key: &AuditKey) -> Result<(
         }
         // A database from before the rotation needs the old key.
         let kept = audit_key::old_file(path);
-        write_private(&kept, &format!("{}\n", &*old.secret_text()))?;
+        write_private_for_owner(path, &kept, &format!("{}\n", &*old.secret_text()))?;
         std::fs::rename(&next, path).with_context(|| format!("replacing `{shown}`"))?;
         let said = format!(
             "created a new key in `{shown}`; copy the file to every node\nkey: {}\n\

@@ -14,7 +14,7 @@ use culvert_base::Entropy;
 use culvert_tlog::{KeyType, SigningKey};
 
 use crate::config::{KeyPlace, Settings};
-use crate::keys::{is_private, read_private, write_private};
+use crate::keys::{is_private, read_private, write_private, write_private_for_owner};
 
 /// Limit of the text of a key, in bytes.
 const KEY_BYTES_MAX: u64 = 4 << 10;
@@ -141,10 +141,25 @@ pub fn load(path: &Path) -> Result<Option<SigningKey>> {
 /// # Errors
 /// If the name cannot be the name of a key, or the file cannot be written.
 pub fn make(path: &Path, name: &str, entropy: &dyn Entropy) -> Result<SigningKey> {
-    let key = SigningKey::new(name, KeyType::Note, entropy.bytes())
-        .with_context(|| format!("making a key of the name `{name}`"))?;
+    let key = new(name, entropy)?;
     write_private(path, &format!("{}\n", &*key.secret_text()))?;
     Ok(key)
+}
+
+/// Creates the key of a rotation, in the [`next_file`] of this one.
+///
+/// # Errors
+/// As [`make`].
+pub fn make_next(path: &Path, name: &str, entropy: &dyn Entropy) -> Result<SigningKey> {
+    let key = new(name, entropy)?;
+    let text = format!("{}\n", &*key.secret_text());
+    write_private_for_owner(path, &next_file(path), &text)?;
+    Ok(key)
+}
+
+fn new(name: &str, entropy: &dyn Entropy) -> Result<SigningKey> {
+    SigningKey::new(name, KeyType::Note, entropy.bytes())
+        .with_context(|| format!("making a key of the name `{name}`"))
 }
 
 /// The file of the key before the last rotation, which a database from before it needs.

@@ -4,7 +4,7 @@
 //! and decrypted with either.
 
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -145,9 +145,14 @@ fn new(entropy: &dyn Entropy) -> Secret {
     Secret::new(entropy.text(b"0123456789abcdef", 64))
 }
 
-/// Atomically writes a file that only its owner can read.
+/// Atomically writes a file that only its owner can read. If root replaces a file, the new one has the same owner.
 pub fn write_private(path: &Path, text: &str) -> Result<()> {
-    write_whole(path, text, 0o600)
+    write_whole(path, text, 0o600, path)
+}
+
+/// As [`write_private`]. If root writes it, it belongs to the owner of the file `of`.
+pub fn write_private_for_owner(of: &Path, path: &Path, text: &str) -> Result<()> {
+    write_whole(path, text, 0o600, of)
 }
 
 /// Atomically writes a file that everyone can read.
@@ -156,10 +161,10 @@ pub fn write_public(path: &Path, text: &str) -> Result<()> {
     if std::fs::read_to_string(path).is_ok_and(|found| found == text) {
         return Ok(());
     }
-    write_whole(path, text, 0o644)
+    write_whole(path, text, 0o644, path)
 }
 
-fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
+fn write_whole(path: &Path, text: &str, mode: u32, owned_as: &Path) -> Result<()> {
     let doing = || format!("writing `{}`", path.display());
     // The whole name: files that differ in their extension are written at the same time, such as `audit.key` and `audit.head`.
     let mut fresh = path.as_os_str().to_owned();
@@ -178,6 +183,13 @@ fn write_whole(path: &Path, text: &str, mode: u32) -> Result<()> {
         .mode(mode)
         .open(&fresh)
         .with_context(doing)?;
+    // What a command of root writes in the data directory has to be readable for the server.
+    if rustix::process::geteuid().is_root()
+        && let Ok(found) = std::fs::symlink_metadata(owned_as)
+        && found.is_file()
+    {
+        fchown(&file, Some(found.uid()), Some(found.gid())).with_context(doing)?;
+    }
     file.write_all(text.as_bytes()).with_context(doing)?;
     file.sync_all().with_context(doing)?;
     std::fs::rename(&fresh, path).with_context(doing)?;
@@ -235,7 +247,7 @@ mod tests {
                 let path = at(name);
                 scope.spawn(move || {
                     for _ in 0..200 {
-                        write_whole(&path, name, 0o600).unwrap();
+                        write_private(&path, name).unwrap();
                         assert_eq!(std::fs::read_to_string(&path).unwrap(), name);
                     }
                 });
@@ -259,6 +271,33 @@ mod tests {
         let found = std::fs::symlink_metadata(at("audit.key")).unwrap();
         assert!(found.is_file());
         assert_eq!(found.mode() & 0o777, 0o600);
+    }
+
+    /// `sudo culvert admin rotate-master-key` on the machine of a package.
+    #[test]
+    fn what_root_replaces_keeps_its_owner() {
+        if !rustix::process::geteuid().is_root() {
+            culvert_testing::ignore("only root gives files to others");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let owner = |name: &str| {
+            let found = std::fs::metadata(at(name)).unwrap();
+            (found.uid(), found.gid())
+        };
+        write_private(&at("master.key"), "old").unwrap();
+        assert_eq!(
+            owner("master.key"),
+            (0, rustix::process::getegid().as_raw())
+        );
+        std::os::unix::fs::chown(at("master.key"), Some(1234), Some(1235)).unwrap();
+        write_private(&at("master.key"), "new").unwrap();
+        write_private_for_owner(&at("master.key"), &at("next"), "new").unwrap();
+        write_private_for_owner(&at("missing"), &at("own"), "new").unwrap();
+        assert_eq!(owner("master.key"), (1234, 1235));
+        assert_eq!(owner("next"), (1234, 1235));
+        assert_eq!(owner("own").0, 0);
     }
 
     #[test]
