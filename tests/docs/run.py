@@ -4,7 +4,8 @@ Usage: run.py DOCUMENT [CULVERT]
 
 DOCUMENT is a Markdown file. With CULVERT, that program is in the `PATH`, and the reader begins in an empty folder; the
 caller gives the process a network and a mount namespace of its own, so that the ports and host names of the text are
-free. Without, the machine has an installed package, and the reader begins at home.
+free. Without, the machine has an installed package and the programs of `reader`, a file beside this one, and the reader
+begins at home. The text names the programs that its blocks use.
 
 Nothing runs that the text does not show. What happens with a block depends on its language:
 
@@ -134,6 +135,18 @@ def wait_for(path, wanted, folder):
     return f"until_like {shlex.quote(path)} {name}\n"
 
 
+def check_programs(document, blocks):
+    """Fails a document whose blocks use a program of the reader that the text before them does not name."""
+    rows = [line.split() for line in open(os.path.join(os.path.dirname(__file__), "reader"), encoding="utf-8")]
+    said = ""
+    for block in blocks:
+        said += "\n".join(block.prose)
+        for program in (row[0] for row in rows if row[0] != "#"):
+            is_used = re.search(rf"(?:^|[|;(]|&&|\b(?:do|until|sudo)\b)\s*{program}\s", block.text, re.M)
+            if block.language == "sh" and is_used and not reason_of(block) and f"`{program}`" not in said:
+                sys.exit(f"{document}:{block.line}: the text before it does not name `{program}`")
+
+
 def script_of(document, blocks, folder):
     """The bash script of a document, the number of blocks that do not run, and the tests that run others."""
     script, run, terminals = [PRELUDE], None, []
@@ -251,17 +264,12 @@ def run(document, culvert):
         environment |= {name: os.environ[name] for name in ("CONTAINERS_CONF",) if name in os.environ}
         place = folder
         if culvert:
-            # A reader has built the program; the path is the one that the README names.
-            os.makedirs(f"{folder}/target/release")
-            os.makedirs(f"{folder}/.bin")
-            os.symlink(culvert, f"{folder}/target/release/culvert")
+            os.mkdir(f"{folder}/.bin")
             os.symlink(culvert, f"{folder}/.bin/culvert")
-            with open(f"{folder}/.bin/cargo", "w") as cargo:
-                cargo.write("#!/bin/sh\nexit 0\n")
-            os.chmod(f"{folder}/.bin/cargo", 0o755)
             environment |= {"PATH": f"{folder}/.bin:{os.environ['PATH']}", "HOME": folder}
         else:
             place = environment["HOME"]
+            check_programs(name, blocks)
         environment["RUNNER"] = os.path.abspath(__file__)
         os.chdir(place)
         script, skipped, elsewhere = script_of(name, blocks, folder if culvert else place)

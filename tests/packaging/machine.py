@@ -25,9 +25,10 @@ def eventually(what, condition, patience=PATIENCE):
 
 
 class Machine:
-    """A booted machine. Its network has only a loopback device. `folder` is mounted read-only at /packages."""
+    """A booted machine. Its network has only a loopback device. `folder` is mounted read-only at /packages. It begins
+    with the files that another one, which was stopped, ended with."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, template=None):
         self.place = pathlib.Path(tempfile.mkdtemp(prefix="culvert-machine-"))
         self.root = self.place / "root"
         self.log = self.place / "console"
@@ -36,7 +37,10 @@ class Machine:
         self.leader = None
         for name in ("root", "upper", "work"):
             (self.place / name).mkdir()
-        layers = f"lowerdir={BASE},upperdir={self.place}/upper,workdir={self.place}/work"
+        # The files above those of the root, the newest first.
+        self.below = [template.place / "upper", *template.below] if template else []
+        lower = ":".join(map(str, [*self.below, BASE]))
+        layers = f"lowerdir={lower},upperdir={self.place}/upper,workdir={self.place}/work"
         try:
             subprocess.run(["mount", "-t", "overlay", "overlay", "-o", layers, self.root], check=True)
             self.mounted = True
@@ -94,7 +98,8 @@ class Machine:
         done = self.run("stat", "--format", "%U:%G %a", path, check=False)
         return done.stdout.strip() or None
 
-    def close(self):
+    def stop(self):
+        """Ends all of the machine. Its files stay until `close`."""
         if self.nspawn is not None:
             # The end of its first process ends all of the machine. It outlives systemd-nspawn.
             if self.leader:
@@ -105,8 +110,13 @@ class Machine:
             except subprocess.TimeoutExpired:
                 self.nspawn.kill()
                 self.nspawn.wait()
+            self.nspawn = None
         if self.mounted:
             subprocess.run(["umount", "--lazy", self.root], check=False)
+            self.mounted = False
+
+    def close(self):
+        self.stop()
         subprocess.run(["rm", "-rf", self.place], check=False)
 
 
