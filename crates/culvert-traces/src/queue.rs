@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use culvert_base::sync::lock;
-use culvert_base::{FairPermit, FairPermits, Meter, Share};
+use culvert_base::{FairPermit, FairPermits, Share};
 use http::HeaderValue;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -25,8 +25,8 @@ pub struct FinishedTrace {
     pub at: (Instant, u64),
     /// At least one, that of the edge.
     pub spans: Vec<Span>,
-    /// The memory that they occupy.
-    pub(crate) _room: FairPermit,
+    /// The places and the memory that they occupy.
+    pub(crate) _room: [FairPermit; 2],
 }
 
 impl FinishedTrace {
@@ -41,8 +41,8 @@ impl FinishedTrace {
 /// The queue.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    spans_max: usize,
-    room: FairPermits,
+    places: FairPermits,
+    kib: FairPermits,
     waiting: Mutex<Waiting>,
     /// Notified of traces, for the exporter, which is one task.
     added: Notify,
@@ -59,28 +59,24 @@ impl Queue {
     /// With a limit in spans and one in KiB.
     pub(crate) fn new(spans_max: usize, kib_max: usize) -> Self {
         Self {
-            spans_max,
-            room: FairPermits::new(kib_max),
+            places: FairPermits::new(spans_max),
+            kib: FairPermits::new(kib_max),
             waiting: Mutex::default(),
             added: Notify::new(),
         }
     }
 
     /// Room for spans of this many bytes; `None` if the share of their endpoint or its owner is used up.
-    pub(crate) fn room(&self, share: Share, bytes: usize) -> Option<FairPermit> {
+    pub(crate) fn room(&self, share: Share, bytes: usize, spans: usize) -> Option<[FairPermit; 2]> {
+        let places = self.places.try_acquire_many(share, spans).ok()?;
         let kib = bytes.div_ceil(1 << 10).max(1);
-        self.room.try_acquire_many(share, kib).ok()
+        Some([places, self.kib.try_acquire_many(share, kib).ok()?])
     }
 
-    /// Adds a trace, or counts its spans as dropped.
-    pub(crate) fn add(&self, trace: FinishedTrace, dropped: &Meter) {
+    /// Adds a trace, which has room.
+    pub(crate) fn add(&self, trace: FinishedTrace) {
         let spans = trace.spans.len();
         let mut waiting = lock(&self.waiting);
-        if waiting.spans.saturating_add(spans) > self.spans_max {
-            drop(waiting);
-            dropped.add(spans as u64);
-            return;
-        }
         waiting.spans += spans;
         waiting.traces.push_back(trace);
         drop(waiting);

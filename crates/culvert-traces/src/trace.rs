@@ -313,7 +313,7 @@ impl Trace {
         spans.push(server);
         let bytes = spans.iter().map(Span::bytes).sum();
         let dropped = &tracer.meters().dropped;
-        let Some(room) = tracer.queue.room(share, bytes) else {
+        let Some(room) = tracer.queue.room(share, bytes, spans.len()) else {
             return dropped.add(spans.len() as u64);
         };
         let finished = FinishedTrace {
@@ -324,7 +324,7 @@ impl Trace {
             spans,
             _room: room,
         };
-        tracer.queue.add(finished, dropped);
+        tracer.queue.add(finished);
     }
 }
 
