@@ -1,5 +1,6 @@
 //! The refused calls and the reads that are counted, by caller and operation.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ const UNKNOWN: ReportLimits = ReportLimits {
 };
 /// Time between two events about the same reads.
 const READS_EVERY: Duration = Duration::from_secs(3_600);
+
+/// How many IDs that events had are remembered of a caller, for an hour.
+const REPORTED_MAX: usize = 1_000;
 
 /// The refusals and reads that are counted.
 #[derive(Debug)]
@@ -84,6 +88,8 @@ pub(super) struct ReadSample {
     pub(super) caller: Arc<Caller>,
     /// At most [`IDS_MAX`], each once.
     pub(super) ids: Vec<String>,
+    /// Of lists that show secrets: the IDs that events had, so that no other one is shown without an event.
+    pub(super) reported: Option<BTreeSet<String>>,
 }
 
 impl Sample for ReadSample {
@@ -97,9 +103,33 @@ impl Sample for ReadSample {
     }
 
     fn emptied(&self) -> Self {
-        Self {
+        let mut emptied = Self {
             caller: Arc::clone(&self.caller),
             ids: Vec::new(),
+            reported: self.reported.clone(),
+        };
+        emptied.take_news(self);
+        emptied
+    }
+
+    fn take_news(&mut self, later: &Self) -> bool {
+        let Some(reported) = &mut self.reported else {
+            return false;
+        };
+        let mut is_news = false;
+        for id in &later.ids {
+            // Beyond the limit, each list with others is reported.
+            is_news |= match reported.len() < REPORTED_MAX {
+                true => reported.insert(id.clone()),
+                false => !reported.contains(id),
+            };
+        }
+        is_news
+    }
+
+    fn unreported(&mut self) {
+        if let Some(reported) = &mut self.reported {
+            reported.clear();
         }
     }
 }

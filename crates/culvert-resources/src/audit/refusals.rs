@@ -3,6 +3,7 @@
 //! A call is noted while it runs, and reported by a task: soon after the first one of its kind, then once a minute while
 //! they go on.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::audit::counted::{
     REQUEST_REFUSED, ReadKey, ReadSample, RefusalKey, RefusalSample, RefusedFrom,
 };
 use crate::audit::repeated::Report;
-use crate::audit::trace::{IDS_MAX, OperationKind, Performed};
+use crate::audit::trace::{IDS_MAX, OperationKind, POLICY_READ_WITH_SECRETS, Performed};
 use crate::{Error, Kernel, audit};
 
 /// The kind of event of refused sign-ins to the console.
@@ -113,6 +114,7 @@ impl Kernel {
         let sample = ReadSample {
             caller: Arc::clone(caller),
             ids: Vec::new(),
+            reported: None,
         };
         self.refusals.reads.note(key, sample, self.clock.now());
     }
@@ -212,6 +214,7 @@ impl Kernel {
         let sample = ReadSample {
             caller: Arc::clone(caller),
             ids,
+            reported: None,
         };
         self.refusals.reads.note(key, sample, self.clock.now());
     }
@@ -236,6 +239,7 @@ impl Kernel {
         let mut sample = ReadSample {
             caller: Arc::clone(caller),
             ids,
+            reported: (kind.name == POLICY_READ_WITH_SECRETS.name).then(BTreeSet::new),
         };
         sample.ids.truncate(IDS_MAX);
         if self

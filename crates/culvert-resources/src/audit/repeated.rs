@@ -22,6 +22,14 @@ pub trait Sample: Clone {
 
     /// What the next report begins with, after one.
     fn emptied(&self) -> Self;
+
+    /// Whether a later one has to be reported itself, although it is one of many. Then it counts as reported.
+    fn take_news(&mut self, _later: &Self) -> bool {
+        false
+    }
+
+    /// The last report failed.
+    fn unreported(&mut self) {}
 }
 
 /// Counts by key. `S` is a sample of each key.
@@ -144,6 +152,9 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
         if let Some(counted) = open.get_mut(key)
             && (now < counted.due || counted.count > 0)
         {
+            if counted.sample.take_news(sample) {
+                return false;
+            }
             if counted.count == 0 {
                 counted.first_at = at;
             }
@@ -174,6 +185,7 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
         let key = self.counting(&open, key);
         if let Some(counted) = open.get_mut(&key) {
             counted.due = Instant::now();
+            counted.sample.unreported();
             if counted.count == 0 {
                 open.remove(&key);
             }

@@ -334,7 +334,7 @@ pub struct ResourceType {
     /// Names of secrets that differ between two forms of a document.
     pub(crate) changed_secrets: fn(&Document, &Document) -> Result<Vec<&'static str>, Fault>,
     /// The secret field of a view, for kinds that have one.
-    pub(crate) readable_secret: Option<fn(&Cx<'_>, &Document) -> Result<Option<Reveal>, Fault>>,
+    pub(crate) readable_secret: Option<SecretOf<Document>>,
     pub(crate) permit: fn(&Caller) -> Result<(), Refusal>,
     /// Writes the view of a document as JSON.
     pub view: fn(&Document, Base<'_>, &mut Vec<u8>) -> Result<(), Fault>,
@@ -410,7 +410,7 @@ impl ResourceType {
         document: &Document,
     ) -> Result<Option<Reveal>, Fault> {
         match self.readable_secret {
-            Some(read) => read(cx, document),
+            Some(read) => read(document, cx, &document.head),
             None => Ok(None),
         }
     }

@@ -215,13 +215,14 @@ fn changed_secrets<R: Resource<S>, S: 'static>(
 }
 
 fn readable_secret<R: Resource<S>, S: 'static>(
-    cx: &Cx<'_>,
     document: &Document,
+    cx: &Cx<'_>,
+    head: &Head,
 ) -> Result<Option<Reveal>, Fault> {
-    let Some(secret_of) = R::READABLE_SECRET else {
-        return Ok(None);
-    };
-    secret_of(&stored::read(document)?, cx, &document.head)
+    match R::READABLE_SECRET {
+        Some(read) => read(&stored::read(document)?, cx, head),
+        None => Ok(None),
+    }
 }
 
 fn view<R: Resource<S>, S: 'static>(
