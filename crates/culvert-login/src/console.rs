@@ -199,6 +199,7 @@ impl ConsoleProvider {
         };
         let asking = Asking {
             services: &self.services,
+            share: Share::of_owner(""),
             endpoints: &endpoints,
             app: &app,
             known: None,

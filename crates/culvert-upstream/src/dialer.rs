@@ -136,17 +136,17 @@ impl Dialer {
     }
 
     /// Like [`Self::dial_within`], within the connect deadline and through the proxy for the host if there is one.
-    pub(crate) async fn dial_by_proxy(&self, to: &Upstream) -> Result<UpstreamStream, DialError> {
+    pub(crate) async fn dial_by_proxy(
+        &self,
+        to: &Upstream,
+        share: Share,
+    ) -> Result<UpstreamStream, DialError> {
         let scheme = match to.is_tls() {
             true => ProxiedScheme::Https,
             false => ProxiedScheme::Http,
         };
         let proxy = self.proxies.of(scheme, to.host(), to.port());
-        // The owner of the policy is not known here, so all hosts of a domain have one share.
-        let lookup = (
-            LookupFor::Calls,
-            Share::new(domain_of(to.host()), to.host()),
-        );
+        let lookup = (LookupFor::Calls, share);
         self.connect_within(self.connect, to, lookup, proxy).await
     }
 
@@ -242,14 +242,6 @@ impl Dialer {
 /// What a lookup is for, and whether it waits for its place.
 type Lookup<'x> = ((LookupFor, Share), &'x AtomicBool);
 
-/// The last two labels of a host name.
-fn domain_of(host: &str) -> &str {
-    let host = host.trim_end_matches('.');
-    let mut dots = host.rmatch_indices('.').map(|(at, _)| at + 1);
-    let from = dots.nth(1).unwrap_or(0);
-    host.get(from..).unwrap_or(host)
-}
-
 fn failed(address: SocketAddr, error: io::Error) -> DialError {
     // EADDRNOTAVAIL: no free port, or, for IPv6, a machine without IPv6. The address cannot be connected to then.
     let has_no_ipv6 = address.is_ipv6() && error.raw_os_error() == Some(99);
@@ -325,18 +317,6 @@ mod tests {
             }
         }
         (listener, queued)
-    }
-
-    #[test]
-    fn hosts_of_a_domain_have_one_share() {
-        for (host, domain) in [
-            ("a.b.example.com", "example.com"),
-            ("example.com.", "example.com"),
-            ("localhost", "localhost"),
-            ("", ""),
-        ] {
-            assert_eq!(domain_of(host), domain);
-        }
     }
 
     #[tokio::test]

@@ -83,6 +83,7 @@ impl Network {
 impl Fetch for Network {
     fn fetch(
         &self,
+        share: Share,
         scope: services::FetchScope,
         call: Call,
         bytes_max: usize,
@@ -101,7 +102,8 @@ impl Fetch for Network {
                 headers,
                 body,
             } = call;
-            send(&dialer, method, &url, headers, body, bytes_max).await
+            let request = (method, &url, headers, body);
+            send(&dialer, share, request, bytes_max).await
         })
     }
 }
@@ -116,7 +118,8 @@ impl acme::Fetch for PublicClient {
             let (parts, body) = request.into_parts();
             let url = Url::parse(&parts.uri.to_string())?;
             let (method, headers) = (parts.method, parts.headers);
-            let response = send(&self.0, method, &url, headers, body, bytes_max);
+            let request = (method, &url, headers, body);
+            let response = send(&self.0, Share::of_owner(""), request, bytes_max);
             let (head, body) = response.await?;
             Ok(Response::from_parts(head, body))
         })
@@ -127,14 +130,14 @@ impl acme::Fetch for PublicClient {
 /// `bytes_max` bytes.
 async fn send(
     dialer: &Dialer,
-    method: Method,
-    url: &Url,
-    headers: HeaderMap,
-    body: Bytes,
+    share: Share,
+    (method, url, headers, body): (Method, &Url, HeaderMap, Bytes),
     bytes_max: usize,
 ) -> Result<(response::Parts, Bytes), Cause> {
     let origin = &url[..Position::BeforePath];
-    let wire = dialer.dial_by_proxy(&Upstream::parse(origin, "")?).await?;
+    let wire = dialer
+        .dial_by_proxy(&Upstream::parse(origin, "")?, share)
+        .await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(wire)).await?;
     let authority = &url[Position::BeforeHost..Position::AfterPort];
     let mut request = Request::new(Full::new(body));

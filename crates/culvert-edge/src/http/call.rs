@@ -158,7 +158,7 @@ async fn public(down: &Arc<Downstream>, share: Share, mut call: Call) -> Result<
     let answered = down
         .edge
         .network
-        .fetch(FetchScope::Public, call, ANSWER_BYTES_MAX);
+        .fetch(share, FetchScope::Public, call, ANSWER_BYTES_MAX);
     let (mut head, body) = answered.await.map_err(|why| {
         tracing::debug!(host = url.host_str(), why, "policy request failed");
         NotCalled::Elsewhere

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use culvert_base::Timestamp;
+use culvert_base::{Share, Timestamp};
 use culvert_policy::documents::FETCH_WITHIN;
 use culvert_policy::jws::{self, Expected, KeySet, PublicKey, TOKEN_BYTES_MAX, Token, Unbelieved};
 use culvert_policy::services::{Call, PolicyServices};
@@ -55,6 +55,8 @@ pub(crate) enum Failed {
 /// Sends requests to a provider on behalf of an application.
 pub(crate) struct Asking<'a> {
     pub(crate) services: &'a PolicyServices,
+    /// The share of its owner in lookups of names.
+    pub(crate) share: Share,
     pub(crate) endpoints: &'a Endpoints,
     pub(crate) app: &'a App,
     /// `None` for an OpenID issuer.
@@ -379,12 +381,13 @@ impl Asking<'_> {
         headers: HeaderMap,
         body: Bytes,
     ) -> Result<(response::Parts, Bytes), Failed> {
-        let call = self.services.call(Call {
+        let call = Call {
             method,
             url: url.clone(),
             headers,
             body,
-        });
+        };
+        let call = self.services.call(self.share, call);
         match tokio::time::timeout(FETCH_WITHIN, call).await {
             Ok(answered) => answered.map_err(away),
             Err(_) => Err(Failed::Away("it timed out".to_owned())),

@@ -277,6 +277,7 @@ struct Nowhere;
 impl Fetch for Nowhere {
     fn fetch(
         &self,
+        _: Share,
         _: FetchScope,
         _: Call,
         _: usize,

@@ -88,10 +88,12 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sends single requests, each on a new connection.
 pub trait Fetch: Send + Sync + fmt::Debug {
-    /// The whole response, whose body may have at most `bytes_max` bytes. Follows no redirect and sets no
+    /// The whole response, whose body may have at most `bytes_max` bytes. The lookup of its name is in the share of the
+    /// owner. Follows no redirect and sets no
     /// timeout.
     fn fetch(
         &self,
+        share: Share,
         scope: FetchScope,
         call: Call,
         bytes_max: usize,
@@ -144,10 +146,14 @@ impl PolicyServices {
     /// # Errors
     ///
     /// When there is no response.
-    pub async fn call(&self, call: Call) -> Result<(response::Parts, Bytes), Cause> {
+    pub async fn call(
+        &self,
+        share: Share,
+        call: Call,
+    ) -> Result<(response::Parts, Bytes), Cause> {
         let response = self
             .network
-            .fetch(FetchScope::Upstreams, call, RESPONSE_BYTES_MAX);
+            .fetch(share, FetchScope::Upstreams, call, RESPONSE_BYTES_MAX);
         let (head, body) = response.await?;
         let body = coding::decode(&head.headers, body, RESPONSE_BYTES_MAX)?;
         Ok((head, body))

@@ -395,10 +395,11 @@ impl Source<'_> {
             began: now,
             result: Err(NotFetched::new(self.url, "it was aborted")),
         };
-        let (network, scope, url) = (Arc::clone(self.network), self.scope, self.url.clone());
+        let (network, url) = (Arc::clone(self.network), self.url.clone());
+        let of = (self.share, self.scope);
         Some(Box::pin(async move {
             let _permit = permit;
-            fetching.end(fetch(&*network, scope, &url).await);
+            fetching.end(fetch(&*network, of, &url).await);
         }))
     }
 
@@ -406,7 +407,7 @@ impl Source<'_> {
     async fn fetch_once(self) -> Result<Bytes, Arc<NotFetched>> {
         let permit = self.cache.fetches.try_acquire(self.share);
         let _permit = permit.map_err(|_| NotFetched::busy(self.url))?;
-        let fetched = fetch(&**self.network, self.scope, self.url).await;
+        let fetched = fetch(&**self.network, (self.share, self.scope), self.url).await;
         fetched.map_err(|error| {
             self.cache.failures.up();
             Arc::new(error)
@@ -581,8 +582,12 @@ impl Drop for Fetching {
 }
 
 /// Fetches a document within the time limit.
-async fn fetch(network: &dyn Fetch, scope: FetchScope, url: &Url) -> Result<Bytes, NotFetched> {
-    let fetched = tokio::time::timeout(FETCH_WITHIN, fetch_body(network, scope, url)).await;
+async fn fetch(
+    network: &dyn Fetch,
+    of: (Share, FetchScope),
+    url: &Url,
+) -> Result<Bytes, NotFetched> {
+    let fetched = tokio::time::timeout(FETCH_WITHIN, fetch_body(network, of, url)).await;
     match fetched {
         Ok(fetched) => fetched.map_err(|(why, retry_after)| NotFetched {
             retry_after,
@@ -595,7 +600,7 @@ async fn fetch(network: &dyn Fetch, scope: FetchScope, url: &Url) -> Result<Byte
 /// Fetches a document. An error has the pause that the source requested.
 async fn fetch_body(
     network: &dyn Fetch,
-    scope: FetchScope,
+    (share, scope): (Share, FetchScope),
     url: &Url,
 ) -> Result<Bytes, (Cause, Option<RetryAfter>)> {
     let mut headers = HeaderMap::new();
@@ -606,7 +611,7 @@ async fn fetch_body(
         headers,
         body: Bytes::new(),
     };
-    let fetched = network.fetch(scope, call, BYTES_MAX).await;
+    let fetched = network.fetch(share, scope, call, BYTES_MAX).await;
     let (head, body) = fetched.map_err(|cause| (cause, None))?;
     if head.status != StatusCode::OK {
         let why = format!("it returned status {}", head.status);
@@ -814,6 +819,7 @@ mod tests {
     impl Fetch for Counting {
         fn fetch(
             &self,
+            _: Share,
             _: FetchScope,
             _: Call,
             _: usize,

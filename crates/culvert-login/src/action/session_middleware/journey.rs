@@ -407,6 +407,7 @@ impl SessionMiddleware {
             .map_err(|_| Problem::LoginBusy)?;
         let asking = Asking {
             services,
+            share: self.options.share,
             endpoints,
             app,
             known: self.known(),

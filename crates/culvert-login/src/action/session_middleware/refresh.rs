@@ -69,6 +69,7 @@ impl SessionMiddleware {
             let endpoints = self.endpoints(services).await?;
             let asking = Asking {
                 services,
+                share: self.options.share,
                 endpoints: &endpoints,
                 app,
                 known: self.known(),
