@@ -711,9 +711,13 @@ pub(super) async fn over_http2(
                     let becoming = PendingStream::new(becoming, link.stream);
                     return Ok((FinalHead::Parts(parts), Source::Stream(becoming)));
                 }
+                let mut stream = link.stream;
+                if incoming.is_end_stream() {
+                    stream.complete();
+                }
                 let body = Source::Http2 {
                     body: incoming,
-                    _stream: link.stream,
+                    stream,
                 };
                 return Ok((FinalHead::Parts(parts), body));
             }
@@ -721,9 +725,27 @@ pub(super) async fn over_http2(
                 down.edge.state.meters.upstream_retries.up();
                 request = back;
             }
-            Err((error, _)) => return Err(error.into()),
+            Err((error, _)) => {
+                // Those of the next requests use another connection.
+                if asks_for_calm(&error) {
+                    link.stream.retire();
+                }
+                return Err(error.into());
+            }
         }
     }
+}
+
+/// Whether an upstream refuses streams because of what others on the connection do, such as not reading.
+fn asks_for_calm(error: &hyper::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            return error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM);
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// The target in the form of HTTP/2: with scheme and authority.

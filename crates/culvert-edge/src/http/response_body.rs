@@ -66,7 +66,7 @@ pub(crate) enum Source {
     /// An HTTP/2 upstream, with its stream.
     Http2 {
         body: Incoming,
-        _stream: Http2Stream,
+        stream: Http2Stream,
     },
     /// An HTTP/2 upstream whose stream becomes a tunnel: no data before that.
     Stream(PendingStream),
@@ -184,7 +184,13 @@ impl Source {
                 Poll::Ready((!bytes.is_empty()).then(|| Ok(Frame::data(bytes))))
             }
             Self::Http1(lease) => lease.poll_frame(cx).map_err(BodyError::from),
-            Self::Http2 { body, .. } => Pin::new(body).poll_frame(cx).map_err(BodyError::from),
+            Self::Http2 { body, stream } => {
+                let polled = Pin::new(&mut *body).poll_frame(cx);
+                if body.is_end_stream() {
+                    stream.complete();
+                }
+                polled.map_err(BodyError::from)
+            }
             Self::Encoded(encoded) => encoded.poll(cx),
         }
     }

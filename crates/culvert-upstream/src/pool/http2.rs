@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -31,12 +31,17 @@ const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
 /// frames may wait unread before it closes the connection.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1_024 * STREAM_WINDOW;
+/// Maximum number of streams of a connection, also if the upstream takes more. With [`RESETS_MAX`] it is below the 100 resets that
+/// servers take at once: clients that leave end no requests of others. It is also far below what the connection's window is for.
+const STREAMS_MAX: usize = 64;
+/// Streams that a connection may have reset, beyond those that it has completed, until requests use another one.
+const RESETS_MAX: u32 = 32;
 /// How often a new connection checks whether SETTINGS have arrived.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// The stream limit of a new connection before the upstream's SETTINGS.
 const UNKNOWN: usize = usize::MAX - 1;
 /// Maximum number of HTTP/2 connections to one upstream. At the limit, requests wait for a free stream.
-const HTTP2_CONNECTIONS_MAX: usize = 64;
+const HTTP2_CONNECTIONS_MAX: usize = 256;
 
 /// One HTTP/2 connection.
 #[derive(Debug)]
@@ -46,6 +51,8 @@ pub(super) struct Http2<B> {
     in_use: AtomicUsize,
     /// When the last stream ended, in milliseconds since the connection was opened.
     idle_since: AtomicU64,
+    /// Streams that were reset, less those that were completed.
+    resets: AtomicU32,
     made_at: Instant,
     settings: Arc<PeerSettings>,
     /// The address it leads to; `None` for agents.
@@ -62,17 +69,18 @@ impl<B: UploadBody> Http2<B> {
             return None;
         }
         let most = self.settings.streams_max.load(Ordering::Relaxed);
+        let most = most.min(STREAMS_MAX);
         let one_more = |in_use: usize| (in_use < most).then_some(in_use + 1);
         self.in_use
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
             .ok()?;
-        Some(Http2Stream(Arc::clone(self)))
+        Some(Http2Stream::of(self))
     }
 
     /// Another stream, which waits until the upstream has capacity.
     fn waiting_stream(self: &Arc<Self>) -> Http2Stream<B> {
         self.in_use.fetch_add(1, Ordering::Relaxed);
-        Http2Stream(Arc::clone(self))
+        Http2Stream::of(self)
     }
 
     /// Whether it has served its last stream.
@@ -121,13 +129,49 @@ struct PeerSettings {
 
 /// A stream of an HTTP/2 connection. It counts as in use until dropped.
 #[derive(Debug)]
-pub struct Http2Stream<B>(Arc<Http2<B>>);
+pub struct Http2Stream<B> {
+    connection: Arc<Http2<B>>,
+    is_complete: bool,
+}
+
+impl<B> Http2Stream<B> {
+    fn of(connection: &Arc<Http2<B>>) -> Self {
+        Self {
+            connection: Arc::clone(connection),
+            is_complete: false,
+        }
+    }
+
+    /// The whole response has arrived. A stream that is dropped before counts as one that was reset.
+    pub fn complete(&mut self) {
+        self.is_complete = true;
+    }
+
+    /// Lets no further requests use the connection: the upstream refuses them.
+    pub fn retire(&self) {
+        self.connection.is_retired.store(true, Ordering::Relaxed);
+    }
+
+    fn count_reset(&self) {
+        let resets = &self.connection.resets;
+        if !self.is_complete {
+            if resets.fetch_add(1, Ordering::Relaxed) >= RESETS_MAX {
+                self.retire();
+            }
+        } else if resets.load(Ordering::Relaxed) > 0 {
+            let fewer = |resets: u32| resets.checked_sub(1);
+            let _none = resets.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        }
+    }
+}
 
 impl<B> Drop for Http2Stream<B> {
     fn drop(&mut self) {
-        let millis = u64::try_from(self.0.made_at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.0.idle_since.store(millis, Ordering::Relaxed);
-        self.0.in_use.fetch_sub(1, Ordering::Relaxed);
+        self.count_reset();
+        let it = &self.connection;
+        let millis = u64::try_from(it.made_at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        it.idle_since.store(millis, Ordering::Relaxed);
+        it.in_use.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -151,7 +195,11 @@ impl<B> Future for PendingStream<B> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let became = ready!(Pin::new(&mut self.becoming).poll(cx));
-        let _stream = self.stream.take();
+        let mut _stream = self.stream.take();
+        // However long it lasts, it is no request that was cancelled.
+        if let Some(stream) = &mut _stream {
+            stream.complete();
+        }
         Poll::Ready(became.map(|io| ConnectedStream { io, _stream }))
     }
 }
@@ -217,8 +265,8 @@ pub struct Http2Sender<B> {
 impl<B: UploadBody> Http2Sender<B> {
     fn of(stream: Http2Stream<B>) -> Self {
         Self {
-            sender: stream.0.sender.clone(),
-            was_used: stream.0.has_served.swap(true, Ordering::Relaxed),
+            sender: stream.connection.sender.clone(),
+            was_used: stream.connection.has_served.swap(true, Ordering::Relaxed),
             stream,
         }
     }
@@ -226,7 +274,7 @@ impl<B: UploadBody> Http2Sender<B> {
     /// Whether the upstream supports extended CONNECT, which only its first SETTINGS can announce.
     pub fn takes_streams(&self) -> bool {
         self.stream
-            .0
+            .connection
             .settings
             .extended_connect
             .load(Ordering::Acquire)
@@ -299,7 +347,8 @@ impl<B: UploadBody> Pool<B> {
         }
         let refused_at = self.http2_refused_at.load();
         let is_recent = |at: &Arc<Instant>| at.elapsed() < PASSED_OVER_FOR;
-        match all.len() >= HTTP2_CONNECTIONS_MAX || refused_at.as_ref().is_some_and(is_recent) {
+        let in_use = all.iter().filter(|one| !one.is_retired.load(Ordering::Relaxed));
+        match in_use.count() >= HTTP2_CONNECTIONS_MAX || refused_at.as_ref().is_some_and(is_recent) {
             true => least_used(&all),
             false => None,
         }
@@ -421,6 +470,7 @@ async fn handshake<B: UploadBody>(
         has_served: false.into(),
         in_use: 0.into(),
         idle_since: 0.into(),
+        resets: 0.into(),
         made_at,
         settings,
         peer,
@@ -432,6 +482,9 @@ async fn handshake<B: UploadBody>(
 /// A waiting stream on the connection with the fewest streams, if there is a connection.
 fn least_used<B: UploadBody>(all: &[Arc<Http2<B>>]) -> Option<Http2Stream<B>> {
     let open = all.iter().filter(|it| !it.sender.is_closed());
-    let least = open.min_by_key(|it| it.in_use.load(Ordering::Relaxed));
+    let least = open.min_by_key(|it| {
+        let is_retired = it.is_retired.load(Ordering::Relaxed);
+        (is_retired, it.in_use.load(Ordering::Relaxed))
+    });
     least.map(Http2::waiting_stream)
 }
