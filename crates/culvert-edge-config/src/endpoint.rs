@@ -10,7 +10,7 @@ use culvert_policy::policy::compiled::Policy;
 use culvert_policy::scheme::Scheme;
 use culvert_upstream::{TlsOptions, Upstream};
 
-use crate::limits::Timeouts;
+use crate::limits::{InFlightLimits, Timeouts};
 use crate::upstream_list::UpstreamList;
 
 /// An address at which traffic arrives, and its upstream.
@@ -41,6 +41,8 @@ pub struct Endpoint {
     pub merge_slashes: bool,
     /// Its timeouts. An internal endpoint inherits those it does not set from the endpoint that forwards to it.
     pub timeouts: Timeouts,
+    /// How much of its traffic may be in flight; `None` for any amount.
+    pub in_flight: Option<InFlightLimits>,
 }
 
 /// Who may connect to an endpoint.

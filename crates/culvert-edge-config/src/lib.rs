@@ -24,7 +24,7 @@ pub use culvert_upstream::{
     Clients, HttpProbe, Probe, Protocol, TlsOptions, TlsWithheld, Upstream,
 };
 pub use endpoint::{Endpoint, EndpointBinding, ForwardRights, Restriction};
-pub use limits::{Limits, Timeouts};
+pub use limits::{InFlightLimits, Limits, Timeouts};
 pub use operators::{Operator, Operators};
 pub use replay::{NotReplayed, ReplayRequest, Replayed};
 pub use snapshot::{NamedCertificate, Snapshot, SnapshotBuilder, may_forward};

@@ -70,6 +70,7 @@ reasons! {
     NoAddress "upstream_no_address" "The name of the upstream has no address.";
     AddressForbidden "upstream_address_forbidden" "The address of the upstream is private or that of the edge, which the settings forbid.";
     LookupLimit "upstream_lookup_limit" "Too many host names are being looked up for the owner of the endpoint.";
+    UpstreamFull "upstream_full" "The endpoint or its upstreams have reached their limit of requests in flight, and none ended in time.";
     ConnectFailed "upstream_connect_failed" "The network or the upstream refused the connection.";
     ConnectTimeout "upstream_connect_timeout" "Connecting to the upstream took too long.";
     ProxyFailed "upstream_proxy_failed" "The proxy on the way to the upstream made no connection.";

@@ -11,6 +11,8 @@ use culvert_edge_config::{Balancing, HashKey};
 use culvert_upstream::{Http1ClientError, Protocol, UpstreamError, UpstreamHead};
 use http_body::Body;
 
+use crate::balance::gate::NoPlace;
+use crate::balance::target_set::entry::Wish;
 use crate::balance::target_set::{Outcome, Tried, address_hash, hash_of};
 use crate::http::exchange::HttpExchange;
 use crate::http::forward::{
@@ -46,12 +48,19 @@ pub(super) async fn send(
         OutgoingHead::Plain { .. } => None,
     });
     let kept = kept.filter(|index| targets.is_used(*index, meters));
-    let mut chosen = of_client
-        .or(kept)
-        .or_else(|| targets.choose(key, tried, meters));
+    let terms = way.member.terms(&down.edge.state);
+    let wish = Wish {
+        pinned: of_client.or(kept),
+        key,
+        tried,
+    };
+    let entered = targets.enter(wish, terms, &mut exchange.patience).await;
+    let mut next = entered.map_err(|NoPlace| UpstreamError::Full)?;
     let mut attempts = 0;
     loop {
-        let Some((index, pool)) = chosen.and_then(|index| Some((index, targets.pool(index)?)))
+        let entered = next.take();
+        let Some((index, place, pool)) =
+            entered.and_then(|(index, place)| Some((index, place, targets.pool(index)?)))
         else {
             return Err(UpstreamError::Unacceptable("no upstream"));
         };
@@ -66,7 +75,7 @@ pub(super) async fn send(
             ..way
         };
         let pool = pool_for(exchange, pool, way.member);
-        exchange.opens_at(targets.open(index));
+        exchange.opens_at(Some(place));
         let sent_before = exchange.recording.attempts();
         let attempt = async {
             match (pool.upstream().protocol(), &mut *head) {
@@ -127,8 +136,24 @@ pub(super) async fn send(
             meters.upstream_moves_refused.up();
             return sent;
         }
+        next = match &sent {
+            // Rather this response than a wait for a better one.
+            Ok(_) => targets.enter_now(key, tried, meters),
+            Err(_) => {
+                exchange.opens_at(None);
+                let wish = Wish {
+                    pinned: None,
+                    key,
+                    tried,
+                };
+                let entered = targets.enter(wish, terms, &mut exchange.patience).await;
+                entered.unwrap_or_default()
+            }
+        };
+        if next.is_none() {
+            return sent;
+        }
         meters.upstream_moves.up();
-        chosen = targets.choose(key, tried, meters);
     }
 }
 
@@ -218,6 +243,7 @@ fn failure_of(failure: &UpstreamError, has_try_timeout: bool, was_sent: bool) ->
         | UpstreamError::TooSlow
         | UpstreamError::ClientTooSlow
         | UpstreamError::Unsuited
+        | UpstreamError::Full
         | UpstreamError::Unacceptable(_) => Failed::Otherwise,
     }
 }

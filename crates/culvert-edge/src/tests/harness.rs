@@ -225,6 +225,7 @@ pub(crate) fn endpoint(
         policy: None,
         merge_slashes: true,
         timeouts: Timeouts::default(),
+        in_flight: None,
     }
 }
 

@@ -26,6 +26,7 @@ mod handshakes;
 mod http2_streams;
 mod identities;
 mod identity;
+mod in_flight;
 mod internal;
 mod limits;
 mod logins;

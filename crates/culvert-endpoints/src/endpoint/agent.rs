@@ -303,6 +303,7 @@ impl Endpoint {
             served: Some(parts.served),
             timeouts: Timeouts::of_agent(parts.timeouts)?,
             upstream_tls: None,
+            upstream_limits: None,
         };
         let Some(before) = before else {
             let also = match pool_changes {

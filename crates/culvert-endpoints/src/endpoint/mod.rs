@@ -11,6 +11,7 @@ pub mod agent;
 pub mod model;
 pub(crate) mod timeouts;
 pub(crate) mod upstream_checks;
+pub(crate) mod upstream_limits;
 pub mod upstream_tls;
 pub(crate) mod upstreams;
 
@@ -44,6 +45,7 @@ use crate::endpoint::model::{
     AddressScheme, Binding, Endpoint, StoredUpstream, binding_schema, merges_slashes,
 };
 use crate::endpoint::timeouts::Timeouts;
+use crate::endpoint::upstream_limits::GivenLimits;
 use crate::endpoint::upstream_tls::UpstreamTlsOptions;
 use crate::endpoint::upstreams::{
     GivenBalancing, GivenHealth, GivenRetries, GivenUpstream, ListOptions, UpstreamFields,
@@ -99,6 +101,8 @@ pub struct Create {
     upstream_health: Option<GivenHealth>,
     /// Which requests go to another one of `upstreams`.
     upstream_retries: Option<GivenRetries>,
+    /// How many requests and connections may be in flight, and how many more wait.
+    upstream_limits: Option<GivenLimits>,
     /// HTTP version for the upstreams: `http1` (default) or `http2`.
     #[schemars(extend("enum" = ["http1", "http2"]))]
     upstream_protocol: String,
@@ -144,6 +148,8 @@ pub struct Update {
     upstream_health: Option<GivenHealth>,
     /// Which requests go to another one of `upstreams`; replaces all values.
     upstream_retries: Option<GivenRetries>,
+    /// How many requests and connections may be in flight, and how many more wait; replaces all values. `{}` removes the limits.
+    upstream_limits: Option<GivenLimits>,
     /// HTTP version for the upstreams: `http1` or `http2`; empty for `http1`.
     #[schemars(extend("enum" = ["http1", "http2", ""]))]
     upstream_protocol: Option<String>,
@@ -252,6 +258,7 @@ impl Resource for Endpoint {
             served: None,
             timeouts: input.timeouts.check()?,
             upstream_tls,
+            upstream_limits: input.upstream_limits.unwrap_or_default().check()?,
         };
         endpoint.may_receive_secrets(cx)?;
         let also = match chosen.pool_changes {
@@ -347,6 +354,9 @@ impl Resource for Endpoint {
         self.merge_slashes = input.merge_slashes.unwrap_or(self.merge_slashes);
         if let Some(timeouts) = input.timeouts {
             self.timeouts = timeouts.check()?;
+        }
+        if let Some(limits) = input.upstream_limits {
+            self.upstream_limits = limits.check()?;
         }
         self.pooling_enabled = input.pooling_enabled.unwrap_or(self.pooling_enabled);
         self.description = input.description.unwrap_or(self.description);
@@ -581,6 +591,7 @@ impl Endpoint {
                 .timeouts
                 .as_ref()
                 .map_or_else(Default::default, Timeouts::compile),
+            in_flight: self.upstream_limits.as_ref().map(GivenLimits::compile),
         })
     }
 

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::endpoint::timeouts::Timeouts;
+use crate::endpoint::upstream_limits::GivenLimits;
 use crate::endpoint::upstream_tls::UpstreamTlsOptions;
 use crate::endpoint::upstreams::{
     GivenBalancing, GivenHealth, GivenRetries, GivenUpstream, ListOptions,
@@ -62,6 +63,9 @@ pub struct Endpoint {
     /// TLS to its upstream, if not by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) upstream_tls: Option<UpstreamTlsOptions>,
+    /// How much of its traffic may be in flight, if that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) upstream_limits: Option<GivenLimits>,
 }
 
 /// The bindings that an endpoint can have.
@@ -146,6 +150,8 @@ pub struct View<'a> {
     pub(crate) upstream_health: Option<&'a GivenHealth>,
     /// Which requests go to another one of `upstreams`; `null` for the default.
     pub(crate) upstream_retries: Option<&'a GivenRetries>,
+    /// How many requests and connections may be in flight; `null` for any number.
+    pub(crate) upstream_limits: Option<&'a GivenLimits>,
     pub(crate) upstream_protocol: &'a str,
     pub(crate) merge_slashes: bool,
     /// Timeouts of the endpoint; `null` for the server settings.
@@ -257,6 +263,7 @@ impl Model for Endpoint {
             upstream_balancing: upstream.and_then(|upstream| upstream.options.balancing.as_ref()),
             upstream_health: upstream.and_then(|upstream| upstream.options.health.as_ref()),
             upstream_retries: upstream.and_then(|upstream| upstream.options.retries.as_ref()),
+            upstream_limits: self.upstream_limits.as_ref(),
             upstream_protocol: match served {
                 Some(served) => &served.forwards_proto,
                 None => upstream.map_or("", |upstream| &upstream.protocol),

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::endpoint::model::{AddressScheme, StoredUpstream};
 use crate::endpoint::timeouts::{PATTERN, parse, shown};
 use crate::endpoint::upstream_checks::GivenActiveHealth;
+use crate::endpoint::upstream_limits::in_flight;
 
 const WEIGHT_MAX: u16 = 1_000;
 const PRIORITY_MAX: u8 = 7;
@@ -41,6 +42,10 @@ pub(crate) struct GivenUpstream {
     /// 0 to 7, default 0. Upstreams with a higher number get only the traffic that those with lower numbers cannot serve.
     #[schemars(range(max = 7))]
     priority: Option<u8>,
+    /// How many requests and connections may be in flight to it, on each node: 1 to 1000000. By default, any number. Further
+    /// ones go to another upstream that has room, or wait as `upstream_limits` says.
+    #[schemars(range(max = 1_000_000))]
+    in_flight_max: Option<u32>,
 }
 
 /// How one of several upstreams is chosen.
@@ -269,6 +274,8 @@ fn check_list(
                 "`upstreams[{index}].priority` must be at most {PRIORITY_MAX}."
             )));
         }
+        let field = format!("upstreams[{index}].in_flight_max");
+        in_flight(&field, one.in_flight_max)?;
     }
     if list.iter().all(|one| one.weight == Some(0)) {
         return Err(invalid("One of `upstreams` must have a `weight` above 0."));
@@ -313,6 +320,7 @@ impl StoredUpstream {
                 upstream: read(&one.url)?,
                 weight: one.weight.unwrap_or(1),
                 priority: one.priority.unwrap_or(0),
+                in_flight_max: one.in_flight_max,
             });
         }
         let first = upstreams.first().map(|one| one.upstream.clone());

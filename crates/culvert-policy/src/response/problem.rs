@@ -221,6 +221,9 @@ problems! {
     /// The upstream's protocol does not support the request.
     Unsuited: SERVICE_UNAVAILABLE 3611 "The endpoint's upstream does not support this kind of request."
         Request "The upstream speaks a protocol that does not support this request, such as a WebSocket over HTTP/2. Change the upstream protocol of the endpoint.";
+    /// The endpoint or its upstreams have reached their limit.
+    UpstreamFull: SERVICE_UNAVAILABLE 3626 "Too many requests are in progress at this endpoint; try again shortly."
+        Later "The endpoint or its upstreams have reached a limit: `upstream_limits.in_flight_max`, or `in_flight_max` of one of `upstreams`. Add an upstream, or raise the limit or `upstream_limits.queue_max` and `wait_max`.";
     /// The traffic policy blocks the client's address.
     NotAdmitted: FORBIDDEN 3203 "The traffic policy blocks the client's address."
         Access "Review `restrict-ips` in the traffic policy of the endpoint.";
@@ -374,6 +377,7 @@ impl Problem {
             Self::UpstreamTooSlow => Reason::ResponseTimeout,
             Self::AnswerTooLong => Reason::ResponseTooLong,
             Self::Unsuited => Reason::Unsuited,
+            Self::UpstreamFull => Reason::UpstreamFull,
             Self::Webhook
             | Self::NoToken
             | Self::BadToken
@@ -441,7 +445,11 @@ impl Problem {
     /// The seconds in `retry-after`, if it is temporary.
     pub(crate) fn retry_after(self) -> Option<u32> {
         match self {
-            Self::Overloaded | Self::AgentBusy | Self::AgentSilent | Self::LoginBusy => Some(1),
+            Self::Overloaded
+            | Self::AgentBusy
+            | Self::AgentSilent
+            | Self::UpstreamFull
+            | Self::LoginBusy => Some(1),
             // An outage of the database takes longer than a peak of the load.
             Self::Outdated | Self::NeedsDatabase => Some(30),
             _ => None,
