@@ -11,6 +11,7 @@ use culvert_policy::scheme::Scheme;
 use culvert_upstream::{TlsOptions, Upstream};
 
 use crate::limits::{InFlightLimits, Timeouts};
+use crate::maintenance::Maintenance;
 use crate::upstream_list::UpstreamList;
 
 /// An address at which traffic arrives, and its upstream.
@@ -43,6 +44,8 @@ pub struct Endpoint {
     pub timeouts: Timeouts,
     /// How much of its traffic may be in flight; `None` for any amount.
     pub in_flight: Option<InFlightLimits>,
+    /// What it responds with as long as it is in maintenance. Only for HTTP.
+    pub maintenance: Option<Arc<Maintenance>>,
 }
 
 /// Who may connect to an endpoint.

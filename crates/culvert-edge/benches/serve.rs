@@ -84,6 +84,7 @@ fn endpoint(scheme: Scheme, port: u16, host: &HostName, upstream: &str) -> Endpo
         merge_slashes: true,
         timeouts: Timeouts::default(),
         in_flight: None,
+        maintenance: None,
     }
 }
 

@@ -154,6 +154,7 @@ async fn serve(host: &str, ca_file: &str, stop: CancellationToken) {
         merge_slashes: true,
         timeouts: Timeouts::default(),
         in_flight: None,
+        maintenance: None,
     };
     let edge = Edge::bind(settings, Arc::new(NoEvents), Arc::new(SystemClock));
     let edge = edge.await.unwrap();

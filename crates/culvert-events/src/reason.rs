@@ -62,6 +62,7 @@ reasons! {
     PolicyCall "policy_call_failed" "A service that the traffic policy uses did not respond: of `http-request`, of keys for tokens, or the identity provider.";
     Policy "policy_failed" "The traffic policy cannot decide about the request, or an action failed.";
     NoInternal "internal_endpoint_unavailable" "The internal endpoint that the traffic policy forwards to is offline, forbidden, or part of a loop.";
+    Maintenance "maintenance" "The endpoint is in maintenance.";
     NoUpstream "no_upstream" "The traffic policy did not respond, and the endpoint has no upstream.";
     NeedsDatabase "database_away" "The decision needs the database, which is away.";
     AgentAway "agent_away" "No agent serves the endpoint.";

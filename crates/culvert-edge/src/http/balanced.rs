@@ -54,7 +54,9 @@ pub(super) async fn send(
         key,
         tried,
     };
+    down.conn.http1.set_queued(targets.is_limited());
     let entered = targets.enter(wish, terms, &mut exchange.patience).await;
+    down.conn.http1.set_queued(false);
     let mut next = entered.map_err(|NoPlace| UpstreamError::Full)?;
     let mut attempts = 0;
     loop {

@@ -17,7 +17,7 @@ use culvert_policy::problem::Problem;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, Version};
 
-use crate::balance::gate::{InFlight, Patience};
+use crate::balance::gate::{InFlight, NoPlace, Patience};
 use crate::connection::downstream::Downstream;
 use crate::connection::http1_state::{Broken, Http1Turn};
 use crate::http::request_body::BodyLimit;
@@ -274,7 +274,10 @@ impl HttpExchange {
                 let terms = member.terms(&self.down.edge.state);
                 // Boxed, so that a request that does not wait is small.
                 let entering = Box::pin(places.enter_in_turn(terms, &mut self.patience));
-                entering.await.map_err(|_| Problem::UpstreamFull)?
+                self.down.conn.http1.set_queued(true);
+                let entered = entering.await;
+                self.down.conn.http1.set_queued(false);
+                entered.map_err(|NoPlace| Problem::UpstreamFull)?
             }
         };
         self.passed_places.push(entered);

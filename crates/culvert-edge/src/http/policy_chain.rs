@@ -27,6 +27,7 @@ use crate::connection::downstream::Downstream;
 use crate::connection::http1_state::Broken;
 use crate::http::exchange::HttpExchange;
 use crate::http::forward_request::{ForwardRequest, NotAdvanced};
+use crate::http::maintenance;
 use crate::http::request_body::Upload;
 use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
 use crate::http::upgrade::UpgradeRequest;
@@ -66,7 +67,7 @@ impl PolicyChain {
         &mut self,
         exchange: &mut HttpExchange,
         mut request: ForwardRequest,
-        wanted: &UpgradeRequest,
+        (wanted, traits): (&UpgradeRequest, &RequestTraits),
     ) -> Result<RequestOutcome, Abandoned> {
         let down = &Arc::clone(exchange.down());
         let began = down.conn.info.now();
@@ -76,6 +77,11 @@ impl PolicyChain {
             if !self.is_empty() {
                 exchange.reached(member.endpoint.timeouts);
                 exchange.passes(&member);
+                let extensions = &request.parts.extensions;
+                let answer = maintenance::answer(exchange, &member, extensions, traits);
+                if let Some(response) = answer {
+                    return Ok(RequestOutcome::Respond(response));
+                }
             }
             let Some(policy) = &member.endpoint.policy else {
                 return Ok(RequestOutcome::Forward(request, None));

@@ -286,6 +286,7 @@ impl Group {
             let pool = member.pool.as_ref();
             let is_sticky = |list: &UpstreamList| list.sticky.is_some();
             member.endpoint.policy.is_none()
+                && member.endpoint.maintenance.is_none()
                 // Its responses may have a cookie of the edge.
                 && !member.endpoint.upstreams.as_deref().is_some_and(is_sticky)
                 && pool.is_some_and(|pool| pool.upstream().protocol() == Protocol::Http1)

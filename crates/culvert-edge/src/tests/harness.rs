@@ -226,6 +226,7 @@ pub(crate) fn endpoint(
         merge_slashes: true,
         timeouts: Timeouts::default(),
         in_flight: None,
+        maintenance: None,
     }
 }
 

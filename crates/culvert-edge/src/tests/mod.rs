@@ -30,6 +30,7 @@ mod in_flight;
 mod internal;
 mod limits;
 mod logins;
+mod maintenance;
 mod malformed;
 mod messages;
 mod mutual;

@@ -304,6 +304,7 @@ impl Endpoint {
             timeouts: Timeouts::of_agent(parts.timeouts)?,
             upstream_tls: None,
             upstream_limits: None,
+            maintenance: None,
         };
         let Some(before) = before else {
             let also = match pool_changes {

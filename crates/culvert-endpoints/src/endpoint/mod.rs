@@ -8,6 +8,7 @@
 
 pub mod address;
 pub mod agent;
+pub(crate) mod maintenance;
 pub mod model;
 pub(crate) mod timeouts;
 pub(crate) mod upstream_checks;
@@ -41,6 +42,7 @@ use serde_json::Value;
 
 use crate::address_lock::AddressRequest;
 use crate::endpoint::address::{RequestedUrl, address_key, binding, name_key};
+use crate::endpoint::maintenance::GivenMaintenance;
 use crate::endpoint::model::{
     AddressScheme, Binding, Endpoint, StoredUpstream, binding_schema, merges_slashes,
 };
@@ -113,6 +115,8 @@ pub struct Create {
     timeouts: Timeouts,
     /// TLS to an `https` upstream. Default: the certificate is verified against the authorities that the server trusts.
     upstream_tls: UpstreamTlsOptions,
+    /// What clients get while the endpoint is in maintenance, and who gets past that. Only for HTTP.
+    maintenance: Option<GivenMaintenance>,
 }
 
 /// Changes to an endpoint.
@@ -160,6 +164,8 @@ pub struct Update {
     timeouts: Option<Timeouts>,
     /// TLS to an `https` upstream; replaces all of its fields. `{}` restores the defaults.
     upstream_tls: Option<UpstreamTlsOptions>,
+    /// What clients get while the endpoint is in maintenance, and who gets past that. Values that are not given stay as they are.
+    maintenance: Option<GivenMaintenance>,
 }
 
 /// The operations beyond the five.
@@ -242,6 +248,11 @@ impl Resource for Endpoint {
         let has_tls = upstream.as_ref().is_some_and(StoredUpstream::has_tls);
         let upstream_tls = input.upstream_tls.check(cx, referrer, has_tls, None);
         let (upstream_tls, presented) = upstream_tls.await?;
+        let is_http = address.scheme.is_http();
+        let maintenance = match input.maintenance {
+            Some(given) => given.check(cx, &id, is_http, None)?,
+            None => None,
+        };
         let endpoint = Self {
             format: Format,
             description: input.description,
@@ -259,6 +270,7 @@ impl Resource for Endpoint {
             timeouts: input.timeouts.check()?,
             upstream_tls,
             upstream_limits: input.upstream_limits.unwrap_or_default().check()?,
+            maintenance,
         };
         endpoint.may_receive_secrets(cx)?;
         let also = match chosen.pool_changes {
@@ -358,6 +370,10 @@ impl Resource for Endpoint {
         if let Some(limits) = input.upstream_limits {
             self.upstream_limits = limits.check()?;
         }
+        if let Some(given) = input.maintenance {
+            let is_http = self.address.scheme.is_http();
+            self.maintenance = given.check(cx, &head.id, is_http, self.maintenance.take())?;
+        }
         self.pooling_enabled = input.pooling_enabled.unwrap_or(self.pooling_enabled);
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
@@ -386,12 +402,21 @@ impl Resource for Endpoint {
     }
 
     fn changed_secrets(&self, after: &Self) -> Vec<&'static str> {
-        let (Some(before), Some(after)) = (&self.policy, &after.policy) else {
-            return Vec::new();
-        };
         // Secrets are not in the shown text.
-        let is_hidden = before.shown == after.shown && before.sealed != after.sealed;
-        Vec::from_iter(is_hidden.then_some("traffic_policy"))
+        let is_hidden =
+            self.policy
+                .as_ref()
+                .zip(after.policy.as_ref())
+                .is_some_and(|(before, after)| {
+                    before.shown == after.shown && before.sealed != after.sealed
+                });
+        let maintenance = self.maintenance.as_ref().zip(after.maintenance.as_ref());
+        let has_other = maintenance.is_some_and(|(before, after)| before.has_other_secret(after));
+        let policy = is_hidden.then_some("traffic_policy");
+        policy
+            .into_iter()
+            .chain(has_other.then_some("maintenance"))
+            .collect()
     }
 
     fn readable_secret(&self, cx: &Cx<'_>, head: &Head) -> Result<Option<Reveal>, Fault> {
@@ -592,6 +617,10 @@ impl Endpoint {
                 .as_ref()
                 .map_or_else(Default::default, Timeouts::compile),
             in_flight: self.upstream_limits.as_ref().map(GivenLimits::compile),
+            maintenance: match &self.maintenance {
+                Some(maintenance) => maintenance.compile(seal, &head.id)?,
+                None => None,
+            },
         })
     }
 

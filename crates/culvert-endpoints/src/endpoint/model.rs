@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::endpoint::maintenance::{MaintenanceView, StoredMaintenance};
 use crate::endpoint::timeouts::Timeouts;
 use crate::endpoint::upstream_limits::GivenLimits;
 use crate::endpoint::upstream_tls::UpstreamTlsOptions;
@@ -66,6 +67,9 @@ pub struct Endpoint {
     /// How much of its traffic may be in flight, if that is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) upstream_limits: Option<GivenLimits>,
+    /// Its maintenance, also if it is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) maintenance: Option<StoredMaintenance>,
 }
 
 /// The bindings that an endpoint can have.
@@ -160,6 +164,8 @@ pub struct View<'a> {
     pub(crate) upstream_tls: Cow<'a, UpstreamTlsOptions>,
     /// Warnings about `upstream_tls`, such as about a certificate that is not verified.
     pub(crate) upstream_tls_warnings: &'static [&'static str],
+    /// The maintenance of the endpoint; `null` if nothing of it was ever set.
+    pub(crate) maintenance: Option<MaintenanceView<'a>>,
     pub(crate) name: &'a str,
 }
 
@@ -281,6 +287,7 @@ impl Model for Endpoint {
                 .upstream_tls
                 .as_ref()
                 .map_or(&[], UpstreamTlsOptions::warnings),
+            maintenance: self.maintenance.as_ref().map(StoredMaintenance::view),
             name: served.map_or("", |served| &served.name),
         }
     }

@@ -46,9 +46,15 @@ pub const REPLAY_OF_NAME: &str = "culvert-replay-of";
 /// The field with a signed assertion about the user of a request, unless a policy gives it another name.
 pub const ASSERTION_NAME: &str = "culvert-assertion";
 
-/// Whether a field is one that requests of clients do not have, in any spelling: upstreams rely on it.
+/// The field with the secret that gets past the page of an endpoint in maintenance.
+pub const MAINTENANCE_NAME: &str = "culvert-maintenance";
+
+/// Whether a field is one that requests to upstreams have only from the edge, or not at all, in any spelling: upstreams rely
+/// on it, or it is a secret of the edge.
 pub fn is_edges_request(name: &str) -> bool {
-    is_spelled(name, REPLAY_OF_NAME) || is_spelled(name, ASSERTION_NAME)
+    is_spelled(name, REPLAY_OF_NAME)
+        || is_spelled(name, ASSERTION_NAME)
+        || is_spelled(name, MAINTENANCE_NAME)
 }
 
 fn is_spelled(name: &str, own: &str) -> bool {
@@ -224,6 +230,9 @@ problems! {
     /// The endpoint or its upstreams have reached their limit.
     UpstreamFull: SERVICE_UNAVAILABLE 3626 "Too many requests are in progress at this endpoint; try again shortly."
         Later "The endpoint or its upstreams have reached a limit: `upstream_limits.in_flight_max`, or `in_flight_max` of one of `upstreams`. Add an upstream, or raise the limit or `upstream_limits.queue_max` and `wait_max`.";
+    /// The endpoint is in maintenance.
+    Maintenance: SERVICE_UNAVAILABLE 3627 "The site is in maintenance; try again later."
+        Later "`maintenance` of the endpoint is on. `maintenance.bypass_cidrs` and `bypass_secret` say who gets past it.";
     /// The traffic policy blocks the client's address.
     NotAdmitted: FORBIDDEN 3203 "The traffic policy blocks the client's address."
         Access "Review `restrict-ips` in the traffic policy of the endpoint.";
@@ -378,6 +387,7 @@ impl Problem {
             Self::AnswerTooLong => Reason::ResponseTooLong,
             Self::Unsuited => Reason::Unsuited,
             Self::UpstreamFull => Reason::UpstreamFull,
+            Self::Maintenance => Reason::Maintenance,
             Self::Webhook
             | Self::NoToken
             | Self::BadToken

@@ -126,6 +126,11 @@ impl<B: UploadBody> TargetSet<B> {
         of_view.or_else(spare)
     }
 
+    /// Whether one of its upstreams has a limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
     /// Whether all places of its upstreams that get traffic are taken.
     pub(crate) fn is_full(&self) -> bool {
         self.is_limited && !self.offered().any(|places| places.has_room())

@@ -49,6 +49,7 @@ fn endpoint(id: usize, n: usize) -> Endpoint {
         merge_slashes: true,
         timeouts: Timeouts::default(),
         in_flight: None,
+        maintenance: None,
         id: format!("ep_{id:02}"),
         account: format!("ac_{}", n % 2).into(),
         owner: "usr_1".into(),
