@@ -21,7 +21,7 @@ async fn maintenance_is_switched_without_its_other_values() {
     let on = json!({"maintenance": {"enabled": true}});
     shown["enabled"] = json!(true);
     assert_eq!(rig.patch(&one, on).await.body()["maintenance"], shown);
-    // What is shown can be sent.
+    // Clients may send the values that they got.
     let same = json!({"maintenance": shown});
     assert_eq!(rig.patch(&one, same).await.body()["maintenance"], shown);
     let fewer = json!({"maintenance": {"body": "", "content_type": "", "bypass_cidrs": [], "bypass_secret": "", "status": 502}});
@@ -38,12 +38,28 @@ async fn wrong_maintenance_is_refused() {
     for (maintenance, code, why) in [
         (json!({"status": 200}), 18014, "from 400 to 599"),
         (json!({"body": "x".repeat(65_537)}), 18014, "65536 bytes"),
-        (json!({"content_type": "text/plain"}), 18014, "needs `maintenance.body`"),
-        (json!({"body": "x", "content_type": "plain"}), 18014, "must be a media type"),
+        (
+            json!({"content_type": "text/plain"}),
+            18014,
+            "needs `maintenance.body`",
+        ),
+        (
+            json!({"body": "x", "content_type": "plain"}),
+            18014,
+            "must be a media type",
+        ),
         (json!({"retry_after": "1ms"}), 18014, "from 1s to 168h"),
-        (json!({"bypass_cidrs": ["10.0.0.0/8", "ten"]}), 18014, "`maintenance.bypass_cidrs[1]`"),
+        (
+            json!({"bypass_cidrs": ["10.0.0.0/8", "ten"]}),
+            18014,
+            "`maintenance.bypass_cidrs[1]`",
+        ),
         (json!({"bypass_secret": "short"}), 18014, "16 to 256"),
-        (json!({"bypass_secret": "0123456789abcdef;"}), 18014, "16 to 256"),
+        (
+            json!({"bypass_secret": "0123456789abcdef;"}),
+            18014,
+            "16 to 256",
+        ),
         (json!({"on": true}), 214, ""),
     ] {
         let body = json!({

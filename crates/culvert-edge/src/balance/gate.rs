@@ -1,7 +1,7 @@
 //! Places of requests and connections in flight, and the queue of those that wait for one.
 //!
 //! An endpoint has [`Places`], and so has each of its upstreams. They share a [`Gate`], which gives each place that becomes free
-//! to the one that has waited longest among those that want it. As long as none waits, places are taken and left without a
+//! to the one that has waited longest among those that want it. As long as none waits, places change without a
 //! lock: who leaves one looks for waiters after that, and who waits looks for places after it says so.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use culvert_base::sync::lock;
-use culvert_base::{FairPermit, Share};
+use culvert_base::{FairPermit, Meter, Share};
 use culvert_edge_config::InFlightLimits;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -90,7 +90,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// It has reached another endpoint, which has a time limit of its own.
+    /// It has reached another endpoint, with another time limit.
     pub(crate) fn renew(&mut self) {
         self.until = None;
     }
@@ -122,7 +122,7 @@ struct Waiter<'g> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        self.state.meters.upstream_waiting.down();
+        Meter::down(&self.state.meters.upstream_waiting);
         let left = lock(&self.gate.queue).waiting.remove(&self.key);
         if left.is_some() {
             self.gate.waiting.fetch_sub(1, Ordering::SeqCst);
@@ -186,7 +186,7 @@ impl Places {
     }
 
     /// Changes whether who waits for any upstream may have a place here.
-    pub(crate) fn offer(self: &Arc<Self>, is_offered: bool) {
+    pub(crate) fn set_offered(self: &Arc<Self>, is_offered: bool) {
         if self.is_offered.swap(is_offered, Ordering::SeqCst) != is_offered && is_offered {
             self.pass_on();
         }
@@ -210,7 +210,7 @@ impl Places {
         }
         // Others may wait for other places.
         let queue = lock(&gate.queue);
-        let is_taken = !queue.wants(self) && self.take();
+        let is_taken = !queue.is_wanted(self) && self.take();
         drop(queue);
         is_taken.then(|| InFlight(Arc::clone(self)))
     }
@@ -232,7 +232,7 @@ impl Places {
         let answer = self.gate.wait(Wanted::At(self.id), own, terms, patience);
         match answer.await? {
             Answer::Taken(places) => Ok(InFlight(places)),
-            // Only who waits for any upstream is told so.
+            // Only for those that wait for any upstream.
             Answer::Changed => Err(NoPlace),
         }
     }
@@ -291,7 +291,7 @@ impl Gate {
         }
     }
 
-    /// Takes one of these places, or waits in turn for what is wanted.
+    /// Takes one of these places, or waits in turn for one.
     async fn wait(
         &self,
         wanted: Wanted,
@@ -330,7 +330,7 @@ impl Gate {
         let mut queue = lock(&self.queue);
         // Before it looks for places: who leaves one looks for waiters after that.
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let free = among.iter().find(|one| !queue.wants(one) && one.take());
+        let free = among.iter().find(|one| !queue.is_wanted(one) && one.take());
         if let Some(places) = free {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Some(Joined::Entered(Arc::clone(places)));
@@ -377,7 +377,7 @@ impl Queue {
         waiting.next().map(|(key, _)| *key)
     }
 
-    fn wants(&self, places: &Places) -> bool {
+    fn is_wanted(&self, places: &Places) -> bool {
         self.next(places).is_some()
     }
 
@@ -431,7 +431,7 @@ mod tests {
     async fn who_has_waited_longest_is_next_whatever_it_waits_for() {
         let (state, gate) = (state(), Arc::<Gate>::default());
         let a = Places::new(&gate, Some(1));
-        a.offer(true);
+        a.set_offered(true);
         gate.change_list(1);
         let (mut first, mut second, mut third) = Default::default();
         let place = a.try_enter().unwrap();

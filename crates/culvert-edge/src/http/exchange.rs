@@ -284,7 +284,7 @@ impl HttpExchange {
         Ok(())
     }
 
-    /// Goes to a stand-in of the endpoint, in place of its own upstreams.
+    /// Goes to a stand-in of the endpoint.
     pub(crate) fn enters(&mut self, places: Vec<InFlight>) {
         self.open_at = None;
         self.passed_places.extend(places);

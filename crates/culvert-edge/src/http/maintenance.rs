@@ -1,25 +1,22 @@
 //! The response of an endpoint in maintenance, in place of its traffic policy and its upstream.
 //!
 //! It comes before the policy: a visitor need not sign in to learn that there is nothing, and no rule calls a service that
-//! may be in maintenance too. Requests that get past it are judged by the policy as always.
+//! may be in maintenance too. The policy decides about requests
+//! that get past it, as always.
 //!
 //! What a client says to get past it is in a field and a cookie of the edge. Only the client itself can send them: requests lose
 //! them where the edge begins to serve them, so no upstream, event or policy has them, and responses of upstreams cannot set
 //! the cookie.
 
-use bytes::Bytes;
-use culvert_events::Reason;
-use culvert_policy::own_cookies::{EdgeCookies, HOST_PREFIX, MAINTENANCE};
-use culvert_policy::problem::Problem;
-use http::header::{
-    CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
-};
-use http::{Extensions, HeaderValue, Response, StatusCode, request};
+use std::net::IpAddr;
 
-use crate::http::exchange::HttpExchange;
+use bytes::Bytes;
+use culvert_edge_config::Maintenance;
+use culvert_policy::own_cookies::{EdgeCookies, HOST_PREFIX, MAINTENANCE};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::{Extensions, HeaderValue, Response, request};
+
 use crate::http::fields;
-use crate::http::response::{PendingResponse, RequestTraits};
-use crate::snapshot::group::Member;
 
 /// What the field of a request says.
 #[derive(Clone)]
@@ -32,39 +29,26 @@ pub(super) fn strip_edges_own(parts: &mut request::Parts) {
     }
 }
 
-/// The response to a request that has reached an endpoint in maintenance; `None` if the request goes on.
-pub(super) fn answer(
-    exchange: &HttpExchange,
-    member: &Member,
+/// Whether a request of the client at this address gets past it.
+pub(super) fn lets_pass(
+    maintenance: &Maintenance,
     request: &Extensions,
-    traits: &RequestTraits,
-) -> Option<PendingResponse> {
-    let maintenance = member.endpoint.maintenance.as_deref()?;
-    let conn = &exchange.down().conn;
-    let cookie = match conn.info.tls.get() {
-        Some(_) => [HOST_PREFIX, "maintenance"].concat(),
-        None => MAINTENANCE.to_owned(),
+    client: IpAddr,
+    is_tls: bool,
+) -> bool {
+    let cookie = match is_tls {
+        true => [HOST_PREFIX, "maintenance"].concat(),
+        false => MAINTENANCE.to_owned(),
     };
     let field = request.get::<Said>().and_then(|said| said.0.to_str().ok());
     let cookies = request.get::<EdgeCookies>().into_iter();
     let said = cookies.flat_map(|cookies| cookies.values(&cookie));
-    if maintenance.lets_pass(conn.info.client.ip(), field.into_iter().chain(said)) {
-        return None;
-    }
-    let mut response = match &maintenance.page {
-        Some((text, media)) => page(text, media),
-        None => PendingResponse::of(Problem::Maintenance, traits, conn),
-    };
-    response.head.status = StatusCode::from_u16(maintenance.status).unwrap_or(response.head.status);
-    let seconds = HeaderValue::from(maintenance.retry_after.as_secs());
-    response.head.headers.insert(RETRY_AFTER, seconds);
-    response.reason = Some(Reason::Maintenance);
-    Some(response)
+    maintenance.lets_pass(client, field.into_iter().chain(said))
 }
 
-fn page(text: &str, media: &str) -> PendingResponse {
-    let body = Bytes::copy_from_slice(text.as_bytes());
-    let mut response = Response::new(body);
+/// The page of an endpoint, with its media type.
+pub(super) fn page(text: &str, media: &str) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::copy_from_slice(text.as_bytes()));
     let headers = response.headers_mut();
     if let Ok(media) = HeaderValue::try_from(media) {
         headers.insert(CONTENT_TYPE, media);
@@ -72,5 +56,5 @@ fn page(text: &str, media: &str) -> PendingResponse {
     headers.insert(CONTENT_LENGTH, HeaderValue::from(text.len()));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    PendingResponse::whole(response)
+    response
 }

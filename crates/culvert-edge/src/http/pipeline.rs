@@ -114,8 +114,10 @@ pub(super) async fn respond(
     traits: &RequestTraits,
 ) -> Result<PendingResponse, Abandoned> {
     exchange.reached(request.member.endpoint.timeouts);
-    let extensions = &request.parts.extensions;
-    if let Some(response) = maintenance::answer(exchange, &request.member, extensions, traits) {
+    let (endpoint, extensions) = (&request.member.endpoint, &request.parts.extensions);
+    let conn = &exchange.down().conn;
+    let closed = PendingResponse::of_maintenance(endpoint, extensions, traits, conn);
+    if let Some(response) = closed {
         return Ok(response);
     }
     let mut policies = PolicyChain::default();

@@ -27,7 +27,6 @@ use crate::connection::downstream::Downstream;
 use crate::connection::http1_state::Broken;
 use crate::http::exchange::HttpExchange;
 use crate::http::forward_request::{ForwardRequest, NotAdvanced};
-use crate::http::maintenance;
 use crate::http::request_body::Upload;
 use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
 use crate::http::upgrade::UpgradeRequest;
@@ -78,8 +77,9 @@ impl PolicyChain {
                 exchange.reached(member.endpoint.timeouts);
                 exchange.passes(&member);
                 let extensions = &request.parts.extensions;
-                let answer = maintenance::answer(exchange, &member, extensions, traits);
-                if let Some(response) = answer {
+                let (endpoint, conn) = (&member.endpoint, &down.conn);
+                let closed = PendingResponse::of_maintenance(endpoint, extensions, traits, conn);
+                if let Some(response) = closed {
                     return Ok(RequestOutcome::Respond(response));
                 }
             }

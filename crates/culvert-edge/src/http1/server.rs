@@ -154,8 +154,7 @@ impl Http1Server {
     /// limit. With a full buffer a close cannot be seen; then the client counts as gone if it also reads nothing.
     pub(crate) fn poll_left(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut conn = lock(&self.0);
-        let is_unread =
-            conn.has_reader && !conn.is_body_begun && conn.state.http1.is_queued();
+        let is_unread = conn.has_reader && !conn.is_body_begun && conn.state.http1.is_queued();
         if !is_unread && (conn.has_reader || !conn.reading.is_ended()) {
             return Poll::Pending;
         }

@@ -19,7 +19,7 @@ use super::internal;
 use super::limits::free_port;
 use crate::{Endpoint, Snapshot};
 
-/// An origin that notes each request, and responds to as many as it is told.
+/// An origin that notes each request, and responds when the test says so.
 struct Held {
     address: SocketAddr,
     paths: Arc<Mutex<Vec<String>>>,
@@ -89,7 +89,7 @@ fn limited(origin: SocketAddr, limits: InFlightLimits) -> Endpoint {
     }
 }
 
-/// Asks for a path on a connection of its own.
+/// Asks for a path on a new connection.
 async fn asks(rig: &Rig, path: &str) -> JoinHandle<Answer> {
     let mut client = rig.connect().await;
     let request = format!("GET {path} HTTP/1.1\r\nHost: app.example\r\n\r\n");

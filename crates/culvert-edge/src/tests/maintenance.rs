@@ -65,8 +65,10 @@ on_http_response: [{actions: [{type: add-headers, config: {headers: {x-seen: "1"
     assert_eq!(answer.header("cache-control"), Some("no-store"));
     assert_eq!(answer.header("x-seen"), None);
     assert!(answer.text().contains("<html"), "{}", answer.text());
-    // Who gets past it is judged by the policy.
-    let past = rig.ask(&ask(&format!("Culvert-Maintenance: {SECRET}\r\n"))).await;
+    // The policy decides about who gets past it.
+    let past = rig
+        .ask(&ask(&format!("Culvert-Maintenance: {SECRET}\r\n")))
+        .await;
     assert_eq!(past.status, 401);
     let events = || of(&rig.recorder.now(), HTTP).len();
     eventually("events", || events() == 2).await;
@@ -74,18 +76,28 @@ on_http_response: [{actions: [{type: add-headers, config: {headers: {x-seen: "1"
     assert_eq!(of(&events, HTTP)[0]["culvert"]["reason"], "maintenance");
     // A page of the endpoint, with another status.
     let mut own = maintenance();
-    own.page = Some(("<h1>Back at 5</h1>".into(), "text/html; charset=utf-8".into()));
+    own.page = Some((
+        "<h1>Back at 5</h1>".into(),
+        "text/html; charset=utf-8".into(),
+    ));
     own.status = 502;
     publish(&rig, [closed(endpoint.clone(), own)]).await;
     let answer = rig.ask(&ask("")).await;
     assert_eq!((answer.status, answer.text()), (502, "<h1>Back at 5</h1>"));
-    assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"));
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
     assert_eq!(answer.header("ngrok-error-code"), None);
     let mut client = rig.connect().await;
-    client.send("HEAD /x HTTP/1.1\r\nHost: app.example\r\n\r\n").await;
+    client
+        .send("HEAD /x HTTP/1.1\r\nHost: app.example\r\n\r\n")
+        .await;
     assert_eq!(client.answer("HEAD").await.status, 502);
     // The connection stays open, also after a body that was not read.
-    client.send("POST /x HTTP/1.1\r\nHost: app.example\r\nContent-Length: 4\r\n\r\nbody").await;
+    client
+        .send("POST /x HTTP/1.1\r\nHost: app.example\r\nContent-Length: 4\r\n\r\nbody")
+        .await;
     assert_eq!(client.answer("POST").await.status, 502);
     publish(&rig, [endpoint]).await;
     assert_eq!(rig.ask(&ask("")).await.status, 401);
@@ -127,7 +139,10 @@ async fn only_addresses_and_secrets_of_the_endpoint_get_past_it() {
     for (network, status) in [("127.0.0.0/8", 200), ("10.0.0.0/8", 503)] {
         let mut open = maintenance();
         open.admitted = IpSet::of([(Verdict::Allow, Prefix::parse(network).unwrap())]);
-        assert_eq!(open.lets_pass(IpAddr::from([127, 0, 0, 1]), std::iter::empty()), status == 200);
+        assert_eq!(
+            open.lets_pass(IpAddr::from([127, 0, 0, 1]), std::iter::empty()),
+            status == 200
+        );
         publish(&rig, [closed(endpoint.clone(), open)]).await;
         let answer = rig.ask(&ask("X-Forwarded-For: 10.1.2.3\r\n")).await;
         assert_eq!(answer.status, status, "{network}");
@@ -150,7 +165,9 @@ on_http_response: [{{actions: [{{type: add-headers, config: {{headers: {{x-seen:
     let answer = rig.ask(&ask("")).await;
     assert_eq!((answer.status, answer.header("x-seen")), (503, Some("1")));
     assert_eq!(answer.header("retry-after"), Some("60"));
-    let past = rig.ask(&ask(&format!("Culvert-Maintenance: {SECRET}\r\n"))).await;
+    let past = rig
+        .ask(&ask(&format!("Culvert-Maintenance: {SECRET}\r\n")))
+        .await;
     assert_eq!(past.status, 200);
 }
 
@@ -162,7 +179,9 @@ async fn a_call_of_grpc_gets_its_own_status() {
     own.page = Some(("<p>closed".into(), "text/html".into()));
     let endpoint = named(Scheme::Http, "app.example", 80, &url, "");
     publish(&rig, [closed(endpoint, own)]).await;
-    let stream = TcpStream::connect(rig.edge.http_addr().unwrap()).await.unwrap();
+    let stream = TcpStream::connect(rig.edge.http_addr().unwrap())
+        .await
+        .unwrap();
     let io = hyper_util::rt::TokioIo::new(stream);
     let executor = hyper_util::rt::TokioExecutor::new();
     let handshake = hyper::client::conn::http2::handshake(executor, io);
@@ -173,7 +192,9 @@ async fn a_call_of_grpc_gets_its_own_status() {
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(Empty::<bytes::Bytes>::new());
-    let answer = soon("an answer", sender.send_request(call.unwrap())).await.unwrap();
+    let answer = soon("an answer", sender.send_request(call.unwrap()))
+        .await
+        .unwrap();
     assert_eq!(answer.headers()["grpc-status"], "14");
     assert_eq!(answer.headers()["retry-after"], "60");
 }

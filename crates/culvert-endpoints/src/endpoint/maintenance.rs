@@ -38,8 +38,8 @@ pub(crate) struct GivenMaintenance {
     /// Body of the response, at most 64 KiB. Default: the error page of the edge.
     #[schemars(length(max = 65536))]
     body: Option<String>,
-    /// Media type of `body`, default `text/html; charset=utf-8`.
-    #[schemars(length(max = 127))]
+    /// Media type of `body`, at most 127 bytes; default `text/html; charset=utf-8`.
+    #[schemars(extend("pattern" = r"^$|^[!-~]+/[ -~]+$"))]
     content_type: Option<String>,
     /// When clients may try again, in the field `retry-after`: 1s to 168h, default 1m.
     #[schemars(extend("pattern" = PATTERN))]
@@ -49,7 +49,7 @@ pub(crate) struct GivenMaintenance {
     bypass_cidrs: Option<Vec<String>>,
     /// Secret of clients whose requests go on, in the field `Culvert-Maintenance` or the cookie `__Host-culvert.maintenance`, without
     /// TLS `culvert.maintenance`: 16 to 256 letters, digits and `-._~+/=`. Shown as `[redacted]`, which as a value keeps it.
-    #[schemars(length(max = 256))]
+    #[schemars(length(max = 256), extend("writeOnly" = true))]
     bypass_secret: Option<String>,
 }
 

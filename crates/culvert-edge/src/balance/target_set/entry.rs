@@ -131,7 +131,7 @@ impl<B: UploadBody> TargetSet<B> {
         self.is_limited
     }
 
-    /// Whether all places of its upstreams that get traffic are taken.
+    /// Whether its upstreams that get traffic have no free place.
     pub(crate) fn is_full(&self) -> bool {
         self.is_limited && !self.offered().any(|places| places.has_room())
     }
@@ -152,7 +152,7 @@ impl<B: UploadBody> TargetSet<B> {
         for target in before.iter().flat_map(|before| &before.targets) {
             let places = &target.state.places;
             if !is_known(places) {
-                places.offer(false);
+                places.set_offered(false);
             }
         }
         for (target, listed) in self.targets.iter().zip(&self.list.upstreams) {
@@ -169,7 +169,10 @@ impl<B: UploadBody> TargetSet<B> {
         let is_panic = self.view.load().is_panic;
         for (target, listed) in self.targets.iter().zip(&self.list.upstreams) {
             let is_used = is_panic || !target.state.is_unused();
-            target.state.places.offer(listed.weight > 0 && is_used);
+            target
+                .state
+                .places
+                .set_offered(listed.weight > 0 && is_used);
         }
     }
 }
