@@ -99,6 +99,31 @@ async fn limits_are_stored_and_shown_for_one_upstream_too() {
 }
 
 #[tokio::test]
+async fn the_version_of_proxy_headers_is_stored_and_shown() {
+    let rig = Rig::start().await;
+    for (url, upstream) in [
+        ("https://x.culvert.localhost", "http://127.0.0.1:9"),
+        ("tls://y.culvert.localhost", "tcp://127.0.0.1:9"),
+    ] {
+        let body = json!({"url": url, "upstream_url": upstream, "upstream_proxy_protocol": "2"});
+        let made = rig.post("/endpoints", body).await.body();
+        assert_eq!(made["upstream_proxy_protocol"], "2");
+        let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
+        let kept = rig.patch(&one, json!({"description": "x"})).await.body();
+        assert_eq!(kept["upstream_proxy_protocol"], "2");
+        for version in ["1", ""] {
+            let body = json!({"upstream_proxy_protocol": version});
+            let changed = rig.patch(&one, body).await.body();
+            assert_eq!(changed["upstream_proxy_protocol"], version);
+        }
+        let refused = rig
+            .patch(&one, json!({"upstream_proxy_protocol": "3"}))
+            .await;
+        assert_eq!(refused.code(), Some(18014));
+    }
+}
+
+#[tokio::test]
 async fn conditions_that_are_empty_are_the_default() {
     let rig = Rig::start().await;
     let with =

@@ -305,6 +305,7 @@ impl Endpoint {
             upstream_tls: None,
             upstream_limits: None,
             maintenance: None,
+            upstream_proxy_protocol: String::new(),
         };
         let Some(before) = before else {
             let also = match pool_changes {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
-use culvert_edge_config::{EndpointBinding, Upstream, UpstreamList};
+use culvert_edge_config::{EndpointBinding, ProxyVersion, Upstream, UpstreamList};
 use culvert_resources::access::Referrer;
 use culvert_resources::access::right::{Right, Scope};
 use culvert_resources::cx::Cx;
@@ -50,7 +50,8 @@ use crate::endpoint::timeouts::Timeouts;
 use crate::endpoint::upstream_limits::GivenLimits;
 use crate::endpoint::upstream_tls::UpstreamTlsOptions;
 use crate::endpoint::upstreams::{
-    GivenBalancing, GivenHealth, GivenRetries, GivenUpstream, ListOptions, UpstreamFields,
+    ConnectionOptions, GivenBalancing, GivenHealth, GivenRetries, GivenUpstream, ListOptions,
+    UpstreamFields,
 };
 use crate::traffic_policy::model::StoredPolicy;
 use crate::traffic_policy::{Compiled, Given};
@@ -108,6 +109,10 @@ pub struct Create {
     /// HTTP version for the upstreams: `http1` (default) or `http2`.
     #[schemars(extend("enum" = ["http1", "http2"]))]
     upstream_protocol: String,
+    /// PROXY header that each connection to an upstream begins with, before TLS: `1` or `2` for the version, or empty, the default,
+    /// for none. Such connections have one client each.
+    #[schemars(extend("enum" = ["", "1", "2"]))]
+    upstream_proxy_protocol: String,
     /// Whether `//` in the path of a request becomes `/`. Default: `true`. With `false`, rules and
     /// the upstream see empty segments.
     merge_slashes: Option<bool>,
@@ -157,6 +162,9 @@ pub struct Update {
     /// HTTP version for the upstreams: `http1` or `http2`; empty for `http1`.
     #[schemars(extend("enum" = ["http1", "http2", ""]))]
     upstream_protocol: Option<String>,
+    /// PROXY header that each connection to an upstream begins with: `1` or `2` for the version; empty for none.
+    #[schemars(extend("enum" = ["", "1", "2"]))]
+    upstream_proxy_protocol: Option<String>,
     /// Whether `//` in the path of a request becomes `/`.
     merge_slashes: Option<bool>,
     /// Timeouts of the endpoint; replaces all of them. Unset values use the settings
@@ -271,6 +279,7 @@ impl Resource for Endpoint {
             upstream_tls,
             upstream_limits: input.upstream_limits.unwrap_or_default().check()?,
             maintenance,
+            upstream_proxy_protocol: proxy_protocol(input.upstream_proxy_protocol)?,
         };
         endpoint.may_receive_secrets(cx)?;
         let also = match chosen.pool_changes {
@@ -366,6 +375,9 @@ impl Resource for Endpoint {
         self.merge_slashes = input.merge_slashes.unwrap_or(self.merge_slashes);
         if let Some(timeouts) = input.timeouts {
             self.timeouts = timeouts.check()?;
+        }
+        if let Some(version) = input.upstream_proxy_protocol {
+            self.upstream_proxy_protocol = proxy_protocol(version)?;
         }
         if let Some(limits) = input.upstream_limits {
             self.upstream_limits = limits.check()?;
@@ -577,7 +589,11 @@ impl Endpoint {
                 let tls = self.upstream_tls.as_ref();
                 let tls = tls.map(|options| Arc::new(options.compile()));
                 let tokens = (head.id.as_str(), seal.upstream_tokens());
-                let (first, list) = upstream.compile(is_http, tls.as_ref(), tokens, unusable)?;
+                let options = ConnectionOptions {
+                    tls: tls.as_ref(),
+                    proxy: proxy_version(&self.upstream_proxy_protocol),
+                };
+                let (first, list) = upstream.compile(is_http, options, tokens, unusable)?;
                 (Some(first), list)
             }
             (None, None) => (None, None),
@@ -698,6 +714,25 @@ const fn url_argument(name: &'static str) -> Argument {
         field: "url",
         stored: address::stored_urls,
         names: address::names,
+    }
+}
+
+/// Checks a version of the PROXY protocol.
+fn proxy_protocol(version: String) -> Result<String, Refusal> {
+    if version.is_empty() || proxy_version(&version).is_some() {
+        return Ok(version);
+    }
+    Err(Refusal::new(
+        code::ENDPOINT_FIELD_INVALID,
+        "`upstream_proxy_protocol` must be `1` or `2`.",
+    ))
+}
+
+fn proxy_version(version: &str) -> Option<ProxyVersion> {
+    match version {
+        "1" => Some(ProxyVersion::One),
+        "2" => Some(ProxyVersion::Two),
+        _ => None,
     }
 }
 

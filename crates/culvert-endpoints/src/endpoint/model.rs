@@ -70,6 +70,9 @@ pub struct Endpoint {
     /// Its maintenance, also if it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) maintenance: Option<StoredMaintenance>,
+    /// Version of the PROXY header that connections to its upstreams begin with: `1` or `2`, empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) upstream_proxy_protocol: String,
 }
 
 /// The bindings that an endpoint can have.
@@ -157,6 +160,8 @@ pub struct View<'a> {
     /// How many requests and connections may be in flight; `null` for any number.
     pub(crate) upstream_limits: Option<&'a GivenLimits>,
     pub(crate) upstream_protocol: &'a str,
+    /// Version of the PROXY header that connections to the upstreams begin with: `1` or `2`; empty for none.
+    pub(crate) upstream_proxy_protocol: &'a str,
     pub(crate) merge_slashes: bool,
     /// Timeouts of the endpoint; `null` for the server settings.
     pub(crate) timeouts: Cow<'a, Timeouts>,
@@ -273,6 +278,15 @@ impl Model for Endpoint {
             upstream_protocol: match served {
                 Some(served) => &served.forwards_proto,
                 None => upstream.map_or("", |upstream| &upstream.protocol),
+            },
+            upstream_proxy_protocol: match served {
+                Some(Served {
+                    proxy_version: 1, ..
+                }) => "1",
+                Some(Served {
+                    proxy_version: 2, ..
+                }) => "2",
+                _ => &self.upstream_proxy_protocol,
             },
             merge_slashes: self.merge_slashes,
             timeouts: self

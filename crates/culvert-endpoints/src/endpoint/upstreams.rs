@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use culvert_base::{DigestKey, Fault, Refusal, code};
 use culvert_edge_config::{
-    Balancing, HashKey, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, Sticky,
-    TlsOptions, Upstream, UpstreamList,
+    Balancing, HashKey, ListedUpstream, PassiveHealth, ProxyVersion, RetriedStatuses, Retries,
+    Sticky, TlsOptions, Upstream, UpstreamList,
 };
 use culvert_resources::settings::Settings;
 use schemars::JsonSchema;
@@ -141,6 +141,13 @@ pub(crate) struct ListOptions {
     pub(crate) health: Option<GivenHealth>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retries: Option<GivenRetries>,
+}
+
+/// The options of connections to all upstreams of an endpoint.
+#[derive(Clone, Copy)]
+pub(crate) struct ConnectionOptions<'x> {
+    pub(crate) tls: Option<&'x Arc<TlsOptions>>,
+    pub(crate) proxy: Option<ProxyVersion>,
 }
 
 /// The upstream fields of a request; `None` where a field is not given.
@@ -291,7 +298,7 @@ impl StoredUpstream {
         alone.into_iter().chain(listed).collect()
     }
 
-    /// The upstream for the edge, the first of several, and the list if it has one, with these options of TLS.
+    /// The upstream for the edge, the first of several, and the list if it has one, with these options.
     ///
     /// # Errors
     ///
@@ -299,14 +306,15 @@ impl StoredUpstream {
     pub(crate) fn compile(
         &self,
         is_http: bool,
-        tls: Option<&Arc<TlsOptions>>,
+        connections: ConnectionOptions<'_>,
         (endpoint_id, tokens): (&str, &DigestKey),
         unusable: impl Fn(&dyn std::fmt::Display) -> Fault,
     ) -> Result<(Upstream, Option<Arc<UpstreamList>>), Fault> {
         let read = |url: &str| {
             let parsed = Upstream::of_endpoint(url, &self.protocol, is_http);
             let parsed = parsed.map_err(|error| unusable(&error))?;
-            Ok(match tls {
+            let parsed = parsed.with_proxy(connections.proxy);
+            Ok(match connections.tls {
                 Some(options) => parsed.with_tls(Arc::clone(options)),
                 None => parsed,
             })
