@@ -249,7 +249,6 @@ impl Dialer {
     }
 }
 
-/// What a lookup is for, and whether it waits for its place.
 /// What a connection begins with.
 struct Begins<'x> {
     /// Sent first, before TLS.
@@ -258,6 +257,7 @@ struct Begins<'x> {
     proxy: Option<&'x Proxy>,
 }
 
+/// What a lookup is for, and whether it waits for its place.
 type Lookup<'x> = ((LookupFor, Share), &'x AtomicBool);
 
 /// The last two labels of a host name.

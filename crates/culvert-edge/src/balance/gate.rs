@@ -315,7 +315,6 @@ impl Gate {
     }
 
     /// `None` if too many wait.
-
     fn join<'g>(
         &'g self,
         wanted: Wanted,
