@@ -10,7 +10,8 @@ use culvert_policy::policy::compiled::Policy;
 use culvert_policy::scheme::Scheme;
 use culvert_upstream::{TlsOptions, Upstream};
 
-use crate::limits::Timeouts;
+use crate::limits::{InFlightLimits, Timeouts};
+use crate::maintenance::Maintenance;
 use crate::upstream_list::UpstreamList;
 
 /// An address at which traffic arrives, and its upstream.
@@ -41,6 +42,10 @@ pub struct Endpoint {
     pub merge_slashes: bool,
     /// Its timeouts. An internal endpoint inherits those it does not set from the endpoint that forwards to it.
     pub timeouts: Timeouts,
+    /// How much of its traffic may be in flight; `None` for any amount.
+    pub in_flight: Option<InFlightLimits>,
+    /// What it responds with as long as it is in maintenance. Only for HTTP.
+    pub maintenance: Option<Arc<Maintenance>>,
 }
 
 /// Who may connect to an endpoint.

@@ -10,6 +10,7 @@ mod change;
 mod endpoint;
 pub mod fuzz;
 mod limits;
+mod maintenance;
 mod operators;
 mod replay;
 mod snapshot;
@@ -24,7 +25,8 @@ pub use culvert_upstream::{
     Clients, HttpProbe, Probe, Protocol, TlsOptions, TlsWithheld, Upstream,
 };
 pub use endpoint::{Endpoint, EndpointBinding, ForwardRights, Restriction};
-pub use limits::{Limits, Timeouts};
+pub use limits::{InFlightLimits, Limits, Timeouts};
+pub use maintenance::Maintenance;
 pub use operators::{Operator, Operators};
 pub use replay::{NotReplayed, ReplayRequest, Replayed};
 pub use snapshot::{NamedCertificate, Snapshot, SnapshotBuilder, may_forward};

@@ -34,6 +34,27 @@ impl Timeouts {
     }
 }
 
+/// How many requests and connections of an endpoint may be in flight on a node, and how many more wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlightLimits {
+    /// How many may be in flight; `None` for any number.
+    pub in_flight_max: Option<u32>,
+    /// How many more wait, for the endpoint or one of its upstreams.
+    pub queue_max: u32,
+    /// How long one of them waits.
+    pub wait_max: Duration,
+}
+
+impl Default for InFlightLimits {
+    fn default() -> Self {
+        Self {
+            in_flight_max: None,
+            queue_max: 100,
+            wait_max: Duration::from_secs(10),
+        }
+    }
+}
+
 /// Times and counts. Sizes of HTTP heads are fixed in the parser.
 #[derive(Clone, Debug)]
 pub struct Limits {

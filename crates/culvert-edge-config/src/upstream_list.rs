@@ -34,6 +34,8 @@ pub struct ListedUpstream {
     pub weight: u16,
     /// Those with a higher number serve only what those with lower ones cannot.
     pub priority: u8,
+    /// How many requests and connections may be in flight to it; `None` for any number.
+    pub in_flight_max: Option<u32>,
 }
 
 /// How one of several upstreams is chosen.

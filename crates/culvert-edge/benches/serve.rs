@@ -83,6 +83,8 @@ fn endpoint(scheme: Scheme, port: u16, host: &HostName, upstream: &str) -> Endpo
         policy: None,
         merge_slashes: true,
         timeouts: Timeouts::default(),
+        in_flight: None,
+        maintenance: None,
     }
 }
 

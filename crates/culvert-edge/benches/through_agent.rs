@@ -153,6 +153,8 @@ async fn serve(host: &str, ca_file: &str, stop: CancellationToken) {
         policy: None,
         merge_slashes: true,
         timeouts: Timeouts::default(),
+        in_flight: None,
+        maintenance: None,
     };
     let edge = Edge::bind(settings, Arc::new(NoEvents), Arc::new(SystemClock));
     let edge = edge.await.unwrap();

@@ -10,12 +10,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use culvert_base::BoxFuture;
 use culvert_edge_config::{Balancing, Endpoint, HashKey, Timeouts};
+use culvert_events::Reason;
 use culvert_io::{CountedUpstream, MovedBytes, Pipe, Prefixed, RelayEnd, RelayLimits, run_relay};
 use culvert_upstream::{DialError, UpstreamStream, refusal};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::Instant;
 
-use crate::balance::target_set::{OpenAt, Outcome, Tried, address_hash};
+use crate::balance::gate::{InFlight, NoPlace, Patience};
+use crate::balance::target_set::entry::Wish;
+use crate::balance::target_set::{Outcome, Tried, address_hash};
 use crate::connection::conn_state::ConnState;
 use crate::connection::downstream::Downstream;
 use crate::edge::meters::Meters;
@@ -49,8 +52,12 @@ pub(crate) async fn endpoint<S>(
 {
     let Some(member) = passed.last() else { return };
     // In a box, so that a connection keeps no room for it while bytes pass.
-    let connecting = Box::pin(reach(ahead, member, timeouts, down));
-    let Some((mut wire, stand_in, _open_at)) = connecting.await else {
+    let connecting = Box::pin(async {
+        let places = enter(passed, down).await?;
+        let reached = reach(ahead, member, timeouts, down).await?;
+        Some((reached, places))
+    });
+    let Some(((mut wire, stand_in, _places), _passed_places)) = connecting.await else {
         for member in passed {
             member.counters(&down.conn.edge).unreached();
         }
@@ -60,13 +67,33 @@ pub(crate) async fn endpoint<S>(
     relay(&mut socket, &mut wire, timeouts, down, count).await;
 }
 
+/// Takes the places of a connection at the endpoints that it passes and that have a limit.
+async fn enter(passed: &[Arc<Member>], down: &Downstream) -> Option<Vec<InFlight>> {
+    let mut entered = Vec::new();
+    for member in passed {
+        let Some(places) = &member.places else {
+            continue;
+        };
+        let terms = member.terms(&down.edge.state);
+        let place = places.enter_in_turn(terms, &mut Patience::default()).await;
+        entered.push(place_or_end(place, down)?);
+    }
+    Some(entered)
+}
+
+/// Notes why a connection ends that gets no place.
+fn place_or_end<P>(entered: Result<P, NoPlace>, down: &Downstream) -> Option<P> {
+    let noted = entered.map_err(|NoPlace| down.conn.end_for(Reason::UpstreamFull));
+    noted.ok()
+}
+
 /// Connects to an upstream of an endpoint or of a stand-in, and sends the bytes that were already read from the client.
 async fn reach<'m>(
     ahead: Vec<u8>,
     member: &'m Member,
     timeouts: Timeouts,
     down: &'m Arc<Downstream>,
-) -> Option<(RetryingUpstream, Option<&'m StandIn>, Option<OpenAt>)> {
+) -> Option<(RetryingUpstream, Option<&'m StandIn>, Vec<InFlight>)> {
     let limits = DialLimits {
         connect: timeouts.connect.unwrap_or(down.conn.rules.limits.connect),
         write: timeouts.write.unwrap_or(down.conn.rules.limits.write_stall),
@@ -78,21 +105,30 @@ async fn reach<'m>(
         limits,
         &down.edge.state.meters,
     );
+    if let Some(targets) = &member.targets {
+        let wish = Wish {
+            key: places.key,
+            ..Wish::default()
+        };
+        let terms = member.terms(&down.edge.state);
+        let entered = targets.enter(wish, terms, &mut Patience::default()).await;
+        places.entered = place_or_end(entered, down)?;
+    }
     let (wire, place) = connected(&mut places, &member.endpoint, limits, down).await?;
     if places.count > 1 && member.targets.is_some() {
         down.edge.state.meters.upstream_moves.up();
     }
-    let (stand_in, open_at) = match place {
-        Place::Only => (None, None),
-        Place::Listed(attempt) => (None, attempt.open()),
-        Place::StandIn(stand_in) => (Some(stand_in), None),
+    let (stand_in, held) = match place {
+        Place::Only => (None, Vec::new()),
+        Place::Listed(_, in_flight) => (None, vec![in_flight]),
+        Place::StandIn(stand_in, in_flight) => (Some(stand_in), in_flight),
     };
     let mut wire = match member.is_agents() {
         true => RetryingUpstream::new(wire, member, limits, down),
         false => RetryingUpstream::fixed(wire),
     };
     let is_sent = send_ahead(&mut wire, &ahead, limits.write).await;
-    is_sent.then_some((wire, stand_in, open_at))
+    is_sent.then_some((wire, stand_in, held))
 }
 
 /// Sends bytes that were read before the connection to the upstream existed. False if the upstream does not take them in time.
@@ -113,8 +149,8 @@ enum Place<'m> {
     /// To the only upstream of the endpoint, or to its agents.
     Only,
     /// To one of several upstreams.
-    Listed(Attempt<'m>),
-    StandIn(&'m StandIn),
+    Listed(Attempt<'m>, InFlight),
+    StandIn(&'m StandIn, Vec<InFlight>),
 }
 
 /// The places that a connection is tried at, one after the other. Each is chosen when the one before it has failed: a choice
@@ -126,6 +162,8 @@ struct Places<'m> {
     tried: Tried,
     /// The hash of the client's address, if the list is divided by it.
     key: Option<u64>,
+    /// The first upstream of the list, which has a place for it.
+    entered: Option<(usize, InFlight)>,
     /// How many upstreams of the endpoint may still be tried.
     left: u32,
     stand_ins: std::slice::Iter<'m, StandIn>,
@@ -145,6 +183,7 @@ impl<'m> Places<'m> {
             meters,
             tried: Tried::default(),
             key: key.map(|_| address_hash(client)),
+            entered: None,
             left: match retries {
                 Some(retries) if retries.connect_failure => retries.attempts,
                 _ => 1,
@@ -160,10 +199,13 @@ impl<'m> Places<'m> {
         let Some(targets) = &self.member.targets else {
             return Some((Arc::clone(self.member.pool.as_ref()?), Place::Only));
         };
-        let index = targets.choose(self.key, self.tried, self.meters)?;
+        let entered = self.entered.take();
+        let next = || targets.enter_now(self.key, self.tried, self.meters);
+        let (index, in_flight) = entered.or_else(next)?;
         self.tried.add(index);
         let attempt = Attempt::new(targets, index, self.limits.connect, self.meters);
-        Some((Arc::clone(targets.pool(index)?), Place::Listed(attempt)))
+        let place = Place::Listed(attempt, in_flight);
+        Some((Arc::clone(targets.pool(index)?), place))
     }
 }
 
@@ -173,9 +215,9 @@ impl<'m> Iterator for Places<'m> {
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.own().or_else(|| {
             self.left = 0;
-            let stand_in = self.stand_ins.next()?;
-            let pool = Arc::clone(stand_in.pool(self.meters));
-            Some((pool, Place::StandIn(stand_in)))
+            let stand_in = self.stand_ins.find(|one| one.has_room())?;
+            let (pool, in_flight) = stand_in.enter(self.meters);
+            Some((Arc::clone(pool), Place::StandIn(stand_in, in_flight)))
         });
         self.count += u32::from(next.is_some());
         next
@@ -184,13 +226,13 @@ impl<'m> Iterator for Places<'m> {
 
 impl Place<'_> {
     fn begin(&self) {
-        if let Self::Listed(attempt) = self {
+        if let Self::Listed(attempt, _) = self {
             attempt.set_connecting(true);
         }
     }
 
     fn settle(&self, outcome: Outcome) {
-        if let Self::Listed(attempt) = self {
+        if let Self::Listed(attempt, _) = self {
             attempt.settle(outcome);
         }
     }

@@ -62,6 +62,7 @@ reasons! {
     PolicyCall "policy_call_failed" "A service that the traffic policy uses did not respond: of `http-request`, of keys for tokens, or the identity provider.";
     Policy "policy_failed" "The traffic policy cannot decide about the request, or an action failed.";
     NoInternal "internal_endpoint_unavailable" "The internal endpoint that the traffic policy forwards to is offline, forbidden, or part of a loop.";
+    Maintenance "maintenance" "The endpoint is in maintenance.";
     NoUpstream "no_upstream" "The traffic policy did not respond, and the endpoint has no upstream.";
     NeedsDatabase "database_away" "The decision needs the database, which is away.";
     AgentAway "agent_away" "No agent serves the endpoint.";
@@ -70,6 +71,7 @@ reasons! {
     NoAddress "upstream_no_address" "The name of the upstream has no address.";
     AddressForbidden "upstream_address_forbidden" "The address of the upstream is private or that of the edge, which the settings forbid.";
     LookupLimit "upstream_lookup_limit" "Too many host names are being looked up for the owner of the endpoint.";
+    UpstreamFull "upstream_full" "The endpoint or its upstreams have reached their limit of requests in flight, and none ended in time.";
     ConnectFailed "upstream_connect_failed" "The network or the upstream refused the connection.";
     ConnectTimeout "upstream_connect_timeout" "Connecting to the upstream took too long.";
     ProxyFailed "upstream_proxy_failed" "The proxy on the way to the upstream made no connection.";

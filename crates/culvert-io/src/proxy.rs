@@ -209,6 +209,15 @@ pub fn encode(version: ProxyVersion, ends: ProxyAddresses) -> Vec<u8> {
     }
 }
 
+/// The header of a connection of this process itself, such as a health check: without addresses.
+pub fn encode_own(version: ProxyVersion) -> Vec<u8> {
+    match version {
+        ProxyVersion::One => b"PROXY UNKNOWN\r\n".to_vec(),
+        // The command LOCAL, and no address.
+        ProxyVersion::Two => [&SIGNATURE[..], &[0x20, 0, 0, 0]].concat(),
+    }
+}
+
 fn as_v6(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().into(),
@@ -342,6 +351,7 @@ mod tests {
             ("[2001:db8::1]:65535", "[::ffff:5.6.7.8]:1"),
         ] {
             for version in [ProxyVersion::One, ProxyVersion::Two] {
+                assert_eq!(parse(&encode_own(version)), ProxyHeader::Whole(None));
                 let ProxyHeader::Whole(Some(addresses)) = ends(client, server) else {
                     panic!("{client}");
                 };

@@ -245,6 +245,21 @@ fn upstreams(edge: &Edge) -> Vec<Sample> {
             "Health checks of upstreams that did not pass",
             m.upstream_checks_failed.get(),
         ),
+        gauge(
+            "edge_upstream_waiting",
+            "Requests and connections that wait for a place at an upstream",
+            m.upstream_waiting.get(),
+        ),
+        counter(
+            "edge_upstream_waits",
+            "Requests and connections that waited for a place at an upstream",
+            m.upstream_waits.get(),
+        ),
+        counter(
+            "edge_upstream_waits_refused",
+            "Requests and connections that got no place at an upstream",
+            m.upstream_waits_refused.get(),
+        ),
         counter(
             "edge_upstream_failed",
             "Invalid upstream responses",

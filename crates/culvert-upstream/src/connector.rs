@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_base::Share;
+use culvert_io::proxy::{self, ProxyAddresses};
 
 use crate::agent::{AgentRefused, Dial};
 use crate::dial_error::DialError;
@@ -36,6 +37,19 @@ pub struct Connector<'x, E> {
 }
 
 impl<E: PoolOwner> Connector<'_, E> {
+    /// The PROXY header of a connection, if the upstream expects one.
+    fn proxy_header(&self, to: &Upstream) -> Option<Vec<u8>> {
+        let version = to.proxy()?;
+        Some(match self.lookup_for {
+            // They are no client's.
+            LookupFor::Checks => proxy::encode_own(version),
+            LookupFor::Traffic | LookupFor::Calls => {
+                let (client, server) = (self.client, self.server);
+                proxy::encode(version, ProxyAddresses { client, server })
+            }
+        })
+    }
+
     /// A new connection to an upstream, within `limit`. With `in_turn`, waits until an agent has capacity.
     pub(crate) async fn dial(
         &self,
@@ -47,9 +61,9 @@ impl<E: PoolOwner> Connector<'_, E> {
         let dialled = match (to.agents_endpoint(), self.agents) {
             (None, _) => {
                 let dialer = self.network.dialer.load_full();
-                dialer
-                    .dial_within(limit, to, (self.lookup_for, self.share))
-                    .await
+                let lookup = (self.lookup_for, self.share);
+                let header = self.proxy_header(to);
+                dialer.dial_within(limit, to, lookup, header).await
             }
             (Some(_), None) => Err(DialError::Agent(AgentRefused::Away)),
             (Some(_), Some(agents)) => {

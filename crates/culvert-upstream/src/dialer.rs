@@ -12,6 +12,7 @@ use culvert_io::upstream_tls::UpstreamTls;
 use culvert_io::{is_own_address, tcp_options};
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
@@ -108,14 +109,19 @@ impl Dialer {
         &self.names
     }
 
-    /// Opens a connection, including the TLS handshake, within `limit`. A lookup of the name counts for `share`. Not for agents.
+    /// Opens a connection, including the TLS handshake, within `limit`. It begins with `header`. Not for agents.
     pub(crate) async fn dial_within(
         &self,
         limit: Duration,
         to: &Upstream,
         lookup: (LookupFor, Share),
+        header: Option<Vec<u8>>,
     ) -> Result<UpstreamStream, DialError> {
-        self.connect_within(limit, to, lookup, None).await
+        let begins = Begins {
+            header: header.unwrap_or_default(),
+            proxy: None,
+        };
+        self.connect_within(limit, to, lookup, begins).await
     }
 
     async fn connect_within(
@@ -123,10 +129,10 @@ impl Dialer {
         limit: Duration,
         to: &Upstream,
         lookup: (LookupFor, Share),
-        proxy: Option<&Proxy>,
+        begins: Begins<'_>,
     ) -> Result<UpstreamStream, DialError> {
         let is_queued = AtomicBool::new(false);
-        let connecting = self.connect(to, (lookup, &is_queued), proxy);
+        let connecting = self.connect(to, (lookup, &is_queued), begins);
         match tokio::time::timeout(limit, connecting).await {
             Ok(result) => result,
             // It says nothing about the upstream.
@@ -147,14 +153,16 @@ impl Dialer {
         };
         let proxy = self.proxies.of(scheme, to.host(), to.port());
         let lookup = (LookupFor::Calls, share);
-        self.connect_within(self.connect, to, lookup, proxy).await
+        let header = Vec::new();
+        let begins = Begins { header, proxy };
+        self.connect_within(self.connect, to, lookup, begins).await
     }
 
     async fn connect(
         &self,
         to: &Upstream,
         lookup: Lookup<'_>,
-        proxy: Option<&Proxy>,
+        begins: Begins<'_>,
     ) -> Result<UpstreamStream, DialError> {
         let tls = match to.is_tls() {
             true => {
@@ -171,11 +179,13 @@ impl Dialer {
             }
             false => None,
         };
-        let tcp = self.connect_tcp(to, lookup, proxy).await?;
+        let mut tcp = self.connect_tcp(to, lookup, begins.proxy).await?;
         // Without this, Nagle's algorithm would delay small messages.
         tcp.set_nodelay(true).map_err(DialError::Connect)?;
         // A response may pause for long: keep-alive probes find a dead upstream. The tunnel checks streams of agents.
         tcp_options::probe(&tcp);
+        let written = tcp.write_all(&begins.header).await;
+        written.map_err(DialError::Connect)?;
         let Some((connector, name)) = tls else {
             return Ok(UpstreamStream::plain(tcp));
         };
@@ -237,6 +247,14 @@ impl Dialer {
         }
         Err(last)
     }
+}
+
+/// What a connection begins with.
+struct Begins<'x> {
+    /// Sent first, before TLS.
+    header: Vec<u8>,
+    /// On the way to the host.
+    proxy: Option<&'x Proxy>,
 }
 
 /// What a lookup is for, and whether it waits for its place.

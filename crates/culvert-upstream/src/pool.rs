@@ -103,6 +103,9 @@ pub enum UpstreamError {
     /// The upstream does not support extended CONNECT.
     #[error("the upstream does not support extended CONNECT")]
     Unsuited,
+    /// The upstream has as many requests in flight as its limit allows.
+    #[error("the upstream has reached its limit of requests in flight")]
+    Full,
     /// The request or its response is not acceptable.
     #[error("{0}")]
     Unacceptable(&'static str),

@@ -23,6 +23,8 @@ pub struct Upstream {
     protocol: Protocol,
     /// `None` for the default.
     tls: Option<Arc<TlsOptions>>,
+    /// The version of the PROXY header that each connection begins with. That of agents is in the scheme.
+    proxy: Option<ProxyVersion>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,7 +88,19 @@ impl Upstream {
             port,
             protocol,
             tls: None,
+            proxy: None,
         })
+    }
+
+    /// The same whose connections begin with a PROXY header, before TLS, if there is a version. Then each has one client.
+    #[must_use]
+    pub fn with_proxy(self, proxy: Option<ProxyVersion>) -> Self {
+        Self { proxy, ..self }
+    }
+
+    /// The version of the PROXY header that its connections begin with, if agents do not serve it.
+    pub(crate) fn proxy(&self) -> Option<ProxyVersion> {
+        self.proxy
     }
 
     /// The same with these options of TLS. They do not apply without TLS.
@@ -133,6 +147,7 @@ impl Upstream {
             port: 0,
             protocol,
             tls: None,
+            proxy: None,
         }
     }
 
@@ -152,7 +167,7 @@ impl Upstream {
 
     /// Whether clients never share connections.
     pub fn keeps_clients_apart(&self) -> bool {
-        matches!(self.scheme, UpstreamScheme::Agent(_, _, Clients::Apart))
+        self.proxy.is_some() || matches!(self.scheme, UpstreamScheme::Agent(_, _, Clients::Apart))
     }
 
     /// Its HTTP version.

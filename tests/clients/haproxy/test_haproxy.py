@@ -1,5 +1,6 @@
 """HAProxy on both sides of the edge: as load balancer in front of it, which announces clients with the PROXY protocol, as
-service behind an agent that announces them in turn, and as upstream of HTTP/1.1 and HTTP/2.
+service behind an agent that announces them in turn, and as upstream of HTTP/1.1 and HTTP/2. As upstream that expects a PROXY
+header from the edge, nginx too.
 
 CULVERT_API_URL, CULVERT_API_KEY  the server and a key
 CULVERT_HTTP, CULVERT_HTTPS       where the edge takes plain HTTP and TLS: address and port. It requires PROXY headers
@@ -23,9 +24,10 @@ import urllib.request
 import h11
 
 HTTP, HTTPS, CA = (os.environ["CULVERT_" + name] for name in ("HTTP", "HTTPS", "CA"))
-NAMES = ["v1", "v2", "options", "tls", "passed", "sent1", "sent2", "plain", "h2c", "checked"]
+NAMES = ["v1", "v2", "options", "tls", "passed", "sent1", "sent2", "senttls", "senth2c", "nginx", "plain", "h2c", "checked"]
 # The source address of clients; the edge sees connections of 127.0.0.1.
 CLIENT = "127.0.0.9"
+OTHERS = ["127.0.0.10", "127.0.0.11"]
 PATIENCE = 60
 
 CONFIGURATION = """
@@ -66,6 +68,8 @@ frontend service
     mode http
     bind 127.0.0.1:{sent1} accept-proxy
     bind 127.0.0.1:{sent2} accept-proxy
+    bind 127.0.0.1:{senttls} ssl crt {folder}/both.pem accept-proxy
+    bind 127.0.0.1:{senth2c} proto h2 accept-proxy
     http-request return content-type text/plain lf-string "%[src]"
 frontend upstream
     mode http
@@ -75,16 +79,38 @@ frontend upstream
     http-request return status 201 content-type text/plain lf-string "%[req.ver] %[method] %[path] %[req.fhdr(host)] %[req.fhdr(x-forwarded-for)] %[req.body]" hdr x-many a hdr x-many b
 """
 
+NGINX = """
+pid {folder}/nginx.pid;
+error_log stderr;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {folder};
+    proxy_temp_path {folder};
+    fastcgi_temp_path {folder};
+    uwsgi_temp_path {folder};
+    scgi_temp_path {folder};
+    server {{
+        listen 127.0.0.1:{nginx} proxy_protocol;
+        location / {{ default_type text/plain; return 200 "$proxy_protocol_addr"; }}
+    }}
+}}
+"""
+
 
 def split(address):
     host, port = address.rsplit(":", 1)
     return host, int(port)
 
 
+def get(path):
+    return create(path, None)
+
+
 def create(path, body):
     request = urllib.request.Request(
         os.environ["CULVERT_API_URL"] + path,
-        data=json.dumps(body).encode(),
+        data=None if body is None else json.dumps(body).encode(),
         headers={
             "Authorization": "Bearer " + os.environ["CULVERT_API_KEY"],
             "Content-Type": "application/json",
@@ -113,15 +139,19 @@ def exchange(stream, host, method="GET", target="/", body=b""):
             return status, fields, answer.decode()
 
 
-def connect(port):
-    return socket.create_connection(("127.0.0.1", port), timeout=60, source_address=(CLIENT, 0))
+def connect(port, client=CLIENT):
+    return socket.create_connection(("127.0.0.1", port), timeout=60, source_address=(client, 0))
+
+
+def program(name):
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin")
 
 
 class HAProxy(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
-        cls.is_here = program is not None and shutil.which("openssl") is not None
+        haproxy = program("haproxy")
+        cls.is_here = haproxy is not None and shutil.which("openssl") is not None
         if not cls.is_here:
             return print("skipped: haproxy or openssl is not here")
         cls.folder = tempfile.TemporaryDirectory()
@@ -139,7 +169,7 @@ class HAProxy(unittest.TestCase):
         settings = folder / "haproxy.cfg"
         settings.write_text(CONFIGURATION.format(folder=folder, HTTP=HTTP, HTTPS=HTTPS, **cls.ports))
         cls.errors = open(folder / "errors", "w+")
-        cls.haproxy = subprocess.Popen([program, "-db", "-f", settings], stderr=cls.errors, stdout=cls.errors)
+        cls.haproxy = subprocess.Popen([haproxy, "-db", "-f", settings], stderr=cls.errors, stdout=cls.errors)
         policy = "on_http_request: [{actions: [{type: custom-response, config: {body: '${conn.client_ip}'}}]}]"
         for name in ("v1", "v2", "options", "tls", "passed"):
             scheme = "https" if name == "passed" else "http"
@@ -180,8 +210,8 @@ class HAProxy(unittest.TestCase):
                 self.fail(f"not in time: {what}\n{self.errors.read()}")
             time.sleep(0.05)
 
-    def get(self, name, wrap=None, via=None, **more):
-        stream = connect(self.ports[via or name])
+    def get(self, name, wrap=None, via=None, client=CLIENT, **more):
+        stream = connect(self.ports[via or name], client)
         with wrap(stream) if wrap else stream as stream:
             status, fields, body = exchange(stream, self.host(name), **more)
         return None if status in (404, 502, 503) else (status, fields, body)
@@ -231,6 +261,70 @@ class HAProxy(unittest.TestCase):
                 agent.send_signal(signal.SIGTERM)
                 agent.wait()
         print("haproxy: knows the client behind an agent, in both versions")
+
+    def expects(self, name, place, **fields):
+        """An endpoint whose upstream knows its clients by the header."""
+        kind, scheme = fields.pop("kind", "http"), fields.pop("scheme", "http")
+        endpoint = create("/endpoints", {
+            "url": f"{kind}://{self.host(name)}", "upstream_url": f"{scheme}://127.0.0.1:{self.ports[place]}",
+            **fields,
+        })
+        for client in (CLIENT, *OTHERS, CLIENT):
+            status, _, body = self.eventually(name, lambda: self.get(name, via="v2", client=client))
+            self.assertEqual((status, body), (200, client), name)
+        return endpoint
+
+    def test_upstream_that_expects_a_header(self):
+        one, two = {"upstream_proxy_protocol": "1"}, {"upstream_proxy_protocol": "2"}
+        self.expects("head1", "sent1", **one)
+        self.expects("head2", "sent2", **two)
+        self.expects("headtls", "senttls", scheme="https", upstream_tls={"verify": False}, **two)
+        self.expects("headh2c", "senth2c", upstream_protocol="http2", **one)
+        anyone = ssl.create_default_context()
+        anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+        for version in (one, two):
+            name = "passedon" + version["upstream_proxy_protocol"]
+            create("/endpoints", {
+                "url": f"tls://{self.host(name)}", "upstream_url": f"tcp://127.0.0.1:{self.ports['senttls']}", **version,
+            })
+            wrap = lambda stream: anyone.wrap_socket(stream, server_hostname=self.host(name))
+            status, _, body = self.eventually(name, lambda: self.get(name, wrap, via="passed"))
+            self.assertEqual((status, body), (200, CLIENT), name)
+        print("haproxy: knows the clients of the edge over HTTP/1.1, HTTP/2 and TLS, in both versions")
+
+    def test_health_checks_with_a_header(self):
+        for version in ("1", "2"):
+            name = f"checked{version}"
+            endpoint = create("/endpoints", {
+                "url": f"http://{self.host(name)}", "upstream_proxy_protocol": version,
+                "upstreams": [{"url": f"http://127.0.0.1:{self.ports[place]}"} for place in ("sent1", "sent2")],
+                "upstream_health": {"active": {"interval": "1s", "timeout": "1s"}},
+            })
+
+            def checks():
+                listed = get(f"/endpoints/{endpoint['id']}/upstreams")["upstreams"]
+                return all(one["last_check"] and one["last_check"]["passed"] for one in listed)
+
+            self.eventually(name, checks)
+            status, _, body = self.eventually(name, lambda: self.get(name, via="v2"))
+            self.assertEqual((status, body), (200, CLIENT))
+        print("haproxy: passes checks whose header has no client, in both versions")
+
+    def test_nginx(self):
+        nginx = program("nginx")
+        if nginx is None:
+            self.skipTest("nginx is not here")
+        place = pathlib.Path(self.folder.name)
+        (place / "nginx.conf").write_text(NGINX.format(folder=place, **self.ports))
+        command = [nginx, "-p", place, "-c", place / "nginx.conf", "-g", "daemon off;", "-e", "stderr"]
+        running = subprocess.Popen(command, stdout=self.errors, stderr=self.errors)
+        try:
+            for version in ("1", "2"):
+                self.expects(f"nginx{version}", "nginx", upstream_proxy_protocol=version)
+        finally:
+            running.terminate()
+            running.wait()
+        print("nginx: knows the clients of the edge, in both versions")
 
     @staticmethod
     def credential():

@@ -35,6 +35,7 @@ mod lockout;
 mod logins;
 mod lookups;
 mod lost_commits;
+mod maintenance;
 mod managed;
 mod names;
 mod observed;

@@ -3,7 +3,7 @@
 use super::*;
 
 fn two() -> Value {
-    json!([{"url": "http://127.0.0.1:9"}, {"url": "http://127.0.0.1:10", "weight": 3, "priority": 1}])
+    json!([{"url": "http://127.0.0.1:9"}, {"url": "http://127.0.0.1:10", "weight": 3, "priority": 1, "in_flight_max": 8}])
 }
 
 #[tokio::test]
@@ -12,8 +12,8 @@ async fn several_upstreams_are_stored_and_shown() {
     let body = json!({"url": "https://x.culvert.localhost", "upstreams": two()});
     let made = rig.post("/endpoints", body).await.body();
     let shown = json!([
-        {"url": "http://127.0.0.1:9", "weight": null, "priority": null},
-        {"url": "http://127.0.0.1:10", "weight": 3, "priority": 1},
+        {"url": "http://127.0.0.1:9", "weight": null, "priority": null, "in_flight_max": null},
+        {"url": "http://127.0.0.1:10", "weight": 3, "priority": 1, "in_flight_max": 8},
     ]);
     assert_eq!(made["upstreams"], shown);
     assert_eq!(made["upstream_url"], "");
@@ -72,6 +72,55 @@ async fn several_upstreams_are_stored_and_shown() {
     // An empty URL beside a list is none.
     let body = json!({"upstreams": two(), "upstream_url": ""});
     assert_eq!(rig.patch(&one, body).await.body()["upstreams"], shown);
+}
+
+#[tokio::test]
+async fn limits_are_stored_and_shown_for_one_upstream_too() {
+    let rig = Rig::start().await;
+    let limits = json!({"in_flight_max": 20, "queue_max": 0, "wait_max": "2s"});
+    let body = json!({
+        "url": "https://x.culvert.localhost", "upstream_url": "http://127.0.0.1:9",
+        "upstream_limits": limits,
+    });
+    let made = rig.post("/endpoints", body).await.body();
+    assert_eq!(made["upstream_limits"], limits);
+    let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
+    let kept = rig.patch(&one, json!({"upstreams": two()})).await.body();
+    assert_eq!(kept["upstream_limits"], limits);
+    // All values are replaced.
+    let fewer = json!({"upstream_limits": {"in_flight_max": 5}});
+    let changed = rig.patch(&one, fewer).await.body();
+    assert_eq!(
+        changed["upstream_limits"],
+        json!({"in_flight_max": 5, "queue_max": null, "wait_max": null})
+    );
+    let none = rig.patch(&one, json!({"upstream_limits": {}})).await.body();
+    assert_eq!(none["upstream_limits"], Value::Null);
+}
+
+#[tokio::test]
+async fn the_version_of_proxy_headers_is_stored_and_shown() {
+    let rig = Rig::start().await;
+    for (url, upstream) in [
+        ("https://x.culvert.localhost", "http://127.0.0.1:9"),
+        ("tls://y.culvert.localhost", "tcp://127.0.0.1:9"),
+    ] {
+        let body = json!({"url": url, "upstream_url": upstream, "upstream_proxy_protocol": "2"});
+        let made = rig.post("/endpoints", body).await.body();
+        assert_eq!(made["upstream_proxy_protocol"], "2");
+        let one = format!("/endpoints/{}", made["id"].as_str().unwrap());
+        let kept = rig.patch(&one, json!({"description": "x"})).await.body();
+        assert_eq!(kept["upstream_proxy_protocol"], "2");
+        for version in ["1", ""] {
+            let body = json!({"upstream_proxy_protocol": version});
+            let changed = rig.patch(&one, body).await.body();
+            assert_eq!(changed["upstream_proxy_protocol"], version);
+        }
+        let refused = rig
+            .patch(&one, json!({"upstream_proxy_protocol": "3"}))
+            .await;
+        assert_eq!(refused.code(), Some(18014));
+    }
 }
 
 #[tokio::test]
@@ -146,6 +195,26 @@ async fn wrong_lists_of_upstreams_are_refused() {
             listed(json!({"url": "http://a:1", "priority": 8})),
             18014,
             "at most 7",
+        ),
+        (
+            listed(json!({"url": "http://a:1", "in_flight_max": 0})),
+            18014,
+            "`upstreams[0].in_flight_max` must be from 1 to",
+        ),
+        (
+            with(json!({"upstream_limits": {"in_flight_max": 0}})),
+            18014,
+            "`upstream_limits.in_flight_max` must be from 1 to",
+        ),
+        (
+            with(json!({"upstream_limits": {"queue_max": 10_001}})),
+            18014,
+            "`upstream_limits.queue_max` must be at most 10000",
+        ),
+        (
+            with(json!({"upstream_limits": {"wait_max": "11m"}})),
+            18014,
+            "from 100ms to 10m",
         ),
         (listed(json!({"url": "http://a:1", "tags": 8})), 214, ""),
         (listed(json!({"url": "http://a:1", "weight": -1})), 215, ""),

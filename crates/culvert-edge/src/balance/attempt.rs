@@ -7,7 +7,7 @@ use culvert_base::sync::lock;
 use culvert_upstream::UploadBody;
 use tokio::time::Instant;
 
-use crate::balance::target_set::{OpenAt, Outcome, TargetSet};
+use crate::balance::target_set::{Outcome, TargetSet};
 use crate::edge::meters::Meters;
 
 /// The shortest time, or the whole time limit, after which a connection that no client waits for has failed. Otherwise nearly
@@ -59,11 +59,6 @@ impl<'t, B: UploadBody> Attempt<'t, B> {
     pub(crate) fn settle(&self, outcome: Outcome) {
         self.set_connecting(false);
         self.targets.report(self.index, outcome, self.meters);
-    }
-
-    /// Counts an open connection of the upstream.
-    pub(crate) fn open(&self) -> Option<OpenAt> {
-        self.targets.open(self.index)
     }
 }
 

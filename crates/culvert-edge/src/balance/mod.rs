@@ -9,5 +9,6 @@ pub(crate) mod attempt;
 pub(crate) mod budget;
 pub(crate) mod check_state;
 pub(crate) mod checks;
+pub(crate) mod gate;
 pub(crate) mod target_set;
 pub(crate) mod view;

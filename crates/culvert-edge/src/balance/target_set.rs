@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::balance::budget::Budget;
 use crate::balance::check_state::CheckState;
+use crate::balance::gate::{Gate, InFlight, Places};
 use crate::balance::view::{Candidate, View};
 use crate::edge::meters::Meters;
 
@@ -36,6 +37,10 @@ pub(crate) struct TargetSet<B> {
     share: Share,
     list: Arc<UpstreamList>,
     targets: Box<[Target<B>]>,
+    /// Who waits for them.
+    gate: Arc<Gate>,
+    /// Whether one of them has a limit.
+    is_limited: bool,
     view: ArcSwap<View>,
     turn: AtomicU64,
     pub(crate) budget: Budget,
@@ -53,10 +58,10 @@ struct Target<B> {
 }
 
 /// The state of an upstream. It stays when the list around it changes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct TargetState {
-    /// Requests and connections that it serves now.
-    open: AtomicU32,
+    /// Those of the requests and connections that it serves.
+    places: Arc<Places>,
     /// Failures in a row.
     failures: AtomicU32,
     /// Whether it is ejected. Written under the lock of `ejection`.
@@ -103,16 +108,6 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
-/// An open request or connection of an upstream. It is counted until this is dropped.
-#[derive(Debug)]
-pub(crate) struct OpenAt(Arc<TargetState>);
-
-impl Drop for OpenAt {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Tried {
     /// Adds an upstream.
     pub(crate) fn add(&mut self, index: usize) {
@@ -150,6 +145,19 @@ fn bit(index: usize) -> u64 {
 }
 
 impl TargetState {
+    fn new(gate: &Arc<Gate>) -> Self {
+        Self {
+            places: Places::new(gate, None),
+            failures: AtomicU32::new(0),
+            is_out: AtomicBool::new(false),
+            is_down: AtomicBool::new(false),
+            is_unhealthy: AtomicBool::new(false),
+            reason: Mutex::default(),
+            ejection: Mutex::default(),
+            check: Mutex::default(),
+        }
+    }
+
     /// Whether it gets no traffic, unless too few others are left.
     fn is_unused(&self) -> bool {
         self.is_out.load(Ordering::Relaxed) || self.is_down.load(Ordering::Relaxed)
@@ -227,12 +235,14 @@ impl Ejection {
 }
 
 impl<B: UploadBody> TargetSet<B> {
-    /// The upstreams of a list of an endpoint, its account and its owner, with their pools in its order. Those that `before` has keep their state.
+    /// The upstreams of a list of an endpoint, its account and its owner, with their pools in its order. Those that `before` has
+    /// keep their state. Both have this gate.
     pub(crate) fn new(
         (endpoint, account, owner): (&str, &Arc<str>, &Arc<str>),
         list: Arc<UpstreamList>,
         pools: impl Iterator<Item = Arc<Pool<B>>>,
         before: Option<&Self>,
+        gate: &Arc<Gate>,
     ) -> Self {
         let known = |pool: &Pool<B>| {
             let mut targets = before?.targets.iter();
@@ -241,7 +251,7 @@ impl<B: UploadBody> TargetSet<B> {
             Some(Arc::clone(&known?.state))
         };
         let new = || {
-            let state = TargetState::default();
+            let state = TargetState::new(gate);
             // Those of a first list have nothing to spare each other.
             if before.is_some() {
                 lock(&state.ejection).begin_to_warm(list.slow_start);
@@ -266,10 +276,12 @@ impl<B: UploadBody> TargetSet<B> {
                 list.retries.budget_percent,
                 before.map(|before| &before.budget),
             ),
-            list,
             view: ArcSwap::from_pointee(View::of(&[], 0, None)),
             turn: AtomicU64::new(before.map_or(0, |before| before.turn.load(Ordering::Relaxed))),
             targets,
+            gate: Arc::clone(gate),
+            is_limited: list.upstreams.iter().any(|one| one.in_flight_max.is_some()),
+            list,
             changing: Mutex::default(),
         };
         let checks_before = before.and_then(|before| before.list.checks.as_ref());
@@ -297,6 +309,7 @@ impl<B: UploadBody> TargetSet<B> {
             }
         }
         set.view.store(Arc::new(set.new_view()));
+        set.open_gate(before);
         set
     }
 
@@ -362,8 +375,7 @@ impl<B: UploadBody> TargetSet<B> {
     pub(crate) fn choose(&self, key: Option<u64>, tried: Tried, meters: &Meters) -> Option<usize> {
         let view = self.current_view(meters);
         if let (Balancing::Hash(_), Some(key)) = (&self.list.balancing, key) {
-            let identity = |index: usize| self.targets.get(index).map_or(0, |one| one.identity);
-            let chosen = view.of_key(key, identity, |index| !tried.has(index));
+            let chosen = view.of_key(key, self.identity(), |index| !tried.has(index));
             if chosen.is_some() {
                 return chosen;
             }
@@ -393,6 +405,10 @@ impl<B: UploadBody> TargetSet<B> {
             .or_else(others)
     }
 
+    fn identity(&self) -> impl Fn(usize) -> u64 {
+        |index| self.targets.get(index).map_or(0, |one| one.identity)
+    }
+
     /// Whether an upstream gets traffic.
     pub(crate) fn is_used(&self, index: usize, meters: &Meters) -> bool {
         self.current_view(meters).has(index)
@@ -414,7 +430,7 @@ impl<B: UploadBody> TargetSet<B> {
         };
         let load = |index: usize| {
             let open = self.targets.get(index);
-            let open = open.map_or(0, |target| target.state.open.load(Ordering::Relaxed));
+            let open = open.map_or(0, |target| target.state.places.open());
             (u64::from(open), view.weight(index).max(1))
         };
         let ((open, weight), (other_open, other_weight)) = (load(first), load(second));
@@ -424,11 +440,9 @@ impl<B: UploadBody> TargetSet<B> {
         }
     }
 
-    /// Counts an open request of an upstream.
-    pub(crate) fn open(&self, index: usize) -> Option<OpenAt> {
-        let state = &self.targets.get(index)?.state;
-        state.open.fetch_add(1, Ordering::Relaxed);
-        Some(OpenAt(Arc::clone(state)))
+    /// Counts an open request of an upstream, whatever its limit is.
+    fn open(&self, index: usize) -> Option<InFlight> {
+        Some(self.targets.get(index)?.state.places.enter())
     }
 
     /// Notes how an attempt ended. An upstream with too many failures in a row is ejected, and one that responds returns.
@@ -586,7 +600,7 @@ impl<B: UploadBody> TargetSet<B> {
                 is_used: view.has(index),
                 reason,
                 ejected_for: ejection.filter(|_| state.is_out.load(Ordering::Relaxed)),
-                open_requests: state.open.load(Ordering::Relaxed),
+                open_requests: state.places.open(),
                 failures: state.failures.load(Ordering::Relaxed),
                 last_check,
             }
@@ -682,6 +696,7 @@ impl<B: UploadBody> TargetSet<B> {
             _ => {}
         }
         self.view.store(Arc::new(view));
+        self.offer_places();
     }
 
     fn new_view(&self) -> View {
@@ -708,5 +723,6 @@ impl<B: UploadBody> TargetSet<B> {
     }
 }
 
+pub(crate) mod entry;
 #[cfg(test)]
 mod tests;

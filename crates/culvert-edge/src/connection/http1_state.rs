@@ -38,6 +38,8 @@ pub(crate) struct Http1State {
     payload: AtomicU64,
     /// Whether the client still waits for 100 (Continue).
     awaits_continue: AtomicBool,
+    /// Whether the open request waits for a place at its upstream.
+    is_queued: AtomicBool,
     /// The record of an answered exchange, until its last byte has left.
     unflushed: Mutex<Option<Unflushed>>,
     broken: OnceLock<Broken>,
@@ -73,6 +75,15 @@ impl Http1State {
 
     pub(crate) fn set_awaits_continue(&self, awaits: bool) {
         self.awaits_continue.store(awaits, Ordering::Release);
+    }
+
+    /// Whether the open request waits for a place at its upstream.
+    pub(crate) fn is_queued(&self) -> bool {
+        self.is_queued.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_queued(&self, is_queued: bool) {
+        self.is_queued.store(is_queued, Ordering::Relaxed);
     }
 
     /// Keeps the record of an answered exchange until the response has left.

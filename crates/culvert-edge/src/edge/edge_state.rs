@@ -20,6 +20,9 @@ use crate::edge::meters::Meters;
 use crate::edge::sampled_log::SampledLog;
 use crate::recording::refusals::Refusals;
 
+/// Requests and connections that may wait for places at upstreams.
+const WAITING_MAX: usize = 16 << 10;
+
 /// State that every module of the edge may use.
 pub(crate) struct EdgeState {
     pub(crate) meters: Meters,
@@ -30,6 +33,8 @@ pub(crate) struct EdgeState {
     pub(crate) bodies: FairPermits,
     /// KiB that encoders of responses may occupy.
     pub(crate) encoders: FairPermits,
+    /// Requests and connections that may wait for places at upstreams.
+    pub(crate) waiting: FairPermits,
     /// Clients that are refused because they have no extended master secret.
     pub(crate) without_ems: SampledLog,
     pub(crate) tasks: TaskTracker,
@@ -68,6 +73,7 @@ impl EdgeState {
             refusals: Refusals::new(limits.refused_whole, limits.refused_events),
             bodies: FairPermits::new(limits.held_bytes),
             encoders: FairPermits::new(encoder_kib_max),
+            waiting: FairPermits::new(WAITING_MAX),
             without_ems: SampledLog::default(),
             tasks: TaskTracker::new(),
             phase: AtomicU8::new(Phase::Serving as u8),

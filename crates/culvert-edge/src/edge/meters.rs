@@ -106,6 +106,12 @@ pub struct Meters {
     pub upstream_checks_failed: Meter,
     /// Upstreams that were used again after that.
     pub upstreams_returned: Meter,
+    /// Requests and connections that wait now for a place at an upstream or endpoint with a limit.
+    pub upstream_waiting: Meter,
+    /// Those that had to wait.
+    pub upstream_waits: Meter,
+    /// Those that got no place in time, or found too many waiting.
+    pub upstream_waits_refused: Meter,
     /// Counters of policies.
     pub policy: Arc<PolicyMeters>,
     /// TCP ports of endpoints that could not be listened on.

@@ -11,7 +11,10 @@ use culvert_edge_config::{Balancing, HashKey};
 use culvert_upstream::{Http1ClientError, Protocol, UpstreamError, UpstreamHead};
 use http_body::Body;
 
+use crate::balance::gate::{InFlight, NoPlace, Terms};
+use crate::balance::target_set::entry::Wish;
 use crate::balance::target_set::{Outcome, Tried, address_hash, hash_of};
+use crate::connection::downstream::Downstream;
 use crate::http::exchange::HttpExchange;
 use crate::http::forward::{
     UpstreamResponse, Way, is_idempotent, over_http1, over_http2, pool_for, reason_of,
@@ -40,18 +43,19 @@ pub(super) async fn send(
     let key = key_of(&targets.list().balancing, exchange, head);
     let is_tls = down.conn.info.tls.get().is_some();
     let sticky = targets.list().sticky.as_ref();
-    let kept = sticky.and_then(|sticky| match &*head {
-        OutgoingHead::Parts(parts) => sticky::position(sticky, &parts.extensions, is_tls),
-        // Plain requests are not for endpoints with this.
-        OutgoingHead::Plain { .. } => None,
-    });
-    let kept = kept.filter(|index| targets.is_used(*index, meters));
-    let mut chosen = of_client
-        .or(kept)
-        .or_else(|| targets.choose(key, tried, meters));
+    let kept = kept_at(targets, &down, head);
+    let terms = way.member.terms(&down.edge.state);
+    let pinned = of_client.or(kept);
+    let mut wish = Wish { pinned, key, tried };
+    down.conn.http1.set_queued(targets.is_limited());
+    let entered = targets.enter(wish, terms, &mut exchange.patience).await;
+    down.conn.http1.set_queued(false);
+    let mut next = entered.map_err(|NoPlace| UpstreamError::Full)?;
     let mut attempts = 0;
     loop {
-        let Some((index, pool)) = chosen.and_then(|index| Some((index, targets.pool(index)?)))
+        let entered = next.take();
+        let Some((index, place, pool)) =
+            entered.and_then(|(index, place)| Some((index, place, targets.pool(index)?)))
         else {
             return Err(UpstreamError::Unacceptable("no upstream"));
         };
@@ -66,7 +70,7 @@ pub(super) async fn send(
             ..way
         };
         let pool = pool_for(exchange, pool, way.member);
-        exchange.opens_at(targets.open(index));
+        exchange.opens_at(Some(place));
         let sent_before = exchange.recording.attempts();
         let attempt = async {
             match (pool.upstream().protocol(), &mut *head) {
@@ -127,9 +131,46 @@ pub(super) async fn send(
             meters.upstream_moves_refused.up();
             return sent;
         }
+        wish = Wish {
+            pinned: None,
+            key,
+            tried,
+        };
+        next = next_of(targets, sent.is_ok(), exchange, (wish, terms)).await;
+        if next.is_none() {
+            return sent;
+        }
         meters.upstream_moves.up();
-        chosen = targets.choose(key, tried, meters);
     }
+}
+
+/// The upstream that served a client before, by its cookie, as long as it gets traffic.
+fn kept_at(targets: &TargetSet, down: &Downstream, head: &OutgoingHead<'_>) -> Option<usize> {
+    let sticky = targets.list().sticky.as_ref()?;
+    // Plain requests are not for endpoints with this.
+    let OutgoingHead::Parts(parts) = head else {
+        return None;
+    };
+    let is_tls = down.conn.info.tls.get().is_some();
+    let kept = sticky::position(sticky, &parts.extensions, is_tls)?;
+    let is_used = targets.is_used(kept, &down.edge.state.meters);
+    is_used.then_some(kept)
+}
+
+/// The next upstream of a request after one that failed, and its place there.
+async fn next_of(
+    targets: &TargetSet,
+    has_response: bool,
+    exchange: &mut HttpExchange,
+    (wish, terms): (Wish, Terms<'_>),
+) -> Option<(usize, InFlight)> {
+    if has_response {
+        // Rather this response than a wait for a better one.
+        return targets.enter_now(wish.key, wish.tried, &terms.state.meters);
+    }
+    exchange.opens_at(None);
+    let entered = targets.enter(wish, terms, &mut exchange.patience).await;
+    entered.unwrap_or_default()
 }
 
 /// What decides which upstream a request gets, if it is not its turn.
@@ -218,6 +259,7 @@ fn failure_of(failure: &UpstreamError, has_try_timeout: bool, was_sent: bool) ->
         | UpstreamError::TooSlow
         | UpstreamError::ClientTooSlow
         | UpstreamError::Unsuited
+        | UpstreamError::Full
         | UpstreamError::Unacceptable(_) => Failed::Otherwise,
     }
 }

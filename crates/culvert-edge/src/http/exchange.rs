@@ -17,7 +17,7 @@ use culvert_policy::problem::Problem;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, Version};
 
-use crate::balance::target_set::OpenAt;
+use crate::balance::gate::{InFlight, NoPlace, Patience};
 use crate::connection::downstream::Downstream;
 use crate::connection::http1_state::{Broken, Http1Turn};
 use crate::http::request_body::BodyLimit;
@@ -72,8 +72,12 @@ pub(crate) struct HttpExchange {
     upload: Option<Arc<UploadProgress>>,
     /// The fields of the response that policies set or removed.
     set_by_policies: Vec<HeaderName>,
-    /// Counts it for the upstream that serves it, if its endpoint has several.
-    open_at: Option<OpenAt>,
+    /// Its place at the upstream that serves it, if its endpoint has several.
+    open_at: Option<InFlight>,
+    /// Its places at the endpoints that it has passed and that have a limit.
+    passed_places: Vec<InFlight>,
+    /// How long it has waited for its places.
+    pub(crate) patience: Patience,
     /// The cookie that keeps the client at the upstream that served it, for the response.
     pub(crate) sticky_cookie: Option<Box<HeaderValue>>,
     /// Whether it went to a stand-in.
@@ -116,6 +120,8 @@ impl HttpExchange {
             upload: None,
             set_by_policies: Vec::new(),
             open_at: None,
+            passed_places: Vec::new(),
+            patience: Patience::default(),
             sticky_cookie: None,
             is_at_stand_in: false,
             has_informed: false,
@@ -247,9 +253,41 @@ impl HttpExchange {
         held.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    /// Counts it for one of several upstreams, until it ends or goes to another.
-    pub(crate) fn opens_at(&mut self, open_at: Option<OpenAt>) {
+    /// Has a place at one of several upstreams, until it ends or goes to another.
+    pub(crate) fn opens_at(&mut self, open_at: Option<InFlight>) {
         self.open_at = open_at;
+    }
+
+    /// Takes a place of an endpoint that limits how many are in flight, until it ends. Waits for it in turn.
+    ///
+    /// # Errors
+    ///
+    /// If there is none in time, or too many wait.
+    pub(crate) async fn enter(&mut self, member: &Member) -> Result<(), Problem> {
+        self.patience.renew();
+        let Some(places) = &member.places else {
+            return Ok(());
+        };
+        let entered = match places.try_enter() {
+            Some(entered) => entered,
+            None => {
+                let terms = member.terms(&self.down.edge.state);
+                // Boxed, so that a request that does not wait is small.
+                let entering = Box::pin(places.enter_in_turn(terms, &mut self.patience));
+                self.down.conn.http1.set_queued(true);
+                let entered = entering.await;
+                self.down.conn.http1.set_queued(false);
+                entered.map_err(|NoPlace| Problem::UpstreamFull)?
+            }
+        };
+        self.passed_places.push(entered);
+        Ok(())
+    }
+
+    /// Goes to a stand-in of the endpoint.
+    pub(crate) fn enters(&mut self, places: Vec<InFlight>) {
+        self.open_at = None;
+        self.passed_places.extend(places);
     }
 
     /// Whether a policy makes the request, and not the client.
@@ -309,6 +347,7 @@ impl HttpExchange {
     /// Records the final head of a response that is not captured.
     pub(crate) fn answer_with<'x>(&mut self, status: StatusCode, fields: impl FieldLines<'x>) {
         self.recording.trace_answer(status);
+        self.recording.queued = self.patience.waited;
         let upstream = self.recording.upstream_use();
         let answer = (status, self.count.answer(status, upstream));
         let conn = &self.down.conn;
@@ -353,6 +392,7 @@ impl Drop for HttpExchange {
             self.recording.note_reason(reason);
         }
         self.count_refusal();
+        self.recording.queued = self.patience.waited;
         self.recording.finish_trace(self.is_answered);
         let conn = &self.down.conn;
         conn.return_alarm(std::mem::take(&mut self.alarm));

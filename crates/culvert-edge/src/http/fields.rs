@@ -5,7 +5,7 @@ use culvert_http::fields::{
 };
 use culvert_policy::conn::ConnInfo;
 use culvert_policy::own_cookies;
-use culvert_policy::problem::{is_edges_own, is_edges_request};
+use culvert_policy::problem::{MAINTENANCE_NAME, is_edges_own, is_edges_request};
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TE};
 
 /// The beginning of the names that gRPC gives to fields and trailers.
@@ -87,12 +87,16 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// Removes a client's fields that only the edge sends to upstreams, in any spelling.
-pub(crate) fn strip_edges_own(headers: &mut HeaderMap) {
+pub(crate) fn strip_edges_own(headers: &mut HeaderMap) -> Option<HeaderValue> {
     let is_own = |name: &&HeaderName| is_edges_request(name.as_str());
     let names: Vec<HeaderName> = headers.keys().filter(is_own).cloned().collect();
+    let mut said = None;
     for name in names {
-        headers.remove(name);
+        let is_said = name == MAINTENANCE_NAME;
+        let removed = headers.remove(name);
+        said = said.or(removed.filter(|_| is_said));
     }
+    said
 }
 
 /// Removes a client's fields that servers may confuse with others: names with an underscore, unless those are kept and

@@ -111,6 +111,9 @@ pub(super) async fn send_to(
     let Some(pool) = &member.pool else {
         return Ok(Err(Problem::Unhandled));
     };
+    if let Err(problem) = exchange.enter(member).await {
+        return Ok(Err(problem));
+    }
     member.wait_for_agent(exchange.down().edge.agents()).await;
     let limits = exchange.upstream_limits();
     let way = Way {
@@ -148,6 +151,7 @@ pub(super) async fn send_to(
         (Err(_), None) if exchange.is_cut() => Err(Abandoned),
         (Err(_), Some(Broken::Refused(violation))) => Ok(Err(Problem::Violation(violation))),
         (Err(_), None) if exchange.is_over() => Ok(Err(Problem::Oversized)),
+        (Err(UpstreamError::Full), None) => Ok(Err(Problem::UpstreamFull)),
         (Err(failure), None) => {
             exchange.recording.note_reason(reason_of(&failure));
             Ok(Err(problem_of(&failure, down, member)))
@@ -239,6 +243,7 @@ fn problem_of(failure: &UpstreamError, down: &Downstream, member: &Member) -> Pr
         UpstreamError::Dial(DialError::TlsWithheld(_)) => Problem::UpstreamTls,
         UpstreamError::Dial(_) | UpstreamError::Silent(_) => Problem::Unreachable,
         UpstreamError::Unsuited => Problem::Unsuited,
+        UpstreamError::Full => Problem::UpstreamFull,
         UpstreamError::Http1(_)
         | UpstreamError::Http2(_)
         | UpstreamError::Closed
@@ -254,6 +259,7 @@ pub(super) fn reason_of(failure: &UpstreamError) -> Reason {
         UpstreamError::ClientTooSlow => Reason::TooSlow,
         UpstreamError::TooSlow => Reason::ResponseTimeout,
         UpstreamError::Unsuited => Reason::Unsuited,
+        UpstreamError::Full => Reason::UpstreamFull,
         // An agent that cannot connect to its service closes the stream.
         UpstreamError::Silent(_) => Reason::ConnectFailed,
         UpstreamError::Closed
@@ -369,7 +375,7 @@ async fn over_new_connection(
     let can_be_repeated = can_be_moved && is_idempotent(head.method());
     let mut search = Search::after(request.has_moved);
     let is_agents = pool.upstream().agents_endpoint().is_some();
-    let mut stand_ins = way.stand_ins.iter();
+    let mut stand_ins = way.stand_ins.iter().filter(|one| one.has_room());
     let mut pool = Arc::clone(pool);
     // The first pool whose agents were busy. The request waits for it if no other is left.
     let mut busy: Option<Arc<Pool>> = None;
@@ -539,8 +545,10 @@ fn note_busy(busy: &mut Option<Arc<Pool>>, error: &DialError, pool: &Arc<Pool>) 
 fn stand_in(exchange: &mut HttpExchange, way: Way<'_>, stand_in: &StandIn) -> Arc<Pool> {
     exchange.count.stands_in(stand_in);
     exchange.is_at_stand_in = true;
-    let pool = Arc::clone(stand_in.pool(&exchange.down().edge.state.meters));
-    pool_for(exchange, &pool, way.member)
+    let down = Arc::clone(exchange.down());
+    let (pool, places) = stand_in.enter(&down.edge.state.meters);
+    exchange.enters(places);
+    pool_for(exchange, pool, way.member)
 }
 
 /// Whether a stream ended with the connection that carried it.
@@ -622,7 +630,7 @@ pub(super) async fn over_http2(
     let host = host.ok_or(UpstreamError::Unacceptable("no target"))?;
     let key = upgrade::into_stream(&mut request);
     let connect = way.limits.connect;
-    let mut stand_ins = way.stand_ins.iter();
+    let mut stand_ins = way.stand_ins.iter().filter(|one| one.has_room());
     let mut pool = Arc::clone(pool);
     let (mut attempts, search) = (0, Search::new());
     // A handshake of WebSocket ends in a tunnel or with its stream, so only its credentials matter.

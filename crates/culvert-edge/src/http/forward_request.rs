@@ -196,6 +196,8 @@ impl ForwardRequest {
         let Some(next) = next else {
             return Ok(Some(edits));
         };
+        let entered = exchange.enter(&self.member).await;
+        entered.map_err(NotAdvanced::Problem)?;
         let hop = self.hop(exchange.down(), wanted, edits, next);
         hop.map_err(NotAdvanced::Problem)?;
         Ok(None)

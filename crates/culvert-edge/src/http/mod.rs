@@ -10,6 +10,7 @@ pub(crate) mod fields;
 pub(crate) mod forward;
 pub(crate) mod forward_request;
 mod grpc;
+mod maintenance;
 pub(crate) mod pipeline;
 pub(crate) mod plain;
 pub(crate) mod plain_head;

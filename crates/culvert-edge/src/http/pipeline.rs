@@ -25,6 +25,7 @@ use crate::http::fields;
 use crate::http::fields::FIELD_OVERHEAD;
 use crate::http::forward::forward;
 use crate::http::forward_request::{ForwardRequest, PolicyFields};
+use crate::http::maintenance;
 use crate::http::policy_chain::{PolicyChain, RequestOutcome};
 use crate::http::request_body::Upload;
 use crate::http::response::{Abandoned, PendingResponse, RequestTraits};
@@ -43,7 +44,7 @@ pub(crate) async fn serve(
     body: Upload,
 ) -> Result<Response<ResponseBody>, Abandoned> {
     // Upstreams rely on these fields, so a client must not send them.
-    fields::strip_edges_own(&mut parts.headers);
+    maintenance::strip_edges_own(&mut parts);
     // From here on, an extended CONNECT of HTTP/2 looks like an upgrade of HTTP/1.1.
     let extended_connect = upgrade::translate(&mut parts);
     // From here on, only the edge's own actions see its cookies.
@@ -113,10 +114,16 @@ pub(super) async fn respond(
     traits: &RequestTraits,
 ) -> Result<PendingResponse, Abandoned> {
     exchange.reached(request.member.endpoint.timeouts);
+    let (endpoint, extensions) = (&request.member.endpoint, &request.parts.extensions);
+    let conn = &exchange.down().conn;
+    let closed = PendingResponse::of_maintenance(endpoint, extensions, traits, conn);
+    if let Some(response) = closed {
+        return Ok(response);
+    }
     let mut policies = PolicyChain::default();
     let outcome = if request.member.endpoint.policy.is_some() {
         // Boxed, so that the futures of endpoints without a policy are small.
-        Box::pin(policies.run_request_phases(exchange, request, wanted)).await?
+        Box::pin(policies.run_request_phases(exchange, request, (wanted, traits))).await?
     } else {
         RequestOutcome::Forward(request, None)
     };

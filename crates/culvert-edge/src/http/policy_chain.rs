@@ -66,7 +66,7 @@ impl PolicyChain {
         &mut self,
         exchange: &mut HttpExchange,
         mut request: ForwardRequest,
-        wanted: &UpgradeRequest,
+        (wanted, traits): (&UpgradeRequest, &RequestTraits),
     ) -> Result<RequestOutcome, Abandoned> {
         let down = &Arc::clone(exchange.down());
         let began = down.conn.info.now();
@@ -76,6 +76,12 @@ impl PolicyChain {
             if !self.is_empty() {
                 exchange.reached(member.endpoint.timeouts);
                 exchange.passes(&member);
+                let extensions = &request.parts.extensions;
+                let (endpoint, conn) = (&member.endpoint, &down.conn);
+                let closed = PendingResponse::of_maintenance(endpoint, extensions, traits, conn);
+                if let Some(response) = closed {
+                    return Ok(RequestOutcome::Respond(response));
+                }
             }
             let Some(policy) = &member.endpoint.policy else {
                 return Ok(RequestOutcome::Forward(request, None));

@@ -166,7 +166,7 @@ fn fields_of(given: &[(String, String)]) -> Option<HeaderMap> {
     culvert_http::fields::strip(&mut headers, |name| {
         fields::says_who_calls(name) || matches!(name, "content-length" | "expect" | "host")
     });
-    fields::strip_edges_own(&mut headers);
+    let _said = fields::strip_edges_own(&mut headers);
     own_cookies::take(&mut headers);
     Some(headers)
 }

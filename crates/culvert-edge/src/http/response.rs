@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use culvert_base::Share;
+use culvert_edge_config::Endpoint;
 use culvert_events::Reason;
 use culvert_http::coding::{self, Coding};
 use culvert_http::fields::has_token;
@@ -13,15 +14,17 @@ use culvert_policy::policy::replace::{self, NotReplaced};
 use culvert_policy::problem::Problem;
 use culvert_policy::reply::ReplyContext;
 use http::header::{
-    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, UPGRADE,
+    ACCEPT, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, RETRY_AFTER,
+    UPGRADE,
 };
 use http::uri::Authority;
-use http::{Method, Response, StatusCode, Version, request, response};
+use http::{Extensions, Method, Response, StatusCode, Version, request, response};
 
 use crate::connection::conn_state::ConnState;
 use crate::http::body_memory::NotBuffered;
 use crate::http::encoded::Encoded;
 use crate::http::grpc;
+use crate::http::maintenance;
 use crate::http::plain_head::PlainRequest;
 use crate::http::response_body::Source;
 
@@ -73,6 +76,30 @@ impl PendingResponse {
             reason: problem.reason(),
             ..Self::whole(problem.answer(&to))
         }
+    }
+
+    /// The response of an endpoint in maintenance to a request with these extensions; `None` if the request goes on.
+    pub(super) fn of_maintenance(
+        endpoint: &Endpoint,
+        request: &Extensions,
+        traits: &RequestTraits,
+        conn: &ConnState,
+    ) -> Option<Self> {
+        let state = endpoint.maintenance.as_deref()?;
+        let (client, is_tls) = (conn.info.client.ip(), conn.info.tls.get().is_some());
+        if maintenance::lets_pass(state, request, client, is_tls) {
+            return None;
+        }
+        let mut response = match &state.page {
+            Some((text, media)) => Self::whole(maintenance::page(text, media)),
+            None => Self::of(Problem::Maintenance, traits, conn),
+        };
+        let status = StatusCode::from_u16(state.status);
+        response.head.status = status.unwrap_or(response.head.status);
+        let seconds = HeaderValue::from(state.retry_after.as_secs());
+        response.head.headers.insert(RETRY_AFTER, seconds);
+        response.reason = Some(Reason::Maintenance);
+        Some(response)
     }
 
     /// A whole response that a policy or the edge made.

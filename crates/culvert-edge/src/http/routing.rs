@@ -490,7 +490,7 @@ impl RefusedRecord {
     ) -> Self {
         let mut recording = Recording::new(head.parts.version);
         // As for requests that are served: the edge's own fields and cookies are not recorded.
-        fields::strip_edges_own(&mut head.parts.headers);
+        let _said = fields::strip_edges_own(&mut head.parts.headers);
         let _cookies = own_cookies::take(&mut head.parts.headers);
         if let Some(reason) = Problem::Violation(violation).reason() {
             let group =

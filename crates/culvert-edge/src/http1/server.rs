@@ -74,6 +74,8 @@ struct Conn {
     refused_head: Bytes,
     /// Whether the body is being read.
     has_reader: bool,
+    /// Whether its reader has begun: it notices a close.
+    is_body_begun: bool,
     /// Whether the client waits for 100 (Continue) before it sends the body (RFC 9110 10.1.1).
     owes_continue: bool,
     /// Interim responses to write.
@@ -104,6 +106,7 @@ impl Http1Server {
             inbox: ReadBuffer::new(READ_BYTES_MIN),
             refused_head: Bytes::new(),
             has_reader: false,
+            is_body_begun: false,
             owes_continue: false,
             interim: WriteBuffer::default(),
             alarm: Alarm::default(),
@@ -124,6 +127,7 @@ impl Http1Server {
         };
         let body = (!conn.reading.is_ended()).then(|| {
             conn.has_reader = true;
+            conn.is_body_begun = false;
             conn.set_owes_continue(head.expects_continue());
             Http1Body {
                 hint: conn.reading.payload().size_hint(),
@@ -150,7 +154,8 @@ impl Http1Server {
     /// limit. With a full buffer a close cannot be seen; then the client counts as gone if it also reads nothing.
     pub(crate) fn poll_left(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut conn = lock(&self.0);
-        if conn.has_reader || !conn.reading.is_ended() {
+        let is_unread = conn.has_reader && !conn.is_body_begun && conn.state.http1.is_queued();
+        if !is_unread && (conn.has_reader || !conn.reading.is_ended()) {
             return Poll::Pending;
         }
         while conn.inbox.len() < AHEAD_BYTES_MAX {
@@ -158,6 +163,9 @@ impl Http1Server {
                 Ok(0) | Err(_) => return Poll::Ready(()),
                 Ok(_) => {}
             }
+        }
+        if is_unread {
+            return Poll::Pending;
         }
         let (_, moved) = conn.state.counters.bytes();
         let (since, before) = *conn.ahead.get_or_insert((Instant::now(), moved));
@@ -556,6 +564,7 @@ impl Http1Body {
             return Poll::Ready(None);
         }
         let mut conn = lock(&self.conn);
+        conn.is_body_begun = true;
         let frame = ready!(conn.poll_body(cx));
         self.hint = conn.reading.payload().size_hint();
         if conn.reading.payload().is_spent() || frame.as_ref().is_none_or(Result::is_err) {

@@ -22,6 +22,7 @@ pub(crate) mod http {
     pub(crate) const DURATION_MS: Slot<Int64> = KIND.slot("culvert.duration_ms");
     pub(crate) const FIRST_BYTE_MS: Slot<Int64> = KIND.slot("culvert.first_byte_ms");
     pub(crate) const PROTOCOL: Slot<Text> = KIND.slot("culvert.protocol");
+    pub(crate) const QUEUE_MS: Slot<Int64> = KIND.slot("culvert.queue_ms");
     pub(crate) const REASON: Slot<Text> = KIND.slot("culvert.reason");
     pub(crate) const SAMPLED: Slot<Int64> = KIND.slot("culvert.sampled");
     pub(crate) const TRACE_ID: Slot<Text> = KIND.slot("culvert.trace_id");

@@ -55,6 +55,8 @@ pub(crate) struct Recording {
     attempts: u32,
     /// How long connecting to upstreams took, if a connection was opened.
     connecting: Option<Duration>,
+    /// How long the request waited for places at upstreams, if it did.
+    pub(crate) queued: Option<Duration>,
 }
 
 /// Counts the payload bytes of an HTTP/2 request, once its body is read.
@@ -106,6 +108,7 @@ impl Recording {
             received: None,
             attempts: 0,
             connecting: None,
+            queued: None,
         }
     }
 
@@ -431,6 +434,9 @@ impl Recording {
         }
         if let Some(connecting) = self.connecting {
             record.set(event_slots::http::CONNECT_MS, millis(connecting));
+        }
+        if let Some(queued) = self.queued {
+            record.set(event_slots::http::QUEUE_MS, millis(queued));
         }
         if let Some(reason) = reason {
             record.set(event_slots::http::REASON, reason.name());

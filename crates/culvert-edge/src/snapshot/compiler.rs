@@ -15,6 +15,7 @@ use culvert_tls::server_certificate::ServerCertificate;
 use culvert_upstream::Upstream;
 use rustls_pki_types::CertificateDer;
 
+use crate::balance::gate::{Gate, Places};
 use crate::pools::{Pool, TargetSet};
 use crate::snapshot::address::EndpointAddress;
 use crate::snapshot::group::{Group, Member};
@@ -42,6 +43,8 @@ struct Placed {
     endpoint: Arc<Endpoint>,
     removal: Arc<Removal>,
     targets: Option<Arc<TargetSet>>,
+    /// Those of its requests and connections in flight, if it has or had a limit or several upstreams.
+    places: Option<Arc<Places>>,
 }
 
 /// The pools of each account.
@@ -279,10 +282,16 @@ impl SnapshotCompiler {
     /// Records an endpoint, and returns its address. `before` is what was recorded, if it was in the snapshot before: its
     /// open relays go on, and its upstreams keep their state.
     fn record(&mut self, endpoint: &Arc<Endpoint>, before: Option<Placed>) -> EndpointAddress {
-        let (removal, known) = match before {
-            Some(before) => (before.removal, before.targets),
+        let (removal, known, places) = match before {
+            Some(before) => (before.removal, before.targets, before.places),
             None => Default::default(),
         };
+        let has_queue = endpoint.in_flight.is_some() || endpoint.upstreams.is_some();
+        let new = || Places::new(&Arc::<Gate>::default(), None);
+        let places = places.or_else(|| has_queue.then(new));
+        if let Some(places) = &places {
+            places.set_most(endpoint.in_flight.and_then(|limits| limits.in_flight_max));
+        }
         let targets = endpoint.upstreams.as_ref().map(|list| match known {
             Some(known) if known.list() == list && known.owner() == &*endpoint.owner => known,
             known => {
@@ -295,6 +304,9 @@ impl SnapshotCompiler {
                     list,
                     pools,
                     known.as_deref(),
+                    places
+                        .as_ref()
+                        .map_or(&Arc::default(), |places| places.gate()),
                 ))
             }
         });
@@ -302,6 +314,7 @@ impl SnapshotCompiler {
             endpoint: Arc::clone(endpoint),
             removal,
             targets,
+            places,
         };
         self.by_id.insert(endpoint.id.clone(), placed);
         EndpointAddress::of(endpoint)
@@ -317,6 +330,15 @@ impl SnapshotCompiler {
                 .by_id
                 .get(&endpoint.id)
                 .and_then(|placed| placed.targets.clone()),
+            places: self
+                .by_id
+                .get(&endpoint.id)
+                .filter(|_| {
+                    endpoint
+                        .in_flight
+                        .is_some_and(|limits| limits.in_flight_max.is_some())
+                })
+                .and_then(|placed| placed.places.clone()),
             stand_ins: Vec::new(),
             counted: Slot::default(),
             removal: self

@@ -10,6 +10,7 @@ use culvert_policy::policy::run::EDGE_PATHS;
 use culvert_statistics::{EndpointCounters, Slot};
 use culvert_upstream::{Dial, Protocol};
 
+use crate::balance::gate::{InFlight, Places, Terms};
 use crate::balance::target_set::Tried;
 use crate::edge::edge_state::EdgeState;
 use crate::edge::meters::Meters;
@@ -35,6 +36,8 @@ pub(crate) struct Member {
     pub(crate) pool: Option<Arc<Pool>>,
     /// Its upstreams, if it has several.
     pub(crate) targets: Option<Arc<TargetSet>>,
+    /// Those of its requests and connections in flight, if they are limited.
+    pub(crate) places: Option<Arc<Places>>,
     /// Where its traffic goes if its agent is disconnected or its upstream unreachable: other endpoints of the same
     /// address with the same policy.
     pub(crate) stand_ins: Vec<StandIn>,
@@ -49,6 +52,7 @@ pub(crate) struct Member {
 pub(crate) struct StandIn {
     pool: Arc<Pool>,
     targets: Option<Arc<TargetSet>>,
+    places: Option<Arc<Places>>,
     removal: Arc<Removal>,
 }
 
@@ -63,11 +67,35 @@ impl StandIn {
         next.unwrap_or(&self.pool)
     }
 
+    /// As [`Self::pool`], with the places of a request or connection there. It [has room](Self::has_room).
+    pub(crate) fn enter(&self, meters: &Meters) -> (&Arc<Pool>, Vec<InFlight>) {
+        let own = self.places.as_ref().map(Places::enter);
+        let targets = self.targets.as_ref();
+        let next = targets.and_then(|targets| {
+            let (next, place) = targets.enter_now(None, Tried::default(), meters)?;
+            Some((targets.pool(next)?, place))
+        });
+        match next {
+            Some((pool, place)) => (pool, own.into_iter().chain([place]).collect()),
+            None => (&self.pool, own.into_iter().collect()),
+        }
+    }
+
+    /// Whether the limits of its endpoint allow one more request or connection.
+    pub(crate) fn has_room(&self) -> bool {
+        !is_full(self.places.as_ref(), self.targets.as_ref())
+    }
+
     /// What ends a relay that it serves; `None` if the session of its agent does.
     pub(crate) fn removal(&self) -> Option<&Arc<Removal>> {
         let is_agents = self.pool.upstream().agents_endpoint().is_some();
         (!is_agents).then_some(&self.removal)
     }
+}
+
+/// Whether an endpoint, or each of its upstreams, has as many requests and connections in flight as its limit allows.
+fn is_full(own: Option<&Arc<Places>>, targets: Option<&Arc<TargetSet>>) -> bool {
+    own.is_some_and(|own| !own.has_room()) || targets.is_some_and(|targets| targets.is_full())
 }
 
 /// Most stand-ins of an endpoint.
@@ -81,6 +109,19 @@ impl Member {
     pub(crate) fn counters(&self, edge: &EdgeState) -> &Arc<EndpointCounters> {
         self.counted
             .counters(&edge.traffic, &self.endpoint.account, &self.id)
+    }
+
+    /// How its requests and connections wait for places.
+    pub(crate) fn terms<'x>(&self, state: &'x EdgeState) -> Terms<'x> {
+        Terms {
+            limits: self.endpoint.in_flight.unwrap_or_default(),
+            share: self.endpoint.share(),
+            state,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        is_full(self.places.as_ref(), self.targets.as_ref())
     }
 
     /// Whether its upstream is behind an agent.
@@ -155,6 +196,7 @@ impl Member {
                     is_usable.then(|| StandIn {
                         pool: Arc::clone(pool),
                         targets: other.targets.clone(),
+                        places: other.places.clone(),
                         removal: Arc::clone(&other.removal),
                     })
                 })
@@ -244,6 +286,7 @@ impl Group {
             let pool = member.pool.as_ref();
             let is_sticky = |list: &UpstreamList| list.sticky.is_some();
             member.endpoint.policy.is_none()
+                && member.endpoint.maintenance.is_none()
                 // Its responses may have a cookie of the edge.
                 && !member.endpoint.upstreams.as_deref().is_some_and(is_sticky)
                 && pool.is_some_and(|pool| pool.upstream().protocol() == Protocol::Http1)
@@ -312,14 +355,18 @@ impl Group {
                 .get(turn.wrapping_add(step) % among.len().max(1))
                 .copied()
         };
-        (0..among.len())
+        let mut served = (0..among.len())
             .filter_map(at)
-            .find(|member| !member.is_away(agents))
-            .or_else(|| at(0))
+            .filter(|member| !member.is_away(agents));
+        let first = served.next().or_else(|| at(0))?;
+        match first.is_full() {
+            true => served.find(|member| !member.is_full()).or(Some(first)),
+            false => Some(first),
+        }
     }
 
     /// The next endpoint in turn. Those with a disconnected agent or an upstream that was recently unreachable are
-    /// skipped.
+    /// skipped, and those that have reached their limit if another has not.
     pub(crate) fn pick(&self, agents: Option<&dyn Dial>) -> &Arc<Member> {
         if self.others.is_empty() {
             return &self.first;
@@ -330,9 +377,11 @@ impl Group {
             Some(other) => self.others.get(other).unwrap_or(&self.first),
             None => &self.first,
         };
-        (0..count)
-            .map(at)
-            .find(|member| !member.is_away(agents))
-            .unwrap_or_else(|| at(0))
+        let mut served = (0..count).map(at).filter(|member| !member.is_away(agents));
+        let first = served.next().unwrap_or_else(|| at(0));
+        match first.is_full() {
+            true => served.find(|member| !member.is_full()).unwrap_or(first),
+            false => first,
+        }
     }
 }

@@ -97,6 +97,7 @@ pub(super) fn list(
         upstream: Upstream::parse(&format!("{scheme}://{address}"), protocol).unwrap(),
         weight,
         priority,
+        in_flight_max: None,
     };
     UpstreamList {
         upstreams: upstreams.iter().map(listed).collect(),

@@ -225,6 +225,8 @@ pub(crate) fn endpoint(
         policy: None,
         merge_slashes: true,
         timeouts: Timeouts::default(),
+        in_flight: None,
+        maintenance: None,
     }
 }
 

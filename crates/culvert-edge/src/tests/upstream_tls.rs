@@ -353,6 +353,7 @@ async fn one_of_several_upstreams_with_another_certificate_is_ejected() {
             upstream: upstream.with_tls(Arc::clone(&options)),
             weight: 1,
             priority: 0,
+            in_flight_max: None,
         }
     };
     let list = UpstreamList {

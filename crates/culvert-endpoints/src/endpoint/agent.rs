@@ -303,6 +303,9 @@ impl Endpoint {
             served: Some(parts.served),
             timeouts: Timeouts::of_agent(parts.timeouts)?,
             upstream_tls: None,
+            upstream_limits: None,
+            maintenance: None,
+            upstream_proxy_protocol: String::new(),
         };
         let Some(before) = before else {
             let also = match pool_changes {

@@ -8,9 +8,11 @@
 
 pub mod address;
 pub mod agent;
+pub(crate) mod maintenance;
 pub mod model;
 pub(crate) mod timeouts;
 pub(crate) mod upstream_checks;
+pub(crate) mod upstream_limits;
 pub mod upstream_tls;
 pub(crate) mod upstreams;
 
@@ -18,7 +20,7 @@ use std::sync::Arc;
 
 use culvert_base::net::HostName;
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
-use culvert_edge_config::{EndpointBinding, Upstream, UpstreamList};
+use culvert_edge_config::{EndpointBinding, ProxyVersion, Upstream, UpstreamList};
 use culvert_resources::access::Referrer;
 use culvert_resources::access::right::{Right, Scope};
 use culvert_resources::cx::Cx;
@@ -42,13 +44,16 @@ use serde_json::Value;
 
 use crate::address_lock::AddressRequest;
 use crate::endpoint::address::{RequestedUrl, address_key, binding, name_key};
+use crate::endpoint::maintenance::GivenMaintenance;
 use crate::endpoint::model::{
     AddressScheme, Binding, Endpoint, StoredUpstream, binding_schema, merges_slashes,
 };
 use crate::endpoint::timeouts::Timeouts;
+use crate::endpoint::upstream_limits::GivenLimits;
 use crate::endpoint::upstream_tls::UpstreamTlsOptions;
 use crate::endpoint::upstreams::{
-    GivenBalancing, GivenHealth, GivenRetries, GivenUpstream, ListOptions, UpstreamFields,
+    ConnectionOptions, GivenBalancing, GivenHealth, GivenRetries, GivenUpstream, ListOptions,
+    UpstreamFields,
 };
 use crate::traffic_policy::model::StoredPolicy;
 use crate::traffic_policy::{Compiled, Given};
@@ -101,9 +106,15 @@ pub struct Create {
     upstream_health: Option<GivenHealth>,
     /// Which requests go to another one of `upstreams`.
     upstream_retries: Option<GivenRetries>,
+    /// How many requests and connections may be in flight, and how many more wait.
+    upstream_limits: Option<GivenLimits>,
     /// HTTP version for the upstreams: `http1` (default) or `http2`.
     #[schemars(extend("enum" = ["http1", "http2"]))]
     upstream_protocol: String,
+    /// PROXY header that each connection to an upstream begins with, before TLS: `1` or `2` for the version, or empty, the default,
+    /// for none. Such connections have one client each.
+    #[schemars(extend("enum" = ["", "1", "2"]))]
+    upstream_proxy_protocol: String,
     /// Whether `//` in the path of a request becomes `/`. Default: `true`. With `false`, rules and
     /// the upstream see empty segments.
     merge_slashes: Option<bool>,
@@ -111,6 +122,8 @@ pub struct Create {
     timeouts: Timeouts,
     /// TLS to an `https` upstream. Default: the certificate is verified against the authorities that the server trusts.
     upstream_tls: UpstreamTlsOptions,
+    /// What clients get while the endpoint is in maintenance, and who gets past that. Only for HTTP.
+    maintenance: Option<GivenMaintenance>,
 }
 
 /// Changes to an endpoint.
@@ -146,9 +159,14 @@ pub struct Update {
     upstream_health: Option<GivenHealth>,
     /// Which requests go to another one of `upstreams`; replaces all values.
     upstream_retries: Option<GivenRetries>,
+    /// How many requests and connections may be in flight, and how many more wait; replaces all values. `{}` removes the limits.
+    upstream_limits: Option<GivenLimits>,
     /// HTTP version for the upstreams: `http1` or `http2`; empty for `http1`.
     #[schemars(extend("enum" = ["http1", "http2", ""]))]
     upstream_protocol: Option<String>,
+    /// PROXY header that each connection to an upstream begins with: `1` or `2` for the version; empty for none.
+    #[schemars(extend("enum" = ["", "1", "2"]))]
+    upstream_proxy_protocol: Option<String>,
     /// Whether `//` in the path of a request becomes `/`.
     merge_slashes: Option<bool>,
     /// Timeouts of the endpoint; replaces all of them. Unset values use the settings
@@ -156,6 +174,8 @@ pub struct Update {
     timeouts: Option<Timeouts>,
     /// TLS to an `https` upstream; replaces all of its fields. `{}` restores the defaults.
     upstream_tls: Option<UpstreamTlsOptions>,
+    /// What clients get while the endpoint is in maintenance, and who gets past that. Values that are not given stay as they are.
+    maintenance: Option<GivenMaintenance>,
 }
 
 /// The operations beyond the five.
@@ -239,6 +259,11 @@ impl Resource for Endpoint {
         let has_tls = upstream.as_ref().is_some_and(StoredUpstream::has_tls);
         let upstream_tls = input.upstream_tls.check(cx, referrer, has_tls, None);
         let (upstream_tls, presented) = upstream_tls.await?;
+        let is_http = address.scheme.is_http();
+        let maintenance = match input.maintenance {
+            Some(given) => given.check(cx, &id, is_http, None)?,
+            None => None,
+        };
         let endpoint = Self {
             format: Format,
             description: input.description,
@@ -255,6 +280,9 @@ impl Resource for Endpoint {
             served: None,
             timeouts: input.timeouts.check()?,
             upstream_tls,
+            upstream_limits: input.upstream_limits.unwrap_or_default().check()?,
+            maintenance,
+            upstream_proxy_protocol: proxy_protocol(input.upstream_proxy_protocol)?,
         };
         endpoint.may_receive_secrets(cx)?;
         let also = match chosen.pool_changes {
@@ -351,6 +379,16 @@ impl Resource for Endpoint {
         if let Some(timeouts) = input.timeouts {
             self.timeouts = timeouts.check()?;
         }
+        if let Some(version) = input.upstream_proxy_protocol {
+            self.upstream_proxy_protocol = proxy_protocol(version)?;
+        }
+        if let Some(limits) = input.upstream_limits {
+            self.upstream_limits = limits.check()?;
+        }
+        if let Some(given) = input.maintenance {
+            let is_http = self.address.scheme.is_http();
+            self.maintenance = given.check(cx, &head.id, is_http, self.maintenance.take())?;
+        }
         self.pooling_enabled = input.pooling_enabled.unwrap_or(self.pooling_enabled);
         self.description = input.description.unwrap_or(self.description);
         self.metadata = input.metadata.unwrap_or(self.metadata);
@@ -379,12 +417,21 @@ impl Resource for Endpoint {
     }
 
     fn changed_secrets(&self, after: &Self) -> Vec<&'static str> {
-        let (Some(before), Some(after)) = (&self.policy, &after.policy) else {
-            return Vec::new();
-        };
         // Secrets are not in the shown text.
-        let is_hidden = before.shown == after.shown && before.sealed != after.sealed;
-        Vec::from_iter(is_hidden.then_some("traffic_policy"))
+        let is_hidden =
+            self.policy
+                .as_ref()
+                .zip(after.policy.as_ref())
+                .is_some_and(|(before, after)| {
+                    before.shown == after.shown && before.sealed != after.sealed
+                });
+        let maintenance = self.maintenance.as_ref().zip(after.maintenance.as_ref());
+        let has_other = maintenance.is_some_and(|(before, after)| before.has_other_secret(after));
+        let policy = is_hidden.then_some("traffic_policy");
+        policy
+            .into_iter()
+            .chain(has_other.then_some("maintenance"))
+            .collect()
     }
 
     async fn before_removal(&self, cx: &Cx<'_>, head: &Head) -> Result<Changes, Error> {
@@ -546,7 +593,11 @@ impl Endpoint {
                 let tls = self.upstream_tls.as_ref();
                 let tls = tls.map(|options| Arc::new(options.compile()));
                 let tokens = (head.id.as_str(), seal.upstream_tokens());
-                let (first, list) = upstream.compile(is_http, tls.as_ref(), tokens, unusable)?;
+                let options = ConnectionOptions {
+                    tls: tls.as_ref(),
+                    proxy: proxy_version(&self.upstream_proxy_protocol),
+                };
+                let (first, list) = upstream.compile(is_http, options, tokens, unusable)?;
                 (Some(first), list)
             }
             (None, None) => (None, None),
@@ -585,6 +636,11 @@ impl Endpoint {
                 .timeouts
                 .as_ref()
                 .map_or_else(Default::default, Timeouts::compile),
+            in_flight: self.upstream_limits.as_ref().map(GivenLimits::compile),
+            maintenance: match &self.maintenance {
+                Some(maintenance) => maintenance.compile(seal, &head.id)?,
+                None => None,
+            },
         })
     }
 
@@ -662,6 +718,25 @@ const fn url_argument(name: &'static str) -> Argument {
         field: "url",
         stored: address::stored_urls,
         names: address::names,
+    }
+}
+
+/// Checks a version of the PROXY protocol.
+fn proxy_protocol(version: String) -> Result<String, Refusal> {
+    if version.is_empty() || proxy_version(&version).is_some() {
+        return Ok(version);
+    }
+    Err(Refusal::new(
+        code::ENDPOINT_FIELD_INVALID,
+        "`upstream_proxy_protocol` must be `1` or `2`.",
+    ))
+}
+
+fn proxy_version(version: &str) -> Option<ProxyVersion> {
+    match version {
+        "1" => Some(ProxyVersion::One),
+        "2" => Some(ProxyVersion::Two),
+        _ => None,
     }
 }
 

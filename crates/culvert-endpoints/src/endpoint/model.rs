@@ -14,7 +14,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::endpoint::maintenance::{MaintenanceView, StoredMaintenance};
 use crate::endpoint::timeouts::Timeouts;
+use crate::endpoint::upstream_limits::GivenLimits;
 use crate::endpoint::upstream_tls::UpstreamTlsOptions;
 use crate::endpoint::upstreams::{
     GivenBalancing, GivenHealth, GivenRetries, GivenUpstream, ListOptions,
@@ -62,6 +64,15 @@ pub struct Endpoint {
     /// TLS to its upstream, if not by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) upstream_tls: Option<UpstreamTlsOptions>,
+    /// How much of its traffic may be in flight, if that is limited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) upstream_limits: Option<GivenLimits>,
+    /// Its maintenance, also if it is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) maintenance: Option<StoredMaintenance>,
+    /// Version of the PROXY header that connections to its upstreams begin with: `1` or `2`, empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) upstream_proxy_protocol: String,
 }
 
 /// The bindings that an endpoint can have.
@@ -146,7 +157,11 @@ pub struct View<'a> {
     pub(crate) upstream_health: Option<&'a GivenHealth>,
     /// Which requests go to another one of `upstreams`; `null` for the default.
     pub(crate) upstream_retries: Option<&'a GivenRetries>,
+    /// How many requests and connections may be in flight; `null` for any number.
+    pub(crate) upstream_limits: Option<&'a GivenLimits>,
     pub(crate) upstream_protocol: &'a str,
+    /// Version of the PROXY header that connections to the upstreams begin with: `1` or `2`; empty for none.
+    pub(crate) upstream_proxy_protocol: &'a str,
     pub(crate) merge_slashes: bool,
     /// Timeouts of the endpoint; `null` for the server settings.
     pub(crate) timeouts: Cow<'a, Timeouts>,
@@ -154,6 +169,8 @@ pub struct View<'a> {
     pub(crate) upstream_tls: Cow<'a, UpstreamTlsOptions>,
     /// Warnings about `upstream_tls`, such as about a certificate that is not verified.
     pub(crate) upstream_tls_warnings: &'static [&'static str],
+    /// The maintenance of the endpoint; `null` if nothing of it was ever set.
+    pub(crate) maintenance: Option<MaintenanceView<'a>>,
     pub(crate) name: &'a str,
 }
 
@@ -257,9 +274,19 @@ impl Model for Endpoint {
             upstream_balancing: upstream.and_then(|upstream| upstream.options.balancing.as_ref()),
             upstream_health: upstream.and_then(|upstream| upstream.options.health.as_ref()),
             upstream_retries: upstream.and_then(|upstream| upstream.options.retries.as_ref()),
+            upstream_limits: self.upstream_limits.as_ref(),
             upstream_protocol: match served {
                 Some(served) => &served.forwards_proto,
                 None => upstream.map_or("", |upstream| &upstream.protocol),
+            },
+            upstream_proxy_protocol: match served {
+                Some(Served {
+                    proxy_version: 1, ..
+                }) => "1",
+                Some(Served {
+                    proxy_version: 2, ..
+                }) => "2",
+                _ => &self.upstream_proxy_protocol,
             },
             merge_slashes: self.merge_slashes,
             timeouts: self
@@ -274,6 +301,7 @@ impl Model for Endpoint {
                 .upstream_tls
                 .as_ref()
                 .map_or(&[], UpstreamTlsOptions::warnings),
+            maintenance: self.maintenance.as_ref().map(StoredMaintenance::view),
             name: served.map_or("", |served| &served.name),
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use culvert_base::{DigestKey, Fault, Refusal, code};
 use culvert_edge_config::{
-    Balancing, HashKey, ListedUpstream, PassiveHealth, RetriedStatuses, Retries, Sticky,
-    TlsOptions, Upstream, UpstreamList,
+    Balancing, HashKey, ListedUpstream, PassiveHealth, ProxyVersion, RetriedStatuses, Retries,
+    Sticky, TlsOptions, Upstream, UpstreamList,
 };
 use culvert_resources::settings::Settings;
 use schemars::JsonSchema;
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::endpoint::model::{AddressScheme, StoredUpstream};
 use crate::endpoint::timeouts::{PATTERN, parse, shown};
 use crate::endpoint::upstream_checks::GivenActiveHealth;
+use crate::endpoint::upstream_limits::in_flight;
 
 const WEIGHT_MAX: u16 = 1_000;
 const PRIORITY_MAX: u8 = 7;
@@ -41,6 +42,10 @@ pub(crate) struct GivenUpstream {
     /// 0 to 7, default 0. Upstreams with a higher number get only the traffic that those with lower numbers cannot serve.
     #[schemars(range(max = 7))]
     priority: Option<u8>,
+    /// How many requests and connections may be in flight to it, on each node: 1 to 1000000. By default, any number. Further
+    /// ones go to another upstream that has room, or wait as `upstream_limits` says.
+    #[schemars(range(max = 1_000_000))]
+    in_flight_max: Option<u32>,
 }
 
 /// How one of several upstreams is chosen.
@@ -136,6 +141,13 @@ pub(crate) struct ListOptions {
     pub(crate) health: Option<GivenHealth>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) retries: Option<GivenRetries>,
+}
+
+/// The options of connections to all upstreams of an endpoint.
+#[derive(Clone, Copy)]
+pub(crate) struct ConnectionOptions<'x> {
+    pub(crate) tls: Option<&'x Arc<TlsOptions>>,
+    pub(crate) proxy: Option<ProxyVersion>,
 }
 
 /// The upstream fields of a request; `None` where a field is not given.
@@ -269,6 +281,8 @@ fn check_list(
                 "`upstreams[{index}].priority` must be at most {PRIORITY_MAX}."
             )));
         }
+        let field = format!("upstreams[{index}].in_flight_max");
+        in_flight(&field, one.in_flight_max)?;
     }
     if list.iter().all(|one| one.weight == Some(0)) {
         return Err(invalid("One of `upstreams` must have a `weight` above 0."));
@@ -284,7 +298,7 @@ impl StoredUpstream {
         alone.into_iter().chain(listed).collect()
     }
 
-    /// The upstream for the edge, the first of several, and the list if it has one, with these options of TLS.
+    /// The upstream for the edge, the first of several, and the list if it has one, with these options.
     ///
     /// # Errors
     ///
@@ -292,14 +306,15 @@ impl StoredUpstream {
     pub(crate) fn compile(
         &self,
         is_http: bool,
-        tls: Option<&Arc<TlsOptions>>,
+        connections: ConnectionOptions<'_>,
         (endpoint_id, tokens): (&str, &DigestKey),
         unusable: impl Fn(&dyn std::fmt::Display) -> Fault,
     ) -> Result<(Upstream, Option<Arc<UpstreamList>>), Fault> {
         let read = |url: &str| {
             let parsed = Upstream::of_endpoint(url, &self.protocol, is_http);
             let parsed = parsed.map_err(|error| unusable(&error))?;
-            Ok(match tls {
+            let parsed = parsed.with_proxy(connections.proxy);
+            Ok(match connections.tls {
                 Some(options) => parsed.with_tls(Arc::clone(options)),
                 None => parsed,
             })
@@ -313,6 +328,7 @@ impl StoredUpstream {
                 upstream: read(&one.url)?,
                 weight: one.weight.unwrap_or(1),
                 priority: one.priority.unwrap_or(0),
+                in_flight_max: one.in_flight_max,
             });
         }
         let first = upstreams.first().map(|one| one.upstream.clone());

@@ -131,7 +131,7 @@ fn our_own_fields_of_an_event_of_which_nothing_is_known() {
     for (kind, own) in [
         (
             HTTP,
-            r#"{"attempts":0,"connect_ms":null,"duration_ms":0,"first_byte_ms":null,"protocol":"","reason":"","sampled":1,"trace_id":null,"upstream":""}"#,
+            r#"{"attempts":0,"connect_ms":null,"duration_ms":0,"first_byte_ms":null,"protocol":"","queue_ms":null,"reason":"","sampled":1,"trace_id":null,"upstream":""}"#,
         ),
         (
             &TCP_CONNECTION_CLOSED,

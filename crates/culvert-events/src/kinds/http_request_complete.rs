@@ -39,6 +39,7 @@ pub static KIND: EventKind = EventKind::traffic(
         field("culvert.duration_ms", Int64, "Time from the head of the request to the end of the exchange, in milliseconds.").by_name(),
         field("culvert.first_byte_ms", Int64, "Time from the head of the request to the head of the response, in milliseconds.").null_when("no response began").by_name(),
         field("culvert.protocol", Text, "Protocol of the request: `HTTP/1.0`, `HTTP/1.1` or `HTTP/2`.").by_name(),
+        field("culvert.queue_ms", Int64, "Time that the request waited because of the limits of requests in flight, in milliseconds.").null_when("the request did not wait").by_name(),
         field("culvert.reason", Text, REASON).one_of(Reason::VALUES, r#""""#).filterable().by_name(),
         field("culvert.sampled", Int64, SAMPLED).or("1").by_name(),
         field("culvert.trace_id", Text, "ID of the trace (W3C Trace Context), 32 hexadecimal digits: of the `traceparent` header, or of the trace that the edge began.").null_when("the request has no trace").by_name(),

@@ -19,6 +19,9 @@ pub const HOST_PREFIX: &str = "__Host-culvert.";
 pub const SECURE_PREFIX: &str = "__Secure-culvert.";
 /// The prefix of cookies of hosts without TLS, where browsers refuse the others. They are no credentials.
 pub const PLAIN_PREFIX: &str = "culvert.upstream.";
+/// The cookie with the secret that gets past the page of an endpoint in maintenance, of hosts without TLS. Over TLS it has the
+/// first prefix.
+pub const MAINTENANCE: &str = "culvert.maintenance";
 /// The cookies of the console. Browsers send cookies to all ports of a host, so an endpoint at the host of the API gets them.
 const OF_CONSOLE: [&str; 2] = ["__Host-culvert", "__Host-culvert-sign-in"];
 /// The prefix of the cookies of former versions, which outlive an upgrade: `culvert.session`, `culvert.nonce`, and with an
@@ -56,6 +59,7 @@ pub fn is_own(name: &[u8]) -> bool {
         || OF_CONSOLE
             .iter()
             .any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
+        || name.eq_ignore_ascii_case(MAINTENANCE.as_bytes())
         || after(name, SECURE_PREFIX).is_some()
         || after(name, PLAIN_PREFIX).is_some()
         || after(name, FORMER_PREFIX).is_some_and(is_former)

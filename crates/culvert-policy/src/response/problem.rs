@@ -46,9 +46,15 @@ pub const REPLAY_OF_NAME: &str = "culvert-replay-of";
 /// The field with a signed assertion about the user of a request, unless a policy gives it another name.
 pub const ASSERTION_NAME: &str = "culvert-assertion";
 
-/// Whether a field is one that requests of clients do not have, in any spelling: upstreams rely on it.
+/// The field with the secret that gets past the page of an endpoint in maintenance.
+pub const MAINTENANCE_NAME: &str = "culvert-maintenance";
+
+/// Whether a field is one that requests to upstreams have only from the edge, or not at all, in any spelling: upstreams rely
+/// on it, or it is a secret of the edge.
 pub fn is_edges_request(name: &str) -> bool {
-    is_spelled(name, REPLAY_OF_NAME) || is_spelled(name, ASSERTION_NAME)
+    is_spelled(name, REPLAY_OF_NAME)
+        || is_spelled(name, ASSERTION_NAME)
+        || is_spelled(name, MAINTENANCE_NAME)
 }
 
 fn is_spelled(name: &str, own: &str) -> bool {
@@ -221,6 +227,12 @@ problems! {
     /// The upstream's protocol does not support the request.
     Unsuited: SERVICE_UNAVAILABLE 3611 "The endpoint's upstream does not support this kind of request."
         Request "The upstream speaks a protocol that does not support this request, such as a WebSocket over HTTP/2. Change the upstream protocol of the endpoint.";
+    /// The endpoint or its upstreams have reached their limit.
+    UpstreamFull: SERVICE_UNAVAILABLE 3626 "Too many requests are in progress at this endpoint; try again shortly."
+        Later "The endpoint or its upstreams have reached a limit: `upstream_limits.in_flight_max`, or `in_flight_max` of one of `upstreams`. Add an upstream, or raise the limit or `upstream_limits.queue_max` and `wait_max`.";
+    /// The endpoint is in maintenance.
+    Maintenance: SERVICE_UNAVAILABLE 3627 "The site is in maintenance; try again later."
+        Later "`maintenance` of the endpoint is on. `maintenance.bypass_cidrs` and `bypass_secret` say who gets past it.";
     /// The traffic policy blocks the client's address.
     NotAdmitted: FORBIDDEN 3203 "The traffic policy blocks the client's address."
         Access "Review `restrict-ips` in the traffic policy of the endpoint.";
@@ -374,6 +386,8 @@ impl Problem {
             Self::UpstreamTooSlow => Reason::ResponseTimeout,
             Self::AnswerTooLong => Reason::ResponseTooLong,
             Self::Unsuited => Reason::Unsuited,
+            Self::UpstreamFull => Reason::UpstreamFull,
+            Self::Maintenance => Reason::Maintenance,
             Self::Webhook
             | Self::NoToken
             | Self::BadToken
@@ -441,7 +455,11 @@ impl Problem {
     /// The seconds in `retry-after`, if it is temporary.
     pub(crate) fn retry_after(self) -> Option<u32> {
         match self {
-            Self::Overloaded | Self::AgentBusy | Self::AgentSilent | Self::LoginBusy => Some(1),
+            Self::Overloaded
+            | Self::AgentBusy
+            | Self::AgentSilent
+            | Self::UpstreamFull
+            | Self::LoginBusy => Some(1),
             // An outage of the database takes longer than a peak of the load.
             Self::Outdated | Self::NeedsDatabase => Some(30),
             _ => None,

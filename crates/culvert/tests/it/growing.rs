@@ -56,6 +56,13 @@ const BY_CLIENTS: &[Row] = &[
         "",
     ),
     (
+        "edge/balance/gate.rs Queue.waiting",
+        "WAITING_MAX",
+        16_384,
+        Tree,
+        "",
+    ),
+    (
         "edge/recording/refusals.rs Refusals.collected",
         "COLLECTED_MAX",
         1_024,

@@ -13,6 +13,7 @@ fn list(weights: &[u16], balancing: Balancing) -> Arc<UpstreamList> {
         upstream: Upstream::parse(&format!("http://127.0.0.1:{}", port + 1), "").unwrap(),
         weight: *weight,
         priority: 0,
+        in_flight_max: None,
     };
     Arc::new(UpstreamList {
         upstreams: weights.iter().enumerate().map(listed).collect(),
@@ -32,7 +33,8 @@ fn set_of(list: Arc<UpstreamList>, before: Option<&TargetSet>) -> TargetSet {
         .map(|listed| Arc::new(Pool::new(listed.upstream.clone())))
         .collect();
     let of = ("ep_1", &Arc::from("ac_1"), &Arc::from("usr_1"));
-    TargetSet::new(of, list, pools.into_iter(), before)
+    let gate = before.map_or_else(Arc::default, |before| Arc::clone(&before.gate));
+    TargetSet::new(of, list, pools.into_iter(), before, &gate)
 }
 
 fn set(weights: &[u16]) -> TargetSet {
@@ -198,11 +200,11 @@ async fn a_change_of_the_list_keeps_what_is_known_of_its_upstreams() {
     let open = before.open(1);
     let after = set_of(list(&[1, 1, 1], Balancing::LeastRequests), Some(&before));
     assert_eq!(counts(&after, 20)[0], 0);
-    assert_eq!(after.targets[1].state.open.load(Ordering::Relaxed), 1);
+    assert_eq!(after.targets[1].state.places.open(), 1);
     // A request that began before reports to the list that it began with.
     before.report(0, Outcome::Good, &Meters::default());
     drop(open);
-    assert_eq!(after.targets[1].state.open.load(Ordering::Relaxed), 0);
+    assert_eq!(after.targets[1].state.places.open(), 0);
     tokio::time::advance(Duration::from_secs(10)).await;
     assert_ne!(counts(&after, 20)[0], 0);
 }
@@ -219,7 +221,7 @@ async fn a_slow_upstream_gets_fewer_requests() {
         let chosen = weighted.choose(None, Tried::default(), &Meters::default());
         open.push(weighted.open(chosen.unwrap()));
     }
-    let counted = weighted.targets[0].state.open.load(Ordering::Relaxed);
+    let counted = weighted.targets[0].state.places.open();
     assert!((190..=210).contains(&counted), "{counted}");
 }
 

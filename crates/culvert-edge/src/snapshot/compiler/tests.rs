@@ -48,6 +48,8 @@ fn endpoint(id: usize, n: usize) -> Endpoint {
     Endpoint {
         merge_slashes: true,
         timeouts: Timeouts::default(),
+        in_flight: None,
+        maintenance: None,
         id: format!("ep_{id:02}"),
         account: format!("ac_{}", n % 2).into(),
         owner: "usr_1".into(),
