@@ -20,6 +20,9 @@ pub enum DialError {
     /// Its address is private, and private addresses are not allowed.
     #[error("the address is private, and private addresses are not allowed")]
     Private,
+    /// The path of its Unix socket is not allowed.
+    #[error("the path of the socket is not allowed (`edge.allow_unix_upstreams`)")]
+    SocketNotAllowed,
     /// It is a listener of this process.
     #[error("it is a listener of this server")]
     OwnListener,

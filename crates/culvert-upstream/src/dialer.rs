@@ -1,4 +1,4 @@
-//! Opens connections to upstreams that have an address: name lookup, address guard, TCP and TLS.
+//! Opens connections to upstreams that have an address: name lookup, address guard, TCP and TLS. Or a path: Unix sockets.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use culvert_base::Share;
 use culvert_io::forward_proxy::{ProxiedScheme, Proxies, Proxy};
+use culvert_io::unix::{self, UnixError};
 use culvert_io::upstream_tls::UpstreamTls;
 use culvert_io::{is_own_address, tcp_options};
 use rustls::RootCertStore;
@@ -156,6 +157,14 @@ impl Dialer {
         lookup: Lookup<'_>,
         proxy: Option<&Proxy>,
     ) -> Result<UpstreamStream, DialError> {
+        if let Some(path) = to.socket() {
+            let connected = unix::connect_allowed(path, self.guard.sockets()).await;
+            return match connected {
+                Ok(socket) => Ok(UpstreamStream::unix(socket)),
+                Err(UnixError::NotAllowed) => Err(DialError::SocketNotAllowed),
+                Err(UnixError::Connect(error)) => Err(DialError::Connect(error)),
+            };
+        }
         let tls = match to.is_tls() {
             true => {
                 let options = to.tls().unwrap_or(&self.default_tls);

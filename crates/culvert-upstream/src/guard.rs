@@ -1,4 +1,4 @@
-//! Which addresses the edge may connect to (reliability 9).
+//! Which addresses and Unix sockets the edge may connect to (reliability 9).
 //!
 //! All addresses that a resolver returns are checked, and connections go only to checked addresses. A name is never
 //! resolved a second time.
@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use culvert_base::metadata_address::is_metadata;
-use culvert_base::net::plain_address;
+use culvert_base::net::{AllowedPaths, plain_address};
 use ipnet::IpNet;
 
 /// The addresses that may be connected to.
@@ -19,6 +19,8 @@ pub struct AddressGuard {
     networks: Arc<[IpNet]>,
     /// The listeners of this process, which URLs from third parties must not reach.
     own: Arc<[SocketAddr]>,
+    /// The Unix sockets that are allowed. By default none: many of them give their user the whole machine.
+    sockets: AllowedPaths,
 }
 
 impl AddressGuard {
@@ -28,17 +30,30 @@ impl AddressGuard {
             private,
             networks: networks.into(),
             own: Arc::default(),
+            sockets: AllowedPaths::default(),
         }
     }
 
-    /// The same for URLs from third parties: no private addresses outside of the allowed networks, and not the
-    /// listeners of this process.
+    /// The same, which also allows these Unix sockets.
+    #[must_use]
+    pub fn with_sockets(self, sockets: AllowedPaths) -> Self {
+        Self { sockets, ..self }
+    }
+
+    /// The same for URLs from third parties: no private addresses outside of the allowed networks, no Unix sockets, and not
+    /// the listeners of this process.
     pub(crate) fn to_public(&self, own: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self {
             private: false,
             networks: Arc::clone(&self.networks),
             own: own.into_iter().collect(),
+            sockets: AllowedPaths::default(),
         }
+    }
+
+    /// The Unix sockets that may be connected to.
+    pub(crate) fn sockets(&self) -> &AllowedPaths {
+        &self.sockets
     }
 
     /// Whether all of a name's addresses may be connected to.

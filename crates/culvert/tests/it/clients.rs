@@ -187,6 +187,22 @@ async fn haproxy_and_the_edge_know_each_others_clients() {
     }
 }
 
+/// Services at Unix sockets, behind the edge and behind agents; others than the allowed are refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn services_at_unix_sockets_are_reached_if_they_are_allowed() {
+    let sockets = tempfile::tempdir().unwrap();
+    let folder = sockets.path().canonicalize().unwrap();
+    let folder = folder.to_str().unwrap();
+    let Some(mut command) = python("sockets") else {
+        return;
+    };
+    command.env("CULVERT_SOCKETS", folder);
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.edge.allow_unix_upstreams = vec![folder.into()];
+    });
+    Box::pin(run_against(culvert.await, "sockets", command)).await;
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
