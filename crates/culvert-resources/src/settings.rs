@@ -26,6 +26,8 @@ pub struct Settings {
     pub allow_private_upstreams: bool,
     /// Unix sockets that upstreams may be at (`edge.allow_unix_upstreams`).
     pub allow_unix_upstreams: AllowedPaths,
+    /// Folders whose files upstreams may serve (`edge.allow_file_upstreams`).
+    pub allow_file_upstreams: AllowedPaths,
     /// Whether a proxy before the edge may terminate TLS, so that sign-ins work at http endpoints
     /// (`edge.trusted_proxies`).
     pub has_tls_before_edge: bool,

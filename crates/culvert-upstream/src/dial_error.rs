@@ -23,6 +23,9 @@ pub enum DialError {
     /// The path of its Unix socket is not allowed.
     #[error("the path of the socket is not allowed (`edge.allow_unix_upstreams`)")]
     SocketNotAllowed,
+    /// The path of its folder is not allowed.
+    #[error("the path of the folder is not allowed (`edge.allow_file_upstreams`)")]
+    FolderNotAllowed,
     /// It is a listener of this process.
     #[error("it is a listener of this server")]
     OwnListener,

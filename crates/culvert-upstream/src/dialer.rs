@@ -1,4 +1,4 @@
-//! Opens connections to upstreams that have an address: name lookup, address guard, TCP and TLS. Or a path: Unix sockets.
+//! Opens connections to upstreams that have an address: name lookup, address guard, TCP and TLS. Or a path: Unix sockets and folders.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,6 +11,7 @@ use culvert_io::forward_proxy::{ProxiedScheme, Proxies, Proxy};
 use culvert_io::unix::{self, UnixError};
 use culvert_io::upstream_tls::UpstreamTls;
 use culvert_io::{is_own_address, tcp_options};
+use culvert_site::{Site, SiteError};
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use tokio::net::TcpStream;
@@ -163,6 +164,14 @@ impl Dialer {
                 Ok(socket) => Ok(UpstreamStream::unix(socket)),
                 Err(UnixError::NotAllowed) => Err(DialError::SocketNotAllowed),
                 Err(UnixError::Connect(error)) => Err(DialError::Connect(error)),
+            };
+        }
+        if let Some(path) = to.folder() {
+            let site = Site::new(path).only_in(self.guard.folders().clone());
+            return match site.connect().await {
+                Ok(stream) => Ok(UpstreamStream::carried(stream)),
+                Err(SiteError::NotAllowed) => Err(DialError::FolderNotAllowed),
+                Err(SiteError::Open(error)) => Err(DialError::Connect(error)),
             };
         }
         let tls = match to.is_tls() {

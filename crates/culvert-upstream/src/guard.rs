@@ -1,4 +1,4 @@
-//! Which addresses and Unix sockets the edge may connect to (reliability 9).
+//! Which addresses, Unix sockets and folders the edge may connect to (reliability 9).
 //!
 //! All addresses that a resolver returns are checked, and connections go only to checked addresses. A name is never
 //! resolved a second time.
@@ -21,6 +21,8 @@ pub struct AddressGuard {
     own: Arc<[SocketAddr]>,
     /// The Unix sockets that are allowed. By default none: many of them give their user the whole machine.
     sockets: AllowedPaths,
+    /// The folders whose files may be served. By default none.
+    folders: AllowedPaths,
 }
 
 impl AddressGuard {
@@ -31,16 +33,21 @@ impl AddressGuard {
             networks: networks.into(),
             own: Arc::default(),
             sockets: AllowedPaths::default(),
+            folders: AllowedPaths::default(),
         }
     }
 
-    /// The same, which also allows these Unix sockets.
+    /// The same, which also allows these Unix sockets and folders.
     #[must_use]
-    pub fn with_sockets(self, sockets: AllowedPaths) -> Self {
-        Self { sockets, ..self }
+    pub fn with_paths(self, sockets: AllowedPaths, folders: AllowedPaths) -> Self {
+        Self {
+            sockets,
+            folders,
+            ..self
+        }
     }
 
-    /// The same for URLs from third parties: no private addresses outside of the allowed networks, no Unix sockets, and not
+    /// The same for URLs from third parties: no private addresses outside of the allowed networks, no Unix sockets and folders, and not
     /// the listeners of this process.
     pub(crate) fn to_public(&self, own: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self {
@@ -48,7 +55,13 @@ impl AddressGuard {
             networks: Arc::clone(&self.networks),
             own: own.into_iter().collect(),
             sockets: AllowedPaths::default(),
+            folders: AllowedPaths::default(),
         }
+    }
+
+    /// The folders whose files may be served.
+    pub(crate) fn folders(&self) -> &AllowedPaths {
+        &self.folders
     }
 
     /// The Unix sockets that may be connected to.

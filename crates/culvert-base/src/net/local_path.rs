@@ -129,6 +129,41 @@ fn decoded(text: &str) -> Result<String, NotASocketPath> {
     String::from_utf8(bytes).map_err(|_| NotASocketPath::Character)
 }
 
+/// The path of a URL `file:///srv/site` or `file:/srv/site`, with its escapes decoded. `None` for a text that is no such URL.
+///
+/// # Errors
+///
+/// It is one, but names another host, or its path is not absolute, has a part `..`, or control characters.
+pub fn folder_of_url(url: &str) -> Option<Result<PathBuf, NotAFolder>> {
+    let path = url.strip_prefix("file:")?;
+    let path = path.strip_prefix("//localhost").unwrap_or(path);
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if !path.starts_with('/') {
+        return Some(Err(NotAFolder::Relative));
+    }
+    let read = decoded(path).map_err(|_| NotAFolder::Character);
+    Some(read.and_then(|path| {
+        if path.chars().any(char::is_control) {
+            return Err(NotAFolder::Character);
+        }
+        plain(&path).map(PathBuf::from).ok_or(NotAFolder::Parent)
+    }))
+}
+
+/// Why a text is not the URL of a folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAFolder {
+    /// A relative path, or a host other than `localhost`.
+    #[error("the path of a folder must be absolute, as in `file:///srv/site`")]
+    Relative,
+    /// A part `..`.
+    #[error("the path of a folder must not contain `..`")]
+    Parent,
+    /// A zero or another control character, or an escape that is none.
+    #[error("the path of a folder must not contain control characters or invalid escapes")]
+    Character,
+}
+
 /// An absolute path without repeated slashes and parts `.`; `None` if it has a part `..` or is relative.
 fn plain(path: &str) -> Option<String> {
     let mut plain = PathBuf::new();
@@ -164,9 +199,12 @@ impl AllowedPaths {
         self.0.iter().any(|allowed| path.starts_with(allowed))
     }
 
-    /// The paths.
-    pub fn iter(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter().map(PathBuf::as_path)
+    /// Whether a path without symbolic links is one of them, or below one, after their own links. Asks the system.
+    pub fn covers_resolved(&self, path: &Path) -> bool {
+        self.0.iter().any(|allowed| {
+            let allowed = allowed.canonicalize();
+            allowed.is_ok_and(|allowed| path.starts_with(allowed))
+        })
     }
 }
 
@@ -231,6 +269,28 @@ mod tests {
             assert_eq!(SocketPath::of_url(url), Some(Err(why)), "{url}");
         }
         assert!(SocketPath::of_url(&long[..long.len() - 1]).unwrap().is_ok());
+    }
+
+    #[test]
+    fn folders_are_read_as_urls() {
+        use NotAFolder::{Character, Parent, Relative};
+        for (url, path) in [
+            ("file:///srv/site", Ok("/srv/site")),
+            ("file:/srv//site/", Ok("/srv/site")),
+            ("file://localhost/srv/my%20site", Ok("/srv/my site")),
+            ("file:///", Ok("/")),
+            ("file://host/srv", Err(Relative)),
+            ("file://./site", Err(Relative)),
+            ("file:site", Err(Relative)),
+            ("file:///srv/../etc", Err(Parent)),
+            ("file:///srv/%2e%2e/etc", Err(Parent)),
+            ("file:///srv/%00", Err(Character)),
+            ("file:///srv/%", Err(Character)),
+        ] {
+            let read = folder_of_url(url).unwrap();
+            assert_eq!(read, path.map(PathBuf::from), "{url}");
+        }
+        assert_eq!(folder_of_url("http://a"), None);
     }
 
     #[test]

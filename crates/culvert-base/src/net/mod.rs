@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::ops::Deref;
 
-pub use local_path::{AllowedPaths, NotASocketPath, SocketPath};
+pub use local_path::{AllowedPaths, NotAFolder, NotASocketPath, SocketPath, folder_of_url};
 
 /// A normalised host name: trimmed, lower case, without a trailing dot, internationalised labels in punycode, at most
 /// 253 bytes. Labels consist of letters, digits, `-` and `_`; the first may be `*`. It is never an IP address or a

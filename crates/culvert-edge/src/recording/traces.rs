@@ -229,7 +229,7 @@ impl Recording {
                 }
                 None => {
                     span.set("server.address", upstream.host());
-                    // A Unix socket has none.
+                    // Unix sockets and folders have none.
                     if upstream.port() > 0 {
                         span.set("server.port", upstream.port());
                     }

@@ -58,7 +58,7 @@ pub async fn connect_allowed(path: &Path, allowed: &AllowedPaths) -> Result<Unix
     let found = found.map_err(|error| in_words(error.into()))?;
     let handle = format!("/proc/self/fd/{}", found.as_raw_fd());
     let handle = Path::new(&handle);
-    if !is_allowed(&std::fs::read_link(handle)?, allowed) {
+    if !allowed.covers_resolved(&std::fs::read_link(handle)?) {
         return Err(UnixError::NotAllowed);
     }
     Ok(connect(handle).await?)
@@ -73,19 +73,10 @@ pub async fn connect_allowed(path: &Path, allowed: &AllowedPaths) -> Result<Unix
 #[cfg(not(target_os = "linux"))]
 pub async fn connect_allowed(path: &Path, allowed: &AllowedPaths) -> Result<UnixStream, UnixError> {
     let found = path.canonicalize().map_err(in_words)?;
-    if !is_allowed(&found, allowed) {
+    if !allowed.covers_resolved(&found) {
         return Err(UnixError::NotAllowed);
     }
     Ok(connect(&found).await?)
-}
-
-/// Whether a path without links is below an allowed one, whose own links count as allowed.
-fn is_allowed(path: &Path, allowed: &AllowedPaths) -> bool {
-    let mut all = allowed.iter();
-    all.any(|allowed| {
-        let allowed = allowed.canonicalize();
-        allowed.is_ok_and(|allowed| path.starts_with(allowed))
-    })
 }
 
 /// The errors that a path causes, without numbers of the system.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use culvert_base::net::{SocketPath, without_secrets};
+use culvert_base::net::{SocketPath, folder_of_url, without_secrets};
 use culvert_io::unix;
 use culvert_io::upstream_tls::UpstreamTls;
+use culvert_site::{Site, SiteError, SiteStream};
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
@@ -38,6 +39,7 @@ enum Place {
         loopback_is_v6: Arc<AtomicBool>,
     },
     Unix(SocketPath),
+    Files(Site),
 }
 
 /// A connection to a service, before TLS.
@@ -45,11 +47,13 @@ enum Place {
 pub(crate) enum ServiceSocket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Files(SiteStream),
 }
 
 culvert_io::delegate_io!(AsyncRead, AsyncWrite for ServiceSocket {
     Self::Tcp(io) => io,
     Self::Unix(io) => io,
+    Self::Files(io) => io,
 });
 
 impl fmt::Debug for Upstream {
@@ -98,7 +102,7 @@ const SCHEMES: [Scheme; 4] = [
 
 impl Upstream {
     /// Reads a port, `host:port`, a URL of scheme `http`, `https`, `tcp` or `tls`, or that of a Unix socket
-    /// ([`SocketPath::of_url`]), as the service of an endpoint of `protocol`. `http2` says that the service is spoken to in HTTP/2, and `options` how TLS to
+    /// ([`SocketPath::of_url`]) or folder ([`folder_of_url`]), as the service of an endpoint of `protocol`. `http2` says that the service is spoken to in HTTP/2, and `options` how TLS to
     /// it is set up, if it has TLS.
     ///
     /// # Errors
@@ -114,6 +118,20 @@ impl Upstream {
             let shown = without_secrets(text);
             Err(format!("invalid upstream `{shown}`: {why}"))
         };
+        if let Some(folder) = folder_of_url(text) {
+            return match folder {
+                Err(why) => refuse(&why.to_string()),
+                Ok(_) if !protocol.is_http() => refuse("files require an http endpoint"),
+                Ok(_) if http2 => refuse("files are served over HTTP/1.1"),
+                Ok(_) if options.needs_tls() => refuse(NEEDS_TLS),
+                Ok(path) => Ok(Self {
+                    text: format!("file://{}", path.display()),
+                    place: Place::Files(Site::new(path)),
+                    tls: None,
+                    is_unverified: false,
+                }),
+            };
+        }
         if let Some(socket) = SocketPath::of_url(text) {
             return match socket {
                 Err(why) => refuse(&why.to_string()),
@@ -132,7 +150,7 @@ impl Upstream {
         let default = if protocol.is_http() { "http" } else { "tcp" };
         let (scheme, rest) = text.split_once("://").unwrap_or((default, text));
         let Some(scheme) = SCHEMES.iter().find(|known| known.name == scheme) else {
-            return refuse("the scheme must be http, https, tcp, tls or unix");
+            return refuse("the scheme must be http, https, tcp, tls, unix or file");
         };
         if scheme.http != protocol.is_http() {
             return refuse(if scheme.http {
@@ -214,12 +232,12 @@ impl Upstream {
         self.is_unverified
     }
 
-    /// The whole URL, with its port, or `unix:` and the path of the socket.
+    /// The whole URL, with its port, or the path of a socket or folder.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The host, with the port if it is not the default one of the scheme, as in a `Host` field. A Unix socket has no name, and
+    /// The host, with the port if it is not the default one of the scheme, as in a `Host` field. A Unix socket or folder has no name, and
     /// counts as `localhost`, as for nginx.
     pub(crate) fn authority(&self) -> String {
         let Place::Host { port, .. } = &self.place else {
@@ -265,6 +283,11 @@ impl Place {
                 let socket = unix::connect(path.as_str().as_ref()).await?;
                 Ok(ServiceSocket::Unix(socket))
             }
+            Self::Files(site) => match site.connect().await {
+                Ok(stream) => Ok(ServiceSocket::Files(stream)),
+                Err(SiteError::Open(error)) => Err(error),
+                Err(error @ SiteError::NotAllowed) => Err(io::Error::other(error)),
+            },
         }
     }
 
@@ -309,6 +332,7 @@ mod tests {
         check("22", Protocol::Tcp, "tcp://localhost:22");
         check("[::1]:22", Protocol::Tcp, "tcp://[::1]:22");
         check("tcp://db:5432", Protocol::Tls, "tcp://db:5432");
+        check("file:///srv/site/", Protocol::Http, "file:///srv/site");
         check("unix:/run/a.sock", Protocol::Http, "unix:/run/a.sock");
         check("unix:///run/a.sock", Protocol::Tcp, "unix:/run/a.sock");
         check("unix//run/a.sock", Protocol::Tls, "unix:/run/a.sock");
@@ -356,7 +380,7 @@ mod tests {
             (
                 "ftp://web",
                 Protocol::Https,
-                "the scheme must be http, https, tcp, tls or unix",
+                "the scheme must be http, https, tcp, tls, unix or file",
             ),
             (
                 "tcp://web:1",
@@ -372,6 +396,16 @@ mod tests {
                 "http://unix:/run/a.sock",
                 Protocol::Tcp,
                 "an HTTP service requires an http endpoint",
+            ),
+            (
+                "file:///srv",
+                Protocol::Tcp,
+                "files require an http endpoint",
+            ),
+            (
+                "file://site",
+                Protocol::Http,
+                "the path of a folder must be absolute, as in `file:///srv/site`",
             ),
             (
                 "unix:a.sock",
