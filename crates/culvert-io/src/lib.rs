@@ -36,7 +36,7 @@ pub use relay::timed_relay::{RelayLimits, run_relay};
 pub use relay::{Relay, RelayClient, RelayEnd};
 pub use socket::inherited::Inherited;
 pub use socket::own_address::is_own_address;
-pub use socket::tcp_options;
+pub use socket::{tcp_options, unix};
 pub use threads::ConnectionThreads;
 pub use turn::yield_turn;
 pub use upload_progress::{Awaited, UploadMeter, UploadProgress};

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_base::net::HostName;
+use culvert_base::net::{AllowedPaths, HostName};
 
 use crate::access::token;
 use crate::cx::base::PublicPorts;
@@ -24,6 +24,10 @@ pub struct Settings {
     pub tcp_ports: RangeInclusive<u16>,
     /// Whether upstreams may be at private addresses (`edge.allow_private_upstreams`).
     pub allow_private_upstreams: bool,
+    /// Unix sockets that upstreams may be at (`edge.allow_unix_upstreams`).
+    pub allow_unix_upstreams: AllowedPaths,
+    /// Folders whose files upstreams may serve (`edge.allow_file_upstreams`).
+    pub allow_file_upstreams: AllowedPaths,
     /// Whether a proxy before the edge may terminate TLS, so that sign-ins work at http endpoints
     /// (`edge.trusted_proxies`).
     pub has_tls_before_edge: bool,

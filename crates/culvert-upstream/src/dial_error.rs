@@ -20,6 +20,12 @@ pub enum DialError {
     /// Its address is private, and private addresses are not allowed.
     #[error("the address is private, and private addresses are not allowed")]
     Private,
+    /// The path of its Unix socket is not allowed.
+    #[error("the path of the socket is not allowed (`edge.allow_unix_upstreams`)")]
+    SocketNotAllowed,
+    /// The path of its folder is not allowed.
+    #[error("the path of the folder is not allowed (`edge.allow_file_upstreams`)")]
+    FolderNotAllowed,
     /// It is a listener of this process.
     #[error("it is a listener of this server")]
     OwnListener,

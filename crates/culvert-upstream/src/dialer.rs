@@ -1,4 +1,4 @@
-//! Opens connections to upstreams that have an address: name lookup, address guard, TCP and TLS.
+//! Opens connections to upstreams that have an address: name lookup, address guard, TCP and TLS. Or a path: Unix sockets and folders.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use culvert_base::Share;
 use culvert_io::forward_proxy::{ProxiedScheme, Proxies, Proxy};
+use culvert_io::unix::{self, UnixError};
 use culvert_io::upstream_tls::UpstreamTls;
 use culvert_io::{is_own_address, tcp_options};
+use culvert_site::{Site, SiteError};
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use tokio::io::AsyncWriteExt;
@@ -164,6 +166,22 @@ impl Dialer {
         lookup: Lookup<'_>,
         begins: Begins<'_>,
     ) -> Result<UpstreamStream, DialError> {
+        if let Some(path) = to.socket() {
+            let connected = unix::connect_allowed(path, self.guard.sockets()).await;
+            return match connected {
+                Ok(socket) => Ok(UpstreamStream::unix(socket)),
+                Err(UnixError::NotAllowed) => Err(DialError::SocketNotAllowed),
+                Err(UnixError::Connect(error)) => Err(DialError::Connect(error)),
+            };
+        }
+        if let Some(path) = to.folder() {
+            let site = Site::new(path).only_in(self.guard.folders().clone());
+            return match site.connect().await {
+                Ok(stream) => Ok(UpstreamStream::carried(stream)),
+                Err(SiteError::NotAllowed) => Err(DialError::FolderNotAllowed),
+                Err(SiteError::Open(error)) => Err(DialError::Connect(error)),
+            };
+        }
         let tls = match to.is_tls() {
             true => {
                 let options = to.tls().unwrap_or(&self.default_tls);

@@ -1,4 +1,4 @@
-//! Which addresses the edge may connect to (reliability 9).
+//! Which addresses, Unix sockets and folders the edge may connect to (reliability 9).
 //!
 //! All addresses that a resolver returns are checked, and connections go only to checked addresses. A name is never
 //! resolved a second time.
@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use culvert_base::metadata_address::is_metadata;
-use culvert_base::net::plain_address;
+use culvert_base::net::{AllowedPaths, plain_address};
 use ipnet::IpNet;
 
 /// The addresses that may be connected to.
@@ -19,6 +19,10 @@ pub struct AddressGuard {
     networks: Arc<[IpNet]>,
     /// The listeners of this process, which URLs from third parties must not reach.
     own: Arc<[SocketAddr]>,
+    /// The Unix sockets that are allowed. By default none: many of them give their user the whole machine.
+    sockets: AllowedPaths,
+    /// The folders whose files may be served. By default none.
+    folders: AllowedPaths,
 }
 
 impl AddressGuard {
@@ -28,17 +32,41 @@ impl AddressGuard {
             private,
             networks: networks.into(),
             own: Arc::default(),
+            sockets: AllowedPaths::default(),
+            folders: AllowedPaths::default(),
         }
     }
 
-    /// The same for URLs from third parties: no private addresses outside of the allowed networks, and not the
-    /// listeners of this process.
+    /// The same, which also allows these Unix sockets and folders.
+    #[must_use]
+    pub fn with_paths(self, sockets: AllowedPaths, folders: AllowedPaths) -> Self {
+        Self {
+            sockets,
+            folders,
+            ..self
+        }
+    }
+
+    /// The same for URLs from third parties: no private addresses outside of the allowed networks, no Unix sockets and folders, and not
+    /// the listeners of this process.
     pub(crate) fn to_public(&self, own: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self {
             private: false,
             networks: Arc::clone(&self.networks),
             own: own.into_iter().collect(),
+            sockets: AllowedPaths::default(),
+            folders: AllowedPaths::default(),
         }
+    }
+
+    /// The folders whose files may be served.
+    pub(crate) fn folders(&self) -> &AllowedPaths {
+        &self.folders
+    }
+
+    /// The Unix sockets that may be connected to.
+    pub(crate) fn sockets(&self) -> &AllowedPaths {
+        &self.sockets
     }
 
     /// Whether all of a name's addresses may be connected to.

@@ -1,4 +1,4 @@
-//! Connections to upstreams as byte streams: TCP, TLS, a stream of an agent or over HTTP/2.
+//! Connections to upstreams as byte streams: TCP, a Unix socket, TLS, a stream of an agent or over HTTP/2.
 
 use std::fmt;
 use std::io::{self, Read as _};
@@ -14,7 +14,7 @@ use culvert_io::{Pipe, RelayEnd, proxy};
 use culvert_policy::Scheme;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 
 use crate::agent::{AgentCall, AgentIo, Dial, poll_read_copy};
@@ -40,6 +40,7 @@ pub(crate) enum Excess<'r> {
 #[derive(Debug)]
 enum Transport {
     Plain(TcpStream),
+    Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
     Agent(Box<dyn AgentIo>),
     Carried(Box<dyn ByteStream>),
@@ -54,6 +55,11 @@ impl UpstreamStream {
     /// A connection without TLS.
     pub(crate) fn plain(socket: TcpStream) -> Self {
         Self::new(Transport::Plain(socket))
+    }
+
+    /// A connection to a Unix socket.
+    pub(crate) fn unix(socket: UnixStream) -> Self {
+        Self::new(Transport::Unix(socket))
     }
 
     /// A connection whose TLS handshake is complete.
@@ -80,7 +86,7 @@ impl UpstreamStream {
         let socket = match &self.stream {
             Transport::Plain(socket) => socket,
             Transport::Tls(stream) => stream.get_ref().0,
-            Transport::Agent(_) | Transport::Carried(_) => return None,
+            Transport::Unix(_) | Transport::Agent(_) | Transport::Carried(_) => return None,
         };
         Some(socket.peer_addr().ok()?.ip())
     }
@@ -128,7 +134,7 @@ impl UpstreamStream {
     /// request.
     pub(crate) fn set_idle(&mut self) -> bool {
         match &mut self.stream {
-            Transport::Plain(_) | Transport::Tls(_) => true,
+            Transport::Plain(_) | Transport::Unix(_) | Transport::Tls(_) => true,
             Transport::Agent(stream) => stream.set_idle(),
             Transport::Carried(_) => false,
         }
@@ -138,13 +144,16 @@ impl UpstreamStream {
     pub(crate) fn resume(&mut self) -> bool {
         match &mut self.stream {
             Transport::Agent(stream) => stream.resume(),
-            Transport::Plain(_) | Transport::Tls(_) | Transport::Carried(_) => true,
+            Transport::Plain(_)
+            | Transport::Unix(_)
+            | Transport::Tls(_)
+            | Transport::Carried(_) => true,
         }
     }
 
     /// Whether the connection is a socket without TLS.
     pub(crate) fn is_plain(&self) -> bool {
-        matches!(self.stream, Transport::Plain(_))
+        matches!(self.stream, Transport::Plain(_) | Transport::Unix(_))
     }
 
     /// Reads from the socket what arrived without a request, even before the runtime reports it as readable. With TLS,
@@ -152,11 +161,12 @@ impl UpstreamStream {
     /// reads report excess bytes.
     pub(crate) fn read_excess<'r>(&self, room: &'r mut [u8]) -> Excess<'r> {
         let (socket, is_tls) = match &self.stream {
-            Transport::Plain(socket) => (socket, false),
-            Transport::Tls(stream) => (stream.get_ref().0, true),
+            Transport::Plain(socket) => (SockRef::from(socket), false),
+            Transport::Unix(socket) => (SockRef::from(socket), false),
+            Transport::Tls(stream) => (SockRef::from(stream.get_ref().0), true),
             Transport::Agent(_) | Transport::Carried(_) => return Excess::None,
         };
-        match (&*SockRef::from(socket)).read(room) {
+        match (&*socket).read(room) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Excess::None,
             Ok(bytes) if bytes > 0 && !is_tls => {
                 Excess::Bytes(room.get(..bytes).unwrap_or_default())
@@ -180,6 +190,7 @@ impl UpstreamStream {
 
 culvert_io::delegate_io!(AsyncRead, AsyncWrite for Transport {
     Self::Plain(io) => io,
+    Self::Unix(io) => io,
     Self::Tls(io) => io,
     Self::Agent(io) => io,
     Self::Carried(io) => io,

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use culvert_base::net::HostName;
+use culvert_base::net::{HostName, SocketPath, folder_of_url};
 use culvert_base::{Refusal, code};
 use culvert_io::proxy::ProxyVersion;
 use culvert_policy::Scheme;
@@ -13,7 +14,7 @@ use culvert_policy::Scheme;
 use crate::guard::is_private;
 use crate::tls::TlsOptions;
 
-/// A service that traffic is forwarded to: scheme, host and port of a URL, or the agents of an endpoint; its HTTP version
+/// A service that traffic is forwarded to: scheme, host and port of a URL, a Unix socket, a folder, or the agents of an endpoint; its HTTP version
 /// and its TLS options. Each value has its own connections.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Upstream {
@@ -32,6 +33,12 @@ enum UpstreamScheme {
     Http,
     Https,
     Tcp,
+    /// At a Unix socket of this machine; the host is its path, and there is no port.
+    Unix {
+        is_http: bool,
+    },
+    /// The files of a folder of this machine; the host is its path, and there is no port.
+    Folder,
     /// Behind an agent; the host is the id of the endpoint, and there is no port.
     Agent(Scheme, Option<ProxyVersion>, Clients),
 }
@@ -65,28 +72,13 @@ impl Upstream {
     pub fn parse(url: &str, protocol: &str) -> Result<Self, Refusal> {
         let (scheme, host, port) = match read_plain(url) {
             Some(parts) => parts,
-            None => read(url).map_err(|why| {
-                Refusal::new(
-                    code::ENDPOINT_FIELD_INVALID,
-                    format!("the `upstream_url` is invalid: {why}"),
-                )
-            })?,
-        };
-        let protocol = match protocol {
-            "" | "http1" => Protocol::Http1,
-            "http2" => Protocol::Http2,
-            _ => {
-                return Err(Refusal::new(
-                    code::ENDPOINT_FIELD_INVALID,
-                    "the upstream_protocol must be http1 or http2",
-                ));
-            }
+            None => read(url).map_err(|why| invalid_url(&why))?,
         };
         Ok(Self {
             scheme,
             host,
             port,
-            protocol,
+            protocol: Protocol::parse(protocol)?,
             tls: None,
             proxy: None,
         })
@@ -118,13 +110,44 @@ impl Upstream {
     }
 
     /// As [`Self::parse`], for the upstream of an endpoint: a port, `:port` or `host:port` is a service of the endpoint's
-    /// kind, and a port alone one of this machine.
+    /// kind, and a port alone one of this machine. So is the URL of a Unix socket ([`SocketPath::of_url`]).
+    /// The URL of a folder ([`folder_of_url`]) is a service of HTTP/1.1.
     ///
     /// # Errors
     ///
     /// Code 18014 with a sentence that describes the error.
     pub fn of_endpoint(url: &str, protocol: &str, is_http: bool) -> Result<Self, Refusal> {
-        Self::parse(&with_scheme(url, is_http), protocol)
+        if let Some(folder) = folder_of_url(url) {
+            return Self::of_folder(folder.map_err(|why| invalid_url(&why))?, protocol);
+        }
+        let Some(socket) = SocketPath::of_url(url) else {
+            return Self::parse(&with_scheme(url, is_http), protocol);
+        };
+        let socket = socket.map_err(|why| invalid_url(&why))?;
+        Ok(Self {
+            scheme: UpstreamScheme::Unix {
+                is_http: is_http || url.starts_with("http"),
+            },
+            host: socket.as_str().to_owned(),
+            port: 0,
+            protocol: Protocol::parse(protocol)?,
+            tls: None,
+        })
+    }
+
+    fn of_folder(path: PathBuf, protocol: &str) -> Result<Self, Refusal> {
+        if Protocol::parse(protocol)? == Protocol::Http2 {
+            return Err(invalid_url(&"a folder is served with the protocol http1"));
+        }
+        // The URL was text.
+        let path = path.into_os_string().into_string();
+        Ok(Self {
+            scheme: UpstreamScheme::Folder,
+            host: path.map_err(|_| invalid_url(&"its path must be UTF-8"))?,
+            port: 0,
+            protocol: Protocol::Http1,
+            tls: None,
+        })
     }
 
     /// The service behind the agents of the endpoint with this ID. With `proxy`, each connection begins with a PROXY
@@ -156,8 +179,22 @@ impl Upstream {
     pub(crate) fn agent_streams(&self) -> Option<(Scheme, Option<ProxyVersion>, Clients)> {
         match self.scheme {
             UpstreamScheme::Agent(scheme, proxy, clients) => Some((scheme, proxy, clients)),
-            UpstreamScheme::Http | UpstreamScheme::Https | UpstreamScheme::Tcp => None,
+            UpstreamScheme::Http
+            | UpstreamScheme::Https
+            | UpstreamScheme::Tcp
+            | UpstreamScheme::Unix { .. }
+            | UpstreamScheme::Folder => None,
         }
+    }
+
+    /// The path of its Unix socket, if it is at one.
+    pub fn socket(&self) -> Option<&Path> {
+        matches!(self.scheme, UpstreamScheme::Unix { .. }).then(|| Path::new(&self.host))
+    }
+
+    /// The path of its folder, if it is one.
+    pub fn folder(&self) -> Option<&Path> {
+        (self.scheme == UpstreamScheme::Folder).then(|| Path::new(&self.host))
     }
 
     /// The id of the endpoint, if agents serve it.
@@ -183,8 +220,9 @@ impl Upstream {
     /// Whether it speaks HTTP and not raw TCP.
     pub fn is_http(&self) -> bool {
         match self.scheme {
-            UpstreamScheme::Http | UpstreamScheme::Https => true,
+            UpstreamScheme::Http | UpstreamScheme::Https | UpstreamScheme::Folder => true,
             UpstreamScheme::Tcp => false,
+            UpstreamScheme::Unix { is_http } => is_http,
             UpstreamScheme::Agent(scheme, ..) => scheme.is_http(),
         }
     }
@@ -193,18 +231,30 @@ impl Upstream {
     pub fn is_private(&self) -> bool {
         match self.host.parse() {
             Ok(address) => is_private(address),
+            // A path has no port.
+            Err(_) if self.port == 0 => false,
             Err(_) => self.host == "localhost" || self.host.ends_with(".localhost"),
         }
     }
 
-    /// Host name or address, without brackets.
+    /// Host name or address, without brackets, or the path of a Unix socket or folder.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Its port.
+    /// Its port; 0 for a Unix socket, a folder or agents.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Its host, with the port unless that is the default one: the `Host` of health checks. A Unix socket or folder has
+    /// no name, and counts as `localhost`, as for nginx.
+    pub(crate) fn authority(&self) -> String {
+        match (self.scheme, self.port) {
+            (UpstreamScheme::Unix { .. } | UpstreamScheme::Folder, _) => "localhost".to_owned(),
+            (UpstreamScheme::Https, 443) | (UpstreamScheme::Http, 80) => self.host.clone(),
+            (_, port) => format!("{}:{port}", self.host),
+        }
     }
 }
 
@@ -214,6 +264,8 @@ impl fmt::Display for Upstream {
             UpstreamScheme::Http => "http",
             UpstreamScheme::Https => "https",
             UpstreamScheme::Tcp => "tcp",
+            UpstreamScheme::Unix { .. } => return write!(f, "unix:{}", self.host),
+            UpstreamScheme::Folder => return write!(f, "file://{}", escaped(&self.host)),
             UpstreamScheme::Agent(..) => return write!(f, "agents of {}", self.host),
         };
         if self.host.contains(':') {
@@ -222,6 +274,31 @@ impl fmt::Display for Upstream {
             write!(f, "{scheme}://{}:{}", self.host, self.port)
         }
     }
+}
+
+impl Protocol {
+    fn parse(text: &str) -> Result<Self, Refusal> {
+        match text {
+            "" | "http1" => Ok(Self::Http1),
+            "http2" => Ok(Self::Http2),
+            _ => Err(Refusal::new(
+                code::ENDPOINT_FIELD_INVALID,
+                "the upstream_protocol must be http1 or http2",
+            )),
+        }
+    }
+}
+
+/// A path with the one character escaped that would be read as another.
+fn escaped(path: &str) -> String {
+    path.replace('%', "%25")
+}
+
+fn invalid_url(why: &dyn fmt::Display) -> Refusal {
+    Refusal::new(
+        code::ENDPOINT_FIELD_INVALID,
+        format!("the `upstream_url` is invalid: {why}"),
+    )
 }
 
 /// A port, `:port` or `host:port` with the scheme that it stands for, and the host. Another text stays as it is.
@@ -257,7 +334,7 @@ fn read(url: &str) -> Result<(UpstreamScheme, String, u16), String> {
         "http" => UpstreamScheme::Http,
         "https" => UpstreamScheme::Https,
         "tcp" => UpstreamScheme::Tcp,
-        _ => return wrong("its scheme must be http, https or tcp"),
+        _ => return wrong("its scheme must be http, https, tcp, unix or file"),
     };
     if !parsed.username().is_empty() || parsed.password().is_some() {
         return wrong("it must not contain a user or password");
@@ -395,7 +472,38 @@ mod tests {
                 assert_eq!(upstream.to_string(), shown, "{url}");
             }
         }
+        for (url, is_http, shown) in [
+            ("unix:/run/app.sock", true, "unix:/run/app.sock"),
+            ("unix:///run/app.sock", false, "unix:/run/app.sock"),
+            ("http://unix:/run/app.sock", true, "unix:/run/app.sock"),
+        ] {
+            let upstream = Upstream::of_endpoint(url, "", is_http).unwrap();
+            assert_eq!(upstream.to_string(), shown, "{url}");
+            assert_eq!(upstream.socket(), Some(Path::new("/run/app.sock")));
+            assert_eq!(upstream.is_http(), is_http);
+            let again = Upstream::of_endpoint(shown, "", is_http);
+            assert_eq!(again, Ok(upstream));
+            // The URLs of third parties name no socket.
+            assert!(Upstream::parse(url, "").is_err());
+        }
+        for (url, shown) in [
+            ("file:///srv/site/", "file:///srv/site"),
+            ("file:///srv/100%25", "file:///srv/100%25"),
+        ] {
+            let upstream = Upstream::of_endpoint(url, "", true).unwrap();
+            assert!(upstream.folder().is_some() && upstream.is_http());
+            assert_eq!(upstream.to_string(), shown);
+            assert_eq!(Upstream::of_endpoint(shown, "", true), Ok(upstream));
+            assert!(Upstream::of_endpoint(url, "http2", true).is_err());
+            assert!(Upstream::parse(url, "").is_err());
+        }
+        let spelled = Upstream::of_endpoint("http://unix:/run/app.sock", "", false).unwrap();
+        assert!(spelled.is_http());
         for (url, why) in [
+            (
+                "unix:app.sock",
+                "the path of a Unix socket must be absolute",
+            ),
             ("web", "it has no scheme; write a port"),
             ("", "it has no scheme; write a port"),
             ("0", "it must have a port"),

@@ -160,10 +160,6 @@ fn address(body: &Map<String, Value>) -> Result<String, Finding> {
         (address, None) => ("addr", address),
     };
     match value {
-        Some(Value::String(address)) if address.starts_with("file:") => Err(Finding::new(
-            path,
-            "the agent serves no files; run a web server and give its port",
-        )),
         Some(Value::String(address)) => Ok(address.clone()),
         Some(Value::Number(port)) => Ok(port.to_string()),
         _ => Err(Finding::new(
@@ -654,9 +650,9 @@ mod tests {
                 "only files",
             ),
             (
-                json!({"name": "a", "addr": "file:///tmp"}),
+                json!({"name": "a", "addr": "file://tmp"}),
                 "addr",
-                "serves no files",
+                "must be absolute",
             ),
             (
                 json!({"name": "a", "addr": 443, "proto": "tls", "terminate_at": "agent"}),

@@ -512,6 +512,8 @@ async fn control(folder: &Path) -> (Arc<Control>, String, Arc<Delivery>, Store) 
             public_ports: Default::default(),
             tcp_ports: 20_000..=20_099,
             allow_private_upstreams: true,
+            allow_unix_upstreams: culvert_base::net::AllowedPaths::default(),
+            allow_file_upstreams: culvert_base::net::AllowedPaths::default(),
             has_tls_before_edge: false,
             domains_of_owner: false,
             allow_public_calls: false,

@@ -1,11 +1,14 @@
-//! Host names. Beside them, sets of IP addresses, and the addresses of metadata services.
+//! Host names. Beside them, sets of IP addresses, the addresses of metadata services, and paths of upstreams of this machine.
 
 pub mod ipset;
+mod local_path;
 pub mod metadata_address;
 
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Deref;
+
+pub use local_path::{AllowedPaths, NotAFolder, NotASocketPath, SocketPath, folder_of_url};
 
 /// A normalised host name: trimmed, lower case, without a trailing dot, internationalised labels in punycode, at most
 /// 253 bytes. Labels consist of letters, digits, `-` and `_`; the first may be `*`. It is never an IP address or a

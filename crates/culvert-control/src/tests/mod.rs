@@ -291,6 +291,8 @@ impl Rig {
             public_ports: Default::default(),
             tcp_ports: 20000..=20002,
             allow_private_upstreams: true,
+            allow_unix_upstreams: culvert_base::net::AllowedPaths::default(),
+            allow_file_upstreams: culvert_base::net::AllowedPaths::default(),
             has_tls_before_edge: false,
             domains_of_owner: false,
             allow_public_calls: false,

@@ -279,7 +279,10 @@ pub(super) fn reason_of(failure: &UpstreamError) -> Reason {
 pub(crate) fn reason_of_dial(error: &DialError) -> Reason {
     match error {
         DialError::NoAddress => Reason::NoAddress,
-        DialError::Private | DialError::OwnListener => Reason::AddressForbidden,
+        DialError::Private
+        | DialError::OwnListener
+        | DialError::SocketNotAllowed
+        | DialError::FolderNotAllowed => Reason::AddressForbidden,
         DialError::TooManyLookups => Reason::LookupLimit,
         DialError::TooSlow => Reason::ConnectTimeout,
         DialError::Connect(_) => Reason::ConnectFailed,

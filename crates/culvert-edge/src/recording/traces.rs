@@ -229,7 +229,10 @@ impl Recording {
                 }
                 None => {
                     span.set("server.address", upstream.host());
-                    span.set("server.port", upstream.port());
+                    // Unix sockets and folders have none.
+                    if upstream.port() > 0 {
+                        span.set("server.port", upstream.port());
+                    }
                 }
             }
             span.set("culvert.upstream", name);

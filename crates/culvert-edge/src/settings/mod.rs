@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use culvert_base::net::HostName;
+use culvert_base::net::{AllowedPaths, HostName};
 use culvert_base::{Entropy, Fault, OsEntropy, Supervisor};
 use culvert_edge_config::Limits;
 use culvert_events::HeaderRules;
@@ -52,6 +52,10 @@ pub struct Settings {
     pub proxy_protocol: ProxyProtocol,
     /// Whether upstreams may be at addresses that are not public.
     pub allow_private_upstreams: bool,
+    /// Unix sockets that upstreams may be at.
+    pub allow_unix_upstreams: AllowedPaths,
+    /// Folders whose files upstreams may serve.
+    pub allow_file_upstreams: AllowedPaths,
     /// Networks that may be connected to although their addresses are not public.
     pub allow_networks: Vec<ipnet::IpNet>,
     /// Proxies of the requests that policies send and of the documents that they read. Upstreams have none.
@@ -129,6 +133,8 @@ impl Default for Settings {
             trusted_proxies: Vec::new(),
             proxy_protocol: ProxyProtocol::default(),
             allow_private_upstreams: true,
+            allow_unix_upstreams: AllowedPaths::default(),
+            allow_file_upstreams: AllowedPaths::default(),
             allow_networks: Vec::new(),
             proxies: Proxies::default(),
             upstream_roots: Vec::new(),
@@ -182,7 +188,10 @@ impl Settings {
         Dialer::new(
             &self.upstream_roots,
             self.limits.connect,
-            AddressGuard::new(self.allow_private_upstreams, &self.allow_networks),
+            AddressGuard::new(self.allow_private_upstreams, &self.allow_networks).with_paths(
+                self.allow_unix_upstreams.clone(),
+                self.allow_file_upstreams.clone(),
+            ),
         )
         .map(|dialer| dialer.through(self.proxies.clone()))
         .map_err(|error| Fault::new("reading the root certificates for upstreams", error))

@@ -94,7 +94,8 @@ pub struct Create {
     #[schemars(with = "String", length(max = 4096))]
     metadata: Metadata,
     /// Upstream for traffic that the policy does not handle: `http://host:port` or `https://…` for
-    /// HTTP, `tcp://host:port` for other schemes.
+    /// HTTP, `tcp://host:port` for other schemes, `unix:/path` for both, `file:///path` for the files
+    /// of a folder.
     #[schemars(length(max = 2048))]
     upstream_url: String,
     /// Several upstreams, among which the traffic is divided, instead of `upstream_url`: 1 to 64.
@@ -789,9 +790,9 @@ impl StoredUpstream {
                     "The `upstream_url` of an endpoint with the scheme {} must start with {}.",
                     scheme.name(),
                     if scheme.is_http() {
-                        "`http://` or `https://`"
+                        "`http://`, `https://`, `unix:` or `file://`"
                     } else {
-                        "`tcp://`"
+                        "`tcp://` or `unix:`"
                     },
                 ),
             ));
@@ -800,6 +801,22 @@ impl StoredUpstream {
             return Err(Refusal::new(
                 code::ENDPOINT_FIELD_INVALID,
                 "The `upstream_url` has a private address, which `edge.allow_private_upstreams` of this installation does not allow.",
+            ));
+        }
+        if let Some(path) = upstream.socket()
+            && !settings.allow_unix_upstreams.covers(path)
+        {
+            return Err(Refusal::new(
+                code::ENDPOINT_FIELD_INVALID,
+                "The `upstream_url` is a Unix socket that `edge.allow_unix_upstreams` of this installation does not allow.",
+            ));
+        }
+        if let Some(path) = upstream.folder()
+            && !settings.allow_file_upstreams.covers(path)
+        {
+            return Err(Refusal::new(
+                code::ENDPOINT_FIELD_INVALID,
+                "The `upstream_url` is a folder that `edge.allow_file_upstreams` of this installation does not allow.",
             ));
         }
         let protocol = match (scheme.is_http(), protocol.is_empty()) {

@@ -32,7 +32,8 @@ const CONDITIONS: [&str; 5] = ["connect_failure", "reset", "502", "503", "504"];
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "EndpointUpstream", extend("additionalProperties" = false, "required" = ["url"]))]
 pub(crate) struct GivenUpstream {
-    /// `http://host:port` or `https://…` for HTTP, `tcp://host:port` for other schemes, as in `upstream_url`.
+    /// `http://host:port` or `https://…` for HTTP, `tcp://host:port` for other schemes, `unix:/path` for both,
+    /// `file:///path` for the files of a folder, as in `upstream_url`.
     #[schemars(length(max = 2048))]
     url: String,
     /// Share of the traffic, in proportion to the other upstreams of the same priority: 0 to 1000, default 1. With 0 it gets

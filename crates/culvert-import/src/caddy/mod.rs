@@ -45,18 +45,18 @@ const REASONS: &[(&str, &str)] = &[
     ),
     (
         "file_server",
-        "culvert serves no files; run a file server and forward to it",
+        "make an endpoint with the `upstream_url` `file:///…` of the folder; the setting `edge.allow_file_upstreams` allows it",
     ),
     (
         "root",
-        "culvert serves no files; run a file server and forward to it",
+        "make an endpoint with the `upstream_url` `file:///…` of the folder; the setting `edge.allow_file_upstreams` allows it",
     ),
     (
         "php_fastcgi",
         "culvert speaks HTTP to upstreams; run a server that speaks FastCGI",
     ),
-    ("templates", "culvert serves no files"),
-    ("try_files", "culvert serves no files"),
+    ("templates", "culvert serves files as they are"),
+    ("try_files", "culvert serves a file only at its own path"),
     (
         "handle_errors",
         "error pages are files in the folder `edge.error_pages`",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use culvert_base::net::HostName;
+use culvert_base::net::{AllowedPaths, HostName};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,13 @@ pub struct EdgeSettings {
     pub tcp_ports: String,
     /// Whether endpoints may forward to loopback and private addresses.
     pub allow_private_upstreams: bool,
+    /// Unix sockets that endpoints may forward to: absolute paths of sockets, or of directories with
+    /// all sockets below them. Symbolic links that lead elsewhere are not followed. By default
+    /// none, because a socket such as `/run/docker.sock` gives its users the whole machine.
+    pub allow_unix_upstreams: Vec<String>,
+    /// Directories whose files endpoints may serve (`file:///srv/site`): absolute paths, each with all
+    /// directories below it. Symbolic links that lead elsewhere are not followed. By default none.
+    pub allow_file_upstreams: Vec<String>,
     /// Networks whose forwarding headers are trusted: the edge keeps the headers and appends to
     /// them.
     pub trusted_proxies: Vec<String>,
@@ -109,6 +116,8 @@ impl Default for EdgeSettings {
             public_https_port: 0,
             tcp_ports: "20000-20999".into(),
             allow_private_upstreams: true,
+            allow_unix_upstreams: Vec::new(),
+            allow_file_upstreams: Vec::new(),
             trusted_proxies: Vec::new(),
             redirect_http: true,
             default_server_name: String::new(),
@@ -169,6 +178,8 @@ impl EdgeSettings {
                 "`edge.default_server_name`: `{name}` is not a host name in lower case, such as `app.example.com`"
             )));
         }
+        self.allowed_sockets()?;
+        self.allowed_folders()?;
         let age = self.copy_age_max.0;
         if !age.is_zero() && age < COPY_AGE_LEAST {
             return Err(Invalid(format!(
@@ -179,10 +190,36 @@ impl EdgeSettings {
         self.timeouts.check()
     }
 
+    /// Unix sockets that endpoints may forward to.
+    ///
+    /// # Errors
+    ///
+    /// If a path is not absolute, or has a part `..`.
+    pub fn allowed_sockets(&self) -> Result<AllowedPaths, Invalid> {
+        paths("allow_unix_upstreams", &self.allow_unix_upstreams)
+    }
+
+    /// Directories whose files endpoints may serve.
+    ///
+    /// # Errors
+    ///
+    /// If a path is not absolute, or has a part `..`.
+    pub fn allowed_folders(&self) -> Result<AllowedPaths, Invalid> {
+        paths("allow_file_upstreams", &self.allow_file_upstreams)
+    }
+
     /// How old the configuration may be, if there is a limit.
     pub fn copy_age_max(&self) -> Option<Duration> {
         Some(self.copy_age_max.0).filter(|age| !age.is_zero())
     }
+}
+
+fn paths(key: &str, given: &[String]) -> Result<AllowedPaths, Invalid> {
+    AllowedPaths::parse(given).map_err(|path| {
+        Invalid(format!(
+            "`edge.{key}`: `{path}` is not an absolute path without `..`, such as `/run/app`"
+        ))
+    })
 }
 
 /// The default of `edge.reserved_names`. Some are not in use yet, but stay free for future pages of the installation.

@@ -3,3 +3,4 @@
 pub(crate) mod inherited;
 pub(crate) mod own_address;
 pub mod tcp_options;
+pub mod unix;

@@ -92,6 +92,8 @@ pub(crate) fn edge_settings(settings: &Settings) -> Result<culvert_edge::Setting
             kubernetes: proxied(ProxiedListener::Kubernetes),
         },
         allow_private_upstreams: settings.edge.allow_private_upstreams,
+        allow_unix_upstreams: settings.edge.allowed_sockets()?,
+        allow_file_upstreams: settings.edge.allowed_folders()?,
         allow_networks: networks(
             "destinations.allow_networks",
             &settings.destinations.allow_networks,

@@ -18,14 +18,13 @@ use culvert_io::upstream_tls::explained;
 use culvert_mux::ErrorCode;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
 use super::endpoint::{Endpoint, TlsEnd};
 use super::exchanges::{Exchanges, ReplayError};
 use super::tap::{About, Tap};
-use super::upstream::CONNECT_TIME;
+use super::upstream::{CONNECT_TIME, ServiceSocket};
 use crate::driver::{self, Stream};
 use crate::wire::{self, ProxyHeader};
 
@@ -168,7 +167,7 @@ async fn forward_to(
 async fn encrypted(
     mut stream: Stream,
     endpoint: &Endpoint,
-    mut socket: TcpStream,
+    mut socket: ServiceSocket,
     (connector, name): &(TlsConnector, ServerName<'static>),
     tap: &mut Option<Tap>,
     draining: Option<Draining>,
@@ -198,7 +197,7 @@ async fn encrypted(
 async fn decrypted(
     mut stream: Stream,
     endpoint: &Endpoint,
-    mut socket: TcpStream,
+    mut socket: ServiceSocket,
     end: &TlsEnd,
     tls: Option<&(TlsConnector, ServerName<'static>)>,
 ) -> Result<(), Unreached> {
@@ -711,7 +710,7 @@ pub(crate) async fn replay(
         match upstream.tls() {
             None => answer(socket, &request, &mut tap).await,
             Some((connector, name)) => {
-                let socket: tokio_rustls::client::TlsStream<TcpStream> = connector
+                let socket: tokio_rustls::client::TlsStream<ServiceSocket> = connector
                     .connect(name.clone(), socket)
                     .await
                     .map_err(explained)?;

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use culvert_base::net::without_secrets;
+use culvert_base::net::{SocketPath, folder_of_url, without_secrets};
+use culvert_io::unix;
 use culvert_io::upstream_tls::UpstreamTls;
+use culvert_site::{Site, SiteError, SiteStream};
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
 use super::connect;
@@ -23,19 +25,44 @@ pub(crate) const CONNECT_TIME: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Upstream {
     text: String,
-    host: String,
-    port: u16,
+    place: Place,
     tls: Option<(TlsConnector, ServerName<'static>)>,
     is_unverified: bool,
-    /// Where the name that always means this machine last answered.
-    loopback_is_v6: Arc<AtomicBool>,
 }
+
+#[derive(Clone)]
+enum Place {
+    Host {
+        host: String,
+        port: u16,
+        /// Where the name that always means this machine last answered.
+        loopback_is_v6: Arc<AtomicBool>,
+    },
+    Unix(SocketPath),
+    Files(Site),
+}
+
+/// A connection to a service, before TLS.
+#[derive(Debug)]
+pub(crate) enum ServiceSocket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+    Files(SiteStream),
+}
+
+culvert_io::delegate_io!(AsyncRead, AsyncWrite for ServiceSocket {
+    Self::Tcp(io) => io,
+    Self::Unix(io) => io,
+    Self::Files(io) => io,
+});
 
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Upstream").field(&self.text).finish()
     }
 }
+
+const NEEDS_TLS: &str = "pins, a server name and a client certificate need an https or tls service";
 
 /// What a scheme means.
 struct Scheme {
@@ -74,8 +101,8 @@ const SCHEMES: [Scheme; 4] = [
 ];
 
 impl Upstream {
-    /// Reads a port, `host:port`, or a URL of scheme `http`, `https`, `tcp` or `tls`, as the
-    /// service of an endpoint of `protocol`. `http2` says that the service is spoken to in HTTP/2, and `options` how TLS to
+    /// Reads a port, `host:port`, a URL of scheme `http`, `https`, `tcp` or `tls`, or that of a Unix socket
+    /// ([`SocketPath::of_url`]) or folder ([`folder_of_url`]), as the service of an endpoint of `protocol`. `http2` says that the service is spoken to in HTTP/2, and `options` how TLS to
     /// it is set up, if it has TLS.
     ///
     /// # Errors
@@ -91,10 +118,39 @@ impl Upstream {
             let shown = without_secrets(text);
             Err(format!("invalid upstream `{shown}`: {why}"))
         };
+        if let Some(folder) = folder_of_url(text) {
+            return match folder {
+                Err(why) => refuse(&why.to_string()),
+                Ok(_) if !protocol.is_http() => refuse("files require an http endpoint"),
+                Ok(_) if http2 => refuse("files are served over HTTP/1.1"),
+                Ok(_) if options.needs_tls() => refuse(NEEDS_TLS),
+                Ok(path) => Ok(Self {
+                    text: format!("file://{}", path.display()),
+                    place: Place::Files(Site::new(path)),
+                    tls: None,
+                    is_unverified: false,
+                }),
+            };
+        }
+        if let Some(socket) = SocketPath::of_url(text) {
+            return match socket {
+                Err(why) => refuse(&why.to_string()),
+                Ok(_) if text.starts_with("http") && !protocol.is_http() => {
+                    refuse("an HTTP service requires an http endpoint")
+                }
+                Ok(_) if options.needs_tls() => refuse(NEEDS_TLS),
+                Ok(path) => Ok(Self {
+                    text: path.to_string(),
+                    place: Place::Unix(path),
+                    tls: None,
+                    is_unverified: false,
+                }),
+            };
+        }
         let default = if protocol.is_http() { "http" } else { "tcp" };
         let (scheme, rest) = text.split_once("://").unwrap_or((default, text));
         let Some(scheme) = SCHEMES.iter().find(|known| known.name == scheme) else {
-            return refuse("the scheme must be http, https, tcp or tls");
+            return refuse("the scheme must be http, https, tcp, tls, unix or file");
         };
         if scheme.http != protocol.is_http() {
             return refuse(if scheme.http {
@@ -133,9 +189,7 @@ impl Upstream {
             (None, None) => return refuse("the port is missing"),
         };
         if !scheme.tls && options.needs_tls() {
-            return refuse(
-                "pins, a server name and a client certificate need an https or tls service",
-            );
+            return refuse(NEEDS_TLS);
         }
         let tls = if scheme.tls {
             let Some(name) = options.name(host) else {
@@ -163,11 +217,13 @@ impl Upstream {
         };
         Ok(Self {
             text: format!("{}://{shown}:{port}", scheme.name),
-            host: host.to_owned(),
-            port,
+            place: Place::Host {
+                host: host.to_owned(),
+                port,
+                loopback_is_v6: Arc::default(),
+            },
             is_unverified: scheme.tls && options.is_unverified(),
             tls,
-            loopback_is_v6: Arc::default(),
         })
     }
 
@@ -176,56 +232,82 @@ impl Upstream {
         self.is_unverified
     }
 
-    /// The whole URL, with its port.
+    /// The whole URL, with its port, or the path of a socket or folder.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The host, with the port if it is not the default one of the scheme, as in a `Host` field.
+    /// The host, with the port if it is not the default one of the scheme, as in a `Host` field. A Unix socket or folder has no name, and
+    /// counts as `localhost`, as for nginx.
     pub(crate) fn authority(&self) -> String {
+        let Place::Host { port, .. } = &self.place else {
+            return "localhost".to_owned();
+        };
         let (scheme, authority) = self.text.split_once("://").unwrap_or(("", &self.text));
         let default = SCHEMES.iter().find(|known| known.name == scheme);
         let default = default.and_then(|known| known.port);
         match authority.rsplit_once(':') {
-            Some((host, _)) if default == Some(self.port) => host.to_owned(),
+            Some((host, _)) if default == Some(*port) => host.to_owned(),
             _ => authority.to_owned(),
         }
     }
 
     /// Connects, without TLS.
-    pub(crate) async fn connect(&self) -> io::Result<TcpStream> {
-        let socket = tokio::time::timeout(CONNECT_TIME, self.connect_tcp())
-            .await
-            .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        socket.set_nodelay(true)?;
-        Ok(socket)
-    }
-
-    async fn connect_tcp(&self) -> io::Result<TcpStream> {
-        if self.host != "localhost" {
-            return TcpStream::connect((&self.host[..], self.port)).await;
-        }
-        // The usual case is spared the resolver, and the address that does not answer.
-        let addresses = [
-            IpAddr::from(Ipv4Addr::LOCALHOST),
-            IpAddr::from(Ipv6Addr::LOCALHOST),
-        ];
-        let first = usize::from(self.loopback_is_v6.load(Ordering::Relaxed));
-        match TcpStream::connect(SocketAddr::new(addresses[first], self.port)).await {
-            Ok(socket) => Ok(socket),
-            Err(refused) => {
-                let other = SocketAddr::new(addresses[1 - first], self.port);
-                // The other family may be missing altogether, which explains nothing.
-                let socket = TcpStream::connect(other).await.map_err(|_| refused)?;
-                self.loopback_is_v6.store(first == 0, Ordering::Relaxed);
-                Ok(socket)
-            }
-        }
+    pub(crate) async fn connect(&self) -> io::Result<ServiceSocket> {
+        let connected = tokio::time::timeout(CONNECT_TIME, self.place.connect()).await;
+        connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     }
 
     /// What to speak TLS with, and as whom, where the service wants it.
     pub(crate) fn tls(&self) -> Option<&(TlsConnector, ServerName<'static>)> {
         self.tls.as_ref()
+    }
+}
+
+impl Place {
+    async fn connect(&self) -> io::Result<ServiceSocket> {
+        match self {
+            Self::Host {
+                host,
+                port,
+                loopback_is_v6,
+            } => {
+                let socket = match host.as_str() {
+                    "localhost" => Self::connect_local(*port, loopback_is_v6).await?,
+                    host => TcpStream::connect((host, *port)).await?,
+                };
+                socket.set_nodelay(true)?;
+                Ok(ServiceSocket::Tcp(socket))
+            }
+            Self::Unix(path) => {
+                let socket = unix::connect(path.as_str().as_ref()).await?;
+                Ok(ServiceSocket::Unix(socket))
+            }
+            Self::Files(site) => match site.connect().await {
+                Ok(stream) => Ok(ServiceSocket::Files(stream)),
+                Err(SiteError::Open(error)) => Err(error),
+                Err(error @ SiteError::NotAllowed) => Err(io::Error::other(error)),
+            },
+        }
+    }
+
+    async fn connect_local(port: u16, loopback_is_v6: &AtomicBool) -> io::Result<TcpStream> {
+        // The usual case is spared the resolver, and the address that does not answer.
+        let addresses = [
+            IpAddr::from(Ipv4Addr::LOCALHOST),
+            IpAddr::from(Ipv6Addr::LOCALHOST),
+        ];
+        let first = usize::from(loopback_is_v6.load(Ordering::Relaxed));
+        match TcpStream::connect(SocketAddr::new(addresses[first], port)).await {
+            Ok(socket) => Ok(socket),
+            Err(refused) => {
+                let other = SocketAddr::new(addresses[1 - first], port);
+                // The other family may be missing altogether, which explains nothing.
+                let socket = TcpStream::connect(other).await.map_err(|_| refused)?;
+                loopback_is_v6.store(first == 0, Ordering::Relaxed);
+                Ok(socket)
+            }
+        }
     }
 }
 
@@ -250,6 +332,15 @@ mod tests {
         check("22", Protocol::Tcp, "tcp://localhost:22");
         check("[::1]:22", Protocol::Tcp, "tcp://[::1]:22");
         check("tcp://db:5432", Protocol::Tls, "tcp://db:5432");
+        check("file:///srv/site/", Protocol::Http, "file:///srv/site");
+        check("unix:/run/a.sock", Protocol::Http, "unix:/run/a.sock");
+        check("unix:///run/a.sock", Protocol::Tcp, "unix:/run/a.sock");
+        check("unix//run/a.sock", Protocol::Tls, "unix:/run/a.sock");
+        check(
+            "http://unix:/run/a.sock:",
+            Protocol::Https,
+            "unix:/run/a.sock",
+        );
     }
 
     #[test]
@@ -289,7 +380,7 @@ mod tests {
             (
                 "ftp://web",
                 Protocol::Https,
-                "the scheme must be http, https, tcp or tls",
+                "the scheme must be http, https, tcp, tls, unix or file",
             ),
             (
                 "tcp://web:1",
@@ -300,6 +391,26 @@ mod tests {
                 "http://web",
                 Protocol::Tcp,
                 "an HTTP service requires an http endpoint",
+            ),
+            (
+                "http://unix:/run/a.sock",
+                Protocol::Tcp,
+                "an HTTP service requires an http endpoint",
+            ),
+            (
+                "file:///srv",
+                Protocol::Tcp,
+                "files require an http endpoint",
+            ),
+            (
+                "file://site",
+                Protocol::Http,
+                "the path of a folder must be absolute, as in `file:///srv/site`",
+            ),
+            (
+                "unix:a.sock",
+                Protocol::Http,
+                "the path of a Unix socket must be absolute, as in `unix:/run/app.sock`",
             ),
         ] {
             let shown = text.replace("u:p@", "…@");

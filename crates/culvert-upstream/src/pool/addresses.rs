@@ -58,6 +58,7 @@ impl<B: UploadBody> Pool<B> {
     ) {
         let state = &self.addresses;
         let is_named = self.upstream.agents_endpoint().is_none()
+            && self.upstream.port() > 0
             && self.upstream.host().parse::<IpAddr>().is_err();
         if !is_named || Arc::strong_count(&state.connections) == 1 {
             return;

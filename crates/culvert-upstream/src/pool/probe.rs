@@ -162,17 +162,9 @@ impl<B: UploadBody> Pool<B> {
         }
     }
 
-    fn authority(&self) -> String {
-        let upstream = self.upstream();
-        match (upstream.is_tls(), upstream.port()) {
-            (true, 443) | (false, 80) => upstream.host().to_owned(),
-            (_, port) => format!("{}:{port}", upstream.host()),
-        }
-    }
-
     fn request_of(&self, probe: &HttpProbe) -> Result<Request<Full<Bytes>>, ProbeFailure> {
         let host = match probe.host.as_str() {
-            "" => self.authority(),
+            "" => self.upstream().authority(),
             host => host.to_owned(),
         };
         let mut request = Request::new(Full::default());
@@ -211,7 +203,7 @@ impl<B: UploadBody> Pool<B> {
     fn grpc_request(&self, service: &str) -> Result<Request<Full<Bytes>>, ProbeFailure> {
         let mut request = Request::new(Full::new(grpc_message(service)));
         *request.method_mut() = Method::POST;
-        self.address(&mut request, &self.authority(), GRPC_PATH)?;
+        self.address(&mut request, &self.upstream().authority(), GRPC_PATH)?;
         let headers = request.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(TE, HeaderValue::from_static("trailers"));

@@ -187,6 +187,38 @@ async fn haproxy_and_the_edge_know_each_others_clients() {
     }
 }
 
+/// Services at Unix sockets, behind the edge and behind agents; others than the allowed are refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn services_at_unix_sockets_are_reached_if_they_are_allowed() {
+    let sockets = tempfile::tempdir().unwrap();
+    let folder = sockets.path().canonicalize().unwrap();
+    let folder = folder.to_str().unwrap();
+    let Some(mut command) = python("sockets") else {
+        return;
+    };
+    command.env("CULVERT_SOCKETS", folder);
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.edge.allow_unix_upstreams = vec![folder.into()];
+    });
+    Box::pin(run_against(culvert.await, "sockets", command)).await;
+}
+
+/// Files are served as nginx serves them, by the edge and by an agent, and nothing outside of the allowed folders.
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_served_as_by_nginx_if_their_folder_is_allowed() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path().canonicalize().unwrap();
+    let folder = folder.to_str().unwrap();
+    let Some(mut command) = python("files") else {
+        return;
+    };
+    command.env("CULVERT_FOLDER", folder);
+    let culvert = Harness::start_with(&Backend::Sqlite, |settings| {
+        settings.edge.allow_file_upstreams = vec![folder.into()];
+    });
+    Box::pin(run_against(culvert.await, "files", command)).await;
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

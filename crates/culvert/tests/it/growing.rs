@@ -447,6 +447,13 @@ const BY_CLIENTS: &[Row] = &[
         Counted(2),
         "what_was_lost_is_forgotten_a_little_at_a_time",
     ),
+    (
+        "site/body.rs SiteBody.parts",
+        "RANGES_MAX",
+        16,
+        Direct,
+        "ranges_are_read_as_the_rfc_says",
+    ),
 ];
 
 /// Collections that callers with a credential or a key fill, under limits of their account.
@@ -662,7 +669,7 @@ const BY_SERVER: &[&str] = &[
 ];
 
 /// Crates whose collections a socket can reach.
-const CRATES: [&str; 32] = [
+const CRATES: [&str; 33] = [
     "access",
     "actions",
     "agents",
@@ -687,6 +694,7 @@ const CRATES: [&str; 32] = [
     "policy-editor",
     "resources",
     "server-log",
+    "site",
     "ssh",
     "target",
     "tls",

@@ -29,6 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("culvert-ip-data", &["culvert-base"]),
     ("culvert-mux", &[]),
     ("culvert-overload", &["culvert-base"]),
+    ("culvert-site", &["culvert-base"]),
     ("culvert-statistics", &["culvert-base"]),
     ("culvert-store", &["culvert-base", "culvert-tlog"]),
     ("culvert-testing", &[]),
@@ -126,12 +127,19 @@ const LAYERS: &[(&str, &[&str])] = &[
             "culvert-http",
             "culvert-io",
             "culvert-policy",
+            "culvert-site",
             "culvert-tls",
         ],
     ),
     (
         "culvert-tunnel",
-        &["culvert-base", "culvert-http", "culvert-io", "culvert-mux"],
+        &[
+            "culvert-base",
+            "culvert-http",
+            "culvert-io",
+            "culvert-mux",
+            "culvert-site",
+        ],
     ),
     ("culvert-ssh", &["culvert-base", "culvert-tunnel"]),
     (

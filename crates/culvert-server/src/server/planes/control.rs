@@ -164,6 +164,8 @@ pub(crate) fn control_settings(
         public_ports: public_ports(settings, edge),
         tcp_ports: first..=last,
         allow_private_upstreams: settings.edge.allow_private_upstreams,
+        allow_unix_upstreams: settings.edge.allowed_sockets()?,
+        allow_file_upstreams: settings.edge.allowed_folders()?,
         has_tls_before_edge: !settings.edge.trusted_proxies.is_empty(),
         domains_of_owner: settings.rights.domains == DomainUse::Owner,
         allow_public_calls: settings.policy.http_request_public,
