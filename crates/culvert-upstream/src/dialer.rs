@@ -169,7 +169,11 @@ impl Dialer {
         if let Some(path) = to.socket() {
             let connected = unix::connect_allowed(path, self.guard.sockets()).await;
             return match connected {
-                Ok(socket) => Ok(UpstreamStream::unix(socket)),
+                Ok(mut socket) => {
+                    let written = socket.write_all(&begins.header).await;
+                    written.map_err(DialError::Connect)?;
+                    Ok(UpstreamStream::unix(socket))
+                }
                 Err(UnixError::NotAllowed) => Err(DialError::SocketNotAllowed),
                 Err(UnixError::Connect(error)) => Err(DialError::Connect(error)),
             };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use culvert_base::{BoxFuture, Fault};
+use culvert_base::{BoxFuture, Fault, Share};
 use culvert_http::http1::head::is_status;
 use culvert_io::forward_proxy::Proxies;
 use culvert_policy::services::{self, Call, Cause, Fetch};

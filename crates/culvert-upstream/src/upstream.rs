@@ -132,6 +132,7 @@ impl Upstream {
             port: 0,
             protocol: Protocol::parse(protocol)?,
             tls: None,
+            proxy: None,
         })
     }
 
@@ -147,6 +148,7 @@ impl Upstream {
             port: 0,
             protocol: Protocol::Http1,
             tls: None,
+            proxy: None,
         })
     }
 

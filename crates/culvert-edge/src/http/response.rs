@@ -92,7 +92,7 @@ impl PendingResponse {
         }
         let mut response = match &state.page {
             Some((text, media)) => Self::whole(maintenance::page(text, media)),
-            None => Self::of(Problem::Maintenance, traits, conn),
+            None => Self::of(Problem::Maintenance, None, traits, conn),
         };
         let status = StatusCode::from_u16(state.status);
         response.head.status = status.unwrap_or(response.head.status);

@@ -64,10 +64,7 @@ pub(crate) enum Source {
     /// An HTTP/1 upstream, with its connection.
     Http1(Lease),
     /// An HTTP/2 upstream, with its stream.
-    Http2 {
-        body: Incoming,
-        stream: Http2Stream,
-    },
+    Http2 { body: Incoming, stream: Http2Stream },
     /// An HTTP/2 upstream whose stream becomes a tunnel: no data before that.
     Stream(PendingStream),
     /// One of these, with a content coding that the edge applies.

@@ -24,6 +24,7 @@ mod floods;
 mod forwarding;
 mod handshakes;
 mod http2_streams;
+mod http2_upstreams;
 mod identities;
 mod identity;
 mod in_flight;

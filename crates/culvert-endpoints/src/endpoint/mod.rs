@@ -18,7 +18,7 @@ pub(crate) mod upstreams;
 
 use std::sync::Arc;
 
-use culvert_base::net::HostName;
+use culvert_base::net::{HostName, folder_of_url};
 use culvert_base::{Code, Description, Fault, Ksuid, Metadata, Refusal, Secret, code};
 use culvert_edge_config::{EndpointBinding, ProxyVersion, Upstream, UpstreamList};
 use culvert_resources::access::Referrer;
@@ -260,6 +260,8 @@ impl Resource for Endpoint {
         let has_tls = upstream.as_ref().is_some_and(StoredUpstream::has_tls);
         let upstream_tls = input.upstream_tls.check(cx, referrer, has_tls, None);
         let (upstream_tls, presented) = upstream_tls.await?;
+        let upstream_proxy_protocol =
+            proxy_protocol(input.upstream_proxy_protocol, upstream.as_ref())?;
         let is_http = address.scheme.is_http();
         let maintenance = match input.maintenance {
             Some(given) => given.check(cx, &id, is_http, None)?,
@@ -283,7 +285,7 @@ impl Resource for Endpoint {
             upstream_tls,
             upstream_limits: input.upstream_limits.unwrap_or_default().check()?,
             maintenance,
-            upstream_proxy_protocol: proxy_protocol(input.upstream_proxy_protocol)?,
+            upstream_proxy_protocol,
         };
         endpoint.may_receive_secrets(cx)?;
         let also = match chosen.pool_changes {
@@ -380,9 +382,9 @@ impl Resource for Endpoint {
         if let Some(timeouts) = input.timeouts {
             self.timeouts = timeouts.check()?;
         }
-        if let Some(version) = input.upstream_proxy_protocol {
-            self.upstream_proxy_protocol = proxy_protocol(version)?;
-        }
+        let version = input.upstream_proxy_protocol;
+        let version = version.unwrap_or_else(|| self.upstream_proxy_protocol.clone());
+        self.upstream_proxy_protocol = proxy_protocol(version, self.upstream.as_ref())?;
         if let Some(limits) = input.upstream_limits {
             self.upstream_limits = limits.check()?;
         }
@@ -722,15 +724,16 @@ const fn url_argument(name: &'static str) -> Argument {
     }
 }
 
-/// Checks a version of the PROXY protocol.
-fn proxy_protocol(version: String) -> Result<String, Refusal> {
-    if version.is_empty() || proxy_version(&version).is_some() {
+/// Checks a version of the PROXY protocol for these upstreams.
+fn proxy_protocol(version: String, upstream: Option<&StoredUpstream>) -> Result<String, Refusal> {
+    let why = if !version.is_empty() && proxy_version(&version).is_none() {
+        "`upstream_proxy_protocol` must be `1` or `2`."
+    } else if !version.is_empty() && upstream.is_some_and(StoredUpstream::has_folder) {
+        "`upstream_proxy_protocol` is for services: the files of a folder have no connections."
+    } else {
         return Ok(version);
-    }
-    Err(Refusal::new(
-        code::ENDPOINT_FIELD_INVALID,
-        "`upstream_proxy_protocol` must be `1` or `2`.",
-    ))
+    };
+    Err(Refusal::new(code::ENDPOINT_FIELD_INVALID, why))
 }
 
 fn proxy_version(version: &str) -> Option<ProxyVersion> {
@@ -753,6 +756,12 @@ fn needs_one(
 }
 
 impl StoredUpstream {
+    /// Whether it, or one of a list, is a folder.
+    fn has_folder(&self) -> bool {
+        let mut urls = self.urls().into_iter();
+        urls.any(|url| folder_of_url(url).is_some())
+    }
+
     /// Whether it is reached over TLS; of a list, all of it.
     fn has_tls(&self) -> bool {
         let is_https = |url: &&str| {

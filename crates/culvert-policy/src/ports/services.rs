@@ -146,11 +146,7 @@ impl PolicyServices {
     /// # Errors
     ///
     /// When there is no response.
-    pub async fn call(
-        &self,
-        share: Share,
-        call: Call,
-    ) -> Result<(response::Parts, Bytes), Cause> {
+    pub async fn call(&self, share: Share, call: Call) -> Result<(response::Parts, Bytes), Cause> {
         let response = self
             .network
             .fetch(share, FetchScope::Upstreams, call, RESPONSE_BYTES_MAX);
