@@ -1,1 +1,1 @@
-import{Et as e,N as t,hn as n}from"./first.js?v=1addeddcbcca4d0b";function r(){return n(`div`,{className:e.toolbar,children:n(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{r as default};
+import{Et as e,N as t,hn as n}from"./first.js?v=32da5381df2099f8";function r(){return n(`div`,{className:e.toolbar,children:n(t,{variant:`default`,to:`/connect`,children:`Connect an agent`})})}export{r as default};

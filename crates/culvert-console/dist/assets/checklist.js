@@ -1,4 +1,4 @@
-import{t as e}from"./mutations.js?v=1addeddcbcca4d0b";import{B as t,Ct as n,Dt as r,Et as i,I as a,Ot as o,Q as s,Rn as c,Un as l,Z as u,fn as d,hn as f,mn as p,n as m}from"./first.js?v=1addeddcbcca4d0b";var h=`on_http_request:
+import{t as e}from"./mutations.js?v=32da5381df2099f8";import{B as t,Ct as n,Dt as r,Et as i,I as a,Ot as o,Q as s,Rn as c,Un as l,Z as u,fn as d,hn as f,mn as p,n as m}from"./first.js?v=32da5381df2099f8";var h=`on_http_request:
   - actions:
       - type: custom-response
         config:

@@ -33,6 +33,7 @@ use http::header::{
 use http::uri::{PathAndQuery, Scheme, Uri};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version, request, response};
 use http_body::Body;
+use hyper::body::Incoming;
 use tokio::time::Instant;
 
 use crate::connection::downstream::Downstream;
@@ -47,7 +48,7 @@ use crate::http::response::{Abandoned, PendingResponse};
 use crate::http::response_body::Source;
 use crate::http::upgrade;
 use crate::http::upgrade::UpgradeRequest;
-use crate::pools::{Attempt, Lease, PendingStream, Pool};
+use crate::pools::{Attempt, Http2Stream, Lease, PendingStream, Pool};
 use crate::snapshot::group::{Member, StandIn};
 
 /// The first pause before a request goes to a busy agent again, which doubles each time, and the time limit of
@@ -709,29 +710,7 @@ pub(super) async fn over_http2(
             exchange.recording.end_attempt(http2_outcome(&sent));
         }
         match sent? {
-            Ok(mut response) => {
-                let is_open = key.is_some() && response.status().is_success();
-                let becoming = is_open.then(|| hyper::upgrade::on(&mut response));
-                let (mut parts, incoming) = response.into_parts();
-                if !is_status(parts.status) {
-                    return Err(UpstreamError::Unacceptable("the status is not one of HTTP"));
-                }
-                BodyLength::content_length(&parts.headers).map_err(UpstreamError::Unacceptable)?;
-                if let (Some(becoming), Some(key)) = (becoming, &key) {
-                    upgrade::accept(&mut parts, key);
-                    let becoming = PendingStream::new(becoming, link.stream);
-                    return Ok((FinalHead::Parts(parts), Source::Stream(becoming)));
-                }
-                let mut stream = link.stream;
-                if incoming.is_end_stream() {
-                    stream.complete();
-                }
-                let body = Source::Http2 {
-                    body: incoming,
-                    stream,
-                };
-                return Ok((FinalHead::Parts(parts), body));
-            }
+            Ok(response) => return http2_response(response, key.as_ref(), link.stream),
             Err((_, Some(back))) if was_used && attempts == 1 && key.is_none() => {
                 down.edge.state.meters.upstream_retries.up();
                 request = back;
@@ -745,6 +724,30 @@ pub(super) async fn over_http2(
             }
         }
     }
+}
+
+/// The response on a stream of HTTP/2. With the key of a handshake of WebSocket, a successful one opens a tunnel.
+fn http2_response(
+    mut response: Response<Incoming>,
+    key: Option<&HeaderValue>,
+    mut stream: Http2Stream,
+) -> Result<UpstreamResponse, UpstreamError> {
+    let is_open = key.is_some() && response.status().is_success();
+    let becoming = is_open.then(|| hyper::upgrade::on(&mut response));
+    let (mut parts, body) = response.into_parts();
+    if !is_status(parts.status) {
+        return Err(UpstreamError::Unacceptable("the status is not one of HTTP"));
+    }
+    BodyLength::content_length(&parts.headers).map_err(UpstreamError::Unacceptable)?;
+    if let (Some(becoming), Some(key)) = (becoming, key) {
+        upgrade::accept(&mut parts, key);
+        let becoming = PendingStream::new(becoming, stream);
+        return Ok((FinalHead::Parts(parts), Source::Stream(becoming)));
+    }
+    if body.is_end_stream() {
+        stream.complete();
+    }
+    Ok((FinalHead::Parts(parts), Source::Http2 { body, stream }))
 }
 
 /// Whether an upstream refuses streams because of what others on the connection do, such as not reading.

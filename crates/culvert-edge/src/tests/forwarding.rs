@@ -781,7 +781,7 @@ async fn response_heads_have_limits() {
 }
 
 #[tokio::test]
-async fn cancelled_requests_do_not_close_an_http2_upstream_connection() {
+async fn cancelled_requests_need_few_http2_upstream_connections() {
     let mut rig = Rig::start().await;
     let origin = super::secure::http2_origin(&mut rig.tasks).await;
     let snapshot = crate::Snapshot::builder()
@@ -809,5 +809,7 @@ async fn cancelled_requests_do_not_close_an_http2_upstream_connection() {
         .await;
     }
     assert_eq!(rig.ask(GET).await.status, 200);
-    assert_eq!(rig.edge.meters().upstream_connects.get(), 1);
+    // Each takes 32 resets, and is used no more by the request after that.
+    let connects = rig.edge.meters().upstream_connects.get();
+    assert!(connects <= 301_u64.div_ceil(33), "{connects}");
 }

@@ -109,7 +109,7 @@ async fn clients_that_leave_end_no_response_of_others() {
         eventually("the upstream has the request", || all() == nth + 2).await;
     }
     let streams = seen.lock().unwrap().clone();
-    // Servers take 100 resets at once.
+    // Servers take 100 resets in a row.
     assert!(streams.iter().all(|streams| *streams < 100), "{streams:?}");
     ends.notify_one();
     let rest = String::from_utf8(download.rest().await).unwrap();

@@ -31,8 +31,8 @@ const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
 /// frames may wait unread before it closes the connection.
 const STREAM_WINDOW: u32 = 64 << 10;
 const CONNECTION_WINDOW: u32 = 1_024 * STREAM_WINDOW;
-/// Maximum number of streams of a connection, also if the upstream takes more. With [`RESETS_MAX`] it is below the 100 resets that
-/// servers take at once: clients that leave end no requests of others. It is also far below what the connection's window is for.
+/// Maximum number of streams of a connection, also if the upstream takes more. With [`RESETS_MAX`] it is below the 100 resets in a
+/// row that servers take: clients that leave end no requests of others. It is also far below what the connection's window is for.
 const STREAMS_MAX: usize = 64;
 /// Streams that a connection may have reset, beyond those that it has completed, until requests use another one.
 const RESETS_MAX: u32 = 32;

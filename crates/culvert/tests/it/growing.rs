@@ -42,6 +42,13 @@ const MORE_STEPS_MAX: u64 = 32;
 
 const BY_CLIENTS: &[Row] = &[
     (
+        "resources/audit/counted.rs ReadSample.reported",
+        "REPORTED_MAX",
+        1_000,
+        Tree,
+        "",
+    ),
+    (
         "api-http/connection/connection_state.rs State.unsent",
         "STREAMS_MAX",
         100,
