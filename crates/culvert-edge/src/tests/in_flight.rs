@@ -91,8 +91,14 @@ fn limited(origin: SocketAddr, limits: InFlightLimits) -> Endpoint {
 
 /// Asks for a path on a new connection.
 async fn asks(rig: &Rig, path: &str) -> JoinHandle<Answer> {
+    asks_with(rig, path, "").await
+}
+
+/// The same, with further lines of the head.
+async fn asks_with(rig: &Rig, path: &str, more: &str) -> JoinHandle<Answer> {
     let mut client = rig.connect().await;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: app.example\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: app.example\r\n{more}\r\n");
+    #[allow(clippy::disallowed_methods, reason = "the test awaits it")]
     tokio::spawn(async move {
         client.send(request).await;
         client.answer("GET").await
@@ -383,19 +389,10 @@ async fn a_client_with_a_cookie_waits_for_its_upstream() {
         tokens: ["aaaa".into(), "bbbb".into()].into(),
     });
     publish(&rig, endpoint).await;
-    let with_cookie = async |path: &str| {
-        let mut client = rig.connect().await;
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: app.example\r\nCookie: culvert.upstream.x=aaaa\r\n\r\n"
-        );
-        tokio::spawn(async move {
-            client.send(request).await;
-            client.answer("GET").await
-        })
-    };
-    let first = with_cookie("/1").await;
+    const COOKIE: &str = "Cookie: culvert.upstream.x=aaaa\r\n";
+    let first = asks_with(&rig, "/1", COOKIE).await;
     a.has(1).await;
-    let second = with_cookie("/2").await;
+    let second = asks_with(&rig, "/2", COOKIE).await;
     waiting(&rig, 1).await;
     // One without passes it: it waits for another place.
     let other = asks(&rig, "/3").await;
