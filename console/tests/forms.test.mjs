@@ -12,14 +12,20 @@ before(async () => {
 after(() => browser.close());
 
 const field = (name) => page.getByRole('textbox', { name, exact: true });
-const created = (collection, description) =>
-  until(
+/** The object that the form of the page has made, once the page shows it: it goes there by itself. */
+const created = async (collection, description) => {
+  const made = await until(
     async () => {
       const { body } = await api(page, 'GET', `/${collection}`);
       return body[collection].find((one) => one.description === description);
     },
     (one) => one !== undefined,
   );
+  await page.waitForURL((url) =>
+    url.pathname.endsWith(`/${collection}/${made.id}`),
+  );
+  return made;
+};
 
 test('a condition has the fields of its kind alone', async () => {
   const choose = async (kind) => {

@@ -14,6 +14,7 @@
 
 mod alarm;
 mod delegate;
+pub mod file_calls;
 pub mod forward_proxy;
 pub mod fuzz;
 pub mod proxy;

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use culvert_base::{BoxFuture, Share};
+use culvert_io::file_calls;
 use http_body::{Body, Frame, SizeHint};
-use tokio::task::JoinHandle;
 
 /// The most bytes of a file that are read at a time.
 const PIECE_BYTES: usize = 64 << 10;
@@ -37,7 +38,9 @@ impl Part {
 pub(crate) struct SiteBody {
     parts: VecDeque<Part>,
     file: Option<Arc<File>>,
-    reading: Option<JoinHandle<io::Result<Bytes>>>,
+    reading: Option<BoxFuture<'static, io::Result<Bytes>>>,
+    /// The share of its reads; `None` without a file.
+    share: Option<Share>,
 }
 
 impl SiteBody {
@@ -48,11 +51,13 @@ impl SiteBody {
         }
     }
 
-    pub(crate) fn of_file(file: File, parts: impl Into<VecDeque<Part>>) -> Self {
+    /// Parts of a file, which is read in a share.
+    pub(crate) fn of_file(file: File, share: Share, parts: impl Into<VecDeque<Part>>) -> Self {
         Self {
             parts: parts.into(),
             file: Some(Arc::new(file)),
             reading: None,
+            share: Some(share),
         }
     }
 
@@ -71,9 +76,9 @@ impl Body for SiteBody {
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         loop {
             if let Some(reading) = &mut self.reading {
-                let read = ready!(Pin::new(reading).poll(cx));
+                let read = ready!(reading.as_mut().poll(cx));
                 self.reading = None;
-                let piece = read.unwrap_or_else(|error| Err(io::Error::other(error)))?;
+                let piece = read?;
                 if let Some(Part::File(range)) = self.parts.front_mut() {
                     range.start += piece.len() as u64;
                 }
@@ -84,11 +89,13 @@ impl Body for SiteBody {
                 Some(part) if part.bytes() == 0 => {}
                 Some(Part::Text(text)) => return Poll::Ready(Some(Ok(Frame::data(text)))),
                 Some(Part::File(range)) => {
-                    let Some(file) = self.file.clone() else {
+                    let (Some(file), Some(share)) = (self.file.clone(), self.share) else {
                         return Poll::Ready(None);
                     };
                     self.parts.push_front(Part::File(range.clone()));
-                    self.reading = Some(tokio::task::spawn_blocking(move || read(&file, range)));
+                    self.reading = Some(Box::pin(async move {
+                        file_calls::run(share, move || read(&file, range)).await?
+                    }));
                 }
             }
         }

@@ -6,7 +6,8 @@
 //! - `response` decides about a request: the file, the coding of its neighbours `.br`, `.zst` and `.gz`, conditions and ranges.
 //!
 //! Only GET and HEAD; no listing of folders; names that begin with a dot do not exist, except `.well-known` (RFC 8615). The system is
-//! asked on threads for blocking work, and a response holds one piece of a file in memory.
+//! asked on few threads for blocking work, with a share for each path that is allowed, and a response holds few pieces of a file in
+//! memory.
 
 mod body;
 mod conditions;
@@ -21,7 +22,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use culvert_base::Share;
 use culvert_base::net::AllowedPaths;
+use culvert_io::file_calls;
 
 pub use stream::SiteStream;
 
@@ -62,6 +65,13 @@ impl Site {
         }
     }
 
+    /// The share of calls about its files: that of the path that is allowed.
+    fn share(&self) -> Share {
+        let allowed = self.allowed.as_ref();
+        let root = allowed.and_then(|allowed| allowed.root_of(&self.path));
+        Share::of_owner(&root.unwrap_or(&self.path).to_string_lossy())
+    }
+
     /// Opens a connection to its server.
     ///
     /// # Errors
@@ -69,8 +79,8 @@ impl Site {
     /// There is no such folder, or it may not be served.
     pub async fn connect(&self) -> Result<SiteStream, SiteError> {
         let site = self.clone();
-        let opened = tokio::task::spawn_blocking(move || site.open().map(drop)).await;
-        opened.map_err(|error| SiteError::Open(io::Error::other(error)))??;
+        let opened = file_calls::run(self.share(), move || site.open().map(drop)).await;
+        opened.map_err(SiteError::Open)??;
         Ok(SiteStream::to(self.clone()))
     }
 }

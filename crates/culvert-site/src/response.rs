@@ -10,6 +10,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use bytes::Bytes;
+use culvert_base::Share;
+use culvert_io::file_calls;
 use http::header::{
     ACCEPT_ENCODING, ACCEPT_RANGES, ALLOW, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
     CONTENT_TYPE, ETAG, HeaderName, LAST_MODIFIED, LOCATION, RANGE, VARY,
@@ -40,6 +42,8 @@ enum Found {
 /// A file to send.
 struct Resource {
     file: File,
+    /// That of its reads.
+    share: Share,
     metadata: Metadata,
     media_type: &'static str,
     coding: Option<&'static str>,
@@ -63,7 +67,8 @@ pub(crate) async fn respond(
         return Ok(without_body(plain(StatusCode::NOT_FOUND), is_head));
     };
     let qualities = qualities(&head.headers);
-    let looking = tokio::task::spawn_blocking(move || {
+    let share = site.share();
+    let looking = file_calls::run(share, move || {
         let found = find(&site, &target, &qualities);
         (found, target)
     });
@@ -104,6 +109,7 @@ fn find(site: &Site, target: &Target, qualities: &[u16; CODINGS.len()]) -> io::R
     let mut resource = Resource {
         media_type: media_type::of(&path),
         file,
+        share: site.share(),
         metadata,
         coding: None,
         varies: false,
@@ -186,11 +192,13 @@ impl Resource {
                     Ranges::Unsatisfiable => return unsatisfiable(length),
                     Ranges::Whole => sent(
                         StatusCode::OK,
-                        self.file,
+                        (self.file, self.share),
                         [Part::File(0..length)],
                         media_type,
                     ),
-                    Ranges::Some(ranges) => partial(self.file, ranges, length, media_type),
+                    Ranges::Some(ranges) => {
+                        partial((self.file, self.share), ranges, length, media_type)
+                    }
                 }
             }
         };
@@ -214,11 +222,11 @@ impl Resource {
 /// A response with parts of a file.
 fn sent(
     status: StatusCode,
-    file: File,
+    (file, share): (File, Share),
     parts: impl Into<VecDeque<Part>>,
     media_type: &str,
 ) -> Response<SiteBody> {
-    let mut response = Response::new(SiteBody::of_file(file, parts));
+    let mut response = Response::new(SiteBody::of_file(file, share, parts));
     *response.status_mut() = status;
     set(&mut response, CONTENT_TYPE, media_type);
     let bytes = response.body().bytes();
@@ -228,7 +236,7 @@ fn sent(
 
 /// A response with one range, or with several in a `multipart/byteranges` (RFC 9110, 14.6).
 fn partial(
-    file: File,
+    file: (File, Share),
     ranges: Vec<Range<u64>>,
     length: u64,
     media_type: &str,

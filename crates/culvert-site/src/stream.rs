@@ -16,6 +16,8 @@ use crate::response::respond;
 
 /// The most bytes that wait in each direction.
 const BUFFER_BYTES: usize = 64 << 10;
+/// The most fields of a request.
+const FIELDS_MAX: usize = 256;
 
 /// A connection to a [`Site`], over HTTP/1.1. It has no task: each read and write also drives the server, and the server ends when
 /// the stream is dropped. One task must use both directions.
@@ -34,6 +36,10 @@ impl SiteStream {
             .half_close(true)
             // The owner of the connection limits the time.
             .header_read_timeout(None)
+            // Else it would hold several pieces of a file for a client that reads slowly.
+            .max_buf_size(BUFFER_BYTES)
+            // More than the edge takes from clients and adds.
+            .max_headers(FIELDS_MAX)
             .serve_connection(TokioIo::new(server), service);
         Self {
             client,

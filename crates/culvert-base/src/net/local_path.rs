@@ -199,12 +199,32 @@ impl AllowedPaths {
         self.0.iter().any(|allowed| path.starts_with(allowed))
     }
 
-    /// Whether a path without symbolic links is one of them, or below one, after their own links. Asks the system.
+    /// Whether a path without symbolic links is one of them, or below one, after their own links. Asks the system, last about
+    /// those that it is not below as it is written: one that hangs does not affect the others.
     pub fn covers_resolved(&self, path: &Path) -> bool {
-        self.0.iter().any(|allowed| {
+        let covers = |allowed: &PathBuf| {
             let allowed = allowed.canonicalize();
             allowed.is_ok_and(|allowed| path.starts_with(allowed))
-        })
+        };
+        let is_near = |allowed: &&PathBuf| path.starts_with(allowed);
+        let mut near = self.0.iter().filter(is_near);
+        near.any(covers) || self.0.iter().filter(|it| !is_near(it)).any(covers)
+    }
+
+    /// The one of them that a path is below as it is written: who shares its file system.
+    pub fn root_of(&self, path: &Path) -> Option<&Path> {
+        let mut roots = self.0.iter().filter(|allowed| path.starts_with(allowed));
+        roots.next().map(PathBuf::as_path)
+    }
+
+    /// The first of them that has this path, or is below it, after all symbolic links. Asks the system.
+    pub fn overlapping(&self, path: &Path) -> Option<&Path> {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let mut overlapping = self.0.iter().filter(|allowed| {
+            let allowed = allowed.canonicalize();
+            allowed.is_ok_and(|allowed| path.starts_with(&allowed) || allowed.starts_with(&path))
+        });
+        overlapping.next().map(PathBuf::as_path)
     }
 }
 

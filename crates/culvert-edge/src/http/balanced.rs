@@ -169,7 +169,10 @@ async fn next_of(
         return targets.enter_now(wish.key, wish.tried, &terms.state.meters);
     }
     exchange.opens_at(None);
+    let down = Arc::clone(exchange.down());
+    down.conn.http1.set_queued(targets.is_limited());
     let entered = targets.enter(wish, terms, &mut exchange.patience).await;
+    down.conn.http1.set_queued(false);
     entered.unwrap_or_default()
 }
 

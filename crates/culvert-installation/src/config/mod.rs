@@ -187,6 +187,7 @@ impl Settings {
         self.agents.check()?;
         self.kubernetes.check()?;
         self.edge.check()?;
+        self.check_folders()?;
         self.limits.check()?;
         self.nodes.check()?;
         self.oauth.logins()?;
@@ -298,6 +299,25 @@ impl Settings {
             "" => format!("http://{}", self.api.addr),
             base_url => base_url.to_owned(),
         }
+    }
+
+    /// Refuses to serve the files of the server itself, among them its keys.
+    fn check_folders(&self) -> Result<(), Invalid> {
+        let allowed = self.edge.allowed_folders()?;
+        let mut own = vec![self.data_dir.clone(), self.key_file()];
+        if let KeyPlace::File(path) = self.audit_key_place() {
+            own.push(path);
+        }
+        for path in own {
+            if let Some(folder) = allowed.overlapping(&path) {
+                return Err(Invalid(format!(
+                    "`edge.allow_file_upstreams`: `{}` has `{}`, which is of the server itself; allow a directory apart",
+                    folder.display(),
+                    path.display()
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Path of the master key.

@@ -4,8 +4,11 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use culvert_base::Share;
 use culvert_base::net::AllowedPaths;
 use tokio::net::UnixStream;
+
+use crate::file_calls;
 
 /// Waits between attempts at a socket whose queue of connections is full: the first, and the longest.
 const FULL_WAIT: Duration = Duration::from_millis(1);
@@ -48,20 +51,26 @@ pub async fn connect(path: &Path) -> io::Result<UnixStream> {
 /// The path is not allowed, or as for [`connect`].
 #[cfg(target_os = "linux")]
 pub async fn connect_allowed(path: &Path, allowed: &AllowedPaths) -> Result<UnixStream, UnixError> {
-    use std::os::fd::AsRawFd;
+    use std::os::fd::{AsRawFd, OwnedFd};
+    use std::path::PathBuf;
 
     use rustix::fs::{Mode, OFlags};
 
-    // A handle of the file without its content. The connection goes to this file, so links that change meanwhile change
-    // nothing.
-    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-    let found = found.map_err(|error| in_words(error.into()))?;
-    let handle = format!("/proc/self/fd/{}", found.as_raw_fd());
-    let handle = Path::new(&handle);
-    if !allowed.covers_resolved(&std::fs::read_link(handle)?) {
-        return Err(UnixError::NotAllowed);
-    }
-    Ok(connect(handle).await?)
+    let handle = |found: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    let share = share_of(path, allowed);
+    let (path, allowed) = (path.to_owned(), allowed.clone());
+    let find = move || {
+        // A handle of the file without its content. The connection goes to this file, so links that change meanwhile
+        // change nothing.
+        let found = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let found = found.map_err(|error| in_words(error.into()))?;
+        match allowed.covers_resolved(&std::fs::read_link(handle(&found))?) {
+            true => Ok(found),
+            false => Err(UnixError::NotAllowed),
+        }
+    };
+    let found = file_calls::run(share, find).await??;
+    Ok(connect(&handle(&found)).await?)
 }
 
 /// As [`connect`], if the path is allowed after all symbolic links. Without `/proc`, a link that changes between the check and the
@@ -72,11 +81,23 @@ pub async fn connect_allowed(path: &Path, allowed: &AllowedPaths) -> Result<Unix
 /// The path is not allowed, or as for [`connect`].
 #[cfg(not(target_os = "linux"))]
 pub async fn connect_allowed(path: &Path, allowed: &AllowedPaths) -> Result<UnixStream, UnixError> {
-    let found = path.canonicalize().map_err(in_words)?;
-    if !allowed.covers_resolved(&found) {
-        return Err(UnixError::NotAllowed);
-    }
+    let share = share_of(path, allowed);
+    let (path, allowed) = (path.to_owned(), allowed.clone());
+    let find = move || {
+        let found = path.canonicalize().map_err(in_words)?;
+        match allowed.covers_resolved(&found) {
+            true => Ok(found),
+            false => Err(UnixError::NotAllowed),
+        }
+    };
+    let found = file_calls::run(share, find).await??;
     Ok(connect(&found).await?)
+}
+
+/// The share of calls about a path: that of the place that the operator allowed.
+fn share_of(path: &Path, allowed: &AllowedPaths) -> Share {
+    let root = allowed.root_of(path).unwrap_or(path);
+    Share::of_owner(&root.to_string_lossy())
 }
 
 /// The errors that a path causes, without numbers of the system.

@@ -127,6 +127,10 @@ impl Sample for ReadSample {
         is_news
     }
 
+    fn may_be_folded(&self) -> bool {
+        self.reported.is_none()
+    }
+
     fn unreported(&mut self) {
         if let Some(reported) = &mut self.reported {
             reported.clear();

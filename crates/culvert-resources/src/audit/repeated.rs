@@ -30,6 +30,11 @@ pub trait Sample: Clone {
 
     /// The last report failed.
     fn unreported(&mut self) {}
+
+    /// Whether it may be counted with others of its owner while the table is full. If not, each one is reported.
+    fn may_be_folded(&self) -> bool {
+        true
+    }
 }
 
 /// Counts by key. `S` is a sample of each key.
@@ -148,7 +153,11 @@ impl<K: Clone + Eq + Hash, S: Sample> Repeated<K, S> {
     pub(crate) fn is_repeated(&self, key: &K, sample: &S, at: Timestamp) -> bool {
         let now = Instant::now();
         let mut open = lock(&self.open);
-        let key = &self.counting(&open, key);
+        let counting = &self.counting(&open, key);
+        if counting != key && !sample.may_be_folded() {
+            return false;
+        }
+        let key = counting;
         if let Some(counted) = open.get_mut(key)
             && (now < counted.due || counted.count > 0)
         {

@@ -347,11 +347,7 @@ impl<B: UploadBody> Pool<B> {
         }
         let refused_at = self.http2_refused_at.load();
         let is_recent = |at: &Arc<Instant>| at.elapsed() < PASSED_OVER_FOR;
-        let in_use = all
-            .iter()
-            .filter(|one| !one.is_retired.load(Ordering::Relaxed));
-        match in_use.count() >= HTTP2_CONNECTIONS_MAX || refused_at.as_ref().is_some_and(is_recent)
-        {
+        match all.len() >= HTTP2_CONNECTIONS_MAX || refused_at.as_ref().is_some_and(is_recent) {
             true => least_used(&all),
             false => None,
         }

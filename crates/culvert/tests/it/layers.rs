@@ -29,7 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("culvert-ip-data", &["culvert-base"]),
     ("culvert-mux", &[]),
     ("culvert-overload", &["culvert-base"]),
-    ("culvert-site", &["culvert-base"]),
+    ("culvert-site", &["culvert-base", "culvert-io"]),
     ("culvert-statistics", &["culvert-base"]),
     ("culvert-store", &["culvert-base", "culvert-tlog"]),
     ("culvert-testing", &[]),

@@ -213,7 +213,11 @@ async fn users_sign_in_at_a_real_provider() {
         );
         let endpoints = listed(&culvert, "endpoints", "endpoints").await;
         let shown = endpoints[0]["traffic_policy"].as_str().unwrap();
-        assert!(shown.contains("client_secret: \"[redacted]\""), "{shown}");
+        assert_eq!(
+            shown,
+            policy(&provider.issuer),
+            "an admin sees what was sent"
+        );
         let kept = crate::secrets::files_with(&culvert.settings.data_dir, b"a secret of the tests");
         assert_eq!(kept, Vec::<String>::new());
 
