@@ -179,3 +179,34 @@ fn an_invalid_configuration_is_refused_without_its_values() {
         assert!(line.is_none_or(|line| why.contains(line)), "{text}: {why}");
     }
 }
+
+#[test]
+fn directories_with_files_of_the_server_are_not_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for name in ["data", "sites", "data/sites"] {
+        std::fs::create_dir(at(name)).unwrap();
+    }
+    std::os::unix::fs::symlink(at("data"), at("link")).unwrap();
+    let data = at("data");
+    for (allowed, is_refused) in [
+        (at("sites"), false),
+        (at("absent"), false),
+        (at("data"), true),
+        (at("data/sites"), true),
+        (at("link"), true),
+        (at(""), true),
+        ("/".to_owned(), true),
+    ] {
+        let loaded = load_with(
+            &[("CULVERT_EDGE__ALLOW_FILE_UPSTREAMS", &*allowed)],
+            &[("data_dir", &*data)],
+        );
+        match loaded {
+            Ok(_) => assert!(!is_refused, "{allowed}"),
+            Err(Invalid(why)) => {
+                assert!(is_refused && why.contains("of the server itself"), "{why}");
+            }
+        }
+    }
+}

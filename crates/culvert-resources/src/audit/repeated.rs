@@ -348,6 +348,36 @@ mod tests {
         fn emptied(&self) {}
     }
 
+    /// One that is always reported itself, unless it has its own count.
+    #[derive(Clone)]
+    struct Secret;
+
+    impl Sample for Secret {
+        fn add(&mut self, _: Self) {}
+
+        fn emptied(&self) -> Self {
+            Self
+        }
+
+        fn may_be_folded(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_folded_is_reported_also_while_the_table_is_full() {
+        let repeated = Repeated::new(PERIOD, |_| usize::MAX);
+        for key in 0..2 * OPEN_MAX {
+            assert!(!repeated.is_repeated(&key, &Secret, at(1)), "{key}");
+        }
+        // Those that have no count of their own are reported each time.
+        let last = 2 * OPEN_MAX;
+        for _ in 0..3 {
+            assert!(!repeated.is_repeated(&last, &Secret, at(2)));
+        }
+        assert!(repeated.is_repeated(&0, &Secret, at(2)));
+    }
+
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_unix_seconds(seconds)
     }
