@@ -355,7 +355,10 @@ async fn clients_share_the_connections_of_an_http2_upstream() {
         let counted = line().await;
         println!("with an agent: {has_agent}; requests and connections: {counted}");
         let connections: usize = counted.split_once(' ').unwrap().1.parse().unwrap();
-        assert!(connections <= CLIENTS / STREAMS_EACH + 1, "{connections}");
+        assert!(
+            connections <= CLIENTS.div_ceil(STREAMS_EACH) + 1,
+            "{connections}"
+        );
         match agent {
             Some(agent) => drop(agent),
             None => {
