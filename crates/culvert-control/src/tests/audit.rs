@@ -559,6 +559,23 @@ async fn a_policy_with_secrets_reports_their_use_and_each_hour_their_reader() {
     assert_eq!(read["object"]["operation"], "endpoints_list");
     assert_eq!(read["object"]["ids"], json!([made["id"]]));
 
+    // Each that it has not shown before has an event, also within the hour.
+    let other = json!({"url": "https://b.culvert.localhost", "upstream_url": "http://192.0.2.1",
+        "traffic_policy": policy("plain")});
+    let other = rig.post("/endpoints", other).await.body();
+    let (_, seq) = rig.events_after(seq).await;
+    for _ in 0..2 {
+        rig.get("/endpoints").await.body();
+        let (reported, _) = rig.events_after(seq).await;
+        assert_eq!(reported.len(), 1, "{reported:?}");
+        assert_eq!(reported[0]["event_type"], "policy_read_with_secrets.v0");
+        assert_eq!(
+            reported[0]["object"]["ids"],
+            json!([other["id"], made["id"]])
+        );
+    }
+    let (_, seq) = rig.events_after(seq).await;
+
     // An update shows the policy before it, with a difference, and uses no other secret.
     let changed = json!({"traffic_policy": policy("${secrets.get('v', 's')}-2")});
     rig.patch(&path, changed).await.body();
